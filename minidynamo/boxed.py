@@ -53,12 +53,24 @@ def final_results(nodes: list[fx.Node]) -> dict[fx.Node, list[tuple[int, fx.Node
     What is returned twice is left out.
     """
     *body, output = nodes
-    last = {value: node for node in body for value in (*node.all_input_nodes, node)}
+    last = {value: node for node in body for value in (*node.all_input_nodes, node, *_written_around(node))}
     found: dict[fx.Node, list[tuple[int, fx.Node]]] = {}
     results: Any = output.args[0]
     for position, value in enumerate(results):
         if isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor) and results.count(value) == 1:
             found.setdefault(last[value], []).append((position, value))
+    return found
+
+
+def _written_around(node: fx.Node) -> list[fx.Node]:
+    """The tensors of which `node` writes to a part."""
+    found: list[fx.Node] = []
+    writes = isinstance(node.target, compat.OpOverload) and compat.schema_of(node.target).is_mutable
+    place: Any = node if writes else None
+    while isinstance(place, fx.Node) and isinstance(place.target, compat.OpOverload):
+        shares = any(result.alias_info is not None for result in compat.schema_of(place.target).returns)
+        place = place.args[0] if shares and place.args else None
+        found += [place] if isinstance(place, fx.Node) else []
     return found
 
 

@@ -184,3 +184,19 @@ def test_results_are_handed_over_as_soon_as_they_are_final():
     assert [position for position, _ in handed] == [1, 5, 0]  # what is returned twice is not handed over
     assert gone == [[True, False]]  # `second` is still needed
     assert call([torch.ones(3), torch.ones(3)])[1].tolist() == [2.0, 2.0, 2.0]
+
+
+def test_results_are_handed_over_behind_writes_to_a_part_of_them():
+    def build(graph):
+        a = graph.placeholder("a")
+        made = graph.call_function(torch.ops.aten.clone.default, (a,))
+        part = graph.call_function(torch.ops.aten.slice.Tensor, (made, 0, 1, 3))
+        last = graph.call_function(torch.ops.aten.view.default, (part, [2]))
+        graph.call_function(torch.ops.aten.fill_.Scalar, (last, 7))
+        made.meta["val"] = torch.empty(3)
+        graph.output((made,))
+
+    handed = []
+    call = boxed.make_boxed(graph_of(build), handing_over=True)
+    call([torch.ones(3)], lambda _, made: handed.append(made.tolist()))
+    assert handed == [[1.0, 7.0, 7.0]]

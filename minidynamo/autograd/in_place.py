@@ -1,8 +1,8 @@
 """Owns which operations of a backward graph that runs operation by operation write into the memory of an argument.
 
-Autograd adds gradients up in place and fills zeros with parts of them, and its formulas compute many a step in place;
-in a functional graph each such step is a new tensor. Generated code has rules of its own for memory that is used again,
-so its graphs are left as they are.
+Autograd adds gradients up in place and fills zeros with parts of them, or writes to a part of one, and its formulas
+compute many a step in place; in a functional graph each such step is a new tensor. Generated code has rules of its own
+for memory that is used again, so its graphs are left as they are.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from minidynamo.autograd.emitter import Emitter, fake
 from minidynamo.autograd.joint_graph import maker_of
 from minidynamo.autograd.numbers import keys
 from minidynamo.autograd.twins import in_place
+from minidynamo.autograd.views import PARTS
 from minidynamo.autograd.written_inputs import memory_of
 from minidynamo.compat import OpOverload
 from minidynamo.graph_memory import FILLING, may_share
@@ -29,7 +31,11 @@ def write_in_place(graph: fx.Graph) -> dict[int, int]:
     when it has added them up."""
     written: dict[fx.Node, int] = {}
     counts: dict[object, int] = {}
-    for node in graph.nodes:
+    for node in list(graph.nodes):
+        if node.target in PARTS and (base := _part_in_place(node, written)) is not None:
+            written[base] = written.get(base, 0)
+            counts[memory_of(base)] = written[base]
+            continue
         op = _writing(node)
         if op is None:
             continue
@@ -45,6 +51,36 @@ def write_in_place(graph: fx.Graph) -> dict[int, int]:
     results: Any = graph.output_node().args[0]
     found = ((i, memory_of(node)) for i, node in enumerate(results) if isinstance(node, fx.Node))
     return {i: counts[memory] for i, memory in found if memory in counts}
+
+
+def _part_in_place(scatter: fx.Node, written: Collection[fx.Node]) -> fx.Node | None:
+    """Write what `scatter` puts into a part of a tensor where that lies, if the tensor was made for it alone, and
+    nobody reads it later. Returns the tensor, which stands for the result from then on."""
+    base, source, *where = scatter.args
+    if scatter.kwargs or not isinstance(base, fx.Node) or not (base in written or _is_new(base)):
+        return None
+    if _layout(base) != _layout(scatter) or memory_of(source) == memory_of(base) or not _is_last(scatter, base):
+        return None
+    graph, op = scatter.graph, PARTS[scatter.target]
+    with graph.inserting_before(scatter), Emitter(base.meta["val"].fake_mode, graph).computing(), torch.no_grad():
+        view = graph.call_function(op, (base, *where))
+        filled = graph.call_function(aten.copy_.default, (view, source))
+        part = op(*fake((base, *where)))
+    for made in (view, filled):
+        made.meta = {**scatter.meta, "val": part}
+    scatter.replace_all_uses_with(base)
+    graph.erase_node(scatter)
+    return base
+
+
+def _is_last(reader: fx.Node, base: fx.Node) -> bool:
+    """Whether all that reads the memory of `base`, which was made by it, stands in front of `reader`."""
+    there = [base]
+    for node in there:
+        there += [user for user in node.users if may_share(user) and user not in there]
+        if any(reader < user for user in node.users):
+            return False
+    return True
 
 
 def _writing(node: fx.Node) -> OpOverload | None:

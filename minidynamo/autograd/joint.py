@@ -60,16 +60,16 @@ class Trace:
     order of each, from 0, and what it is the gradient of, counted among what that order differentiates. `derivatives`
     are what backward of the highest order returns, by inputs, then by all that was, or could have been, handed in for
     earlier orders; `differentiable` says which can be differentiated once more. `kept` are tensors that eager
-    keeps for higher derivatives, which backward may not read; `saves`: backward frees what eager keeps for it. `used_up`
-    has, for each of several that are differentiated, those that eager cannot differentiate behind it; `on_the_way`
-    those that it is computed from with no other between, and `arrivals` what arrives at each of these in all; places
-    behind those of what is differentiated are those of outputs that are views. `zeros_from` has, for inputs, what is
-    differentiated that gives them zeros, which hang on no gradient, and `zeros_at` for the places of `arrivals`.
-    `saved_results` are the places of what eager saves for its own gradient; `reached` are for each of `derivatives` the
-    places that gradients of it arrive at. `ways` has, for inputs, what is differentiated that leads there, and
-    `leads_to`, for places of the inputs, then of what was handed in, which of `derivatives` lead there. `arrived` are
-    the inputs with gradients in the order in which autograd came to them. `between` are tensors that stand between
-    outputs and what they share memory with."""
+    keeps for higher derivatives, which backward may not read; `saves`: backward frees what eager keeps for it.
+    `used_up` has, for each of several that are differentiated, those that eager cannot differentiate behind it;
+    `on_the_way` those that it is computed from with no other between, and `arrivals` what arrives at each of these in
+    all; places behind those of what is differentiated are those of outputs that are views. `zeros_from` has, for
+    inputs, what is differentiated that gives them zeros, which hang on no gradient, and `zeros_at` for the places of
+    `arrivals`. `saved_results` are the places of what eager saves for its own gradient; `reached` are for each of
+    `derivatives` the places that gradients of it arrive at. `ways` has, for inputs, what is differentiated that leads
+    there, and `leads_to`, for places of the inputs, then of what was handed in, which of `derivatives` lead there.
+    `arrived` are the inputs with gradients in the order in which autograd came to them. `between` are tensors that
+    stand between outputs and what they share memory with."""
 
     graph: fx.Graph
     mode: FakeTensorMode

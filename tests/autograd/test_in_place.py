@@ -60,10 +60,22 @@ def test_what_forward_keeps_and_what_comes_in_is_not_written_over():
     assert operators.count("aten.mul.Tensor") == 3 and "aten.mul_.Tensor" not in operators
 
 
+def written_in_part(x, w):
+    y = x * w
+    y[1:].mul_(w[1:])
+    return y.sin()
+
+
+def test_what_is_put_into_a_part_is_written_there():
+    operators = backward_of(written_in_part, (4, 4), (4, 4))
+    assert "aten.copy_.default" in operators and "aten.slice_scatter.default" not in operators
+
+
 @pytest.mark.parametrize(
     "program",
     [
         weighted,
+        written_in_part,
         lambda x, w: torch.nn.functional.binary_cross_entropy_with_logits(x @ w, x.detach()),
         lambda x, w: x.exp().mean() * w,  # what is divided is one number, expanded
         lambda x, w: (x + w).sin() * 2 + x,  # a gradient is a summand as well
