@@ -10,6 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from minidynamo.errors import UserLocation
 
+ROUNDING = 64
+"""The allocator gives memory in multiples of so many bytes, so that less of it per tensor is no difference."""
+
 
 @dataclass(frozen=True)
 class PlannedBuffer:

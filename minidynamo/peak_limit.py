@@ -19,13 +19,10 @@ from minidynamo.autograd.rehearsal import eager_memory
 from minidynamo.config import config
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph_memory import graph_plan
-from minidynamo.memory_plan import MemoryPlan
+from minidynamo.memory_plan import ROUNDING, MemoryPlan
 from minidynamo.redrawing import random_state
 from minidynamo.storages import storages_in
 from minidynamo.switches import AUTOCAST_DEVICES
-
-ROUNDING = 64
-"""The allocator gives memory in multiples of so many bytes, so that less of it per tensor is no difference."""
 
 PlanBackward = Callable[[fx.GraphModule], MemoryPlan]
 

@@ -57,7 +57,9 @@ def _part_in_place(scatter: fx.Node, written: Collection[fx.Node]) -> fx.Node | 
     """Write what `scatter` puts into a part of a tensor where that lies, if the tensor was made for it alone, and
     nobody reads it later. Returns the tensor, which stands for the result from then on."""
     base, source, *where = scatter.args
-    if scatter.kwargs or not isinstance(base, fx.Node) or not (base in written or _is_new(base)):
+    if scatter.kwargs or not isinstance(base, fx.Node) or not isinstance(source, fx.Node):
+        return None
+    if not (base in written or _is_new(base)):
         return None
     if _layout(base) != _layout(scatter) or memory_of(source) == memory_of(base) or not _is_last(scatter, base):
         return None

@@ -7,48 +7,116 @@ reads that later anyway, nothing would die: the result would only take memory wh
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.autograd.minimum_cut import bytes_of
+from minidynamo.autograd.overwriting import overwrite
 from minidynamo.autograd.recomputation import is_random
 from minidynamo.autograd.twins import in_place
 from minidynamo.autograd.written_inputs import lies_in_arguments, memory_of
 from minidynamo.compat import OpOverload
+from minidynamo.graph_memory import graph_plan
+from minidynamo.memory_plan import ROUNDING, MemoryPlan
 
 
 def postpone(graph: fx.Graph) -> None:
-    """Move pointwise results behind the last operation up to which all that they are computed from lives anyway."""
-    nodes = list(graph.nodes)
-    position = {node: k for k, node in enumerate(nodes)}
-    writes = [k for k, node in enumerate(nodes) if _writes(node)]
-    for chain in list(_chains(graph)):
-        sources = {source for node in chain for source in node.all_input_nodes} - {*chain}
-        readers = [[position[user] for user in source.users if user not in chain] for source in sources]
-        behind = min((max(places, default=-1) for places in readers), default=-1)
-        start, end = position[chain[0]], position[chain[-1]]
-        if behind <= end or any(start < k <= behind for k in writes):
-            continue
-        place = nodes[behind].prev if nodes[behind].op == "output" else nodes[behind]
-        while place.next.target is operator.getitem:
-            place = place.next
-        for node in chain if place not in chain else ():
-            place.append(node)
-            place = node
-
-
-def _chains(graph: fx.Graph) -> Iterator[list[fx.Node]]:
-    """Results that nothing else in the graph reads, each behind what is computed for it alone and can be computed in
-    the same memory."""
+    """Move pointwise results behind the last operation up to which all that they are computed from lives anyway: with
+    what is computed for them alone, if the peak allows for that, or else with what can lie in the same memory."""
+    levels = _Levels(graph)
     for node in graph.output_node().all_input_nodes:
-        if len(node.users) > 1 or not _is_movable(node):
-            continue
-        chain = [node]
-        while (source := _overwritten(chain[0])) is not None:
-            chain.insert(0, source)
-        yield chain
+        if len(node.users) == 1 and _is_movable(node):
+            chain, alone = _chain(node), _computed_for(node)
+            if len(alone) == len(chain) or not _move(alone, levels.allow):
+                _move(chain)
+
+
+def _move(group: list[fx.Node], allowed: Callable[[list[fx.Node], fx.Node], bool] = lambda group, place: True) -> bool:
+    """Move nodes, given in order, as far as can be, if that place is `allowed`; whether they stand there now."""
+    nodes = list(group[0].graph.nodes)
+    position = {node: k for k, node in enumerate(nodes)}
+    sources = {source for node in group for source in node.all_input_nodes} - {*group}
+    readers = [[position[user] for user in source.users if user not in group] for source in sources]
+    behind = min((max(places, default=-1) for places in readers), default=-1)
+    start = position[group[0]]
+    group = [node for node in group if position[node] < behind]
+    if not group or any(_writes(node) for node in nodes[start + 1 : behind + 1]):
+        return False
+    place = nodes[behind].prev if nodes[behind].op == "output" else nodes[behind]
+    while place.next.target is operator.getitem:
+        place = place.next
+    if place in group or not allowed(group, place):
+        return place in group
+    for node in group:
+        place.append(node)
+        place = node
+    return True
+
+
+class _Levels:
+    """How much lives when in a graph, as it is when that is first asked: moving what is returned makes it no more."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+
+    @cached_property
+    def usage(self) -> dict[fx.Node, int]:
+        """The bytes that are there when a node has run, if nothing is written over what it reads."""
+        usage = _plan(self.graph).usage()
+        return dict(zip((node for node in self.graph.nodes if node.op not in ("placeholder", "output")), usage))
+
+    @cached_property
+    def peak(self) -> int:
+        """The most bytes that the graph will hold."""
+        made = fx.Graph()
+        made.output(made.graph_copy(self.graph, {}))
+        overwrite(made)
+        return _plan(made).peak()
+
+    def allow(self, group: list[fx.Node], place: fx.Node) -> bool:
+        """Whether `group` may be computed behind `place` without raising the peak."""
+        if place not in self.usage:
+            return False
+        sizes = {node: bytes_of(node.meta["val"]) for node in group}
+        kept = (size for node, size in sizes.items() if not sizes.keys() >= node.users.keys())
+        highest = current = self.usage[place] - sum(kept)  # which are there by then, as they stand
+        unread = {node: len(node.users) for node in group}
+        for node in group:
+            taken = _overwritten(node)
+            current += sizes[node]
+            highest = max(highest, current - (0 if taken is None else sizes.get(taken, 0)))
+            for source in node.all_input_nodes:
+                if source in unread:
+                    unread[source] -= 1
+                    current -= 0 if unread[source] else sizes[source]
+        return highest <= self.peak + ROUNDING
+
+
+def _plan(graph: fx.Graph) -> MemoryPlan:
+    return graph_plan(compat.graph_module(torch.nn.Module(), graph), "forward")
+
+
+def _chain(node: fx.Node) -> list[fx.Node]:
+    """A result behind what is computed for it alone and can be computed in the same memory."""
+    chain = [node]
+    while (source := _overwritten(chain[0])) is not None:
+        chain.insert(0, source)
+    return chain
+
+
+def _computed_for(node: fx.Node) -> list[fx.Node]:
+    """A result behind all that is computed for it alone, and can be moved, in order."""
+    found, pending = {node}, [node]
+    while pending:
+        for source in pending.pop().all_input_nodes:
+            if source not in found and found.issuperset(source.users) and _is_movable(source):
+                found.add(source)
+                pending.append(source)
+    return sorted(found)
 
 
 def _overwritten(node: fx.Node) -> fx.Node | None:

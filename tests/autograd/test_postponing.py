@@ -14,7 +14,7 @@ from minidynamo.autograd.postponing import postpone
 
 def traced(program):
     """A graph of what `program` does with a matrix, as operations of ATen."""
-    return make_fx(program, tracing_mode="fake")(torch.rand(4, 4))
+    return make_fx(program, tracing_mode="fake")(torch.rand(16, 16))
 
 
 def order(graph: fx.Graph) -> list[str]:
@@ -38,6 +38,14 @@ PROGRAMS = {
     "not behind what it lets die": (
         lambda x: (lambda y: [y > 0, x @ x][::-1])(x.sin()),
         ["sin", "gt", "mm"],
+    ),
+    "with all that is computed for it": (
+        lambda x: (lambda y: [y.exp() - y.cos(), y.sum()][::-1])(x.sin()),
+        ["sin", "sum", "exp", "cos", "sub"],
+    ),
+    "with what of that comes earlier": (
+        lambda x: (lambda y: [(z := y.exp() + 1), y.sum(), z - y.cos()][1:])(x.sin()),
+        ["sin", "sum", "exp", "add", "cos", "sub"],
     ),
     "not with what takes more memory": (
         lambda x: (lambda y: [y.exp() > 1, y @ x][::-1])(x.sin()),
