@@ -18,7 +18,7 @@ from minidynamo.autograd.emitter import same_layout
 from minidynamo.autograd.joint_graph import Forward, Joint, ancestors
 from minidynamo.autograd.kept_parts import Part, fake_view, kept_parts, view_of
 from minidynamo.autograd.minimum_cut import Network
-from minidynamo.autograd.numbers import is_number
+from minidynamo.autograd.numbers import is_number, key
 from minidynamo.autograd.recomputation import computed_again, is_free
 from minidynamo.autograd.saving import SavePolicy, Wishes
 from minidynamo.autograd.storage_sizes import give_up, grow
@@ -145,11 +145,24 @@ def partition(joint: Joint, save_policy: SavePolicy | None = None) -> Partition:
 def _placed(forward: Forward, cut: Sequence[fx.Node], held: Collection[fx.Node]) -> list[tuple[str, fx.Node]]:
     """What is kept, with the kind of place it comes from. Tensors come first: numbers are kept apart from them."""
     results, lost = {*forward.results}, forward.overwritten
+    cut = list(dict.fromkeys(n if n in held or n in results else _whole(n, results | lost) for n in cut))
     given = [n for n in cut if n in held or (n.op == "placeholder" and n not in lost)]
     returned = [n for n in cut if n in results and n not in {*given, *lost}]
     rest = [n for n in cut if n not in {*given, *returned}]
     placed = [("input", n) for n in given] + [("result", n) for n in returned] + [("extra", n) for n in rest]
     return sorted(placed, key=lambda place: is_number(place[1]))
+
+
+def _whole(node: fx.Node, others: Collection[fx.Node]) -> fx.Node:
+    """What `node` is a view of that has the same elements, if that is computed and none of `others`; else `node`. Eager
+    has saved that for higher derivatives, and the view is there at once."""
+    kept = node.meta["val"]
+    for source in _viewed(node) if isinstance(kept, torch.Tensor) else ():
+        value = source.meta["val"]
+        if source.op == "placeholder" or source in others or not isinstance(value, torch.Tensor):
+            break
+        node = source if key(value.numel()) == key(kept.numel()) else node
+    return node
 
 
 def _mark_dying(backward: fx.Graph, given: Sequence[fx.Node], dying: Collection[fx.Node]) -> None:
