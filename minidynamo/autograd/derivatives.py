@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,14 +25,18 @@ from minidynamo.autograd.layouts import GradientLayout, strides_follow
 from minidynamo.autograd.numbers import is_empty, is_number, is_symbolic, key
 from minidynamo.autograd.recomputation import computed_again, is_random, uses_generator
 from minidynamo.autograd.redraws import draw_from_states
+from minidynamo.autograd.renewed_sizes import renewed
 from minidynamo.autograd.unread import read_inputs
-from minidynamo.autograd.value_keys import Symbols, symbols_of, value_keys
+from minidynamo.autograd.value_keys import Symbols, symbols_of, value_keys, written
 from minidynamo.boxed import BoxedCallable, make_boxed
 from minidynamo.compat import OpOverload
 from minidynamo.errors import GraphRefused, first_line
 from minidynamo.locks import ForkSafeLock
 from minidynamo.numbers_in_data import hangs_on_data
 from minidynamo.switches import Settings, preserved, restore, settings
+
+_MOST = 16
+"""How many derivatives of one kind are kept, if what torch decides about sizes makes that several."""
 
 
 class NotAvailable(Exception):
@@ -81,34 +85,45 @@ class Derivatives:
         self.env = mode_of(gm, flat).shape_env if self.symbols else None
         self.decided = len(self.env.guards) if self.env is not None else 0
         self.lock = ForkSafeLock()
-        self.known: dict[tuple[Given, ...], Derivative] = {}
+        self.known: dict[tuple[Given, ...], list[Derivative]] = {}
+        self.latest: dict[tuple[Given, ...], tuple[Mapping[Any, Any], Derivative]] = {}
 
     def of(self, orders: tuple[Given, ...], numbers: Mapping[Any, Any]) -> Derivative:
         """The derivative for gradients like `orders`; raises NotAvailable if there is none for these numbers."""
         if self.refusal:
             raise NotAvailable(self.refusal)
         with self.lock:
-            found = self.known.get(orders)
-            if found is None:
-                found = self.known[orders] = self.traced(orders)
-        if self.env is not None:
-            for guard in self.env.guards[self.decided :]:
-                if guard.expr.subs(numbers) != True:  # noqa: E712  # it is an expression
-                    raise NotAvailable("It was traced for other sizes.")
+            served, found = self.latest.get(orders, (None, None))
+            if found is None or served != numbers:
+                known = self.known.setdefault(orders, [])
+                found = next((one for one in known if one.serves(numbers)), None)
+                if found is None:
+                    known.append(found := self.traced(orders, numbers))
+                    del known[:-_MOST]
+                self.latest[orders] = numbers, found
         return found
 
-    def traced(self, orders: tuple[Given, ...]) -> Derivative:
+    def traced(self, orders: tuple[Given, ...], numbers: Mapping[Any, Any]) -> Derivative:
+        """A derivative for these numbers at least, on symbols of its own, on which nothing was decided for others."""
+        anew = renewed(self.flat, self.symbols, numbers) if self.symbols else None
+        flat, names = anew or (self.flat, {})
+        symbols = symbols_of(flat)
+        env, decided = (self.env, self.decided) if anew is None else (mode_of(self.gm, flat).shape_env, 0)
         try:
             with preserved():
                 restore(self.entry)
-                trace = trace_joint(self.gm, self.layout, self.flat, self.decompositions(), orders)
+                trace = trace_joint(self.gm, self.layout, flat, self.decompositions(), orders)
                 with compat.without_autocast():
-                    functional = functionalize(trace, self.layout.flat_names(), self.flat)
+                    functional = functionalize(trace, self.layout.flat_names(), flat, keeps_numbers=anew is not None)
                     draw_from_states(functional)
         except Exception as error:
             told = error.__cause__ if isinstance(error, GraphRefused) else None  # what torch says
             raise NotAvailable(f"Tracing it failed: {first_line(told or error)}") from error
-        return Derivative(trace, functional, self.symbols, self.kept_by_then(orders[0]))
+        decisions = [] if env is None else [guard.expr for guard in env.guards[decided:]]
+        found = Derivative(trace, functional, symbols, self.kept_by_then(orders[0]), names, decisions)
+        if not found.serves(numbers):
+            raise NotAvailable("It was traced for other sizes.")
+        return found
 
     def kept_by_then(self, given: Given) -> dict[str, int]:
         """The place of each value that is there when gradients like `given` come in, by its name."""
@@ -120,9 +135,18 @@ class Derivatives:
 class Derivative:
     """One derivative. `differentiable` says for each result whether it has a derivative itself, and `reached` at which
     results of the graph its gradients arrive; `leads_to` has, for places of the inputs with gradients, then of the
-    gradients that were handed in, the results that autograd comes there from."""
+    gradients that were handed in, the results that autograd comes there from. `names` has its own symbols for those of
+    calls, and `decisions` are what has to hold of them."""
 
-    def __init__(self, trace: Trace, functional: FunctionalGraph, symbols: Symbols, kept: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        functional: FunctionalGraph,
+        symbols: Symbols,
+        kept: Mapping[str, int],
+        names: Mapping[Any, Any],
+        decisions: Sequence[Any],
+    ) -> None:
         self.trace = trace
         self.functional = functional
         self.symbols = symbols
@@ -133,6 +157,17 @@ class Derivative:
             None if node is None else functional.read(functional.values[node]) for node in trace.derivatives
         ]
         self.kept = kept
+        self.names = names
+        self.decisions = decisions
+
+    def own(self, numbers: Mapping[Any, Any]) -> dict[Any, Any]:
+        """What its symbols are in a call."""
+        return {self.names.get(symbol, symbol): number for symbol, number in numbers.items()}
+
+    def serves(self, numbers: Mapping[Any, Any]) -> bool:
+        """Whether what was decided while it was traced holds in a call."""
+        own = self.own(numbers) if self.decisions else {}
+        return all(decision.subs(own) == True for decision in self.decisions)  # noqa: E712  # it is an expression
 
     @functools.cached_property
     def program(self) -> Program:
@@ -149,10 +184,11 @@ class Program:
     def __init__(self, derivative: Derivative) -> None:
         functional = derivative.functional
         self.functional = functional
+        self.own = derivative.own
         self.numbers = {node: i for i, node in enumerate(functional.placeholders)}
         self.places = dict(zip(functional.tangents, derivative.trace.handed_in))
         self.graph = functional.emitter.graph
-        self.keys = value_keys(functional, derivative.symbols)
+        self.keys = value_keys(functional, derivative.symbols, written if derivative.names else key)
         self.kept = derivative.kept
         self.results = derivative.results
         roots = [node for node in self.results if node is not None]
@@ -218,6 +254,7 @@ class Program:
 
     def run(self, values: Values) -> list[torch.Tensor | None]:
         """The derivative for one call."""
+        values = replace(values, numbers=self.own(values.numbers))
         given = [provide(values) for provide in self.providers]
         if not self.redraws:
             return list(self.call(given))

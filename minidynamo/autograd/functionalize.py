@@ -56,19 +56,23 @@ _EXACT: dict[type, torch.dtype] = {
 }
 
 
-def functionalize(trace: Trace, names: Sequence[str], flat: Sequence[Any]) -> FunctionalGraph:
+def functionalize(
+    trace: Trace, names: Sequence[str], flat: Sequence[Any], *, keeps_numbers: bool = False
+) -> FunctionalGraph:
     """The graph of `trace` without mutation. Its placeholders are `names`, one per value of `flat`; then tangents,
-    then constants.
+    then constants. With `keeps_numbers`, numbers that have turned out to be constant while it was traced are computed,
+    too, so that values are called as in a trace that has not decided that.
 
     Raises GraphRefused MD402 for a write that cannot be expressed as a value: to the shape or storage of an input,
     through an operator without functional twin, or to an input that shares memory with another input.
     """
-    return _Pass(trace).run(names, flat)
+    return _Pass(trace, keeps_numbers).run(names, flat)
 
 
 class _Pass:
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, keeps_numbers: bool) -> None:
         self.trace = trace
+        self.keeps_numbers = keeps_numbers
         self.result = FunctionalGraph(Emitter(trace.mode))
         self.emitter = self.result.emitter
         self.fixed_windows: list[Base] = []
@@ -171,6 +175,8 @@ class _Pass:
         """A number. It is computed once, and not at all when it has turned out to be constant."""
         value = known(node.meta["val"])
         found = self.emitter.numbers.get(key(value)) if is_symbolic(value) else value
+        if self.keeps_numbers and not is_symbolic(value):
+            value, found = node.meta["val"], None
         if found is None:
             assert callable(node.target)
             found = self.emitter.emit_known(node.target, self.current(node.args), self.current(node.kwargs), value)

@@ -6,7 +6,7 @@ Autograd takes gradients as they come, and what is computed of them elementwise 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,28 +28,29 @@ _RESHAPED = frozenset((aten.view.default, aten._unsafe_view.default))
 # Views of numbers, not of dimensions: they hang on how the tensor lies.
 _PARTICULAR = frozenset((aten.as_strided.default, aten.view_as_complex.default, aten.view.dtype))
 # Beside operations on elements: every overload of these.
-_TAKES_ANY = """
+TAKE_ANY_LAYOUT = """
     _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward avg_pool2d_backward avg_pool3d_backward
     binary_cross_entropy_backward bmm cat channel_shuffle clone col2im constant_pad_nd cumsum diagonal_backward
-    diagonal_scatter elu_backward _embedding_bag_backward embedding_dense_backward _fft_c2c _fft_c2r _fft_r2c flip
-    fractional_max_pool2d_backward gather glu_backward grid_sampler_2d_backward grid_sampler_3d_backward
-    hardshrink_backward hardsigmoid_backward hardswish_backward hardtanh_backward huber_loss_backward im2col index
-    index_add index_copy index_fill index_put index_select leaky_relu_backward linalg_cross log_sigmoid_backward
-    _log_softmax_backward_data masked_fill masked_scatter_backward mean mish_backward mm mse_loss_backward
-    multi_margin_loss_backward multilabel_margin_loss_backward mv native_batch_norm_backward native_channel_shuffle
-    new_empty new_full new_ones new_zeros nll_loss_backward _pdist_backward pixel_shuffle pixel_unshuffle
-    _prelu_kernel_backward put reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
-    replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward roll rot90
-    rrelu_with_noise_backward _scaled_dot_product_flash_attention_for_cpu_backward scatter scatter_add
-    _segment_reduce_backward select_backward select_scatter slice_backward slice_scatter smooth_l1_loss_backward
-    soft_margin_loss_backward _softmax_backward_data softplus_backward softshrink_backward sum take _to_copy tril
-    _trilinear triu unfold_backward _unsafe_index_put _upsample_bicubic2d_aa_backward upsample_bicubic2d_backward
-    _upsample_bilinear2d_aa_backward upsample_bilinear2d_backward upsample_linear1d_backward
-    upsample_nearest2d_backward upsample_nearest3d_backward _upsample_nearest_exact2d_backward
-    _upsample_nearest_exact3d_backward upsample_trilinear3d_backward
+    diagonal_scatter elu_backward embedding_dense_backward _fft_c2c _fft_c2r _fft_r2c flip gather glu_backward
+    grid_sampler_2d_backward grid_sampler_3d_backward hardshrink_backward hardsigmoid_backward hardswish_backward
+    hardtanh_backward huber_loss_backward im2col index index_add index_copy index_fill index_put index_select
+    leaky_relu_backward linalg_cross log_sigmoid_backward _log_softmax_backward_data masked_fill masked_scatter_backward
+    mean mish_backward mm mse_loss_backward multi_margin_loss_backward multilabel_margin_loss_backward mv
+    native_batch_norm_backward native_channel_shuffle new_empty new_full new_ones new_zeros nll_loss_backward
+    pixel_shuffle pixel_unshuffle _prelu_kernel_backward put reflection_pad1d_backward reflection_pad2d_backward
+    reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward roll
+    rot90 rrelu_with_noise_backward scatter scatter_add _segment_reduce_backward select_backward select_scatter
+    slice_backward slice_scatter smooth_l1_loss_backward soft_margin_loss_backward _softmax_backward_data
+    softplus_backward softshrink_backward sum take _to_copy tril _trilinear triu unfold_backward _unsafe_index_put
+    _upsample_bicubic2d_aa_backward upsample_bicubic2d_backward _upsample_bilinear2d_aa_backward
+    upsample_bilinear2d_backward upsample_linear1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
+    _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward upsample_trilinear3d_backward
 """
-# These for their gradient alone: what else they take lies by rows.
-_TAKES_ANY_GRADIENT = "native_layer_norm_backward nll_loss2d_backward"
+# These for their gradient alone, the first argument: what else they take lies by rows.
+TAKE_ANY_GRADIENT = """
+    _embedding_bag_backward fractional_max_pool2d_backward native_layer_norm_backward nll_loss2d_backward
+    _pdist_backward _scaled_dot_product_flash_attention_for_cpu_backward
+"""
 # Torch's formulas make these of a gradient as it comes; a user's may have asked for another order before.
 _MADE_ALIKE = "empty_like full_like ones_like zeros_like"
 
@@ -122,7 +123,7 @@ def lay_out_anew(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> 
     The values computed of them get the strides that eager gives them. An operation that may count on the layout which
     it was traced for, since its formula has seen to it, gets a copy in that layout; so do most where sizes vary.
     """
-    layouts = NewLayouts(graph, _takes_any_gradient)
+    layouts = NewLayouts(graph, lambda node: takes_any_layout(node) or _takes_any_gradient(node, layouts.traced))
     for tangent, strides in tangents.items():
         layouts.traced[tangent] = like = tangent.meta["val"]
         own = with_repeats(order_of(like), like.shape, strides) if has_symbols(like) else strides
@@ -157,7 +158,7 @@ def takes_any_layout(node: fx.Node) -> bool:
     if not isinstance(op, OpOverload) or op.namespace != "aten":
         return False
     name = op.overloadpacket.__name__
-    named = name in _TAKES_ANY.split() or op in _RESHAPED
+    named = name in TAKE_ANY_LAYOUT.split() or op in _RESHAPED
     alike = name in _MADE_ALIKE.split() and USERS_BACKWARD not in node.meta
     return named or alike or torch.Tag.pointwise in op.tags or (is_view(op) and _is_of_dimensions(node))
 
@@ -169,11 +170,12 @@ def _is_of_dimensions(node: fx.Node) -> bool:
     return node.target not in _PARTICULAR or of_one
 
 
-def _takes_any_gradient(node: fx.Node) -> bool:
-    """Whether an operation computes the same of gradients that lie in any order."""
+def _takes_any_gradient(node: fx.Node, changed: Collection[fx.Node]) -> bool:
+    """Whether an operation computes the same of gradients that lie in any order, and none of the rest is `changed`."""
     op = node.target
-    named = isinstance(op, OpOverload) and op.overloadpacket.__name__ in _TAKES_ANY_GRADIENT.split()
-    return takes_any_layout(node) or (named and op.namespace == "aten")  # type: ignore[union-attr]
+    if not isinstance(op, OpOverload) or op.overloadpacket.__name__ not in TAKE_ANY_GRADIENT.split():
+        return False
+    return op.namespace == "aten" and not any(arg in changed for arg in node.args[1:] if isinstance(arg, fx.Node))
 
 
 def laid_out(graph: fx.Graph, source: fx.Node, like: torch.Tensor) -> fx.Node:

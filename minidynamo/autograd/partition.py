@@ -6,6 +6,7 @@ have kept. Nothing is compiled here.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -155,11 +156,13 @@ def _placed(forward: Forward, cut: Sequence[fx.Node], held: Collection[fx.Node])
 
 def _whole(node: fx.Node, others: Collection[fx.Node]) -> fx.Node:
     """What `node` is a view of that has the same elements, if that is computed and none of `others`; else `node`. Eager
-    has saved that for higher derivatives, and the view is there at once."""
+    has saved that for higher derivatives, and the view is there at once: it hangs on no numbers that vary."""
     kept = node.meta["val"]
-    for source in _viewed(node) if isinstance(kept, torch.Tensor) else ():
+    for view, source in itertools.pairwise(_viewed(node)) if isinstance(kept, torch.Tensor) else ():
         value = source.meta["val"]
         if source.op == "placeholder" or source in others or not isinstance(value, torch.Tensor):
+            break
+        if len(view.all_input_nodes) > 1:
             break
         node = source if key(value.numel()) == key(kept.numel()) else node
     return node

@@ -8,7 +8,7 @@ the business of `derivatives.py`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.functional_graph import FunctionalGraph
-from minidynamo.autograd.numbers import is_number, is_symbolic, key
+from minidynamo.autograd.numbers import is_number, key
 from minidynamo.autograd.recomputation import is_random, uses_generator
 from minidynamo.compat import OpOverload
 from minidynamo.numbers_in_data import hangs_on_data
@@ -32,13 +32,19 @@ def symbols_of(flat: Iterable[Any]) -> Symbols:
     """The symbols of the fake inputs."""
     found: Symbols = {}
     for i, value in enumerate(flat):
-        for kind, dim, number in _numbers_in(value):
+        for kind, dim, number in numbers_in(value):
             if isinstance(number, compat.SYMBOLIC_NUMBERS) and getattr(key(number), "is_symbol", False):
                 found.setdefault(key(number), (i, kind, dim))
     return found
 
 
-def _numbers_in(value: Any) -> Iterable[tuple[str, int, Any]]:
+def written(number: Any) -> Any:
+    """The number, or the expression of a symbolic one as it was made. What is decided later makes it no other."""
+    return compat.expression_of(number) if isinstance(number, compat.SYMBOLIC_NUMBERS) else number
+
+
+def numbers_in(value: Any) -> Iterable[tuple[str, int, Any]]:
+    """The numbers in an input, each with its kind and dimension, as in `Symbols`."""
     if not isinstance(value, torch.Tensor):
         return [("number", 0, value)]
     strides = value.stride() if value.layout is torch.strided else ()
@@ -57,16 +63,18 @@ def symbol_values(symbols: Symbols, flat: Sequence[Any]) -> dict[Any, Any]:
     return values
 
 
-def value_keys(functional: FunctionalGraph, symbols: Symbols) -> dict[fx.Node, str]:
-    """A name for each value of a functional graph."""
+def value_keys(
+    functional: FunctionalGraph, symbols: Symbols, expression: Callable[[Any], Any] = key
+) -> dict[fx.Node, str]:
+    """A name for each value of a functional graph. `expression` says what a symbolic number is called."""
     inputs = {node: i for i, node in enumerate(functional.placeholders)}
     names = {symbol: type(symbol)(f"{kind}_{i}_{dim}") for symbol, (i, kind, dim) in symbols.items()}
     found: dict[fx.Node, str] = {}
     drawn = 0
     for node in functional.emitter.graph.nodes:
         if is_number(node) and not hangs_on_data(node.meta["val"]):
-            number = key(node.meta["val"])
-            found[node] = f"number {number.xreplace(names) if is_symbolic(node.meta['val']) else number}"
+            number = expression(node.meta["val"])
+            found[node] = f"number {number.xreplace(names) if hasattr(number, 'xreplace') else number}"
         elif node in inputs:
             found[node] = f"input {inputs[node]}"
         elif node.op == "call_function":

@@ -32,6 +32,11 @@ def constant_of(number: typing.Any) -> int | float | bool | None:
     return found
 
 
+def expression_of(number: typing.Any) -> typing.Any:
+    """The expression of a symbolic number as it was made, whatever its symbols have turned out to be."""
+    return number.node._expr
+
+
 def is_sure(condition: bool | torch.SymBool) -> bool:
     """Whether a condition on sizes holds, which is guarded then as its opposite is; False where nobody knows yet."""
     if isinstance(condition, bool):

@@ -57,12 +57,9 @@ def test_each_derivative_is_traced_once_and_knows_what_is_differentiable():
     assert family.of(((None, True),), {}).differentiable == (True, False)
 
 
-def test_conditions_on_sizes_hold_for_the_call():
-    family = derivatives(lambda x: (x.sin(),), inputs((3, 4))()[0], dynamic=True)
-    numbers = dict(zip(family.symbols, (3, 4)))
-    family.of(((False,),), numbers)
-    rows = family.flat[0].shape[0]
-    assert rows == 3  # decided now, for the sizes it was traced for
-    family.of(((False,),), numbers)
-    with pytest.raises(NotAvailable, match="other sizes"):
-        family.of(((False,),), dict(zip(family.symbols, (5, 4))))
+def test_what_is_decided_on_sizes_holds_for_the_call():
+    family = derivatives(lambda x: (torch.nn.functional.glu(x, 0),), inputs((4, 3))()[0], dynamic=True)
+    orders = ((True,), (False,))
+    calls = [family.of(orders, dict(zip(family.symbols, sizes))) for sizes in ((4, 3), (6, 3), (4, 3))]
+    assert calls[0] is calls[2] and calls[0] is not calls[1]
+    assert calls[0].serves(dict(zip(family.symbols, (4, 3)))) and not calls[0].serves(dict(zip(family.symbols, (6, 3))))
