@@ -30,6 +30,7 @@ from minidynamo.codegen.printers.cpp_expressions import (
     expressions_of,
     invariants,
     read,
+    reads_across,
     stored,
 )
 from minidynamo.codegen.printers.cpp_folds import BETTER, Fold
@@ -39,6 +40,7 @@ POINTWISE_BLOCK = 2048  # neighbouring rows that are one item of work
 SUM_BLOCK = 2048  # elements of a float sum in vector lanes before they go to a double
 COLUMN_SUM_BLOCK = 128  # the same where each column has its own sum
 MOMENTS_BLOCK = 1024  # elements of a row that moments take at once; chunks of all types fit into it
+READ_AHEAD = 2048  # elements of a block that are read in front of its vector lanes
 BLOCKS = Symbol("blocks", 0)  # what the number of blocks is called where only the kernel knows it
 
 
@@ -226,7 +228,7 @@ class _KernelPrinter(CppExpressions):
                 for s in loop.body:
                     if isinstance(s, Let):
                         self.lines(f"{STORED[s.value.dtype]} v_{s.name}[{self.items.block}];")
-            with self.vector_loop(self.items.along, self.first, self.after, loop.body):
+            with self.vector_loop(self.items.along, self.first, self.after, loop.body, self.items.block):
                 for s in loop.body:
                     if isinstance(s, Let) and self.column:
                         self.lines.origins(s.origins)
@@ -255,14 +257,32 @@ class _KernelPrinter(CppExpressions):
 
     @contextlib.contextmanager
     def vector_loop(
-        self, var: Var, first: str, after: str, body: Sequence[Statement], clauses: str = ""
+        self, var: Var, first: str, after: str, body: Sequence[Statement], block: Extent = 0, clauses: str = ""
     ) -> Iterator[None]:
+        """A loop over at most `block` values, or 0, if that is not known."""
         # A failure is recorded in one variable, and an argmax picks one of two by a condition: not for vector lanes.
         ordered = any(isinstance(s, Accumulate) and s.combine in BETTER for s in body) and not self.column
-        if not ordered and not any(self.may_fail(e) for s in body for e in expressions_of(s)):
+        in_lanes = not ordered and not any(self.may_fail(e) for s in body for e in expressions_of(s))
+        before = dict(self.hoisted)
+        if in_lanes:
+            if isinstance(block, int) and 0 < block <= READ_AHEAD:
+                self.read_ahead(var, first, after, body, block)
             self.lines(f"#pragma omp simd{clauses}")
-        with self.lines.block(f"for (int64_t {var.name} = {first}; {var.name} < {after}; {var.name}++) {{", "}"):
+        with self.lines.block(_for(var.name, first, after), "}"):
             yield
+        self.hoisted = before
+
+    def read_ahead(self, var: Var, first: str, after: str, body: Sequence[Statement], block: int) -> None:
+        """Read what lies across memory in a loop of its own, where the body makes choices: GCC would leave such a read
+        to the branch that needs it, and make no vectors of the loop."""
+        place = var.name if first == "0" else f"{var.name} - {first}"
+        for e in reads_across(body, var):
+            if e not in self.hoisted:
+                name = f"r_{len(self.hoisted)}"
+                self.lines(f"{STORED[e.dtype]} {name}[{block}];")
+                with self.lines.block(_for(var.name, first, after), "}"):
+                    self.lines(f"{name}[{place}] = p_{e.buffer}[{self.index(e.index[0])}];")
+                self.hoisted[e] = read(f"{name}[{place}]", e.dtype)
 
     def nest(self, loop: Loop) -> None:
         """A loop with axes: folds start, the axes run, the innermost in vector lanes, folds end."""
@@ -299,12 +319,13 @@ class _KernelPrinter(CppExpressions):
                 assert self.items.along is not None
                 with (
                     self.lines.block(_for(inner.name, first, after), "}"),
-                    self.vector_loop(self.items.along, self.first, self.after, loop.body),
+                    self.vector_loop(self.items.along, self.first, self.after, loop.body, self.items.block),
                 ):
                     self.body(loop, folds)
             else:
                 clauses = "".join(f" reduction({fold.clause} : {fold.current})" for fold in folds if fold.clause)
-                with self.vector_loop(inner, first, after, loop.body, clauses):
+                most = inner.extent if first == "0" else block
+                with self.vector_loop(inner, first, after, loop.body, most, clauses):
                     self.body(loop, folds, inner.name if first == "0" else f"{inner.name} - {first}")
             self.each(*(f"{fold.total}{self.here} += {fold.part}{self.here}" for fold in parted))
             self.lines(*(f"{fold.total}.add({fold.part}, {after} - {first});" for fold in rows))

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence, Set
 import torch
 
 from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Ref, children, cost, loads, walk
-from minidynamo.codegen.ir.index import Var
+from minidynamo.codegen.ir.index import Index, Var, as_index
 from minidynamo.codegen.ir.loops import Accumulate, Let, Statement, Store
 from minidynamo.codegen.printers.base import SAME, ExpressionPrinter, library_calls, shortest
 
@@ -179,3 +179,18 @@ def invariants(body: Sequence[Statement], inner: Set[Var], varying: Set[str]) ->
     for s in body:
         for e in expressions_of(s):
             yield from visit(e)
+
+
+CHOICES = frozenset(("where", "min", "max"))
+
+
+def reads_across(body: Sequence[Statement], along: Var) -> list[Load]:
+    """What a loop `along` a variable reads that are no neighbours in memory, if it chooses between values."""
+    found = list(dict.fromkeys(part for s in body for e in expressions_of(s) for part in walk(e)))
+    if not any(isinstance(e, Op) and e.name in CHOICES for e in found):
+        return []
+    return [e for e in found if isinstance(e, Load) and not children(e) and _is_across(e.index[0], along)]
+
+
+def _is_across(index: Index, along: Var) -> bool:
+    return along in index.variables() and along in (index - as_index(along)).variables()

@@ -187,7 +187,7 @@ def bools(n: int) -> Case:
 
 
 def masks(rows: int, cols: int) -> Case:
-    """What relu saves for backward, what backward makes of it, and the loss between them."""
+    """What relu saves for backward, what backward makes of it, also where that lies by columns, and the loss."""
     r, c = Var("y0", rows), Var("y1", cols)
     zero = const(0.0)
     loss = op("log1p", op("exp", op("neg", op("abs", load("x", r, c)))))
@@ -198,16 +198,21 @@ def masks(rows: int, cols: int) -> Case:
             at(r, c),
             op("where", load("mask", r, c, dtype=BOOL), zero, op("add", load("x", r, c), load("w", c))),
         ),
+        Store("turned", at(r, c), op("where", load("mask", r, c, dtype=BOOL), zero, load("t", c, r))),
         Store("loss", at(r, c), loss),
     ]
-    reads = [buffer("x", rows, cols), buffer("mask", rows, cols, dtype=BOOL), buffer("w", cols)]
-    writes = [buffer("saved", rows, cols, dtype=BOOL), buffer("gradient", rows, cols), buffer("loss", rows, cols)]
+    mask, turned = buffer("mask", rows, cols, dtype=BOOL), buffer("t", cols, rows)
+    reads = [buffer("x", rows, cols), mask, buffer("w", cols), turned]
+    made = [buffer(name, rows, cols) for name in ("gradient", "turned", "loss")]
+    writes = [buffer("saved", rows, cols, dtype=BOOL), *made]
     kernel = pointwise("masks", reads, writes, [r, c], *stores)
 
-    def expected(x, mask, w):
-        return x <= 0, torch.where(mask, 0.0, x + w), torch.nn.functional.softplus(-x.abs())
+    def expected(x, mask, w, t):
+        loss = torch.nn.functional.softplus(-x.abs())
+        return x <= 0, torch.where(mask, 0.0, x + w), torch.where(mask, 0.0, t.t()), loss
 
-    return Case(kernel, (torch.randn(rows, cols), torch.rand(rows, cols) > 0.5, torch.randn(cols)), expected, 1e-6)
+    inputs = (torch.randn(rows, cols), torch.rand(rows, cols) > 0.5, torch.randn(cols), torch.randn(cols, rows))
+    return Case(kernel, inputs, expected, 1e-6)
 
 
 def kept_bools(rows: int, cols: int) -> Case:
