@@ -19,7 +19,6 @@ from minidynamo.autograd.numbers import has_symbols, key, keys
 from minidynamo.autograd.opaque import Gradients
 from minidynamo.autograd.varying_strides import foretold, order_of, with_repeats
 from minidynamo.compat import OpOverload
-from minidynamo.numbers_in_data import hint_of
 from minidynamo.strides import dense_strides
 
 aten = torch.ops.aten
@@ -180,7 +179,7 @@ def _takes_any_gradient(node: fx.Node, changed: Collection[fx.Node]) -> bool:
 
 def laid_out(graph: fx.Graph, source: fx.Node, like: torch.Tensor) -> fx.Node:
     """A copy of `source` in the layout of `like`, a fake tensor of its shape."""
-    inner = sorted(range(like.ndim), key=lambda dim: (hint_of(like.stride(dim)), hint_of(like.shape[dim]), -dim))
+    inner = [*order_of(like)]
     stride = like.stride() if has_symbols(like) else dense_strides(inner, like.shape)
     outer = inner[::-1]
     contiguous: dict[str, Any] = {"memory_format": torch.contiguous_format}

@@ -13,6 +13,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.autograd.numbers import is_symbolic, key, known
+from minidynamo.autograd.places_read import let_have_symbols
 from minidynamo.autograd.value_keys import Symbols, numbers_in
 from minidynamo.fake_strides import FakeTensorMode
 
@@ -31,7 +32,8 @@ def renewed(
         return None
     kinds, source = compat.symbolic().DimDynamic, compat.symbolic().NamedSource
     mode = FakeTensorMode()
-    mode.shape_env = env = compat.symbolic().ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    let_have_symbols(mode)
+    env: Any = mode.shape_env
     made = {
         symbol: env.create_symbol(numbers[symbol], source("_".join(map(str, symbols[symbol]))), kinds.DYNAMIC)
         for symbol in sorted(found, key=str)
