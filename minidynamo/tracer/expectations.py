@@ -18,7 +18,7 @@ import torch.fx
 
 from minidynamo.bytecode.analysis import successors, written_slots
 from minidynamo.bytecode.instructions import Instruction, decode
-from minidynamo.compat import constant_behind, has_saved_tensor_hooks
+from minidynamo.compat import has_saved_tensor_hooks
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.switches import is_switch
@@ -50,7 +50,7 @@ def expected(frame: Frame, condition: VariableTracker, jump: Instruction, jumps_
     if not isinstance(condition, TensorVariable) or not frame.tx.graph.expects or frame.tx.graph.subgraph is not None:
         return None
     fake = frame.tx.graph.use(condition)
-    if fake.dtype != torch.bool or fake.dim() or constant_behind(fake) is not None:
+    if fake.dtype != torch.bool or fake.dim() or frame.tx.graph.constant(condition) is not None:
         return None
     assert jump.target is not None
     jump_raises, going_on_raises = only_raises(frame.code, jump.target), only_raises(frame.code, jump.index + 1)
@@ -88,7 +88,7 @@ def read_to_check(
     if only_raises(frame.code, jump.target) is only_raises(frame.code, jump.index + 1):
         return None
     fake = frame.tx.graph.use(tensor)
-    if constant_behind(fake) is not None or fake.dim() or fake.device.type not in ("cpu", "cuda"):
+    if fake.dim() or fake.device.type not in ("cpu", "cuda") or frame.tx.graph.constant(tensor) is not None:
         return None
     warns = fake.requires_grad and reader in ("int", "float")
     if warns or scalars.read(frame.tx, tensor) is not None:

@@ -13,7 +13,6 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from minidynamo.compat import constant_behind
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant
@@ -594,7 +593,7 @@ def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
     if isinstance(obj, NumberVariable):
         return numbers.truth(tx, obj)
     if isinstance(obj, TensorVariable):
-        known = constant_behind(tx.graph.use(obj))
+        known = tx.graph.constant(obj)
         if known is not None and known.numel() == 1:
             return bool(known)
         _leave_to_python(tx)

@@ -181,6 +181,10 @@ class GraphView(Protocol):
         """The fake tensor of a tracker, whose facts are guarded from now on. `facts.py` alone looks at `fake`."""
         ...
 
+    def constant(self, tensor: TensorVariable) -> torch.Tensor | None:
+        """The tensor with its values, where it was made of constants alone."""
+        ...
+
     def is_guarded(self, tensor: TensorVariable) -> bool:
         """Whether all facts about a tensor are known to hold; of one that is not used, single ones may be read."""
         ...

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import torch
 
-from minidynamo.compat import constant_behind, tells_history
+from minidynamo.compat import tells_history
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, InstanceAttr
 from minidynamo.tracer import facts, registry, scalars, write_counts
@@ -154,7 +154,7 @@ def call_tensor_method(
 ) -> VariableTracker:
     """`receiver.name(*args, **kwargs)` as a graph node, or a graph break."""
     if name in _READING and not args and not kwargs:
-        known = constant_behind(tx.graph.use(receiver))
+        known = tx.graph.constant(receiver)
         if known is not None:
             return from_constant(getattr(known, name)())
         number = scalars.read(tx, receiver) if name in ("item", "tolist") else None

@@ -84,13 +84,13 @@ def is_pure(node: torch.fx.Node) -> bool:
     if node.meta.get("mutates") or "out" in node.kwargs:
         return False
     if node.op == "call_method":
-        return _cannot_raise(str(node.target), node) and not _may_be_impure(str(node.target))
+        return _cannot_raise(str(node.target), node) and has_no_effect(str(node.target))
     if node.op != "call_function" or is_switch(node.target):
         return False
     name = getattr(node.target, "__name__", "")
     if getattr(operator, name, None) is node.target:
         return _operator_cannot_raise(name, node)
-    return is_of_torch(node.target) and _cannot_raise(name, node) and not _may_be_impure(name)
+    return is_of_torch(node.target) and _cannot_raise(name, node) and has_no_effect(name)
 
 
 def may_raise(node: torch.fx.Node) -> bool:
@@ -121,8 +121,9 @@ def is_of_torch(function: object) -> bool:
     return any(getattr(space, name, None) is function for space in (operator, *OPERATOR_NAMESPACES))
 
 
-def _may_be_impure(name: str) -> bool:
-    return name in _IMPURE_NAMES or name.endswith("_") or any(word in name for word in _IMPURE_WORDS)
+def has_no_effect(name: str) -> bool:
+    """Whether the function or method of torch with this name neither draws random numbers nor writes to its tensor."""
+    return name not in _IMPURE_NAMES and not name.endswith("_") and not any(word in name for word in _IMPURE_WORDS)
 
 
 def _operator_cannot_raise(name: str, node: torch.fx.Node) -> bool:

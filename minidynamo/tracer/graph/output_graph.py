@@ -22,6 +22,7 @@ from minidynamo.compat import (
     ATTENTION_FUNCTIONS,
     SYMBOLIC_NUMBERS,
     OpOverload,
+    constant_behind,
     constant_of,
     forget_constant,
     memory_of,
@@ -41,6 +42,7 @@ from minidynamo.tensor_places import at_first_places
 from minidynamo.tracer.constants import NotConstant, from_constant
 from minidynamo.tracer.copies import anew
 from minidynamo.tracer.graph.arguments import Arguments, NotInGraph
+from minidynamo.tracer.graph.constant_folding import folded
 from minidynamo.tracer.graph.dead_code import remove_dead_code
 from minidynamo.tracer.graph.fake_tensors import FakeTensors, Versions, has_symbols, without_symbols
 from minidynamo.tracer.graph.inputs import GraphInputs
@@ -191,6 +193,11 @@ class OutputGraph:
     def use(self, tensor: TensorVariable) -> torch.Tensor:
         """The fake tensor, whose facts are guarded from now on."""
         return self.inputs.use(tensor)
+
+    def constant(self, tensor: TensorVariable) -> torch.Tensor | None:
+        """The tensor with its values, where it was made of constants alone."""
+        known = constant_behind(self.use(tensor))
+        return folded(tensor.node) if known is None else known
 
     def is_guarded(self, tensor: TensorVariable) -> bool:
         """Whether all facts about a tensor are known to hold; of one that is not used, single ones may be read."""

@@ -1,0 +1,101 @@
+"""Owns constant folding: the values of tensors that the graph computes of constants alone.
+
+A program that asks for such a value, as in `torch.arange(2, x.dim()).tolist()`, gets it while it is traced. Torch's own
+functions compute it then as they do when the graph runs, so that it is the same to the last bit; nothing is guarded,
+since nothing from outside is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.fx
+
+from minidynamo.compat import memory_of, without_torch_function
+from minidynamo.structure import leaves
+from minidynamo.tracer.graph.dead_code import has_no_effect, is_of_torch
+
+_MOST_NODES, _MOST_ELEMENTS = 100, 4096  # so that a loop that counts in a tensor is cut after some rounds
+_PROPERTIES = frozenset(("T", "H", "mT", "mH", "real", "imag"))
+
+
+def folded(node: torch.fx.Node) -> torch.Tensor | None:
+    """The tensor that a node computes; None where that hangs on something from outside, on random numbers, on memory
+    that is written to, or would take long."""
+    needed = _needed(node)
+    if needed is None or _is_written_to(node.graph, needed):
+        return None
+    values: dict[torch.fx.Node, Any] = {}
+    try:
+        with torch.no_grad(), without_torch_function():
+            for each in filter(needed.__contains__, node.graph.nodes):
+                values[each] = _computed(each, values)
+                if not _alike(values[each], each.meta["example_value"]):  # settings of that moment were others
+                    return None
+    except Exception:  # whatever it is, the graph raises it when it runs
+        return None
+    return values[node]
+
+
+def _needed(node: torch.fx.Node) -> set[torch.fx.Node] | None:
+    """The node and all that it is computed from; None where some of that is not known while tracing."""
+    needed, pending = set[torch.fx.Node](), [node]
+    while pending:
+        each = pending.pop()
+        if each in needed:
+            continue
+        if len(needed) == _MOST_NODES or not _computes(each):
+            return None
+        needed.add(each)
+        pending += each.all_input_nodes
+    return needed
+
+
+def _computes(node: torch.fx.Node) -> bool:
+    """Whether a node computes few elements of nothing but its arguments."""
+    if "example_value" not in node.meta or node.meta.get("mutates") or node.meta.get("draws") or "out" in node.kwargs:
+        return False
+    tensors = [value for value in leaves(node.meta["example_value"]) if isinstance(value, torch.Tensor)]
+    if not tensors or not all(map(_is_small, tensors)):
+        return False
+    if node.op == "call_method":
+        return has_no_effect(str(node.target)) and "empty" not in str(node.target)
+    if node.op != "call_function" or isinstance(node.target, type) or not is_of_torch(node.target):
+        return node.target is getattr and node.args[1] in _PROPERTIES
+    name = str(getattr(node.target, "__name__", ""))
+    return has_no_effect(name) and "empty" not in name
+
+
+def _is_small(fake: torch.Tensor) -> bool:
+    if fake.device.type != "cpu" or fake.layout is not torch.strided or fake.requires_grad or fake.is_quantized:
+        return False
+    count = fake.numel()  # a symbol hangs on a size from outside
+    return type(count) is int and count <= _MOST_ELEMENTS
+
+
+def _is_written_to(graph: torch.fx.Graph, needed: set[torch.fx.Node]) -> bool:
+    """Whether the graph writes so far to what a node gives, through whichever view."""
+    made = [value for node in needed for value in leaves(node.meta["example_value"])]
+    memories = {memory_of(value) for value in made if isinstance(value, torch.Tensor)}
+    writes = (node.meta["written_memory"] or (None,) for node in graph.nodes if node.meta.get("mutates"))
+    return any(memory is None or memory in memories for written in writes for memory in written)
+
+
+def _computed(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    target: Callable[..., Any] = node.target  # type: ignore[assignment]
+    return target(*args, **kwargs)
+
+
+def _alike(made: Any, foretold: Any) -> bool:
+    """Whether tensors are what fake ones have foretold."""
+    pairs = list(zip(leaves(made), leaves(foretold), strict=True))
+    return all(
+        isinstance(one, torch.Tensor)
+        and (one.dtype, one.device, one.shape, one.stride()) == (other.dtype, other.device, other.shape, other.stride())
+        for one, other in pairs
+    )

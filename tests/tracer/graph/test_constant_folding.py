@@ -1,0 +1,104 @@
+import itertools
+
+import pytest
+import torch
+
+import minidynamo
+
+
+def sums_behind_the_first(x):
+    return x.sum(torch.arange(1, x.dim()).tolist())
+
+
+def steps_of_a_schedule(x):
+    times = torch.linspace(0, 1, 5)
+    assert (times[1:] > times[:-1]).all(), "times go up"
+    late = 0
+    for begin, end in itertools.pairwise(times):
+        if end > 0.3:
+            late += 1
+        x = x * (end - begin)
+    return x, late
+
+
+def window(x):
+    weights = torch.hann_window(4)
+    above = weights > 0.5
+    return x + int(above.sum()) + float(weights.max()) + weights.view(2, 2).T[1].tolist()[0]
+
+
+def parts(x):
+    first, second = torch.arange(6).split(3)
+    return x * len(first.tolist()) + torch.stack([first, second]).sum(1).tolist()[1]
+
+
+@pytest.mark.parametrize("program", [sums_behind_the_first, steps_of_a_schedule, window, parts])
+def test_values_computed_of_constants_are_known_while_tracing(program):
+    f = minidynamo.compile(program, backend="eager", fullgraph=True)
+    for count in (2, 3, 4):
+        x = torch.randn(count, 3, 2)
+        torch.testing.assert_close(f(x), program(x), rtol=0, atol=0)
+
+
+def written(x):
+    t = torch.zeros(3)
+    t[1] = 2.0
+    return x + t.tolist()[1]
+
+
+def written_through_a_view(x):
+    t = torch.zeros(3)
+    t.view(3, 1).add_(1)
+    return x + t.tolist()[1]
+
+
+def written_behind_autograd(x):
+    t = torch.zeros(3)
+    t.data.add_(1)
+    return x + t.sum().item()
+
+
+def drawn(x):
+    return x + torch.rand(3).tolist()[1]
+
+
+def not_initialised(x):
+    return x + torch.empty(3).mul(0).nan_to_num(0).tolist()[1]
+
+
+def in_half_precision(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        product = torch.ones(2, 2) @ torch.full((2, 2), 0.3)
+    return x + product[0, 0].item()
+
+
+def of_an_argument(x):
+    return x + torch.arange(3).add(x.shape[0]).mul(x.sum()).tolist()[1]
+
+
+def counted_for_long(x):
+    count = torch.zeros(2)
+    while count.sum() < 500:
+        count = count + 1
+    return x + count.sum()
+
+
+PROGRAMS = [written, written_through_a_view, written_behind_autograd, drawn, not_initialised, in_half_precision]
+
+
+@pytest.mark.parametrize("program", [*PROGRAMS, of_an_argument, counted_for_long])
+def test_other_values_are_read_when_the_graph_has_run(program):
+    f = minidynamo.compile(program, backend="eager")
+    for count in (2, 3):
+        x = torch.randn(count, 3)
+        torch.manual_seed(0)
+        expected = program(x)
+        torch.manual_seed(0)
+        torch.testing.assert_close(f(x), expected, rtol=0, atol=0)
+    assert "graph break" in f.breaks()
+
+
+def test_what_raises_while_it_is_computed_raises_in_the_call():
+    f = minidynamo.compile(lambda x: x + torch.arange(3)[torch.tensor([7])].tolist()[0], backend="eager")
+    with pytest.raises(IndexError, match="out of"):
+        f(torch.ones(2))
