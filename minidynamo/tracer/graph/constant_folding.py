@@ -7,7 +7,7 @@ since nothing from outside is in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -21,11 +21,11 @@ _MOST_NODES, _MOST_ELEMENTS = 100, 4096  # so that a loop that counts in a tenso
 _PROPERTIES = frozenset(("T", "H", "mT", "mH", "real", "imag"))
 
 
-def folded(node: torch.fx.Node) -> torch.Tensor | None:
-    """The tensor that a node computes; None where that hangs on something from outside, on random numbers, on memory
-    that is written to, or would take long."""
+def folded(node: torch.fx.Node, open_graphs: Iterable[torch.fx.Graph]) -> torch.Tensor | None:
+    """The tensor that a node of one of the graphs computes; None where that hangs on something from outside, on random
+    numbers, on memory that is written to in one of them, or would take long."""
     needed = _needed(node)
-    if needed is None or _is_written_to(node.graph, needed):
+    if needed is None or any(_writes_to(graph, needed) for graph in open_graphs):
         return None
     values: dict[torch.fx.Node, Any] = {}
     try:
@@ -75,7 +75,7 @@ def _is_small(fake: torch.Tensor) -> bool:
     return type(count) is int and count <= _MOST_ELEMENTS
 
 
-def _is_written_to(graph: torch.fx.Graph, needed: set[torch.fx.Node]) -> bool:
+def _writes_to(graph: torch.fx.Graph, needed: set[torch.fx.Node]) -> bool:
     """Whether the graph writes so far to what a node gives, through whichever view."""
     made = [value for node in needed for value in leaves(node.meta["example_value"])]
     memories = {memory_of(value) for value in made if isinstance(value, torch.Tensor)}

@@ -36,6 +36,11 @@ class OpenGraphs:
         return self._subgraphs[-1].graph if self._subgraphs else self.root
 
     @property
+    def graphs(self) -> list[torch.fx.Graph]:
+        """All that are open, the root first."""
+        return [self.root, *(subgraph.graph for subgraph in self._subgraphs)]
+
+    @property
     def takes_numbers(self) -> bool:
         """Whether the graph takes numbers that are not known, and computes with them."""
         return all(subgraph.takes_numbers for subgraph in self._subgraphs)
@@ -47,7 +52,7 @@ class OpenGraphs:
 
     def holds(self, node: torch.fx.Node) -> bool:
         """Whether a node is in a graph that is open: in one that is closed, nobody can use it any more."""
-        return node.graph is self.root or any(node.graph is subgraph.graph for subgraph in self._subgraphs)
+        return any(node.graph is graph for graph in self.graphs)
 
     def node_of(self, variable: GraphValue) -> torch.fx.Node:
         """The node that stands for a value in the graph that operations go into."""

@@ -197,7 +197,7 @@ class OutputGraph:
     def constant(self, tensor: TensorVariable) -> torch.Tensor | None:
         """The tensor with its values, where it was made of constants alone."""
         known = constant_behind(self.use(tensor))
-        return folded(tensor.node) if known is None else known
+        return folded(tensor.node, self._open.graphs) if known is None else known
 
     def is_guarded(self, tensor: TensorVariable) -> bool:
         """Whether all facts about a tensor are known to hold; of one that is not used, single ones may be read."""

@@ -2,6 +2,7 @@ import itertools
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import minidynamo
 
@@ -58,6 +59,16 @@ def written_behind_autograd(x):
     return x + t.sum().item()
 
 
+def written_in_a_checkpoint(x):
+    t = torch.zeros(3)
+
+    def add(x):
+        t.add_(1)
+        return x + t.sum().item()
+
+    return torch.utils.checkpoint.checkpoint(add, x, use_reentrant=False)
+
+
 def drawn(x):
     return x + torch.rand(3).tolist()[1]
 
@@ -83,10 +94,12 @@ def counted_for_long(x):
     return x + count.sum()
 
 
-PROGRAMS = [written, written_through_a_view, written_behind_autograd, drawn, not_initialised, in_half_precision]
+WRITTEN = [written, written_through_a_view, written_behind_autograd, written_in_a_checkpoint]
 
 
-@pytest.mark.parametrize("program", [*PROGRAMS, of_an_argument, counted_for_long])
+@pytest.mark.parametrize(
+    "program", [*WRITTEN, drawn, not_initialised, in_half_precision, of_an_argument, counted_for_long]
+)
 def test_other_values_are_read_when_the_graph_has_run(program):
     f = minidynamo.compile(program, backend="eager")
     for count in (2, 3):
