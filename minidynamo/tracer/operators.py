@@ -38,7 +38,7 @@ from minidynamo.tracer.operator_table import BINARY, COMPARISONS, IN_PLACE, UNAR
 from minidynamo.tracer.polyfills.builtins import decided
 from minidynamo.tracer.polyfills.lists import same_or_equal
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.tensor_indexing import WHOLE, select_numbers
+from minidynamo.tracer.tensor_indexing import WHOLE, one_bool_as_mask, select_numbers
 from minidynamo.tracer.trace_rules import is_trusted_class, is_trusted_module
 from minidynamo.tracer.unread import looked_at, same_moved
 from minidynamo.variables.base import VariableTracker
@@ -373,7 +373,8 @@ def _type_argument(tx: Tracer, key: VariableTracker) -> Any:
 def _setitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     key = _subscript_of(tx, obj, key)
     if isinstance(obj, TensorVariable):
-        return tx.emit(operator.setitem, [*select_numbers(tx, obj, key), looked_at(tx, value)])
+        value = looked_at(tx, value)
+        return tx.emit(operator.setitem, [*one_bool_as_mask(tx, *select_numbers(tx, obj, key), value), value])
     _subscript(tx, obj, "__setitem__", key, value)
     return ConstantVariable(None)
 

@@ -27,6 +27,7 @@ from minidynamo.variables.tensors import TensorVariable
 WHOLE = ConstantVariable(...)
 _ALL = ConstantVariable(slice(None))
 _MASKS = (torch.bool, torch.uint8)
+_NUMBERS = (bool, int, float)
 
 
 def select_numbers(
@@ -53,6 +54,27 @@ def select_numbers(
         else:
             left.append((item, 1 if _is(item, None) else 0 if item.python_type is int else count))
     return part, WHOLE if all(item is _ALL for item, _ in left) else TupleVariable([item for item, _ in left])
+
+
+def one_bool_as_mask(
+    tx: Tracer, tensor: VariableTracker, key: VariableTracker, value: VariableTracker
+) -> tuple[VariableTracker, VariableTracker]:
+    """Where one bool says whether a tensor is filled: the tensor and the bool with a dimension of one more, in which
+    the bool is a mask. Torch reads a bool that has no dimension."""
+    if not isinstance(key, TensorVariable) or not isinstance(tensor, TensorVariable):
+        return tensor, key
+    mask = tx.graph.use(key)
+    if mask.dtype != torch.bool or mask.dim() or not _fills(tx, value):
+        return tensor, key
+    return tx.emit("unsqueeze", [tensor, ConstantVariable(0)]), tx.emit("unsqueeze", [key, ConstantVariable(0)])
+
+
+def _fills(tx: Tracer, value: VariableTracker) -> bool:
+    """Whether a value is put wherever a mask says so, and a gradient does not have to be read by the mask."""
+    if isinstance(value, TensorVariable):
+        fake = tx.graph.use(value)
+        return not fake.dim() and not fake.requires_grad
+    return value.python_type in _NUMBERS
 
 
 def _without_arrays(tx: Tracer, key: VariableTracker) -> VariableTracker:

@@ -98,3 +98,24 @@ def test_a_place_that_is_not_there_raises_what_eager_raises(bad: int) -> None:
     with pytest.raises(IndexError) as raised:
         compiled(x, bad)
     assert str(raised.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("value", [2.7, True, 3])
+def test_one_bool_says_whether_a_tensor_is_filled(backend: str, value: object) -> None:
+    def function(x: Tensor, w: Tensor, fill: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, whole, row = x.mean(), (x * 4).long(), x * w
+        mean[fill] = value
+        whole[~fill] = value
+        row[1][fill & (mean < 9)] = torch.tensor(7.0)
+        return mean, whole, row * w
+
+    compiled = minidynamo.compile(function, backend=backend, fullgraph=True)
+    w, same = (torch.full((2, 3), 0.5, requires_grad=True) for _ in range(2))
+    for fill in (True, False):
+        x = torch.randn(2, 3)
+        results, expected = compiled(x, w, torch.tensor(fill)), function(x, same, torch.tensor(fill))
+        assert all(torch.equal(result, one) for result, one in zip(results, expected, strict=True))
+        results[2].sum().backward()
+        expected[2].sum().backward()
+        assert torch.equal(w.grad, same.grad)
