@@ -224,13 +224,13 @@ class CompiledFunction:
             return types.MethodType(self.called_at_break(call), target)
         if not isinstance(target, types.FunctionType) or DISABLED in vars(target) or own_mark(target, COMPILED):
             return target
-        if not all(name.isidentifier() for name in target.__code__.co_varnames):
-            return target  # a comprehension of Python 3.11, whose argument has no name that source text could have
         family = self._family()
         if family is not None:  # a function that calls itself is compiled once, not once per level
             return family.called_at_break(target)
         if target in self._callees and is_current(self._callees[target]):
             return self._callees[target]
+        if not all(name.isidentifier() for name in target.__code__.co_varnames):
+            return target  # a comprehension of Python 3.11, whose argument has no name that source text could have
         if _may_be_fresh(target):
             return self._closure(target) if _runs_at_once(target) else target
         if sum(other.__code__ is target.__code__ for other in self._callees) >= _MOST_CALLEES_PER_CODE:

@@ -92,7 +92,13 @@ def kept_by(function: typing.Any) -> list[typing.Any]:
     kind: typing.Any = type(function)
     parts = [_unless_freed(function, name) for name in _saved_names(kind)]
     raw = [saved for part in parts for saved in (part if isinstance(part, tuple) else (part,))]
-    return [*(_unless_freed(saved, "data") for saved in raw), leaf_of(function), *gc.get_referents(function)]
+    leaf = [function.variable] if _has_leaf(kind) else []
+    return [*(_unless_freed(saved, "data") for saved in raw), *leaf, *gc.get_referents(function)]
+
+
+@functools.cache
+def _has_leaf(cls: typing.Hashable) -> bool:
+    return hasattr(cls, "variable")
 
 
 def _unless_freed(owner: object, name: str) -> typing.Any:

@@ -13,7 +13,7 @@ import itertools
 import sys
 import types
 import weakref
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -31,6 +31,9 @@ _SIMPLE = {*map(id, (type(None), bool, int, float, complex, str, bytes))}
 _count_references = weakref.getweakrefcount
 # So many objects that hold others are followed; of more it is assumed that somebody is told.
 _MOST = 10_000
+# So many gradient functions are, the youngest. A state that a loop carries on has more of them each time; were all looked
+# at, a loop would take the square of its rounds.
+_MOST_HISTORY = 32
 
 
 class Lost(enum.Enum):
@@ -99,7 +102,7 @@ def any_dying(
     hold the values in this list alone, but for so many times as `others` says, by their ids. Gradient functions that
     are `living`, and those behind them, do not die. Of more than can be followed it is said that there are some.
     """
-    references: dict[int, int] = defaultdict(int)
+    references: dict[int, int] = {}
     dead: set[int] = set()
     history = _DyingHistory(living)
     kept, room = [], _MOST
@@ -107,11 +110,13 @@ def any_dying(
         kept.append(values)
         batch = []
         for part in values:
-            references[id(part)] += 1
+            place = id(part)
+            if place in dead:
+                continue
+            references[place] = count = references.get(place, 0) + 1
             # Each of those that die has one, each place in the lists here has one, so do the name and the call.
-            dies = sys.getrefcount(part) - others.get(id(part), 0) <= 2 * references[id(part)] + 2
-            if (dies or surely(part)) and id(part) not in dead:
-                dead.add(id(part))
+            if sys.getrefcount(part) - others.get(place, 0) <= 2 * count + 2 or surely(part):
+                dead.add(place)
                 batch.append(part)
         if are_such(batch):
             return True
@@ -122,10 +127,10 @@ def any_dying(
         values += [part.grad for part in tensors if has_gradient(part) and part.grad is not None]
         functions = [part.grad_fn for part in tensors if _has_history(part)]
         if functions:
-            parts = [*chain.from_iterable(map(compat.kept_by, history.dies_with(functions, room)))]
+            parts = [*chain.from_iterable(map(compat.kept_by, history.dies_with(functions)))]
             values += {id(part): part for part in parts if part is not None}.values()
             del parts
-        if room < len(history.seen):
+        if room < 0:
             return True
     return False
 
@@ -151,11 +156,11 @@ class _DyingHistory:
             heapq.heappush(self._todo, (-function._sequence_nr(), dies, next(self._count), function))
             self._dying += dies
 
-    def dies_with(self, functions: Iterable[Any], most: int) -> Iterator[Any]:
-        """Gradient functions and those behind them that die, each once, while no more than `most` were looked at."""
+    def dies_with(self, functions: Iterable[Any]) -> Iterator[Any]:
+        """Gradient functions and those behind them that die, each once, the youngest of them."""
         for function in functions:
             self._add(function, dies=True)
-        while self._dying and len(self.seen) <= most:
+        while self._dying and len(self.seen) < _MOST_HISTORY:
             _, dies, _, function = heapq.heappop(self._todo)
             self._dying -= dies
             if function not in self.seen:

@@ -205,6 +205,20 @@ def test_nobody_knows_of_too_many(count):
     assert loses_unnoticed([torch.ones(1)] * count, Lost.ITSELF)
 
 
+@pytest.mark.parametrize("count", [10, 1000])
+def test_of_a_history_the_youngest_part_is_looked_at(count):
+    states = [torch.ones(1, requires_grad=True).exp()]
+    for _ in range(count):
+        states.append(states[-1].exp())
+    first, last = weakref.finalize(states[0], print), weakref.finalize(states[-2], print)
+    del states[:-1]
+    assert not loses_unnoticed(states, 0)
+    last.detach()
+    assert loses_unnoticed(states, 0) is (count > 100)
+    first.detach()
+    assert loses_unnoticed(states, 0)
+
+
 def test_gradients_die_with_parameters():
     owner = [torch.nn.Parameter(torch.ones(1))]
     owner[0].grad = torch.ones(1)
