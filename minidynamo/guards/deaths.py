@@ -31,8 +31,8 @@ _SIMPLE = {*map(id, (type(None), bool, int, float, complex, str, bytes))}
 _count_references = weakref.getweakrefcount
 # So many objects that hold others are followed; of more it is assumed that somebody is told.
 _MOST = 10_000
-# So many gradient functions are, the youngest. A state that a loop carries on has more of them each time; were all looked
-# at, a loop would take the square of its rounds.
+# So many gradient functions are, the youngest. A state that a loop carries on has more of them each time: were all
+# looked at, a loop would take the square of its rounds.
 _MOST_HISTORY = 32
 
 

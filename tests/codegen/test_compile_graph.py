@@ -28,6 +28,12 @@ def normal(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape) + len(shape)))
 
 
+def normalized_across(x, w):
+    turned = x.view(4, 8, 3, 3).permute(0, 2, 3, 1).reshape(4, 72)
+    total = (turned / w.clamp_min(0.1)).sum(1, keepdim=True)
+    return torch.where(total > 0, turned * total, w)
+
+
 FUNCTIONS = {
     "chain": (lambda x, y: torch.tanh(x) * torch.sigmoid(y) + torch.exp(-x * x), normal(8, 16), normal(8, 16)),
     "softmax": (lambda x: torch.softmax(x, -1), normal(8, 16)),
@@ -37,6 +43,7 @@ FUNCTIONS = {
     "layer norm": (lambda x, w, b: F.layer_norm(x, (16,), w, b), normal(8, 16), normal(16), normal(16)),
     "views of half": (lambda x: (x + 1) * x.view(16, 8).t().reshape(8, 16), normal(8, 16).bfloat16()),
     "matmul": (lambda x, w: torch.relu(x @ w.t())[1:].sum(0), normal(8, 16), normal(4, 16)),
+    "reads across memory in two loops": (normalized_across, normal(4, 72), normal(4, 72)),
     "cat": (lambda x, y: torch.cat([x, y.t(), x * 2], 1).relu(), normal(8, 4), normal(4, 8)),
     "embedding": (lambda w, i: F.embedding(i, w) + 1, normal(10, 4), torch.tensor([1, 2])),
     "pieces": (lambda x: [a + 1 for a in x.split(3, 1)] + list(x.unbind(0)), normal(2, 5)),

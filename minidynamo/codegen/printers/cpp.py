@@ -8,6 +8,7 @@ entry point for Python.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -108,6 +109,7 @@ class _KernelPrinter(CppExpressions):
         self.items = _items_of(self.layout)
         self.column = self.layout.form is Form.COLUMNS
         self.parameters = {**kernel.parameters, BLOCKS: "blocks"}
+        self.read_before = itertools.count()  # arrays of a kernel, of which loops side by side have some each
         self.fails = any(self.may_fail(e) for s in kernel.statements() for e in expressions_of(s))
 
     # ---- functions ----
@@ -278,7 +280,7 @@ class _KernelPrinter(CppExpressions):
         place = var.name if first == "0" else f"{var.name} - {first}"
         for e in reads_across(body, var):
             if e not in self.hoisted:
-                name = f"r_{len(self.hoisted)}"
+                name = f"r_{next(self.read_before)}"
                 self.lines(f"{STORED[e.dtype]} {name}[{block}];")
                 with self.lines.block(_for(var.name, first, after), "}"):
                     self.lines(f"{name}[{place}] = p_{e.buffer}[{self.index(e.index[0])}];")
