@@ -16,6 +16,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.compat import OpOverload
+from minidynamo.foretold import FORETOLD
 from minidynamo.strides import is_dense
 from minidynamo.strides_of_one import Rule as RuleOfOne
 from minidynamo.strides_of_one import has_places_of_one, rule_for, with_places_of_one
@@ -395,7 +396,12 @@ class FakeTensorMode(compat.FakeTensorMode):
                 _need_as_large(args[1], WINDOWS[op](args[0], *args[2:], **(kwargs or {})))
         if func is aten.constant_pad_nd.default:
             args, kwargs = args[:2], {}  # next to a number that varies torch would fix the sizes, which do not need it
-        result: Any = super().dispatch(func, types, args, kwargs or {})
+        result: Any
+        if op in FORETOLD and _has_symbols(args):
+            with self:
+                result = FORETOLD[op](op, *args, **(kwargs or {}))
+        else:
+            result = super().dispatch(func, types, args, kwargs or {})
         if func.name().startswith("aten::_foreach_") and func._schema.is_mutable:
             compat.increment_version(args[0])  # torch's kernels count below autograd, where no fake tensor comes
         if op in _ONE_DTYPE:

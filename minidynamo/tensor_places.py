@@ -18,8 +18,10 @@ from minidynamo.compat import constant_behind
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)  # uint8, like bool, is a mask
 _MASKS = (torch.bool, torch.uint8)
-_SUBSCRIPTS = (operator.getitem, operator.setitem)
 _ALL = slice(None)
+
+SUBSCRIPTS = (operator.getitem, operator.setitem)
+"""What reads or writes elements of a tensor that a key chooses."""
 
 PlaceReader = Callable[[torch.Tensor, Any, int], Any]
 """Gives the number in an index, for a dimension of a size; the last number is its position in the subscript."""
@@ -51,7 +53,7 @@ def run_with_places(target: Any, args: Sequence[Any], read: PlaceReader) -> Any:
     places: list[tuple[int, Any]] = []  # each as a dimension of what those before it leave, and a number
     left: list[Any] = []  # what is to be done to the dimensions that are there then
     shown = 0
-    for position, (item, (dim, end)) in enumerate(zip(_items(args[1]), _dimensions(args) or ())):
+    for position, (item, (dim, end)) in enumerate(zip(_items(args[1]), dimensions(args) or ())):
         if _is_place(item):
             basic.append(_ALL)
             places.append((shown, read(item, part.shape[dim], position)))
@@ -61,7 +63,7 @@ def run_with_places(target: Any, args: Sequence[Any], read: PlaceReader) -> Any:
             shown += end - dim
         else:
             basic.append(item)
-            more = 1 if item is None else 0 if isinstance(item, int) else end - dim
+            more = 1 if item is None else 0 if isinstance(item, (int, torch.SymInt)) else end - dim
             left += [_ALL] * more
             shown += more
     if any(item is not ... and item != _ALL for item in basic):
@@ -82,11 +84,21 @@ def place_of(index: torch.Tensor, size: int, position: int) -> int:
     return place + size if place < 0 else place
 
 
+def dimensions(args: Sequence[Any]) -> list[tuple[int, int]] | None:
+    """The range of dimensions that each item of a subscript is about; None where that is not known here."""
+    taken = [None if item is ... else _taken(item) for item in _items(args[1])]
+    rest = args[0].dim() - sum(number for number in taken if number is not None)
+    if taken.count(None) > 1 or -1 in taken or rest < 0:
+        return None
+    ends = list(itertools.accumulate(rest if number is None else number for number in taken))
+    return list(zip([0, *ends], ends))
+
+
 def _reads_places(target: Any, args: Sequence[Any]) -> bool:
     """Whether a call is a subscript by places that is understood here; what others mean, torch says."""
-    if target not in _SUBSCRIPTS or not isinstance(args[0], torch.Tensor) or args[0].layout is not torch.strided:
+    if target not in SUBSCRIPTS or not isinstance(args[0], torch.Tensor) or args[0].layout is not torch.strided:
         return False
-    return any(map(_is_place, _items(args[1]))) and _dimensions(args) is not None
+    return any(map(_is_place, _items(args[1]))) and dimensions(args) is not None
 
 
 def _items(key: Any) -> Sequence[Any]:
@@ -100,20 +112,10 @@ def _is_place(item: Any) -> bool:
     return item.layout is torch.strided and constant_behind(item) is None
 
 
-def _dimensions(args: Sequence[Any]) -> list[tuple[int, int]] | None:
-    """The range of dimensions that each item of a subscript is about; None where that is not known here."""
-    taken = [None if item is ... else _taken(item) for item in _items(args[1])]
-    rest = args[0].dim() - sum(number for number in taken if number is not None)
-    if taken.count(None) > 1 or -1 in taken or rest < 0:
-        return None
-    ends = list(itertools.accumulate(rest if number is None else number for number in taken))
-    return list(zip([0, *ends], ends))
-
-
 def _taken(item: Any) -> int:
     """How many dimensions an item of a key is about; -1 where that is not known."""
     if isinstance(item, torch.Tensor):
         return 1 if item.dtype not in _MASKS else item.dim() or -1
     if isinstance(item, slice):
         return -1 if any(isinstance(part, torch.Tensor) for part in (item.start, item.stop, item.step)) else 1
-    return 0 if item is None else 1 if type(item) is int else -1
+    return 0 if item is None else 1 if type(item) in (int, torch.SymInt) else -1

@@ -22,6 +22,7 @@ TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 FOUNDATION = {
     "errors",
     "fake_strides",
+    "foretold",
     "config",
     "compat",
     "counters",

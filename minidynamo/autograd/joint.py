@@ -44,6 +44,7 @@ from minidynamo.autograd.numbers import is_empty, is_symbolic, known
 from minidynamo.autograd.opaque import CHOOSES_BY_DATA, CHOOSES_LATER, REFUSES_BY_DATA, NotOpaque, method, run_opaque
 from minidynamo.autograd.places_read import PlacesRead, let_have_symbols
 from minidynamo.autograd.vectors import without_vectors
+from minidynamo.autograd.whole_dimensions import with_ends
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.copied_results import noting_copies
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError, first_line, summary
@@ -492,6 +493,7 @@ class _CheckingInterpreter(LocatingInterpreter):
             return made
         if (made := run_with_places(target, args, self.places)) is not NotImplemented:
             return made
+        args = (*with_ends(target, args),)
         before = self.recorder.newest()
         result = super().call_function(target, args, kwargs)
         traced = self.traced_since(before)

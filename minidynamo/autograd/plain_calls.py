@@ -17,9 +17,8 @@ from torch.nn import functional
 
 from minidynamo import compat
 from minidynamo.autograd.number_operators import batch_norm, native_dropout, of_program, updated
-from minidynamo.autograd.numbers import has_symbols, is_empty, is_symbolic
+from minidynamo.autograd.numbers import is_empty, is_symbolic
 from minidynamo.autograd.opaque import run_with_numbers
-from minidynamo.autograd.upsampling import interpolated
 from minidynamo.own_operators import define
 from minidynamo.plain_numbers import DRAWS, Plain, key_of_whole, operator_of, plain
 from minidynamo.structure import leaves
@@ -104,11 +103,8 @@ def call(target: Any, args: Args, kwargs: Kwargs) -> Any:
     """What the call gives, traced for any number; NotImplemented for another call, and where torch needs constants."""
     if key_of_whole(target) is not None and any(map(is_symbolic, leaves([*args]))):
         return run_with_numbers(target, args, kwargs)
-    if target is functional.interpolate:
-        return interpolated(*args, **kwargs)
-    of_sizes = target in _TAKEN_APART and has_symbols([*args[:2], *kwargs.values()])
     if not takes_plain_numbers(target, args, kwargs):
-        return run_with_numbers(target, args, kwargs) if of_sizes else NotImplemented
+        return NotImplemented
     args, kwargs = _converted(target, args, kwargs, _as_taken)
     op = operator_of(target)
     if op is not None:
@@ -394,9 +390,6 @@ def _shortened(weight: Tensor, rows: Tensor, max_norm: float, norm_type: float) 
 def _pad(x: Tensor, pad: Any, mode: str = "constant", value: Any = None) -> Any:
     return torch.constant_pad_nd(x, pad, value) if mode == "constant" else NotImplemented
 
-
-# Losses that torch takes apart where sizes are symbolic: the parts round otherwise.
-_TAKEN_APART = (functional.multi_margin_loss, functional.multilabel_margin_loss)
 
 _PARTS: dict[Any, Callable[..., Any]] = {
     **{method: functools.partial(_draw_into, method) for method in DRAWS},

@@ -82,19 +82,25 @@ def python_dispatcher() -> typing.Iterator[None]:
     dropout out. The operation's own C++ can compute with symbolic sizes, but for `_lstm`.
     """
     entered = importlib.import_module("torch._dispatch.python").enable_python_dispatcher()
-    kept = {op: {key: op.py_kernels.pop(key) for key in _RULE_KEYS if key in op.py_kernels} for op in _OWN_RULES}
-    for op, rule in _OWN_RULES.items():
-        op.py_kernels.update(dict.fromkeys(_RULE_KEYS, rule) if rule is not None else {})
-        op._dispatch_cache.clear()
+    kept = [(op, op.py_kernels, op._dispatch_cache) for op in _OWN_RULES]
+    for op, rules in _with_own_rules():
+        op.py_kernels, op._dispatch_cache = rules, {}
     try:
         with entered:
             yield
     finally:
-        for op, rules in kept.items():
-            for key in _RULE_KEYS:
-                op.py_kernels.pop(key, None)
-            op.py_kernels.update(rules)
-            op._dispatch_cache.clear()
+        for op, rules, cache in kept:
+            op.py_kernels, op._dispatch_cache = rules, cache
+
+
+@functools.cache
+def _with_own_rules() -> list[tuple[OpOverload, dict[typing.Any, typing.Any]]]:
+    """The operators that have a rule of their own, each with all its rules; found out once, since it is asked often."""
+    found = []
+    for op, rule in _OWN_RULES.items():
+        others = {key: other for key, other in op.py_kernels.items() if key not in _RULE_KEYS}
+        found.append((op, others if rule is None else others | dict.fromkeys(_RULE_KEYS, rule)))
+    return found
 
 
 def _lstm(*args: typing.Any) -> typing.Any:
@@ -141,13 +147,38 @@ def _by_onednn(x: torch.Tensor, hidden: typing.Sequence[torch.Tensor], weights: 
     return x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-# The rule that stands in for torch's own; without one, the operation's C++ computes with symbolic sizes.
+def _interpolated(op: OpOverload, x: torch.Tensor, sizes: typing.Any, *given: typing.Any) -> typing.Any:
+    """An interpolation to `sizes`, or by the factors that are the last thing `given`: as torch's C++ has it, which asks
+    what the sizes are where there are factors."""
+    *flags, factors = given
+    if factors is not None and sizes is None:
+        sizes = [torch.sym_int(size * factor) for size, factor in zip(x.shape[2:], factors)]
+    return op(x, sizes, *flags, *(factors or [None] * (x.dim() - 2)))
+
+
+_INTERPOLATIONS = """
+    upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d
+    _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+    _upsample_bilinear2d_aa _upsample_bicubic2d_aa
+"""
+INTERPOLATIONS = [getattr(torch.ops.aten, name) for name in _INTERPOLATIONS.split()]
+"""What resizes images."""
+
+# The rule that stands in for torch's own; without one, the operation's C++ computes with symbolic sizes. Of those that
+# torch's own would take apart, `minidynamo/foretold.py` knows what their derivatives are as large as.
 _OWN_RULES: dict[OpOverload, typing.Callable[..., typing.Any] | None] = {
     torch.ops.aten.dropout.default: None,
     torch.ops.aten.gru.input: None,
     torch.ops.aten.rnn_tanh.input: None,
     torch.ops.aten.rnn_relu.input: None,
     torch.ops.aten.lstm.input: _lstm,
+    torch.ops.aten.hardshrink.default: None,
+    torch.ops.aten.softshrink.default: None,
+    torch.ops.aten.multi_margin_loss.default: None,
+    torch.ops.aten.multilabel_margin_loss_forward.default: None,
+    **{op.vec: functools.partial(_interpolated, op.default) for op in INTERPOLATIONS},
+    **{op.default: None for op in INTERPOLATIONS},
 }
 
 
