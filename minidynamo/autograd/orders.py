@@ -17,7 +17,7 @@ from minidynamo.autograd.locations import USERS_BACKWARD
 from minidynamo.autograd.mutation import is_view
 from minidynamo.autograd.numbers import has_symbols, key, keys
 from minidynamo.autograd.opaque import Gradients
-from minidynamo.autograd.varying_strides import foretold, order_of, with_repeats
+from minidynamo.autograd.varying_strides import foretold, order_of, viewed, with_repeats
 from minidynamo.compat import OpOverload
 from minidynamo.strides import dense_strides
 
@@ -107,8 +107,8 @@ def _made_of(node: fx.Node, values: Sequence[Any]) -> Any:
     """What an operation makes of its arguments as they lie now; None if that is not known in every call."""
     like, reshaped = node.meta["val"], node.target in _RESHAPED
     if has_symbols([*values]) and reshaped:
-        # Whether it is a view hangs on the sizes, unless one number is repeated.
-        return None if any(keys(fake(node.args[0]).stride())) else empty_as(like, range(like.ndim), [0] * like.ndim)
+        strides = viewed(fake(node.args[0]), like.shape)  # otherwise whether it is a view hangs on the sizes
+        return None if strides is None else empty_as(like, range(like.ndim), strides)
     if has_symbols([*values]) and not is_view(node.target):
         return foretold(node)
     target = aten.reshape.default if reshaped else node.target

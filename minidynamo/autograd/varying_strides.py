@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.autograd.numbers import is_symbolic
+from minidynamo.autograd.numbers import is_symbolic, key
 from minidynamo.numbers_in_data import hangs_on_data, hint_of
 from minidynamo.strides import dense_strides
 
@@ -27,6 +27,35 @@ def with_repeats(order: Sequence[int], shape: Sequence[Any], repeats: Sequence[A
     """Strides without gaps, but for dimensions of which the given stride is 0: their elements repeat."""
     dense = dense_strides([dim for dim in order if repeats[dim]], shape, lambda size, _: size)
     return tuple(stride if own else 0 for stride, own in zip(dense, repeats))
+
+
+def viewed(value: torch.Tensor, shape: Sequence[Any]) -> tuple[Any, ...] | None:
+    """The strides of a tensor that is given another shape, where that is a view whatever the sizes are; else None.
+
+    Dimensions of both shapes are matched from right to left, as few at a time as have equally many elements, of which
+    those that are left at the end have. Those of one match have to repeat together, or to lie without gaps.
+    """
+    if not any(map(key, value.stride())):
+        return (0,) * len(shape)
+    old = [(size, stride) for size, stride in zip(value.shape, value.stride()) if key(size) != 1]
+    made: list[Any] = []
+    new = [*shape]
+    while new:
+        if key(new[-1]) == 1 or not old:
+            new.pop()
+            made.append(1)
+            continue
+        count, step = old.pop()
+        other = 1
+        while key(count) != key(other) and (old or new):
+            if new and hint_of(other) <= hint_of(count):
+                made.append(step * other)
+                other = other * new.pop()
+            elif old and key(old[-1][1]) == key(step * count):
+                count = count * old.pop()[0]
+            else:
+                return None
+    return (*reversed(made),)
 
 
 def foretold(node: fx.Node) -> Any:

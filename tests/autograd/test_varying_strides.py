@@ -7,7 +7,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from minidynamo.autograd.numbers import keys
-from minidynamo.autograd.varying_strides import foretold, order_of, with_repeats
+from minidynamo.autograd.varying_strides import foretold, order_of, viewed, with_repeats
 from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.numbers_in_data import number_in_data
 
@@ -19,6 +19,20 @@ def test_dimensions_repeat_or_lie_without_gaps():
     assert with_repeats((1, 0), (3, 4), (0, 0)) == (0, 0)
     assert with_repeats((1, 0), (3, 4), (0, 1)) == (0, 1)
     assert with_repeats((2, 0, 1), (3, 4, 5), (1, 1, 0)) == (1, 3, 0)
+
+
+def test_another_shape_is_a_view_where_dimensions_repeat_or_are_taken_apart():
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    x = mode.from_tensor(torch.empty(6, 4), static_shapes=False)
+    n, k = x.shape
+    with mode:
+        row, repeated = x[0].expand(n, k), x.new_empty(2 * k).expand(2 * n, 2 * k)
+    guards = len(mode.shape_env.guards)
+    assert keys(viewed(x, (n * k,))) == (1,)
+    assert keys(viewed(x, (1, n, 1, k))) == keys((1, k, 1, 1))
+    assert keys(viewed(repeated, (2, n, 2, k))) == keys((0, 0, k, 1))
+    assert viewed(row, (n * k,)) is None
+    assert len(mode.shape_env.guards) == guards
 
 
 def traced(mode, op, shown, given):

@@ -160,6 +160,11 @@ OF_ANY_SIZE = {
     "rows chosen": lambda x, w: x.index_select(0, torch.arange(64)),
     "a slope": lambda x, w: functional.mish(x),
     "a border": lambda x, w: functional.pad(x, (1, 1)),
+    "columns": lambda x, w: x[:, :3],
+    "repeated": lambda x, w: x.repeat(2, 2),
+    "shrunk": lambda x, w: functional.softshrink(x),
+    "a loss": lambda x, w: functional.multi_margin_loss(x, torch.zeros(64, dtype=torch.long), reduction="none")[:, None],
+    "smaller": lambda x, w: functional.interpolate(x[None, None], scale_factor=0.5),
 }
 
 
