@@ -163,7 +163,9 @@ OF_ANY_SIZE = {
     "columns": lambda x, w: x[:, :3],
     "repeated": lambda x, w: x.repeat(2, 2),
     "shrunk": lambda x, w: functional.softshrink(x),
-    "a loss": lambda x, w: functional.multi_margin_loss(x, torch.zeros(64, dtype=torch.long), reduction="none")[:, None],
+    "a loss": lambda x, w: functional.multi_margin_loss(x, torch.zeros(64, dtype=torch.long), reduction="none")[
+        :, None
+    ],
     "smaller": lambda x, w: functional.interpolate(x[None, None], scale_factor=0.5),
 }
 
