@@ -107,7 +107,9 @@ def _made_of(node: fx.Node, values: Sequence[Any]) -> Any:
     """What an operation makes of its arguments as they lie now; None if that is not known in every call."""
     like, reshaped = node.meta["val"], node.target in _RESHAPED
     if has_symbols([*values]) and reshaped:
-        strides = viewed(fake(node.args[0]), like.shape)  # otherwise whether it is a view hangs on the sizes
+        # Sizes are told alike by what they are called in the call. What is no view in all calls may be one in some.
+        shape = [size if key(given) == -1 else given for given, size in zip(fake(node.args[1]), like.shape)]
+        strides = viewed(fake(node.args[0]), shape)
         return None if strides is None else empty_as(like, range(like.ndim), strides)
     if has_symbols([*values]) and not is_view(node.target):
         return foretold(node)

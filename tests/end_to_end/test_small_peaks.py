@@ -162,6 +162,7 @@ OF_ANY_SIZE = {
     "a border": lambda x, w: functional.pad(x, (1, 1)),
     "columns": lambda x, w: x[:, :3],
     "repeated": lambda x, w: x.repeat(2, 2),
+    "windows": lambda x, w: x.view(x.shape[0] // 8, 8, x.shape[1] // 8, 8).permute(0, 2, 1, 3).reshape(-1, 64),
     "shrunk": lambda x, w: functional.softshrink(x),
     "a loss": lambda x, w: functional.multi_margin_loss(x, torch.zeros(64, dtype=torch.long), reduction="none")[
         :, None
