@@ -281,3 +281,57 @@ def test_enums_that_are_made_by_a_call():
         (y, one), (_, other) = function(torch.ones(3)), function(torch.ones(3))
         assert torch.equal(y, torch.full((3,), 3.0))
         assert one is not other and one.__module__ == __name__ and [*one.__members__] == ["ROUND", "FLAT"]
+
+
+LOOKED = []
+WORDS = {1: "one", 2: "two"}
+
+
+class Asking(enum.Enum):
+    A = 1
+    B = 2
+
+    def __getattr__(self, name):
+        LOOKED.append(name)
+        if name.startswith("is_"):
+            return self.name.lower() == name[3:]
+        raise AttributeError(name)
+
+    def __str__(self):
+        return WORDS[self.value]
+
+    @property
+    def failing(self):
+        raise AttributeError("failing")
+
+
+class Guarding(enum.Enum):
+    A = 1
+
+    def __getattribute__(self, name):
+        LOOKED.append(name)
+        return super().__getattribute__(name)
+
+
+@programs()
+def attributes_that_are_not_there(x):
+    LOOKED.clear()
+    found = Asking.A.is_a, Asking.A.is_b, hasattr(Asking.B, "z"), getattr(Asking.B, "failing", 0), Asking.B.value
+    return x * Asking.A.is_a, found, [*LOOKED]
+
+
+@programs(breaks=1)
+def own_getattribute(x):
+    LOOKED.clear()
+    y = x * Guarding.A.value
+    return y, LOOKED.index("value")
+
+
+def test_texts_that_look_elsewhere(monkeypatch):
+    @minidynamo.compile(backend="eager", fullgraph=True)
+    def say(x):
+        return x, f"{Asking.A:>4}|{Asking.B}"
+
+    assert say(torch.ones(1))[1] == " one|two"
+    monkeypatch.setitem(WORDS, 2, "deux")
+    assert say(torch.ones(1))[1] == " one|deux"

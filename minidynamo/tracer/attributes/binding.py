@@ -121,13 +121,20 @@ def or_getattr(
     tx: Tracer, obj: VariableTracker, cls: type, name: str, find: Callable[[], VariableTracker | None]
 ) -> VariableTracker | None:
     """What `find` gives; where it gives nothing or raises AttributeError, what the `__getattr__` of `cls` does."""
-    fallback, owner = lookup_on_class(cls, "__getattr__")
-    if not isinstance(fallback, types.FunctionType) or owner is None:
+    if not isinstance(lookup_on_class(cls, "__getattr__")[0], types.FunctionType):
         return find()
-    missing: list[VariableTracker] = []
-    found = caught(AttributeError, find, missing.append)
-    if found is not None:
-        return found
+    found = caught(AttributeError, find, _ignore)
+    return call_getattr(tx, obj, cls, name) if found is None else found
+
+
+def _ignore(error: VariableTracker) -> None:
+    pass
+
+
+def call_getattr(tx: Tracer, obj: VariableTracker, cls: type, name: str) -> VariableTracker:
+    """What the `__getattr__` that `cls` has gives."""
+    fallback, owner = lookup_on_class(cls, "__getattr__")
+    assert owner is not None
     guard_class_attribute(tx, cls, owner, "__getattr__", fallback)
     getter = bind(tx, fallback, owner, obj, cls, "__getattr__")
     assert getter is not None

@@ -5,7 +5,9 @@ Values of other built-in classes have what their class has, which `binding.py` f
 
 from __future__ import annotations
 
+import enum
 from collections import OrderedDict
+from typing import Any
 
 from minidynamo.autograd_calls import replace_data
 from minidynamo.compat import OPERATOR_NAMESPACES
@@ -14,6 +16,7 @@ from minidynamo.guards.source import Attr, Computed, Constant, InstanceAttr
 from minidynamo.tracer import parts, registry
 from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes.binding import (
+    MISSING,
     bind,
     built_in,
     claims_class,
@@ -55,10 +58,18 @@ def _bound(obj: ConstantVariable, name: str) -> VariableTracker | None:
     return dict(zip(order, obj.made_of)).get(name)
 
 
+def _held(value: object, name: str) -> Any:
+    """An attribute of a value, or MISSING; the `__getattr__` of a program's enum is not asked."""
+    try:
+        return type(value).__getattribute__(value, name)
+    except AttributeError:
+        return MISSING
+
+
 def _folded(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker:
-    value = getattr(obj.value, name)
+    value = _held(obj.value, name)
     unchanged = _bound(obj, name) or given_back(value, [obj], [obj.value])
-    is_held = getattr(obj.value, name) is value
+    is_held = _held(obj.value, name) is value
     if unchanged is None and is_held and obj.source is not None and can_be_two(value) and is_made_anew(obj.value):
         return ConstantVariable(value, source=Computed(f"{{0}}.{name}", (obj.source,)))  # of what was given this time
     lasting = is_held and not is_made_anew(obj.value)
@@ -87,8 +98,8 @@ def _of_value(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker |
         return bind(tx, raw, owner, obj, cls, name)
     stored = instance_dict(obj.value)
     if stored is not None and name in stored and not is_trusted_class(cls):  # a member of the program's own enum
-        return tx.wrap(stored[name], InstanceAttr(Constant(obj.value, str(obj.value)), name))
-    return _folded(tx, obj, name) if hasattr(obj.value, name) else None
+        return tx.wrap(stored[name], InstanceAttr(Constant(obj.value, enum.Enum.__str__(obj.value)), name))
+    return None if _held(obj.value, name) is MISSING else _folded(tx, obj, name)
 
 
 def _has_attributes(obj: VariableTracker) -> bool:

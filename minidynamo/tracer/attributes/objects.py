@@ -17,6 +17,7 @@ from minidynamo.tracer.attributes.binding import (
     FUNCTIONS,
     TYPE_OF,
     bind,
+    call_getattr,
     class_of,
     class_source,
     guard_class_attribute,
@@ -76,22 +77,16 @@ def _or_fallback(
     found = caught(AttributeError, find, missing.append)
     if found is not None:
         return found
-    cls = obj.cls
-    fallback, owner = lookup_on_class(cls, "__getattr__")
-    assert owner is not None
-    if fallback is torch.nn.Module.__getattr__ and isinstance(obj, ModuleVariable):
+    if lookup_on_class(obj.cls, "__getattr__")[0] is torch.nn.Module.__getattr__ and isinstance(obj, ModuleVariable):
         registered = in_module_tables(tx, obj, name)
         if registered is None and missing:
             raise_no_attribute(tx, obj, name)
         if registered is None:
             guard_missing(tx, obj, name)
         return registered
-    guard_class_attribute(tx, cls, owner, "__getattr__", fallback)
     if not missing:
         guard_absent(tx, obj, name)
-    getter = bind(tx, fallback, owner, obj, cls, "__getattr__")
-    assert getter is not None
-    return tx.call(getter, [ConstantVariable(name)], unread=True)
+    return call_getattr(tx, obj, obj.cls, name)
 
 
 def _with_getattribute(

@@ -6,6 +6,7 @@ Pure ones over constants are in `constants.py`; `getattr` and its kin and the ma
 from __future__ import annotations
 
 import builtins
+import enum
 import operator
 import types
 import warnings
@@ -215,6 +216,8 @@ def _format(tx: Tracer, value: VariableTracker, spec: VariableTracker | None = N
     how = "" if spec is None else expect_constant(tx, spec, "a format")
     if _writes_itself(value, "__format__"):
         return _expect_result(tx, tx.call_method(value, "__format__", [ConstantVariable(how)]), "__format__", str)
+    if value.python_type.__format__ is enum.Enum.__format__ and _writes_itself(value, "__str__"):
+        value = _str(tx, value)
     text = formatted(tx, value, how)
     if text is not None:
         return text

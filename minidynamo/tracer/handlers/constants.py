@@ -8,6 +8,7 @@ from __future__ import annotations
 import cmath
 import enum
 import inspect
+import types
 import math
 import operator
 
@@ -97,11 +98,14 @@ for _cls in _OPERANDS:
 def _enum_attribute(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker | None:
     if not issubclass(obj.python_type, enum.Enum):
         return None
+    if isinstance(type(obj.value).__getattribute__, types.FunctionType):
+        tx.break_graph("MD206", f"`{name}` of a {obj.python_type.__name__} is used", why="It has a `__getattribute__`.")
     # A class may define `value` or `name` itself; those are traced as the properties they are.
     inherited = name in ("name", "value") and inspect.getattr_static(type(obj.value), name) is vars(enum.Enum)[name]
-    if not inherited and name not in ("_name_", "_value_"):
+    stored = f"_{name.strip('_')}_"
+    if (not inherited and name not in ("_name_", "_value_")) or stored not in vars(obj.value):
         return None
-    value = getattr(obj.value, name)
+    value = vars(obj.value)[stored]
     if is_constant_value(value) and is_trusted_class(type(obj.value)):
         return ConstantVariable(value)
-    return tx.wrap(value, InstanceAttr(Constant(obj.value, str(obj.value)), f"_{name.strip('_')}_"))
+    return tx.wrap(value, InstanceAttr(Constant(obj.value, enum.Enum.__str__(obj.value)), stored))
