@@ -8,9 +8,9 @@ from __future__ import annotations
 import cmath
 import enum
 import inspect
-import types
 import math
 import operator
+import types
 
 import torch
 
