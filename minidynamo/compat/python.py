@@ -19,6 +19,11 @@ VERSION_INFO = sys.version_info
 _CO_HAS_DOCSTRING = 0x4000000
 
 
+def name_in_errors(cls: type) -> str:
+    """What Python calls a class in its messages: those written in C go by their module, too (`collections.deque`)."""
+    return repr(super(cls)).removeprefix("<super: <class '").partition("'>")[0]  # type: ignore[misc]
+
+
 def docstring(code: types.CodeType) -> str | None:
     """The docstring of a function with this code: its first constant; 3.14 says in a flag whether it has one."""
     first = code.co_consts[0] if code.co_consts else None

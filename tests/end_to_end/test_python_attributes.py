@@ -3,6 +3,7 @@
 # Programs are written as users write them, not as a linter would.
 
 import abc
+import collections
 import copy
 import enum
 import functools
@@ -796,3 +797,29 @@ def test_nothing_of_an_object_is_read_beside_what_the_program_reads():
         call(watched, items, torch.ones(2))
         asked.append([*ASKED])
     assert asked == [["k", "k", "append", "__dict__", "k"]] * 4
+
+
+class OneSlot:
+    __slots__ = ("a",)
+
+    def missing(self):
+        return super().missing
+
+    @classmethod
+    def missing_on_class(cls):
+        return super().missing
+
+
+@programs()
+def what_is_said_of_attributes_that_are_not_there(x):
+    asked = [OneSlot(), collections.deque(), x.shape, functools.partial(max), types.SimpleNamespace(), functools, Guarded]
+    acts = [lambda obj=obj: obj.missing for obj in asked]
+    acts += [OneSlot().missing, OneSlot.missing_on_class, lambda: setattr(OneSlot(), "b", 1)]
+    acts += [lambda: delattr(OneSlot(), "a"), lambda: delattr(OneSlot(), "b"), lambda: delattr(Guarded(1), "b")]
+    said = []
+    for act in acts:
+        try:
+            act()
+        except AttributeError as error:
+            said.append((str(error), error.name))
+    return x + 1, said

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from minidynamo.compat import PY313
+from minidynamo.compat import PY313, name_in_errors
 from minidynamo.tracer import registry
 from minidynamo.tracer.advice import CHANGE_OUTSIDE
 from minidynamo.tracer.attributes.binding import (
@@ -82,21 +82,33 @@ def read_unread(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker:
 
 def raise_no_attribute(tx: Tracer, obj: VariableTracker, name: str) -> NoReturn:
     """Raise the AttributeError of a failed lookup."""
-    if isinstance(obj, PythonModuleVariable | SuperVariable):
-        tx.raises(unsaid(AttributeError))
+    if isinstance(obj, PythonModuleVariable):
+        raise_like(tx, lambda: getattr(obj.value, name), obj)
     if isinstance(obj, ClassVariable):
-        whose = f"type object {obj.value.__name__!r}"
+        whose = f"type object {name_in_errors(obj.value)!r}"
+    elif isinstance(obj, SuperVariable):
+        whose = "'super' object"
     else:
         whose = f"{_named_by_python(obj.python_type, name)!r} object"
     words = f"{whose} has no attribute {name!r}"
     tx.raises(AttributeError(words), exact=True, name=ConstantVariable(name), obj=obj)
 
 
+def raise_like(tx: Tracer, act: Callable[[], object], obj: VariableTracker) -> NoReturn:
+    """Raise the AttributeError of `obj` that `act` raises of something like it; one without words where it does not."""
+    try:
+        act()
+    except AttributeError as error:
+        whose = ConstantVariable(None) if error.name is None else obj
+        tx.raises(AttributeError(str(error)), exact=True, name=ConstantVariable(error.name), obj=whose)
+    tx.raises(unsaid(AttributeError))
+
+
 def _named_by_python(cls: type, name: str) -> str:
     """What Python calls a class whose instance lacks an attribute: since 3.13 with its module where a slot is empty."""
     is_slot = isinstance(inspect.getattr_static(cls, name, None), types.MemberDescriptorType)
     if not is_slot or not PY313:
-        return cls.__name__
+        return name_in_errors(cls)
     in_module = "" if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}."
     return f"{in_module}{cls.__qualname__}"
 

@@ -38,11 +38,12 @@ from minidynamo.tracer.attributes.instances import (
 from minidynamo.tracer.attributes.lookup import (
     find_attribute,
     looks_up,
+    raise_like,
     raise_no_attribute,
     store_attribute,
     writes,
 )
-from minidynamo.tracer.exceptions import caught, unsaid
+from minidynamo.tracer.exceptions import caught
 from minidynamo.tracer.moved_items import exact_copy
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -193,7 +194,7 @@ def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTrack
         guard_class_attribute(tx, obj.cls, owner, name, found)
     has_dict = obj.cls.__dictoffset__ or issubclass(obj.cls, threading.local)  # which has one for each thread
     if value is not None and not has_dict and not isinstance(found, types.MemberDescriptorType):
-        tx.raises(unsaid(AttributeError))  # there is no dictionary beside the slots
+        raise_like(tx, lambda: object.__setattr__(_empty(obj.cls), name, None), obj)  # no dictionary beside the slots
     if value is None and isinstance(obj, ObjectVariable):
         _delete_own(tx, obj, name, is_slot=isinstance(found, types.MemberDescriptorType))
         return
@@ -206,5 +207,12 @@ def _delete_own(tx: Tracer, obj: ObjectVariable, name: str, *, is_slot: bool) ->
     if stored is None:
         if not is_slot:
             guard_absent(tx, obj, name)
-        tx.raises(unsaid(AttributeError))
+        raise_like(tx, lambda: object.__delattr__(_empty(obj.cls, *[name] * is_slot), name), obj)
     tx.side_effects.delete_attr(obj, name)
+
+
+def _empty(cls: type, *slots: str) -> object:
+    """An object for which Python says of attributes that are not there what it says for an instance of `cls`."""
+    own = {"__setattr__": None} if isinstance(cls.__setattr__, types.FunctionType) else {}
+    places = (*slots, "__dict__") if cls.__dictoffset__ else slots
+    return type(cls.__name__, (), {"__slots__": places, **own})()
