@@ -127,7 +127,7 @@ class Shared(dict):
         self.__dict__ = self
 
 
-@programs(lambda: (vector(), Shared(a=3)), breaks=5)
+@programs(lambda: (vector(), Shared(a=3)))
 def its_own_dictionary(x, table):
     table["a"] = 5
     y = x * table.a

@@ -812,8 +812,8 @@ class OneSlot:
 
 @programs()
 def what_is_said_of_attributes_that_are_not_there(x):
-    asked = [OneSlot(), collections.deque(), x.shape, functools.partial(max), types.SimpleNamespace(), functools, Guarded]
-    acts = [lambda obj=obj: obj.missing for obj in asked]
+    asked = [OneSlot(), collections.deque(), x.shape, functools.partial(max), types.SimpleNamespace(), functools]
+    acts = [lambda obj=obj: obj.missing for obj in (*asked, Guarded)]
     acts += [OneSlot().missing, OneSlot.missing_on_class, lambda: setattr(OneSlot(), "b", 1)]
     acts += [lambda: delattr(OneSlot(), "a"), lambda: delattr(OneSlot(), "b"), lambda: delattr(Guarded(1), "b")]
     said = []
@@ -823,3 +823,69 @@ def what_is_said_of_attributes_that_are_not_there(x):
         except AttributeError as error:
             said.append((str(error), error.name))
     return x + 1, said
+
+
+class Bare:
+    pass
+
+
+class Attributes(dict):
+    """A dict whose items are its attributes, as configurations are."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.__dict__ = self
+
+
+class Sharing:
+    shared = {"n": 2}
+
+    def __init__(self):
+        self.__dict__ = self.shared
+
+
+@programs()
+def a_dict_becomes_the_attributes(x):
+    d = {"a": x, "k": 2}
+    obj = Bare()
+    obj.old = 1
+    obj.__dict__ = d
+    obj.z, d["w"] = 5, 6
+    del obj.k
+    other = Bare()
+    other.__dict__ = obj.__dict__
+    other.v = 7
+    found = hasattr(obj, "k"), hasattr(obj, "old"), vars(obj) is d, [*d], getattr(obj, "q", 0)
+    return obj.a * obj.w * obj.v, obj, d, found
+
+
+@programs()
+def a_dict_of_the_class_becomes_the_attributes(x):
+    one, other = Sharing(), Sharing()
+    one.n = 2
+    return x * other.n, one.__dict__ is Sharing.shared
+
+
+def configuration():
+    return vector(), Attributes(a=2, b=3, keys=4, inner=Attributes(k=5))
+
+
+@programs(configuration)
+def a_dict_is_its_own_attributes(x, config):
+    config.a += 1
+    config["z"] = config.b * config.keys
+    del config.b
+    made = Attributes(a=x, n=2)
+    made.c = config.z + config.inner["k"]
+    return made.a * made["c"] * config.a, made, hasattr(config, "b"), vars(made) is made, {**config}
+
+
+def test_attributes_that_are_moved_to_another_dict():
+    @minidynamo.compile(backend="eager")
+    def fn(x, config):
+        return x * config.a
+
+    config = Attributes(a=2)
+    assert fn(torch.ones(1), config).item() == 2
+    config.__dict__ = {"a": 3}
+    assert fn(torch.ones(1), config).item() == 3

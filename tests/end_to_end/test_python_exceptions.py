@@ -13,7 +13,7 @@ import torch
 
 import minidynamo
 from minidynamo.testing import CompileCounter, assert_same_as_eager
-from tests.end_to_end.programs import Programs, two_vectors
+from tests.end_to_end.programs import Programs, two_vectors, vector
 
 programs = Programs()
 
@@ -1270,3 +1270,19 @@ def test_CL_7_unassigned_closure_variables():
         return y, found
 
     assert_same_as_eager(own, lambda: torch.ones(2), calls=2, graphs=1, breaks=0)
+
+
+class Coded(Exception):
+    def __init__(self, code, text="said"):
+        super().__init__(text)
+        self.code = code
+
+    @property
+    def words(self):
+        return f"code {self.code}"
+
+
+@programs(lambda: (vector(), Coded(3)), lambda: (vector(), Coded(3, "other")), graphs=2)
+def asked_from_outside(x, error):
+    error.seen = True
+    return x * error.code, error.words, error.args, str(error), repr(error), isinstance(error, ValueError), vars(error)

@@ -65,8 +65,22 @@ def attributes_of(tx: Tracer, obj: ObjectVariable) -> dict[str, Any] | None:
     return found
 
 
+def attribute_table(tx: Tracer, obj: ObjectVariable) -> DictVariable | None:
+    """The dict in which an object has its attributes where that is tracked as a dict of its own: the program has put it
+    there (`self.__dict__ = d`), or the object is that dict."""
+    table = tx.side_effects.attr(obj, "__dict__")
+    if table is UNKNOWN and obj.storage is not None and obj.value is not None and instance_dict(obj.value) is obj.value:
+        table = obj
+    if isinstance(table, ObjectVariable):
+        table = table.storage or UNKNOWN
+    return table if isinstance(table, DictVariable) else None
+
+
 def in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
     """What the program has written, or what the dictionary holds; it may be unread."""
+    table = attribute_table(tx, obj)
+    if table is not None:
+        return table.items.get(key_of(ConstantVariable(name)))
     pending = tx.side_effects.attr(obj, name)
     if isinstance(pending, VariableTracker):
         return pending
@@ -81,6 +95,9 @@ def in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker |
 
 def namespace_of(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
     """The object's own dictionary, as a tracked dict; the same one each time."""
+    if attribute_table(tx, obj) is not None:
+        given = tx.side_effects.attr(obj, "__dict__")
+        return given if isinstance(given, VariableTracker) else obj
     if obj.namespace is None:
         real = attributes_of(tx, obj)
         if obj.value is not None and real is None:
@@ -142,6 +159,8 @@ def read_slot(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | N
 
 def guard_missing(tx: Tracer, obj: ObjectVariable, name: str) -> None:
     """Guard that the attribute was not there; an empty slot, and what the program itself deleted, is known better."""
+    if attribute_table(tx, obj) is not None:
+        return  # which was asked
     if lookup_on_class(obj.cls, name)[1] is None and tx.side_effects.attr(obj, name) is not DELETED:
         attributes_of(tx, obj)
         tx.guard(obj.source, GuardKind.MISSING_ATTR, name)
@@ -149,6 +168,8 @@ def guard_missing(tx: Tracer, obj: ObjectVariable, name: str) -> None:
 
 def guard_absent(tx: Tracer, obj: ObjectVariable, name: str) -> None:
     """Guard that the instance itself has no such attribute, unless it was deleted while tracing."""
-    if obj.value is not None and tx.side_effects.attr(obj, name) is not DELETED:
+    if attribute_table(tx, obj) is not None:
+        in_instance(tx, obj, name)
+    elif obj.value is not None and tx.side_effects.attr(obj, name) is not DELETED:
         attributes_of(tx, obj)
         tx.guard(obj.source, GuardKind.NO_INSTANCE_ATTR, name)

@@ -28,6 +28,7 @@ from minidynamo.tracer.attributes.binding import (
 )
 from minidynamo.tracer.attributes.classes import written_class_attribute
 from minidynamo.tracer.attributes.instances import (
+    attribute_table,
     guard_absent,
     guard_missing,
     in_instance,
@@ -46,14 +47,19 @@ from minidynamo.tracer.attributes.lookup import (
 from minidynamo.tracer.exceptions import caught
 from minidynamo.tracer.moved_items import exact_copy
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import MethodVariable
+from minidynamo.variables.callables import BoundBuiltin, MethodVariable
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.objects import (
     ModuleVariable,
     ObjectVariable,
 )
+
+# What keeps attributes elsewhere, too, or has a dictionary for each thread.
+_WITH_TABLES_OF_THEIR_OWN = (torch.nn.Module, BaseException, threading.local)
 
 
 @looks_up(ObjectVariable, ExceptionVariable, ModuleVariable)
@@ -144,6 +150,8 @@ def _read_descriptor(tx: Tracer, obj: ObjectVariable, name: str, found: Any, own
         return exact_copy(tx, obj.storage) if found_below is obj.storage else found_below
     if isinstance(found, types.MemberDescriptorType):
         return read_slot(tx, obj, name)
+    if found is vars(BaseException)["args"] and isinstance(obj.value, BaseException) and obj.source is not None:
+        return tx.wrap(obj.value.args, Attr(obj.source, name))
     getter, getter_owner = lookup_on_class(type(found), "__get__")
     if isinstance(getter, types.FunctionType) and getter_owner is not None:
         descriptor = tx.wrap(found, source)
@@ -171,6 +179,9 @@ def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTrack
     found, owner = lookup_on_class(obj.cls, name)
     if name == "__dict__" and value is not None and value is obj.namespace:
         return  # what `obj.__dict__ |= ...` stores
+    if name == "__dict__" and value is not None and _takes_table(obj, value):
+        tx.side_effects.set_attr(obj, name, looked_at(tx, value))
+        return
     if owner is not None and is_data_descriptor(found) and not isinstance(found, types.MemberDescriptorType):
         guard_class_attribute(tx, obj.cls, owner, name, found)
         method = "__set__" if value is not None else "__delete__"
@@ -198,7 +209,20 @@ def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTrack
     if value is None and isinstance(obj, ObjectVariable):
         _delete_own(tx, obj, name, is_slot=isinstance(found, types.MemberDescriptorType))
         return
+    table = None if isinstance(found, types.MemberDescriptorType) else attribute_table(tx, obj)
+    if table is not None and value is not None:
+        tx.call(BoundBuiltin(table, "__setitem__"), [ConstantVariable(name), value])
+        return
     store_attribute(tx, obj, name, value)
+
+
+def _takes_table(obj: ObjectVariable, value: VariableTracker) -> bool:
+    """Whether a dict can become the place of the attributes of an object: one that the program has made, of which
+    nobody has asked for the dict that it had."""
+    if obj.value is not None or obj.namespace is not None or issubclass(obj.cls, _WITH_TABLES_OF_THEIR_OWN):
+        return False
+    table = value.storage if isinstance(value, ObjectVariable) else value
+    return isinstance(table, DictVariable) and issubclass(table.python_type, dict)
 
 
 def _delete_own(tx: Tracer, obj: ObjectVariable, name: str, *, is_slot: bool) -> None:
@@ -208,6 +232,10 @@ def _delete_own(tx: Tracer, obj: ObjectVariable, name: str, *, is_slot: bool) ->
         if not is_slot:
             guard_absent(tx, obj, name)
         raise_like(tx, lambda: object.__delattr__(_empty(obj.cls, *[name] * is_slot), name), obj)
+    table = None if is_slot else attribute_table(tx, obj)
+    if table is not None:
+        tx.call(BoundBuiltin(table, "__delitem__"), [ConstantVariable(name)])
+        return
     tx.side_effects.delete_attr(obj, name)
 
 

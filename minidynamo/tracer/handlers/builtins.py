@@ -30,7 +30,6 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SetVariable, SliceVariable, TupleVariable
-from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
 
@@ -162,7 +161,7 @@ _TEXTS: dict[type, Callable[..., str]] = {
 
 
 def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *special: str) -> VariableTracker:
-    if isinstance(obj, ExceptionVariable):
+    if isinstance(obj, ObjectVariable) and issubclass(obj.cls, BaseException):
         return _expect_result(tx, tx.call_method(obj, special[0]), special[0], str)
     for name in special:
         if _writes_itself(obj, name):

@@ -28,7 +28,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.exceptions import ExceptionVariable, TracebackVariable
-from minidynamo.variables.objects import ClassVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable
 
 _MAKERS = {id(cls.__new__): cls.__new__ for cls in EXCEPTIONS}
 _KEEPS_MORE = "Exceptions that keep more than their arguments are made by Python itself."
@@ -124,14 +124,18 @@ def _break(tx: Tracer, exception: ExceptionVariable, what: str) -> None:
     tx.break_graph("MD206", f"a {name} {what}", why="Only an exception that Python itself raises knows all of it.")
 
 
-def _args(tx: Tracer, exception: ExceptionVariable) -> TupleVariable:
+def _args(tx: Tracer, exception: ObjectVariable) -> TupleVariable:
+    if not isinstance(exception, ExceptionVariable):  # from outside
+        args = tx.getattr(exception, "args")
+        assert isinstance(args, TupleVariable)
+        return args
     if exception.args is None:
         _break(tx, exception, "is asked what it says")
     assert exception.args is not None
     return exception.args
 
 
-def _str(tx: Tracer, self: ExceptionVariable) -> VariableTracker:
+def _str(tx: Tracer, self: ObjectVariable) -> VariableTracker:
     args = _args(tx, self).items
     if not args:
         return ConstantVariable("")
@@ -139,12 +143,12 @@ def _str(tx: Tracer, self: ExceptionVariable) -> VariableTracker:
 
 
 @registry.method(KeyError, "__str__")
-def _key_str(tx: Tracer, self: ExceptionVariable) -> VariableTracker:
+def _key_str(tx: Tracer, self: ObjectVariable) -> VariableTracker:
     args = _args(tx, self).items
     return tx.call(repr, args) if len(args) == 1 else _str(tx, self)
 
 
-def _repr(tx: Tracer, self: ExceptionVariable) -> VariableTracker:
+def _repr(tx: Tracer, self: ObjectVariable) -> VariableTracker:
     parts = [str(as_constant(tx.call(repr, [arg]))) for arg in _args(tx, self).items]
     return ConstantVariable(f"{self.cls.__name__}({', '.join(parts)})")
 

@@ -63,9 +63,11 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
         raw = [*owner.__iter__(value)]
     guard_names(graph, cls)
     builtin = cls is storage_class(cls)
-    if graph.values.is_namespace(value) or (not builtin and instance_dict(value) is value):
+    if graph.values.is_namespace(value):
         return opaque(graph, value, source)  # each item is an attribute: two ways to write one thing
-    if not builtin and cls.__dictoffset__:
+    if not builtin and instance_dict(value) is value:
+        graph.guard(Attr(source, "__dict__"), GuardKind.SAME_OBJECT, source)
+    elif not builtin and cls.__dictoffset__:
         graph.guard(source, GuardKind.DISTINCT_OBJECTS, (Attr(source, "__dict__"),))
     storage = DictVariable({}, storage_class(cls), source=source)
     storage.attributes = instance_dict(value) if builtin else None

@@ -15,6 +15,7 @@ import torch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import PLAIN_VALUES, PlainValue, Source
 from minidynamo.tracer.attributes import instance_dict
+from minidynamo.tracer.exceptions import can_make
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.trace_rules import is_plain_class, is_trusted_class, is_trusted_module
@@ -45,8 +46,18 @@ def _python_module(graph: OutputGraph, value: types.ModuleType, source: Source) 
 
 @subclass_wrapper(object)
 def _object(graph: OutputGraph, value: object, source: Source) -> VariableTracker:
+    return _instance(graph, value, source, is_plain_class(type(value)))
+
+
+@subclass_wrapper(BaseException)
+def _exception(graph: OutputGraph, value: BaseException, source: Source) -> VariableTracker:
+    """One that keeps no more than its arguments and its attributes is an object like others."""
+    return _instance(graph, value, source, can_make(type(value)))
+
+
+def _instance(graph: OutputGraph, value: object, source: Source, is_plain: bool) -> VariableTracker:
     cls = type(value)
-    if not is_plain_class(cls):
+    if not is_plain:
         return opaque(graph, value, source)
     variable = ObjectVariable(value, cls, source=source)
     namespace = instance_dict(value)
