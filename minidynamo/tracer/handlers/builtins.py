@@ -18,6 +18,7 @@ from minidynamo.tracer import number_functions, registry
 from minidynamo.tracer.constants import as_constant, has_own, slice_of
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.local_texts import is_local, refuse_local_text
+from minidynamo.tracer.handlers.trials import leaves_message
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
 from minidynamo.tracer.number_texts import formatted, written
 from minidynamo.tracer.numbers import extreme, involves_number
@@ -49,16 +50,22 @@ _BREAKS: dict[Callable[..., Any], tuple[str, str, str]] = {
     warnings.warn: ("`warnings.warn`", "A warning names the running line and obeys filters of the moment.", ""),
 }
 
+_MESSAGES: dict[Callable[..., Any], float] = {print: float("inf"), warnings.warn: 2}
 
-def _breaking(what: str, why: str, fix: str) -> registry.Handler:
+
+def _breaking(what: str, why: str, fix: str, may_have: float | None = None) -> registry.Handler:
+    """`may_have`: how many positional arguments a message may have that tells nothing of its caller."""
+
     def handle(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        if may_have is not None and len(args) <= may_have and leaves_message(tx, kwargs):
+            return ConstantVariable(None)
         tx.break_graph("MD233", what, why=why, fix=fix or "move it out of the compiled function, or accept the break")
 
     return handle
 
 
 for _function, _texts in _BREAKS.items():
-    registry.function(_function)(_breaking(*_texts))
+    registry.function(_function)(_breaking(*_texts, _MESSAGES.get(_function)))
 
 
 @registry.function(cannot_trace)

@@ -5,12 +5,15 @@ what the cache holds then lives there, as what a module holds lives in the modul
 read it by calling the function again. That is allowed where nobody can tell when it ran: it is traced first, for
 nothing, and must neither change anything nor draw random numbers; and nothing that it sees may have changed before the
 call. What it computes of numbers that vary is traced: containers among that are stand-ins for the cache's own.
+
+A function that only writes a message, and gives nothing, is called behind the graph: there the cache decides.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
@@ -18,13 +21,19 @@ from weakref import WeakSet
 
 import torch.fx
 
+from minidynamo.bytecode.instructions import Instruction, decode
 from minidynamo.compat import FakeTensor, is_assumed_constant
 from minidynamo.errors import Diagnostic
 from minidynamo.guards.source import Attr, Called, Constant, Item, Source, call_or_none
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import NotConstant, as_constant, is_constant_value
 from minidynamo.tracer.graph.subgraphs import Subgraph
-from minidynamo.tracer.handlers.trials import changing_nothing, draws_random_numbers
+from minidynamo.tracer.handlers.trials import (
+    changing_nothing,
+    draws_random_numbers,
+    may_be_called_later,
+    writes_messages,
+)
 from minidynamo.tracer.handlers.values import is_constant
 from minidynamo.tracer.numbers import pinned
 from minidynamo.tracer.protocol import Tracer
@@ -39,6 +48,8 @@ from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
 
 CACHED_FUNCTION: type = type(functools.lru_cache(int))
+# Flags of code that is no plain function: generators and coroutines.
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 # The graphs of functions that are traced for nothing.
 _TRIALS: WeakSet[Subgraph] = WeakSet()
@@ -67,7 +78,12 @@ def _call_cached(
         return known
     with tx.graph.open_subgraph(()) as subgraph, changing_nothing(tx, refuse):
         _TRIALS.add(subgraph)
+        if place is not None and _gives_nothing(cached.value.__wrapped__):
+            may_be_called_later(subgraph)
         result = tx.call(function, args, kwargs)
+    if writes_messages(subgraph) and not tx.graph.subgraph:
+        tx.side_effects.call_later(cached, *args, **kwargs)
+        return ConstantVariable(None)
     computes = any(node.op != "placeholder" for node in subgraph.graph.nodes)
     telling = all(map(_is_telling_key, (result, *args, *kwargs.values())))
     if telling and not computes and _sees_arguments_only(cached.value, set()):
@@ -77,6 +93,19 @@ def _call_cached(
     if computes and _may_draw(tx, subgraph):
         refuse("it may draw random numbers")
     return _taken_out(tx, cached, [*args, *kwargs.values()], place, refuse)
+
+
+def _gives_nothing(function: object) -> bool:
+    """Whether a function returns None, whatever it does."""
+    if not isinstance(function, types.FunctionType) or function.__code__.co_flags & _SUSPENDED:
+        return False
+    code = decode(function.__code__)
+    given = [code[at - 1] if each.opname == "RETURN_VALUE" else each for at, each in enumerate(code) if _returns(each)]
+    return all(each.opname in ("LOAD_CONST", "RETURN_CONST") and each.argval is None for each in given)
+
+
+def _returns(instruction: Instruction) -> bool:
+    return instruction.opname in ("RETURN_VALUE", "RETURN_CONST")
 
 
 def _name(cached: Any) -> str:

@@ -14,6 +14,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Constant
 from minidynamo.tracer import registry
 from minidynamo.tracer.advice import instead_of
+from minidynamo.tracer.handlers.trials import leaves_message
 from minidynamo.tracer.handlers.values import none
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import target_of
@@ -42,6 +43,10 @@ def _changes_logging(effect: Any) -> bool:
     return isinstance(target, ObjectVariable) and issubclass(target.cls, (logging.Filterer, logging.Manager))
 
 
+def _write(tx: Tracer, name: str, kwargs: dict[str, VariableTracker]) -> VariableTracker:
+    return none() if leaves_message(tx, kwargs) else _leave(tx, name)
+
+
 def _leave(tx: Tracer, name: str) -> VariableTracker:
     why, fix = "Functions of logging run as written.", instead_of(name, "logging")
     tx.break_graph("MD207", f"Logger.{name}() cannot be captured", why=why, fix=fix)
@@ -57,7 +62,7 @@ def _is_enabled_for(tx: Tracer, logger: VariableTracker, level: VariableTracker,
 def _log(
     tx: Tracer, logger: VariableTracker, level: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    return none() if _heeds(tx, logger, level) is False else _leave(tx, "log")
+    return none() if _heeds(tx, logger, level) is False else _write(tx, "log", kwargs)
 
 
 def _of_level(method: Callable[..., None], level: int) -> registry.Handler:
@@ -65,7 +70,7 @@ def _of_level(method: Callable[..., None], level: int) -> registry.Handler:
         tx: Tracer, logger: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
     ) -> VariableTracker:
         heeded = _heeds(tx, logger, ConstantVariable(level))
-        return none() if heeded is False else _leave(tx, method.__name__)
+        return none() if heeded is False else _write(tx, method.__name__, kwargs)
 
     return handler
 

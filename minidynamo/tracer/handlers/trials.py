@@ -2,15 +2,16 @@
 traced more or less often than it runs in eager.
 
 What is then done is for the caller to say: custom Functions and checkpoints break the graph. Whether random numbers are
-drawn is answered here, too.
+drawn is answered here, too, and whether messages are written.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
@@ -18,11 +19,38 @@ from minidynamo.compat import FakeTensorMode, TorchDispatchMode
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Item
 from minidynamo.tracer.graph.dead_code import is_pure
+from minidynamo.tracer.graph.subgraphs import Subgraph
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import is_outside, reachable, target_of
 from minidynamo.tracer.side_effects import Advanced, ContentsChanged, Effect, Written
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictKey, DictVariable
+
+# Subgraphs of what is traced for nothing and can be called behind the graph, and those in which messages are written.
+_LATER: WeakSet[Subgraph] = WeakSet()
+_WITH_MESSAGES: WeakSet[Subgraph] = WeakSet()
+
+_OF_CALLERS = frozenset(("stacklevel", "stack_info", "skip_file_prefixes"))
+
+
+def may_be_called_later(subgraph: Subgraph) -> None:
+    """From now on messages that are written in this subgraph are left to a call behind the graph."""
+    _LATER.add(subgraph)
+
+
+def leaves_message(tx: Tracer, kwargs: Collection[str] = ()) -> bool:
+    """Whether a message that is written here, with these keywords, is left to a call behind the graph: one that tells
+    nothing of who called the function that is called there."""
+    subgraph = tx.graph.subgraph
+    if subgraph not in _LATER or not _OF_CALLERS.isdisjoint(kwargs):
+        return False
+    _WITH_MESSAGES.add(subgraph)
+    return True
+
+
+def writes_messages(subgraph: Subgraph) -> bool:
+    """Whether messages were left."""
+    return subgraph in _WITH_MESSAGES
 
 
 @contextlib.contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+import warnings
 
 import pytest
 import torch
@@ -202,3 +204,67 @@ def test_what_the_cache_has_from_before_is_not_computed_again():
         assert [program(torch.ones(n)).tolist() for n in (2, 3, 4)] == before
     finally:
         STATE["n"] -= 1
+
+
+LOGGER = logging.getLogger(__name__)
+
+
+@functools.lru_cache(None)
+def log_once(logger, text, *args):
+    logger.warning(text, *args)
+
+
+@functools.cache
+def print_once(text):
+    if text:
+        print(text)
+
+
+@functools.cache
+def warn_once(text):
+    warnings.warn(text)  # noqa: B028
+
+
+@functools.cache
+def warn_caller_once(text):
+    warnings.warn(text, UserWarning, 2)
+
+
+@functools.cache
+def print_and_give(text):
+    print(text)
+    return 2
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "breaks"),
+    [
+        (log_once, (LOGGER, "said %s", 3), 0),
+        (print_once, ("said",), 0),
+        (warn_once, ("said",), 0),
+        (warn_caller_once, ("said",), 1),
+        (print_and_give, ("said",), 1),
+    ],
+)
+def test_messages_that_are_written_once(function, given, breaks, capsys, caplog):
+    def program(x):
+        y = x * 2
+        function(*given)
+        return y + 1, function(*given)
+
+    compiled = minidynamo.compile(program, backend="eager")
+    seen = []
+    for call in (program, compiled):
+        function.cache_clear()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            results = [call(torch.ones(1)) for _ in range(2)]
+        function.cache_clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            results.append(call(torch.ones(1)))
+        said = [(w.lineno, w.filename) for w in caught] + [(r.funcName, r.getMessage()) for r in caplog.records]
+        seen.append((results, capsys.readouterr(), said, function.cache_info()))
+        caplog.clear()
+    assert seen[0] == seen[1]
+    assert bool(compiled.stats.graph_breaks) == bool(breaks)
