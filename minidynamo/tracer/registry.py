@@ -134,7 +134,9 @@ def find_method(cls: type, name: str) -> Handler | None:
         if handler is not None:
             return handler
         if name in vars(owner):
-            return None
+            found = vars(owner)[name]  # which may be another class's, as the `__init__` that a Protocol's class gets
+            below = getattr(found, "__objclass__", owner)
+            return METHODS.get((below, name)) if below in owner.__mro__ and found.__name__ == name else None
     return None
 
 

@@ -529,10 +529,23 @@ class WithName:
         self.name = "n"
 
 
+class OfSized(Sized):
+    def size(self):
+        return 2
+
+
+OfSized()  # which is when Python gives the class an `__init__`
+
+
 @programs()
 def abstract_classes_and_protocols(x):
     checks = isinstance(Concrete(), Abstract), isinstance(Concrete(), Sized), isinstance(3, Sized)
     named = isinstance(WithName(), Named), isinstance(Concrete(), Named)
+    checks += issubclass(OfSized, Sized), issubclass(int, (str, Sized)), isinstance(OfSized(), Sized)
+    try:
+        issubclass(WithName, Named)
+    except TypeError as error:
+        named += (str(error),)
     try:
         Abstract()
     except TypeError:

@@ -41,14 +41,16 @@ _TYPING_NAMES = (type(typing.List), type(typing.Tuple), type(typing.Callable))  
 _WITH_MEMBERS = (ConstantVariable, OpaqueVariable, ObjectVariable)
 _CHECKS = ("__instancecheck__", "__subclasscheck__")
 _HONEST_CHECKS = {id(getattr(metaclass, name)) for metaclass in _HONEST_METACLASSES for name in _CHECKS}
+# Whether a class has what a protocol lists follows from the class alone.
+_HONEST_CHECKS.add(id(type(typing.Protocol).__subclasscheck__))
 
 
-def class_tuple(tx: Tracer, classinfo: VariableTracker) -> tuple[type, ...]:
+def class_tuple(tx: Tracer, classinfo: VariableTracker, checks: tuple[str, ...] = _CHECKS) -> tuple[type, ...]:
     """The classes in the second argument of isinstance; breaks the graph for those that decide by code of their own."""
     if isinstance(classinfo, TupleVariable):
-        return tuple(cls for item in classinfo.items for cls in class_tuple(tx, item))
+        return tuple(cls for item in classinfo.items for cls in class_tuple(tx, item, checks))
     if isinstance(classinfo, ClassVariable):
-        _expect_honest(tx, classinfo.value)
+        _expect_honest(tx, classinfo.value, checks)
         return (classinfo.value,)
     members = _members(classinfo.value) if isinstance(classinfo, _WITH_MEMBERS) else None
     if members is None:
@@ -61,7 +63,7 @@ def class_tuple(tx: Tracer, classinfo: VariableTracker) -> tuple[type, ...]:
     assert isinstance(classinfo, _WITH_MEMBERS)
     tx.guard(classinfo.source, GuardKind.IDENTITY, classinfo.value)
     for cls in members:
-        _expect_honest(tx, cls)
+        _expect_honest(tx, cls, checks)
     return members
 
 
@@ -75,8 +77,8 @@ def _members(value: object) -> tuple[type, ...] | None:
     return None
 
 
-def _expect_honest(tx: Tracer, cls: type) -> None:
-    if any(id(getattr(type(cls), name)) not in _HONEST_CHECKS for name in _CHECKS):
+def _expect_honest(tx: Tracer, cls: type, checks: tuple[str, ...]) -> None:
+    if any(id(getattr(type(cls), name)) not in _HONEST_CHECKS for name in checks):
         tx.break_graph(
             "MD237",
             f"a class check against `{cls.__name__}`",
@@ -157,7 +159,10 @@ def _has_protocol(tx: Tracer, obj: VariableTracker, protocol: type) -> VariableT
 def _issubclass(tx: Tracer, cls: VariableTracker, classinfo: VariableTracker, /) -> VariableTracker:
     if not isinstance(cls, ClassVariable):
         tx.raises(TypeError("issubclass() arg 1 must be a class"), exact=True)
-    return ConstantVariable(ask_classes(tx, issubclass, cls.value, class_tuple(tx, classinfo)))
+    try:
+        return ConstantVariable(ask_classes(tx, issubclass, cls.value, class_tuple(tx, classinfo, _CHECKS[1:])))
+    except TypeError as error:  # of a protocol that asks for more than methods
+        tx.raises(error, exact=True)
 
 
 def _union(name: str) -> None:
