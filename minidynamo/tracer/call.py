@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from minidynamo.compat import name_in_errors
 from minidynamo.plain_numbers import hands_on
 from minidynamo.steering import IN_GRAPH, own_mark
 from minidynamo.tracer import number_functions, numbers, parts, registry
@@ -73,6 +74,8 @@ def call(tx: Tracer, function: VariableTracker, args: Args, kwargs: Kwargs) -> V
         if isinstance(own, types.FunctionType) and owner is not None:  # of an enum, say, or of a tuple's subclass
             guard_class_attribute(tx, cls, owner, "__call__", own)
             return call_method(tx, function, "__call__", args, kwargs)
+        if owner is None:
+            tx.raises(TypeError(f"{name_in_errors(cls)!r} object is not callable"), exact=True)
         what = f"a {cls.__name__} is called"
         tx.break_graph("MD206", what, why="minidynamo cannot look into objects of this class.")
     return act(tx, function, args, kwargs)
@@ -361,7 +364,7 @@ def _call_partial(tx: Tracer, partial: PartialVariable, args: Args, kwargs: Kwar
 
 def _call_object(tx: Tracer, obj: ObjectVariable | ContextVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
     if lookup_on_class(obj.python_type, "__call__")[1] is None:
-        tx.raises(TypeError(f"'{obj.python_type.__name__}' object is not callable"), exact=True)
+        tx.raises(TypeError(f"{name_in_errors(obj.python_type)!r} object is not callable"), exact=True)
     return call_method(tx, obj, "__call__", args, kwargs)
 
 

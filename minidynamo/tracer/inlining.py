@@ -9,7 +9,7 @@ import inspect
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
@@ -43,7 +43,7 @@ def inline_nested(tx: Tracer, function: NestedFunctionVariable, args: Args, kwar
     keyword_defaults = function.kwdefaults.items if isinstance(function.kwdefaults, DictVariable) else {}
     named = {key.token: value for key, value in entries_as_moved(keyword_defaults).items()}
     local_slots = bind_arguments(
-        tx, code, args, kwargs, len(defaults), defaults.__getitem__, lambda name: named.get(name)
+        tx, code, function.qualname, args, kwargs, len(defaults), defaults.__getitem__, lambda name: named.get(name)
     )
     cells = dict(zip(code.co_freevars, function.closure))
     return _run(tx, _Body(function, code, function.namespace, local_slots, cells), args, kwargs)
@@ -68,7 +68,9 @@ def inline_function(tx: Tracer, function: FunctionVariable, args: Args, kwargs: 
             return None
         return _default(tx, keyword_defaults[name], Item(Attr(source, "__kwdefaults__"), name), trusted)
 
-    local_slots = bind_arguments(tx, code, args, kwargs, len(defaults), default, keyword_default)
+    is_twin = str(value.__globals__.get("__name__")).startswith("minidynamo.")
+    title = None if is_twin else value.__qualname__
+    local_slots = bind_arguments(tx, code, title, args, kwargs, len(defaults), default, keyword_default)
     cells = {}
     for position, (name, cell) in enumerate(zip(code.co_freevars, value.__closure__ or ())):
         tracked = tx.wrap(cell, Item(Attr(source, "__closure__"), position))
@@ -118,56 +120,76 @@ def _run(tx: Tracer, body: _Body, args: Args, kwargs: Kwargs) -> VariableTracker
 def bind_arguments(
     tx: Tracer,
     code: types.CodeType,
+    title: str | None,
     args: Args,
     kwargs: Kwargs,
     default_count: int,
     default: Callable[[int], VariableTracker],
     keyword_default: Callable[[str], VariableTracker | None],
 ) -> dict[str, VariableTracker]:
-    """The locals that a function starts with. A call that does not fit raises TypeError in the program."""
-    count, title = code.co_argcount, code.co_name
+    """The locals that a function starts with. A call that does not fit raises TypeError in the program: in Python's
+    words where the function is what the program calls, under the name `title`."""
+
+    def refuse() -> NoReturn:
+        if title is None:
+            tx.raises(TypeError(f"{code.co_name}() is called with other arguments than it takes"))
+        given = {name: None for name in keyword_only if keyword_default(name) is not None}
+        tx.raises(_said_by_python(code, title, len(args), kwargs, default_count, given), exact=True)
+
+    count = code.co_argcount
     positional, keyword_only = code.co_varnames[:count], code.co_varnames[count : count + code.co_kwonlyargcount]
     starred = iter(code.co_varnames[count + code.co_kwonlyargcount :])
     bound = dict(zip(positional, args))
     if code.co_flags & inspect.CO_VARARGS:
         bound[next(starred)] = TupleVariable(hold(tx, args[count:]))
     elif len(args) > count:
-        tx.raises(TypeError(f"{title}() takes {count} positional arguments but {len(args)} were given"))
-    extra = _bind_keywords(tx, title, bound, kwargs, {*positional[code.co_posonlyargcount :], *keyword_only})
+        refuse()
+    names = {*positional[code.co_posonlyargcount :], *keyword_only}
+    if names & kwargs.keys() & bound.keys():
+        refuse()
+    bound |= {str(name): value for name, value in kwargs.items() if name in names}
+    extra = {name: value for name, value in kwargs.items() if name not in names}
     if code.co_flags & inspect.CO_VARKEYWORDS:
         named = {key_named(key): value for key, value in extra.items()}
         bound[next(starred)] = DictVariable(hold_named(tx, named))
     elif extra:
-        tx.raises(TypeError(f"{title}() got an unexpected keyword argument {next(iter(extra))!r}"))
+        refuse()
     first_default = count - default_count
     for position in range(len(args), count):
         if positional[position] not in bound:
             if position < first_default:
-                tx.raises(TypeError(f"{title}() missing a required argument: {positional[position]!r}"))
+                refuse()
             bound[positional[position]] = default(position - first_default)
-    _bind_keyword_defaults(tx, title, bound, keyword_only, keyword_default)
+    for name in keyword_only:
+        value = bound.get(name) or keyword_default(name)
+        if value is None:
+            refuse()
+        bound[name] = value
     return bound
 
 
-def _bind_keywords(
-    tx: Tracer, title: str, bound: dict[str, VariableTracker], kwargs: Kwargs, names: set[str]
-) -> Kwargs:
-    """Bind the keyword arguments that parameters have names for; gives the others."""
-    for name in names & kwargs.keys() & bound.keys():
-        tx.raises(TypeError(f"{title}() got multiple values for argument {name!r}"))
-    bound |= {str(name): value for name, value in kwargs.items() if name in names}
-    return {name: value for name, value in kwargs.items() if name not in names}
+_NOTHING = (lambda: None).__code__
+_STARRED = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
-def _bind_keyword_defaults(
-    tx: Tracer,
-    title: str,
-    bound: dict[str, VariableTracker],
-    names: Iterable[str],
-    default: Callable[[str], VariableTracker | None],
-) -> None:
-    for name in names:
-        value = bound.get(name) or default(name)
-        if value is None:
-            tx.raises(TypeError(f"{title}() missing a required keyword-only argument: {name!r}"))
-        bound[name] = value
+def _said_by_python(
+    code: types.CodeType, title: str, given: int, kwargs: Iterable[str], default_count: int, keyword_defaults: Any
+) -> TypeError:
+    """What Python says of a call that does not fit: one like it, of a function that does nothing, is made."""
+    starred = code.co_flags & _STARRED
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + starred.bit_count()]
+    alike = _NOTHING.replace(
+        co_argcount=code.co_argcount,
+        co_posonlyargcount=code.co_posonlyargcount,
+        co_kwonlyargcount=code.co_kwonlyargcount,
+        co_varnames=names,
+        co_nlocals=len(names),
+        co_flags=_NOTHING.co_flags | starred,
+    )
+    stand_in = types.FunctionType(alike, {}, code.co_name, (None,) * default_count)
+    stand_in.__qualname__, stand_in.__kwdefaults__ = title, keyword_defaults
+    try:
+        stand_in(*[None] * given, **dict.fromkeys(map(str, kwargs)))
+    except TypeError as error:
+        return error.with_traceback(None)
+    raise AssertionError(f"{title} takes these arguments")

@@ -33,7 +33,7 @@ from minidynamo.tracer.constants import (
     slice_of,
 )
 from minidynamo.tracer.copies import can_be_two
-from minidynamo.tracer.exceptions import says, tracked
+from minidynamo.tracer.exceptions import says, tracked, unsaid
 from minidynamo.tracer.operator_table import BINARY, COMPARISONS, IN_PLACE, UNARY
 from minidynamo.tracer.polyfills.builtins import decided
 from minidynamo.tracer.polyfills.lists import same_or_equal
@@ -156,10 +156,11 @@ def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
         result = _asked_as_numbers(tx, function, left, right) or _asked_as_sequences(tx, function, left, right)
         if result is not None:
             return result
-        first, second = left.python_type, right.python_type
         if function in (operator.eq, operator.ne):
             return ConstantVariable(_is_the_same(tx, left, right) is (function is operator.eq))
-        tx.raises(TypeError(f"unsupported operand type(s): '{first.__name__}' and '{second.__name__}'"))
+        if any(issubclass(each.python_type, _JOINED.get(function, ())) for each in (left, right)):
+            tx.raises(TypeError("an operand cannot be joined"))  # asked once more than Python asks it
+        tx.raises(unsaid(TypeError))
 
 
 # Values of different kinds are never equal: what they are need not be known.
@@ -197,7 +198,7 @@ def _asked_as_numbers(
         if result is not None:
             return result
         if receiver is left and lookup_on_class(first, method)[1] in joined:
-            tx.raises(TypeError(f"unsupported operand types for '{first.__name__}': '{second.__name__}'"))
+            tx.raises(unsaid(TypeError))
     return None
 
 
@@ -284,7 +285,7 @@ def _unary(function: Callable[..., Any], name: str) -> None:
         if result is not None:
             return result
         if not _has_method(operand, name):
-            tx.raises(TypeError(f"bad operand type: '{operand.python_type.__name__}'"))
+            tx.raises(unsaid(TypeError))
         return tx.call_method(operand, name)
 
 
@@ -387,7 +388,7 @@ def _delitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> Varia
 
 def _subscript(tx: Tracer, obj: VariableTracker, name: str, *args: VariableTracker) -> VariableTracker:
     if not _has_method(obj, name):
-        tx.raises(TypeError(f"'{obj.python_type.__name__}' object has no {name}"))
+        tx.raises(unsaid(TypeError))
     return tx.call_method(obj, name, args, unread=True)
 
 

@@ -1286,3 +1286,66 @@ class Coded(Exception):
 def asked_from_outside(x, error):
     error.seen = True
     return x * error.code, error.words, error.args, str(error), repr(error), isinstance(error, ValueError), vars(error)
+
+
+def takes(a, b, *, c, d=1):
+    return a, b, c, d
+
+
+class Simple:
+    def __init__(self, a):
+        self.a = a
+
+    def method(self, b):
+        return b
+
+
+NOTHING, NUMBERS = None, [1]
+REFUSED = {
+    "calls": [
+        *[lambda: takes(), lambda: takes(1, 2), lambda: takes(1, 2, 3, c=4), lambda: takes(1, 2, c=3, e=4)],
+        *[
+            lambda: takes(1, a=2, b=3, c=4),
+            lambda: Simple(),
+            lambda: Simple(1).method(),
+            lambda: Simple(1).method(2, 3),
+        ],
+        *[lambda: (lambda n: n)(), lambda: NOTHING(), lambda: Simple(1)(), lambda: NUMBERS()],
+    ],
+    "strict zips": [
+        *[lambda: list(zip([1], [], strict=True)), lambda: list(zip([1], [1], [1, 2], strict=True))],
+        *[lambda: list(zip([1], [1, 2], [1], strict=True)), lambda: list(zip([1], [1], [], strict=True))],
+    ],
+    "slices": [lambda: [1, 2][::0], lambda: (1, 2)[::0]],
+}
+UNFIT = [
+    *[
+        lambda: Simple(1) + 1,
+        lambda: 1 - Simple(1),
+        lambda: -Simple(1),
+        lambda: Simple(1) < Simple(2),
+        lambda: Simple(1)[0],
+    ],
+    *[lambda: [1] + (2,), lambda: (1,) * 1.5, lambda: Simple(1) @ [1]],
+]
+
+
+@programs(*[lambda name=name: (vector(), REFUSED[name]) for name in REFUSED], graphs=None)
+def what_is_said_of(x, acts):
+    said = []
+    for act in acts:
+        try:
+            act()
+        except (TypeError, ValueError) as error:
+            said.append((type(error), str(error)))
+    return x + 1, said
+
+
+@programs()
+def operands_that_do_not_fit(x):
+    for act in UNFIT:
+        try:
+            act()
+        except TypeError:
+            x = x + 1
+    return x

@@ -269,15 +269,22 @@ def _next_of_zip(tx: Tracer, iterator: ZipIterator) -> VariableTracker | None:
     for position, column in enumerate(iterator.iterators):
         item = next_moved(tx, column)
         if item is None:
-            if iterator.strict and (position or _any_left(tx, iterator.iterators[1:])):
-                tx.raises(ValueError("zip() arguments have different lengths"))
+            if iterator.strict:
+                _expect_end(tx, iterator, position)
             return None
         row.append(item)
     return TupleVariable(hold(tx, row)) if row else None
 
 
-def _any_left(tx: Tracer, columns: list[VariableTracker]) -> bool:
-    return any(tx.next_item(column) is not None for column in columns)
+def _expect_end(tx: Tracer, iterator: ZipIterator, position: int) -> None:
+    """Raise what Python raises where an iterator of a strict `zip` ends and another one does not."""
+    columns = enumerate(iterator.iterators)
+    longer = (place for place, column in columns if place and tx.next_item(column) is not None)
+    odd = position or next(longer, 0)
+    if odd:
+        others = "argument " if odd == 1 else "arguments 1-"
+        words = f"zip() argument {odd + 1} is {'shorter' if position else 'longer'} than {others}{odd}"
+        tx.raises(ValueError(words), exact=True)
 
 
 @registry.advance(ChainIterator)

@@ -134,7 +134,9 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
     index = expect_index(tx, key, self.cls.__name__)
     if isinstance(index, slice):
         if self.cls is deque:
-            tx.raises(TypeError("sequence index must be integer, not 'slice'"))
+            tx.raises(TypeError("sequence index must be integer, not 'slice'"), exact=True)
+        if index.step == 0:
+            tx.raises(ValueError("slice step cannot be zero"), exact=True)
         if self.cls is tuple and (whole := _tuple_slice(tx, self, index)) is not None:
             return whole
         return like(tx, self, moved_slice(self.items, index))
@@ -188,6 +190,8 @@ def _family(sequence: VariableTracker) -> type | None:
 def _refuse(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> NoReturn:
     """Sequences never answer NotImplemented to `+` and `*`: operators ask the other operand first. What they say hangs
     on who asks, and what else may count as a number is left to Python."""
+    if isinstance(other, SequenceVariable | ConstantVariable):
+        tx.raises(unsaid(TypeError))
     names = self.cls.__name__, other.python_type.__name__
     tx.raises(TypeError("a {} does not take a {} here".format(*names)))
 
