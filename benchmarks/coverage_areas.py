@@ -164,6 +164,7 @@ SUBJECTS = (
     "papers",
     "structures",
     "applications",
+    "practice",
 )
 
 AREAS: dict[str, Callable[[], list[Case]]] = {

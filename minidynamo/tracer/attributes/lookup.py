@@ -83,6 +83,7 @@ def read_unread(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker:
 def raise_no_attribute(tx: Tracer, obj: VariableTracker, name: str) -> NoReturn:
     """Raise the AttributeError of a failed lookup."""
     if isinstance(obj, PythonModuleVariable):
+        find_attribute(tx, obj, "__name__")  # which is in the words
         raise_like(tx, lambda: getattr(obj.value, name), obj)
     if isinstance(obj, ClassVariable):
         whose = f"type object {name_in_errors(obj.value)!r}"
