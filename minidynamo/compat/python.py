@@ -21,7 +21,7 @@ _CO_HAS_DOCSTRING = 0x4000000
 
 def name_in_errors(cls: type) -> str:
     """What Python calls a class in its messages: those written in C go by their module, too (`collections.deque`)."""
-    return repr(super(cls)).removeprefix("<super: <class '").partition("'>")[0]  # type: ignore[misc]
+    return repr(super(cls)).removeprefix("<super: <class '").partition("'>")[0]
 
 
 def docstring(code: types.CodeType) -> str | None:

@@ -122,6 +122,8 @@ def creation_of(view: torch.Tensor) -> str | None:
     return name
 
 
+# How views are made that take writes.
+USUAL_CREATION: str = torch._C._autograd.CreationMeta.DEFAULT.name
 # How a view was made that a function of the user's returns.
 IN_CUSTOM_FUNCTION: str = torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION.name
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import SYMBOLIC_NUMBERS, written_lists
+from minidynamo.compat import SYMBOLIC_NUMBERS, USUAL_CREATION, creation_of, written_lists
 from minidynamo.nested import tensors_in
 from minidynamo.strides import reach
 
@@ -100,9 +100,18 @@ def _real(value: Any, filling: int) -> Any:
 def _real_tensor(fake: torch.Tensor, filling: int) -> torch.Tensor:
     if fake.is_quantized or fake.is_conj() or fake.is_neg() or fake.is_inference():
         raise _Unknown
+    if creation_of(fake) not in (None, USUAL_CREATION):  # autograd may refuse writes to it
+        raise _Unknown
     sizes, strides = [*map(_here, fake.shape)], [*map(_here, fake.stride())]
+    if fake.requires_grad and fake.is_leaf and any(n > 1 and step == 0 for n, step in zip(sizes, strides)):
+        raise _Unknown  # which may be no leaf, but a view
     memory = torch.full((_extent(sizes, strides),), filling, dtype=fake.dtype, device="cpu")
-    return memory.as_strided(sizes, strides).requires_grad_(fake.requires_grad)
+    if fake.is_leaf or not fake.requires_grad:
+        return memory.as_strided(sizes, strides).detach().requires_grad_(fake.requires_grad)
+    of_leaf = fake._base is not None and fake._base.is_leaf
+    with torch.enable_grad():
+        whole = memory.requires_grad_() if of_leaf else memory.requires_grad_().clone()
+        return whole.as_strided(sizes, strides)
 
 
 def _extent(sizes: Sequence[int], strides: Sequence[int]) -> int:

@@ -113,6 +113,31 @@ def test_programs(function):
     assert_same_as_eager(function, lambda: torch.ones(3, 2), breaks=0)
 
 
+def tells(write):
+    def program(x):
+        try:
+            write(x)
+        except RuntimeError as error:
+            return x * 3, str(error)
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("write", "breaks"),
+    [
+        (lambda x: (x * 2).add_(torch.ones(7)), 0),
+        (lambda x: (x * 2)[1:].add_(torch.ones(7)), 0),
+        (lambda x: x.add_(1), 0),
+        (lambda x: x[0].add_(1), 0),
+        (lambda x: x.detach().clone().requires_grad_().mul_(2), 0),
+        (lambda x: (x * 2).unbind(0)[0].add_(1), 1),
+    ],
+)
+def test_what_autograd_refuses(write, breaks):
+    assert_same_as_eager(tells(write), lambda: torch.ones(3, requires_grad=True), breaks=breaks)
+
+
 def test_where_it_refused_is_raised_where_nobody_catches_it():
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         minidynamo.compile(lambda x: x @ x, backend="eager", fullgraph=True)(X)
