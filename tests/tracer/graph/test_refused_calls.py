@@ -131,7 +131,7 @@ def tells(write):
         (lambda x: x.add_(1), 0),
         (lambda x: x[0].add_(1), 0),
         (lambda x: x.detach().clone().requires_grad_().mul_(2), 0),
-        (lambda x: (x * 2).unbind(0)[0].add_(1), 1),
+        (lambda x: (x * 2).unbind(0)[0].add_(1), 2),  # in the function, and in the one that it calls
     ],
 )
 def test_what_autograd_refuses(write, breaks):
