@@ -1,7 +1,7 @@
 """Owns the question whether torch has an operation for arguments of some dtypes: torch itself answers it.
 
 Fake tensors take many combinations that eager refuses: floats written to tensors of ints, bools that are subtracted,
-bits of floats. So a call is made once on small real tensors of the same dtypes. It knows nothing of graphs.
+bits of floats. A few take dimensions that there are not. So a call is made once on small real tensors of the same dtypes. It knows nothing of graphs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from minidynamo.tracer.operator_table import BINARY, IN_PLACE, UNARY
 
 # Operations that take any sizes that fit each other, which torch does not say of them.
 _FITTING_NAMES = """
-    absolute addbmm addmm addmv addr arctan2 argsort baddbmm binary_cross_entropy_with_logits bmm cross_entropy dist
-    divide dot einsum fill fix full_like greater greater_equal huber_loss inner less less_equal linear log_sigmoid
-    log_softmax logsigmoid matmul median mm mode mse_loss msort multilabel_soft_margin_loss multiply mv nanmean
-    nanmedian negative nll_loss not_equal outer prelu put smooth_l1_loss soft_margin_loss softmax sort square subtract
-    threshold true_divide vdot
+    absolute addbmm addmm addmv addr arctan2 argsort baddbmm binary_cross_entropy_with_logits bmm bucketize
+    cross_entropy dist divide dot einsum fill fix full_like greater greater_equal huber_loss inner less less_equal
+    linear log_sigmoid log_softmax logsigmoid matmul median mm mode mse_loss msort multilabel_soft_margin_loss
+    multiply mv nanmean nanmedian negative nll_loss not_equal outer prelu put smooth_l1_loss soft_margin_loss
+    softmax softmin sort square subtract threshold true_divide vdot
 """
 _FITTING = frozenset(_FITTING_NAMES.split())
 # Those that ask more of sizes, and take floats: with other dtypes they are tried with the sizes that they are given.
@@ -127,6 +127,6 @@ def _refusal(target: Callable[..., Any] | str, standing: Any, _settings: Any) ->
             target(*args, **kwargs)
     except (NotImplementedError, RuntimeError, TypeError) as error:
         return error.with_traceback(None)
-    except IndexError:  # a class that there is not, among as few as stand for all
-        return None
+    except IndexError as error:  # else of a class that there is not, among as few as stand for all
+        return error.with_traceback(None) if str(error).startswith("Dimension out of range") else None
     return None

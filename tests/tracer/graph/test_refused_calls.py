@@ -117,8 +117,8 @@ def tells(write):
     def program(x):
         try:
             write(x)
-        except RuntimeError as error:
-            return x * 3, str(error)
+        except (RuntimeError, IndexError) as error:
+            return x * 3, type(error), str(error)
 
     return program
 
@@ -131,10 +131,13 @@ def tells(write):
         (lambda x: x.add_(1), 0),
         (lambda x: x[0].add_(1), 0),
         (lambda x: x.detach().clone().requires_grad_().mul_(2), 0),
+        (lambda x: (x.softmax(3), F.softmax(x, -4), F.softmin(x, 2)), 0),
+        (lambda x: x.sort(5), 0),
+        (lambda x: torch.bucketize(x.detach(), torch.ones(2, 2)), 0),
         (lambda x: (x * 2).unbind(0)[0].add_(1), 2),  # in the function, and in the one that it calls
     ],
 )
-def test_what_autograd_refuses(write, breaks):
+def test_what_fake_tensors_say_in_other_words_or_take(write, breaks):
     assert_same_as_eager(tells(write), lambda: torch.ones(3, requires_grad=True), breaks=breaks)
 
 
