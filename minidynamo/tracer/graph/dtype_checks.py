@@ -1,8 +1,8 @@
 """Owns the question whether torch has an operation for arguments of some dtypes: torch itself answers it.
 
 Fake tensors take many combinations that eager refuses: floats written to tensors of ints, bools that are subtracted,
-bits of floats. A few take dimensions that there are not. So a call is made once on small real tensors of the same dtypes.
-It knows nothing of graphs.
+bits of floats. A few take dimensions that there are not. So a call is made once on small real tensors of the same
+dtypes. It knows nothing of graphs.
 """
 
 from __future__ import annotations
