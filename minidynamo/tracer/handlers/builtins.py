@@ -222,7 +222,8 @@ def _format(tx: Tracer, value: VariableTracker, spec: VariableTracker | None = N
     how = "" if spec is None else expect_constant(tx, spec, "a format")
     if _writes_itself(value, "__format__"):
         return _expect_result(tx, tx.call_method(value, "__format__", [ConstantVariable(how)]), "__format__", str)
-    if value.python_type.__format__ is enum.Enum.__format__ and _writes_itself(value, "__str__"):
+    shown: Any = value.python_type.__format__
+    if shown is enum.Enum.__format__ and _writes_itself(value, "__str__"):
         value = _str(tx, value)
     text = formatted(tx, value, how)
     if text is not None:

@@ -42,7 +42,7 @@ def leaves_message(tx: Tracer, kwargs: Collection[str] = ()) -> bool:
     """Whether a message that is written here, with these keywords, is left to a call behind the graph: one that tells
     nothing of who called the function that is called there."""
     subgraph = tx.graph.subgraph
-    if subgraph not in _LATER or not _OF_CALLERS.isdisjoint(kwargs):
+    if subgraph is None or subgraph not in _LATER or not _OF_CALLERS.isdisjoint(kwargs):
         return False
     _WITH_MESSAGES.add(subgraph)
     return True
