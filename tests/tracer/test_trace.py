@@ -1,3 +1,5 @@
+import zlib
+
 import pytest
 import torch
 
@@ -43,7 +45,7 @@ def test_what_breaks(tx):
         ("MD214", lambda: tx.emit(torch.add, [opaque, opaque])),
         ("MD202", lambda: tx.raises(IndexError("no such item"))),
         ("MD206", lambda: tx.getattr(opaque, "x")),
-        ("MD206", lambda: tx.call(opaque)),
+        ("MD206", lambda: tx.call(OpaqueVariable(zlib.crc32))),
         ("MD207", lambda: tx.call(BuiltinVariable(torch.get_rng_state))),
     ):
         with pytest.raises(GraphBreak) as caught:

@@ -98,7 +98,8 @@ def _of_value(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker |
         return bind(tx, raw, owner, obj, cls, name)
     stored = instance_dict(obj.value)
     if stored is not None and name in stored and not is_trusted_class(cls):  # a member of the program's own enum
-        return tx.wrap(stored[name], InstanceAttr(Constant(obj.value, enum.Enum.__str__(obj.value)), name))
+        title = enum.Enum.__str__(obj.value) if isinstance(obj.value, enum.Enum) else str(obj.value)
+        return tx.wrap(stored[name], InstanceAttr(Constant(obj.value, title), name))
     return None if _held(obj.value, name) is MISSING else _folded(tx, obj, name)
 
 
