@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import collections
+import datetime
+import functools
+import re
 import sys
 import typing
+
+import pytest
 
 from minidynamo import compat
 
@@ -32,3 +38,9 @@ def test_members_of_a_protocol():
         def area(self) -> int: ...
 
     assert compat.protocol_members(Shaped) == ("area", "shape")
+
+
+def test_classes_are_named_as_in_messages():
+    for value in (collections.deque(), functools.partial(len), datetime.date(2020, 1, 1), 3):
+        with pytest.raises(AttributeError, match=f"^'{re.escape(compat.name_in_errors(type(value)))}' object"):
+            value.missing  # noqa: B018
