@@ -233,6 +233,23 @@ def kept_bools(rows: int, cols: int) -> Case:
     return Case(kernel, (torch.randn(rows, cols),), expected)
 
 
+def turned_rows(rows: int, cols: int) -> Case:
+    """Two loops that choose between values of a row which lies across memory."""
+    r, c = Var("y0", rows), Var("x0", cols)
+    x = load("x", c, r)
+    loops = (
+        Loop((c,), (Accumulate("total", "sum", op("where", op("gt", x, const(0.0), dtype=BOOL), x, const(0.0)), F32),)),
+        Loop((c,), (Store("out", at(r, c), op("where", op("gt", x, ref("total"), dtype=BOOL), x, ref("total"))),)),
+    )
+    kernel = Kernel("turned_rows", (buffer("x", cols, rows),), (buffer("out", rows, cols),), (r,), loops, c, CPU)
+
+    def expected(x):
+        total = x.relu().sum(0)
+        return (torch.where(x > total, x, total).T,)
+
+    return Case(kernel, (torch.randn(cols, rows),), expected, 1e-6)
+
+
 def bools_of_columns(rows: int, cols: int) -> Case:
     """A condition of each column that a loop over the rows reads."""
     c, r = Var("y0", cols), Var("x0", rows)
@@ -403,6 +420,6 @@ def cases(size: int = 1) -> dict[str, Case]:
         full("argmax", 400, BF16),
         half_chain(3000, BF16), half_chain(3000, F16),
         integers(1000, torch.int8), integers(1000, torch.uint8), integers(1000, torch.int32), integers(1000, I64),
-        masks(30, 16), kept_bools(5, 300), bools_of_columns(40, 100),
+        masks(30, 16), kept_bools(5, 300), bools_of_columns(40, 100), turned_rows(5, 7),
     ]  # fmt: skip
     return {f"{n}_{case.kernel.name}": case for n, case in enumerate(made)}
