@@ -28,10 +28,27 @@ Rule = Callable[[torch.Tensor, Sequence[Any]], torch.Tensor]
 
 
 def _elementwise(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """Laid out like the arguments together, the first one deciding; tensors of one number have no say."""
-    operands = [t.expand(result.shape) for t in given if isinstance(t, torch.Tensor) and t.dim()]
-    strides = compat.elementwise_strides(*operands)
+    """Laid out like the arguments together, the first one deciding; tensors of one number have no say, nor have
+    dimensions that repeat, but in an argument of which eager first makes a copy of another dtype."""
+    tensors = [t for t in given if isinstance(t, torch.Tensor)]
+    common = compat.computed_dtype(*tensors)
+    if result.dtype.is_floating_point and not (common.is_floating_point or common.is_complex):
+        common = result.dtype
+    return _together(result, [t if t.dtype == common or t.device.type != "cpu" else _as_copied(t) for t in tensors])
+
+
+def _together(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    strides = compat.elementwise_strides(*(t.expand(result.shape) for t in tensors if t.dim()))
     return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+
+
+def _rule_of(op: OpOverload, args: Sequence[Any]) -> Rule | None:
+    """How eager lays out what torch foretells in another way: where arguments repeat, it computes half types as they
+    are, where torch has copies of a larger type."""
+    if op in RULES or not _is_iterated(op):
+        return RULES.get(op)
+    tensors = [t for t in args if isinstance(t, torch.Tensor) and t.dim()]
+    return _elementwise if len(tensors) > 1 and any(map(_repeats, tensors)) else None
 
 
 def _row_major(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
@@ -91,7 +108,16 @@ def _read_through(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
     shape, first, behind = own[0].shape, places[0], x.dim() - places[-1] - 1
     strides = (*x.stride()[:first], *[0] * len(shape), *x.stride()[places[-1] + 1 :])
     read = x.as_strided(result.shape, strides)
-    return _elementwise(result, [read, *(index.reshape(*[1] * first, *shape, *[1] * behind) for index in own)])
+    return _together(result, [read, *(index.reshape(*[1] * first, *shape, *[1] * behind) for index in own)])
+
+
+def _row_major_if_complex(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    return _row_major(result, given) if given[0].dtype.is_complex else result
+
+
+def _second_first(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    first, second, *_ = given
+    return _elementwise(result, [second, first])
 
 
 def _on_cpu(rule: Rule) -> Rule:
@@ -111,12 +137,14 @@ RULES: dict[OpOverload, Rule] = {
             aten.logical_and.default,
             aten.logical_or.default,
             aten.logical_xor.default,
+            aten.logit_backward.default,
             aten.native_dropout_backward.default,
             aten.special_xlog1py.default,
             aten.xlogy.Tensor,
         ),
         _elementwise,
     ),
+    aten.angle.default: _on_cpu(_row_major_if_complex),
     aten.binary_cross_entropy.default: _like_the_first,
     aten.binary_cross_entropy_backward.default: _like_the_second,
     aten.index.Tensor: _read_through,
@@ -149,6 +177,8 @@ RULES: dict[OpOverload, Rule] = {
     aten.normal.Tensor_Tensor: _row_major,
     aten.pow.Scalar: _row_major,
     aten.roll.default: _on_cpu(_rolled),
+    aten.rrelu_with_noise.default: _on_cpu(_row_major),
+    aten.threshold_backward.default: _second_first,
 }
 """What eager lays out in another way than torch foretells. It holds for all results as large as the first."""
 
@@ -305,8 +335,15 @@ def _need_place(tensor: torch.Tensor, dim: int, index: int) -> None:
             raise IndexError(f"select(): index {index} out of range for tensor of size {sizes} at dimension {dim}")
 
 
-# Writing operators that are several in eager, or copy their arguments first.
-_BY_COPIES = ("ldexp_", "masked_fill_")
+# Operators, and those of them that write, that are several in eager, or copy their arguments first.
+_BY_COPIES = ("ldexp", "masked_fill")
+
+
+@functools.cache
+def _is_iterated(op: OpOverload) -> bool:
+    """Whether eager makes a new tensor, element by element in one go."""
+    by_elements = torch.Tag.pointwise in op.tags and not op._schema.is_mutable
+    return by_elements and op.overloadpacket.__name__ not in _BY_COPIES
 
 
 @functools.cache
@@ -315,7 +352,7 @@ def _reads_as_it_writes(op: OpOverload) -> bool:
     name = op.overloadpacket.__name__
     packet = getattr(aten, name.removesuffix("_"), op.overloadpacket)
     by_elements = any(torch.Tag.pointwise in getattr(packet, each).tags for each in packet.overloads())
-    return (by_elements or op is aten.copy_.default) and name not in _BY_COPIES
+    return (by_elements or op is aten.copy_.default) and name.removesuffix("_") not in _BY_COPIES
 
 
 def _uncounted_view(result: Any) -> Any:
@@ -356,8 +393,11 @@ def _have_a_part_in_common(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _as_copied(tensor: torch.Tensor) -> torch.Tensor:
     """As a copy is laid out, if elements of a tensor lie in the same memory."""
-    expanded = any(compat.is_sure(s == 0) and compat.is_sure(n > 1) for n, s in zip(tensor.shape, tensor.stride()))
-    return torch.empty_like(tensor) if expanded else tensor
+    return torch.empty_like(tensor) if _repeats(tensor) else tensor
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    return any(compat.is_sure(s == 0) and compat.is_sure(n > 1) for n, s in zip(tensor.shape, tensor.stride()))
 
 
 class FakeTensorMode(compat.FakeTensorMode):
@@ -413,7 +453,7 @@ class FakeTensorMode(compat.FakeTensorMode):
         if op in LIKE_THE_WHOLE:
             with self:
                 result = _as_copied(result)
-        rule, copies = RULES.get(op), COPIES.get(op, {})
+        rule, copies = _rule_of(op, args), COPIES.get(op, {})
         if copies:
             with self:
                 result = tuple(torch.empty_like(args[copies[i]]) if i in copies else r for i, r in enumerate(result))

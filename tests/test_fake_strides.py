@@ -25,6 +25,7 @@ BINARY = [
     aten.logical_and.default,
     aten.logical_or.default,
     aten.logical_xor.default,
+    aten.logit_backward.default,
     aten.special_xlog1py.default,
     aten.xlogy.Tensor,
 ]
@@ -65,12 +66,24 @@ def test_two_arguments_decide_in_eagers_order(op):
         assert real == foretold, [(t.shape, t.stride()) for t in pair]
 
 
+@pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.bfloat16), (torch.bool, torch.float16)], ids=str)
+@pytest.mark.parametrize("op", [aten.add.Tensor, aten.fmod.Tensor, aten.lt.Tensor, aten.masked_fill.Tensor], ids=str)
+def test_what_repeats_has_a_say_where_eager_copies_it(op, dtypes):
+    one, other = (laid_out((3, 4), (0, 1)).to(dtype) for dtype in dtypes)
+    rest = (torch.tensor(1.0),) if op is aten.masked_fill.Tensor else ()
+    for pair in ((one[:1].expand(3, 4), other), (one, other[:, :1].expand(3, 4))):
+        pair = (pair[1], pair[0].bool()) if rest else pair
+        real, foretold = of_eager_and_foretold(op, *pair, *rest)
+        assert real == foretold
+
+
 IMAGES = laid_out((2, 3, 2, 2), (0, 1, 2, 3))
 LAST = torch.rand(2, 3, 2, 2).to(memory_format=torch.channels_last)
 STATISTICS = torch.zeros(3), torch.ones(3)
 MATRIX = laid_out((3, 4), (0, 1))
 NORMAL = (IMAGES, torch.ones(3), torch.zeros(3), *STATISTICS)
 OTHERS = {
+    aten.angle.default: lambda: (torch.complex(MATRIX, MATRIX),),
     aten.binary_cross_entropy.default: lambda: (MATRIX, laid_out((3, 4), (1, 0)), None, 0),
     aten.binary_cross_entropy_backward.default: lambda: (MATRIX, laid_out((3, 4), (1, 0)), MATRIX, None, 0),
     aten._log_softmax_backward_data.default: lambda: (MATRIX, MATRIX, 1, torch.float32),
@@ -106,6 +119,8 @@ OTHERS = {
     aten.normal.Tensor_Tensor: lambda: (MATRIX, MATRIX),
     aten.pow.Scalar: lambda: (2.0, MATRIX),
     aten.roll.default: lambda: (LAST, [1], [3]),
+    aten.rrelu_with_noise.default: lambda: (MATRIX, torch.empty(3, 4)),
+    aten.threshold_backward.default: lambda: (MATRIX, laid_out((3, 4), (1, 0)), 2),
 }
 
 

@@ -39,6 +39,14 @@ READ_NUMBER = torch.ops.aten._local_scalar_dense.default
 # The strides of an operation on elements, and whether channels come last, as eager decides them.
 elementwise_strides = torch._prims_common.compute_elementwise_output_strides
 suggest_memory_format = torch._prims_common.suggest_memory_format
+
+
+def computed_dtype(*args: typing.Any) -> torch.dtype:
+    """The dtype that an operation on elements has in common for its arguments, tensors and numbers."""
+    default = torch._prims_common.ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+    return torch._prims_common.elementwise_dtypes(*args, type_promotion_kind=default)[1]
+
+
 get_decompositions = torch._decomp.get_decompositions
 
 

@@ -13,6 +13,7 @@ def test_a_tensor_is_copied_only_if_its_strides_tell():
     assert with_strides(made[:1], (7, 1)).data_ptr() == made.data_ptr()
     copied = with_strides(made, (1, 2))
     assert copied.stride() == (1, 2)
+    assert copied._version == 0
     assert torch.equal(copied, made)
 
 
