@@ -147,6 +147,7 @@ RULES: dict[OpOverload, Rule] = {
     aten.angle.default: _on_cpu(_row_major_if_complex),
     aten.binary_cross_entropy.default: _like_the_first,
     aten.binary_cross_entropy_backward.default: _like_the_second,
+    aten.huber_loss.default: _like_the_first,
     aten.index.Tensor: _read_through,
     aten.isin.Tensor_Scalar: _row_major,
     aten.isin.Tensor_Tensor: _row_major,

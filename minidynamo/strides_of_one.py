@@ -85,9 +85,9 @@ def _row_major(result: torch.Tensor, operands: Sequence[Any]) -> Sequence[Any]:
 
 
 def _as_allocated(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
-    """As eager lays out what is like the first argument."""
+    """As eager lays out what is like the first argument; one without elements as that itself."""
     like = operands[0]
-    return like.stride() if _is_dense(_now(like.shape), _now(like.stride())) else None
+    return like.stride() if _is_empty(like) or _is_dense(_now(like.shape), _now(like.stride())) else None
 
 
 def _as_iterated(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
@@ -175,7 +175,15 @@ def _seen_as(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
 
 def _dropped_out(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
     """A mask like the argument, or a product with it, of which each is laid out as the other."""
-    return _as_allocated(result, operands) if result.dtype is torch.bool else _as_iterated(result, [*operands] * 2)
+    allocated = result.dtype is torch.bool or _is_empty(result)
+    return _as_allocated(result, operands) if allocated else _as_iterated(result, [*operands] * 2)
+
+
+def _rolled(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
+    """Without elements, a copy; without dimensions, of one long row."""
+    if not _is_empty(result):
+        return None
+    return _as_allocated(result, operands) if operands[2:] and operands[2] else _row_major(result, operands)
 
 
 def _of_target(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
@@ -196,8 +204,9 @@ _ALLOCATED = """
 """
 _ITERATED = "complex.default mse_loss.default polar.default smooth_l1_loss.default"
 _ROW_MAJOR = """
-    _log_softmax.default index_add.default index_copy.default native_layer_norm.default renorm.default tril.default
-    triu.default
+    _log_softmax.default amax.default amin.default index_add.default index_copy.default linalg_vector_norm.default
+    masked_fill.Scalar masked_fill.Tensor native_layer_norm.default prod.dim_int renorm.default sum.dim_IntList
+    tril.default triu.default
 """
 
 
@@ -213,5 +222,6 @@ RULES: dict[OpOverload, Rule] = {
     aten.binary_cross_entropy_with_logits.default: _of_target,
     aten.expand.default: _expanded,
     aten.native_dropout.default: _dropped_out,
+    aten.roll.default: _rolled,
 }
 """The rules of what is no operation element by element, which the iterator lays out."""

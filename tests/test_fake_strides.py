@@ -110,6 +110,7 @@ OTHERS = {
         *(True, 1e-5, [True] * 3),
     ),
     aten.native_dropout_backward.default: lambda: (MATRIX, MATRIX > 0, 2.0),
+    aten.huber_loss.default: lambda: (MATRIX[:1].expand(3, 4), laid_out((3, 4), (1, 0)), 0),
     aten.index.Tensor: lambda: (MATRIX[0], [laid_out((3, 2), (0, 1)).long()]),
     aten.isin.Tensor_Scalar: lambda: (MATRIX, 1),
     aten.isin.Tensor_Tensor: lambda: (MATRIX, MATRIX[0]),

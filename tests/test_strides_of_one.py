@@ -25,19 +25,28 @@ FOLLOWING = {
     aten._to_copy.default: lambda shape: ({"dtype": torch.float64},),
     aten._unsafe_view.default: lambda shape: ([*shape[::-1]],),
     aten.add.Scalar: lambda shape: (2,),
+    aten.amax.default: lambda shape: ([0], True),
+    aten.amin.default: lambda shape: ([0], True),
     aten.expand.default: lambda shape: ([2, *shape],),
     aten.flip.default: lambda shape: ([0],),
     aten.full_like.default: lambda shape: (2,),
     aten.gt.Scalar: lambda shape: (2,),
+    aten.huber_loss.default: lambda shape: (0,),
     aten.index_add.default: lambda shape: (0, torch.tensor([0]), torch.ones(1, *shape[1:])),
     aten.index_copy.default: lambda shape: (0, torch.tensor([0]), torch.ones(1, *shape[1:])),
     aten.index_put.default: lambda shape: ([torch.tensor([0])], torch.ones(1, *shape[1:])),
+    aten.linalg_vector_norm.default: lambda shape: (2, [0], True),
+    aten.masked_fill.Scalar: lambda shape: (torch.zeros(shape, dtype=torch.bool), 2),
+    aten.masked_fill.Tensor: lambda shape: (torch.zeros(shape, dtype=torch.bool), torch.tensor(2.0)),
     aten.native_dropout.default: lambda shape: (0.5, True),
     aten.native_layer_norm.default: lambda shape: ([shape[-1]], None, None, 1e-5),
+    aten.prod.dim_int: lambda shape: (0, True),
     aten.randint_like.default: lambda shape: (9,),
     aten.randint_like.low_dtype: lambda shape: (2, 9),
     aten.renorm.default: lambda shape: (2, 0, 1.0),
+    aten.roll.default: lambda shape: ([1], [0]),
     aten.sort.stable: lambda shape: ({"stable": True},),
+    aten.sum.dim_IntList: lambda shape: ([0], True),
     aten.view.default: lambda shape: ([*shape],),
 }
 """What comes behind the tensors that are given; names in a dict."""
@@ -45,6 +54,8 @@ GIVEN = {
     aten.index_add.default: 1,
     aten.index_copy.default: 1,
     aten.index_put.default: 1,
+    aten.masked_fill.Scalar: 1,
+    aten.masked_fill.Tensor: 1,
     aten.native_layer_norm.default: 1,
 }
 
@@ -121,6 +132,30 @@ EMPTY = [
     aten.clone.default,
     aten.huber_loss.default,
 ]
+
+
+EMPTY_OF_ONE = {
+    aten.clone.default: (),
+    aten.native_dropout.default: (0.5, True),
+    aten.prod.dim_int: (0, True),
+    aten.roll.default: ([1], [0]),
+    aten.sum.dim_IntList: ([0], True),
+    aten.zeros_like.default: (),
+}
+
+
+@pytest.mark.parametrize("op", EMPTY_OF_ONE, ids=str)
+def test_what_is_made_like_one_without_elements_lies_as_in_eager(op):
+    chosen = random.Random(str(op))
+    for _ in range(20):
+        shape = [0, *(chosen.choice((1, 2, 3)) for _ in range(chosen.randint(1, 3)))]
+        chosen.shuffle(shape)
+        one = torch.empty(0).as_strided(shape, [chosen.choice((0, 1, 2, 3, 6)) for _ in shape])
+        mode = FakeTensorMode()
+        with mode:
+            foretold = op(mode.from_tensor(one), *EMPTY_OF_ONE[op])
+        pairs = [made if isinstance(made, tuple) else [made] for made in (op(one, *EMPTY_OF_ONE[op]), foretold)]
+        assert [made.stride() for made in pairs[0]] == [made.stride() for made in pairs[1]], (shape, one.stride())
 
 
 @pytest.mark.parametrize("op", EMPTY, ids=str)
