@@ -24,6 +24,10 @@ OUT = "out"
 DIES = "dies"
 """What an input notes that dies with its last use, as what forward has kept for backward does."""
 
+MAY_DIE = "may die"
+"""What an input notes that is an argument with a history: in backward it dies with its last use if the caller has let
+go of it."""
+
 aten = torch.ops.aten
 
 _ZEROS = frozenset((aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default))

@@ -31,7 +31,7 @@ from minidynamo.autograd.joint_graph import Forward, Joint, ancestors
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.orders import handed_on
 from minidynamo.autograd.outputs import Results, plan_outputs, result_strides
-from minidynamo.autograd.packing import kept_as_in_eager, kept_for_tensors, mark_parameters, pack, unpacking
+from minidynamo.autograd.packing import kept_as_in_eager, kept_for_tensors, mark_inputs, pack, unpacking
 from minidynamo.autograd.partition import Partition, exposed, forward_graph, partition
 from minidynamo.autograd.parts import KeptFor, Part, part_of, read_for
 from minidynamo.autograd.redraws import draw_from_states
@@ -326,7 +326,7 @@ def aot_graphs(
             if trace.training:
                 draw_from_states(functional)
             results = plan_outputs(trace, functional)
-            mark_parameters(functional.placeholders, flat)
+            mark_inputs(functional.placeholders, flat)
             tracer = None if hooks is None else HookTracer(hooks, decomposition_table(keep()), entry)
             graphs = _split(layout, trace, functional, results, save_policy, tracer)
     strides = result_strides(gm.graph, results)

@@ -30,7 +30,7 @@ from minidynamo.autograd.written_inputs import lies_in_arguments, memory_of
 from minidynamo.config import config
 from minidynamo.saved_tensors import SavedValue
 from minidynamo.structure import leaves, rebuild, structure_of
-from minidynamo.unfused_memory import DIES
+from minidynamo.unfused_memory import DIES, MAY_DIE
 
 aten = torch.ops.aten
 
@@ -39,11 +39,14 @@ _PARAMETER = "parameter"
 """What inputs note that are parameters."""
 
 
-def mark_parameters(inputs: Iterable[fx.Node], examples: Iterable[Any]) -> None:
-    """Note which inputs, for which these values stand, are parameters."""
+def mark_inputs(inputs: Iterable[fx.Node], examples: Iterable[Any]) -> None:
+    """Note which inputs, for which these values stand, are parameters, and which may die in backward: those with a
+    history."""
     for node, value in zip(inputs, examples):
         if isinstance(value, torch.nn.Parameter):
             node.meta[_PARAMETER] = True
+        elif isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf:
+            node.meta[MAY_DIE] = True
 
 
 def kept_as_in_eager(functional: FunctionalGraph) -> frozenset[fx.Node]:

@@ -31,7 +31,7 @@ from minidynamo.config import config
 from minidynamo.errors import Diagnostic, ToolchainMissing, UnknownName, nearest
 from minidynamo.events import notice, phase
 from minidynamo.memory_plan import MemoryPlan
-from minidynamo.unfused_memory import DIES, peak_of_operations
+from minidynamo.unfused_memory import DIES, MAY_DIE, peak_of_operations
 
 TARGETS = ("auto", "cpp", "triton", "aten")
 
@@ -146,8 +146,11 @@ def _scheduled(
         lowered = lower_graph(gm, target=target, uncut=uncut)
         if config.verify_ir:
             verify_program(lowered)
-        dying = frozenset(known for node, known in zip(inputs, lowered.inputs) if DIES in node.meta)
-        loops, _, program = scheduled(lowered, name, limit, dying=dying, **how)
+        dying, may_die = (
+            frozenset(known for node, known in zip(inputs, lowered.inputs) if mark in node.meta)
+            for mark in (DIES, MAY_DIE)
+        )
+        loops, _, program = scheduled(lowered, name, limit, dying=dying, may_die=may_die, **how)
         above = excess(program, limit, handing_over=handing_over, dying=dying)
         if above <= 0 or target != "triton":
             return loops, program, above

@@ -29,16 +29,39 @@ MOST_TRAFFIC = 64
 """How many bytes may be read back behind a cut for each byte by which the peak is too high: more would cost time for
 next to nothing."""
 
+LEAST_SAVED = 16
+"""How many bytes a cut has to save for each that is read back, where it is not known whether the peak is too high."""
+
 Scheduled = tuple[LoopProgram, Sequence[Step], HostProgram]
 """The optimized program, its kernels and calls in order, and the host program that runs them."""
 
 
-class Cut(NamedTuple):
+class Change(NamedTuple):
     """Where a kernel is cut: what goes `across` lies in memory. Where nothing does, `first` is what the first half
-    computes."""
+    computes. Or what is computed `again` where it is read, so that it does not lie in memory."""
 
     across: frozenset[str] = frozenset()
     first: frozenset[str] = frozenset()
+    again: frozenset[str] = frozenset()
+
+
+class _Case(NamedTuple):
+    """What may be: results that are handed over are gone then if they are `taken`, and the inputs in `dying` with their
+    last use. The peak should not be above `limit`; without one, as low as it can be for little."""
+
+    taken: bool
+    dying: frozenset[str]
+    limit: int | None
+
+    def counted(self, host: HostProgram) -> HostProgram:
+        """`host` with those steps and inputs alone that count: whether other inputs die is for their owners to say."""
+        steps = tuple(Free((step.name,)) if self.taken and isinstance(step, HandOver) else step for step in host.steps)
+        inputs = {name: buffer for name, buffer in host.input_buffers.items() if name in self.dying}
+        return replace(host, input_buffers=inputs, steps=steps)
+
+    def peak(self, host: HostProgram) -> int:
+        """The most bytes at one time."""
+        return _peak(self.counted(host))
 
 
 def scheduled(
@@ -50,45 +73,48 @@ def scheduled(
     verify: bool,
     handing_over: bool,
     dying: Collection[str] = (),
+    may_die: Collection[str] = (),
 ) -> Scheduled:
     """A program, scheduled and with its memory planned. With `join` as much is fused as can be; but where the peak is
     above that of a program that is not fused, kernels are cut as long as this lowers it. Of the inputs, those in
-    `dying` die with their last use. `limit` says what a program that is not fused needs: if results stay, or if those
-    that are handed over are gone then."""
+    `dying` die with their last use. In backward those in `may_die` do, too, if their owners have let go of them:
+    kernels are cut for that where it costs next to nothing. `limit` says what a program that is not fused needs: if
+    results stay, or if those that are handed over are gone then."""
 
-    def attempt(*cuts: Cut) -> Scheduled:
-        apart, alone = frozenset[str]().union(*(cut.across for cut in cuts)), [cut.first for cut in cuts if cut.first]
-        loops, steps = schedule(program, join=join, verify=verify, apart=apart, alone=alone)
+    def attempt(*changes: Change) -> Scheduled:
+        apart, again = (frozenset[str]().union(*found) for found in zip(*((c.across, c.again) for c in changes)))
+        alone = [change.first for change in changes if change.first]
+        loops, steps = schedule(program, join=join, verify=verify, apart=apart, alone=alone, again=again)
         return loops, steps, plan_memory(steps, loops, name, handing_over=handing_over)
 
-    best, made = attempt(), list[Cut]()
-    cases = _cases(handing_over)
-    for _ in range(MOST_CUTS if join else 0):
-        counted = [_counted(best[2], dying, taken) for taken in cases]
-        peaks = [_peak(host) for host in counted]
-        each = [(peak - limit(taken), host) for taken, peak, host in zip(cases, peaks, counted)]
-        gone = [_handed_over(best[2]) if taken else frozenset[str]() for taken in cases]
-        cuts = (_cut(program, *best[:2], host, above, taken) for (above, host), taken in zip(each, gone) if above > 0)
-        more = next((cut for cut in cuts if cut is not None and cut not in made), None)
-        if more is None:
-            break
-        other = attempt(*made, more)
-        others = [_peak(_counted(other[2], dying, taken)) for taken in cases]
-        if others == peaks or any(new > old for new, old in zip(others, peaks)):
-            break
-        best, made = other, [*made, more]
+    best, made = attempt(Change()), list[Change]()
+    cases = _cases(limit, handing_over, dying)
+    gone = frozenset(may_die if handing_over else ())
+    left = [case._replace(dying=case.dying | gone, limit=None) for case in cases if gone]
+    for searched in (cases, left):
+        for _ in range(MOST_CUTS if join else 0):
+            peaks = [case.peak(best[2]) for case in (*cases, *left)]
+            changes = (change for case in searched for change in _changes(program, best, case) if change not in made)
+            for more in changes:
+                other = attempt(Change(), *made, more)
+                others = [case.peak(other[2]) for case in (*cases, *left)]
+                if others != peaks and all(new <= old for new, old in zip(others, peaks)):
+                    best, made = other, [*made, more]
+                    break
+            else:
+                break
     return best
 
 
 def excess(host: HostProgram, limit: Callable[[bool], int], *, handing_over: bool, dying: Collection[str]) -> int:
     """By how many bytes the peak is above the limit; not positive where it is not."""
-    return max(_peak(_counted(host, dying, taken)) - limit(taken) for taken in _cases(handing_over))
+    return max(case.peak(host) - limit(case.taken) for case in _cases(limit, handing_over, dying))
 
 
 def cut_at_peak(host: HostProgram, gm: fx.GraphModule, *, handing_over: bool, dying: Collection[str]) -> frozenset[str]:
     """The nodes of a graph whose folds were cut into chunks, and whose partial results are there at the peak."""
     found: set[str] = set()
-    for counted in (_counted(host, dying, taken) for taken in _cases(handing_over)):
+    for counted in (case.counted(host) for case in _cases(lambda taken: 0, handing_over, dying)):
         for step in counted.steps[: _first_at(counted, _peak(counted))]:
             match step:
                 case Allocate():
@@ -106,17 +132,9 @@ def _first_at(host: HostProgram, bytes_held: int) -> int:
     return bisect.bisect_left(range(len(host.steps) + 1), bytes_held, key=lambda steps: _peak(host, steps))
 
 
-def _cases(handing_over: bool) -> list[bool]:
-    """Whether results that are handed over count as gone then."""
-    return [False, True] if handing_over else [False]
-
-
-def _counted(host: HostProgram, dying: Collection[str], taken: bool) -> HostProgram:
-    """`host` with those steps and inputs alone that count: whether other inputs die is for their owners to say. What is
-    handed over is gone then if it is `taken`."""
-    steps = tuple(Free((step.name,)) if taken and isinstance(step, HandOver) else step for step in host.steps)
-    inputs = {name: buffer for name, buffer in host.input_buffers.items() if name in dying}
-    return replace(host, input_buffers=inputs, steps=steps)
+def _cases(limit: Callable[[bool], int], handing_over: bool, dying: Collection[str]) -> list[_Case]:
+    """What may be of results that are handed over, with what may be needed then."""
+    return [_Case(taken, frozenset(dying), limit(taken)) for taken in ([False, True] if handing_over else [False])]
 
 
 def _handed_over(host: HostProgram) -> frozenset[str]:
@@ -138,26 +156,41 @@ def _at_peak(host: HostProgram) -> Kernel | None:
     return next((step.kernel for step in following if isinstance(step, Launch)), None)
 
 
-def _cut(
-    program: LoopProgram,
-    loops: LoopProgram,
-    steps: Sequence[Step],
-    host: HostProgram,
-    excess: int,
-    taken: Collection[str],
-) -> Cut | None:
-    """Where the kernel at the peak had better be cut: where that needs least memory, if results in `taken` are gone
-    when they are final. None where the peak is not that of a kernel, no cut helps, or it costs too much for so few
-    bytes."""
-    kernel = _at_peak(host)
+def _changes(program: LoopProgram, best: Scheduled, case: _Case) -> Iterator[Change]:
+    """What may lower the peak where it is above the limit: to cut the kernel at the peak, or to compute what it reads
+    again in it. Nothing where the peak is not that of a kernel."""
+    loops, steps, host = best
+    host, taken = case.counted(host), _handed_over(host) if case.taken else frozenset[str]()
+    above = None if case.limit is None else _peak(host) - case.limit
+    kernel = _at_peak(host) if above is None or above > 0 else None
     if kernel is None:
-        return None
+        return
     position = next(k for k, step in enumerate(steps) if isinstance(step, Kernel) and step.name == kernel.name)
     dying = {*analyze(steps, loops.inputs, loops.outputs).dying(position)} - ({*loops.inputs} - {*host.input_buffers})
-    halves = _Halves(split_reductions(program), kernel, dying, loops.inputs, taken)
-    costs = {k: halves.cost(k) for k in range(len(halves.nodes)) if halves.traffic(k) <= MOST_TRAFFIC * excess}
-    place = min(costs, key=costs.__getitem__)
-    return halves.cut(place) if place else None
+    cut = _cut(_Halves(split_reductions(program), kernel, dying, loops.inputs, taken), above)
+    if cut is not None:
+        yield cut
+    if above is not None:
+        again = frozenset(buffer.name for buffer in kernel.reads if buffer.name in dying) - {*loops.inputs}
+        if again:
+            yield Change(again=again)
+
+
+def _cut(halves: _Halves, excess: int | None) -> Change | None:
+    """Where a kernel is cut by which the peak is too high: where least is read again, if that is enough, or where that
+    needs least memory. Where by how much is not known, that is done if it saves much more than is read again. None
+    where no cut helps, or it costs too much for so few bytes."""
+    places = range(1, len(halves.nodes))
+    whole = halves.cost(0)
+    saved = {k: whole - halves.cost(k) for k in places}
+    traffic = {k: halves.traffic(k) for k in places}
+    if excess is None:
+        fitting = [k for k in places if saved[k] > 0 and traffic[k] * LEAST_SAVED <= saved[k]]
+    else:
+        fitting = [k for k in places if saved[k] > 0 and traffic[k] <= MOST_TRAFFIC * excess]
+    enough = [k for k in fitting if excess is not None and saved[k] >= excess]
+    place = min(enough or fitting, key=lambda k: (0 if enough else -saved[k], traffic[k], -saved[k]), default=None)
+    return None if place is None else halves.cut(place)
 
 
 class _Halves:
@@ -184,10 +217,10 @@ class _Halves:
         """What is made before `place` and read behind it."""
         return _made(self.nodes[:place]) & _read(self.nodes[place:])
 
-    def cut(self, place: int) -> Cut:
+    def cut(self, place: int) -> Change:
         """The cut at `place`."""
         across = self.between(place)
-        return Cut(across) if across else Cut(first=_made(self.nodes[:place]) & frozenset(self.written))
+        return Change(across) if across else Change(first=_made(self.nodes[:place]) & frozenset(self.written))
 
     def traffic(self, place: int) -> int:
         """The bytes of what the second half reads of the first, or reads as well."""

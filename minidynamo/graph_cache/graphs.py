@@ -23,7 +23,7 @@ from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
 from minidynamo.graph_cache.key import Key
 from minidynamo.taken_apart import PART_OF
 from minidynamo.tensor_places import place_of
-from minidynamo.unfused_memory import DIES
+from minidynamo.unfused_memory import DIES, MAY_DIE
 
 _ON_NUMBERS = (
     *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg),
@@ -96,7 +96,7 @@ class _GraphCodec(Codec):
         """What `read_node` takes."""
         place = node.meta.get("user_location")
         facts = [self.encode(node.args), self.encode(node.kwargs), self.encode(node.meta.get("val"))]
-        noted = [DIES in node.meta, node.meta.get(PART_OF)]
+        noted = [[mark for mark in (DIES, MAY_DIE) if mark in node.meta], node.meta.get(PART_OF)]
         return [node.op, node.name, self._written_target(node), *facts, self.encode(place), *noted]
 
     def _written_target(self, node: fx.Node) -> Json:
@@ -109,7 +109,7 @@ class _GraphCodec(Codec):
 
     def read_node(self, graph: fx.Graph, op: str, name: str, *rest: Json) -> None:
         """Append a node to the graph."""
-        target, args, kwargs, value, place, dies, whole = rest
+        target, args, kwargs, value, place, marks, whole = rest
         if op not in ("placeholder", "output", "call_function"):
             raise Damaged(f"it has a {op!r} node")
         if op == "call_function":
@@ -119,8 +119,7 @@ class _GraphCodec(Codec):
         where = self.decode(place)
         if isinstance(where, UserLocation):
             node.meta["user_location"] = where
-        if dies:
-            node.meta[DIES] = True
+        node.meta.update(dict.fromkeys(marks, True))
         if isinstance(whole, str):
             node.meta[PART_OF] = whole
         self._nodes[name] = node

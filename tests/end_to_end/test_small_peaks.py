@@ -226,6 +226,32 @@ def test_a_mask_that_is_kept_is_read_of_an_argument_before_that_is_written():
     assert got_peak <= peak
 
 
+def halves_multiplied(x, w):
+    first, second = x.chunk(2)
+    return first * second.sigmoid() * w[:32]
+
+
+JOINED_OR_CUT = {
+    "norm by rows of what dies": (
+        lambda x, w: functional.batch_norm(x, None, None, w[0], w[1], training=True),
+        sums,
+        computed,
+    ),
+    "halves": (halves_multiplied, mean_squares, as_they_are),
+}
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("name", JOINED_OR_CUT)
+def test_gradients_share_a_kernel_where_that_takes_no_more(name):
+    """Some are computed when what others read is gone; or what they read is computed again for each."""
+    program, *how = JOINED_OR_CUT[name]
+    values, peak = measured(program, None, True, *how)
+    got, got_peak = measured(program, "native", True, *how)
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-4)
+    assert got_peak <= peak
+
+
 def written_in_part(part):
     """A result that is written in two steps, of which backward reads the second."""
 

@@ -19,12 +19,15 @@ from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, reads, stor
 CHEAP = 2
 """Up to this cost a value is computed once per reader, and once per element of a broadcast."""
 
+MOST_AGAIN = 4
+"""How often an element of what is made again may be computed by one reader."""
+
 LARGEST = 200
 """Expressions do not grow beyond this many nodes."""
 
 
-def inline(program: LoopProgram, apart: Collection[str] = ()) -> LoopProgram:
-    """The same program with fewer buffers; what is `apart` stays."""
+def inline(program: LoopProgram, apart: Collection[str] = (), again: Collection[str] = ()) -> LoopProgram:
+    """The same program with fewer buffers; what is `apart` stays. What is made `again` may cost more than that."""
     lifetimes = Lifetimes(program)
     nodes: list[Node | None] = list(program.nodes)
     needed = {*names_in(program.outputs), *program.inputs, *apart}
@@ -45,7 +48,7 @@ def inline(program: LoopProgram, apart: Collection[str] = ()) -> LoopProgram:
         if len(users) > 1 and any(_is_stored(made(producer), nodes[u], mutated) for u in users):
             continue  # the others may read it from the input
         if users and all(
-            _may_inline(producer_now, k, u, nodes, lifetimes, mutated, len(users))
+            _may_inline(producer_now, k, u, nodes, lifetimes, mutated, len(users), made(producer) in again)
             and _keeps_checks(producer_now, nodes[u], program.buffers)
             for u in users
         ):
@@ -76,22 +79,25 @@ def _may_inline(
     lifetimes: Lifetimes,
     mutated: dict[str, int],
     users: int,
+    again: bool,
 ) -> bool:
     user = nodes[u]
     if not isinstance(user, Loops):
         return False
     name = producer.out.name
     uses = [load for load in loads(user.body) if load.buffer == name]
-    work = cost(producer.body)
-    again = len(uses) > 1 or users > 1
-    broadcast = _iterations(user) > _iterations(producer)
     read = loads(producer.body)
-    if read:
-        if again and (work > CHEAP or len(read) > 2):
+    twice = len(uses) > 1 or users > 1
+    broadcast = _iterations(user) > _iterations(producer)
+    if again and _iterations(user) <= MOST_AGAIN * _iterations(producer):
+        pass
+    elif read:
+        work = cost(producer.body)
+        if twice and (work > CHEAP or len(read) > 2):
             return False
         if broadcast and work > CHEAP:
             return False
-    elif (again or broadcast) and work >= EXPENSIVE:
+    elif (twice or broadcast) and cost(producer.body) >= EXPENSIVE:
         return False
     if len(walk(user.body)) + len(uses) * len(walk(producer.body)) > LARGEST:
         return False

@@ -25,11 +25,13 @@ LONGEST_NAME = 48
 """Names of kernels show in profiles, which cut them; what identifies a kernel is the number at the end."""
 
 
-def optimize(program: LoopProgram, *, join: bool, apart: Collection[str] = ()) -> LoopProgram:
+def optimize(
+    program: LoopProgram, *, join: bool, apart: Collection[str] = (), again: Collection[str] = ()
+) -> LoopProgram:
     """The loop program with dead nests removed, pointwise values inlined and long reductions split."""
     program = remove_unused(program)
     if join:
-        program = inline(program, apart)
+        program = inline(program, apart, again)
     return split_reductions(program)
 
 
@@ -40,10 +42,12 @@ def schedule(
     verify: bool,
     apart: Collection[str] = (),
     alone: Collection[frozenset[str]] = (),
+    again: Collection[str] = (),
 ) -> tuple[LoopProgram, list[Step]]:
     """The optimized program, and its kernels and extern calls in the order in which they run. Kernels that read what is
-    `apart` do not make it; those that make what is `alone` make nothing else."""
-    program = optimize(program, join=join, apart=frozenset(apart).union(*alone))
+    `apart` do not make it; those that make what is `alone` make nothing else; all that read what is made `again` make
+    it."""
+    program = optimize(program, join=join, apart=frozenset(apart).union(*alone), again=again)
     if verify:
         verify_program(program)
     items = fuse(program, join=join, apart=apart, alone=alone)
