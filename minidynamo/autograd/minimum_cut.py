@@ -6,7 +6,7 @@ free, and only views, cheap pointwise operations, and dearer ones that read a ke
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -14,7 +14,15 @@ from torch import fx
 
 from minidynamo.autograd.joint_graph import Joint, ancestors, is_effect, maker_of
 from minidynamo.autograd.numbers import is_number
-from minidynamo.autograd.recomputation import checkpoints, is_free, is_random, operation_of, recomputable, spared
+from minidynamo.autograd.recomputation import (
+    Checkpoints,
+    checkpoints,
+    is_free,
+    is_random,
+    operation_of,
+    recomputable,
+    spared,
+)
 from minidynamo.autograd.saving import SavePolicy, Wishes, ask, by_cost, within_budget
 from minidynamo.numbers_in_data import hint_of
 from minidynamo.redrawing import random_state
@@ -66,8 +74,12 @@ class Network:
             return sum(self.weight(node) or 0 for node in kept), kept
 
         _, found = cut(frozenset())
-        sinks = filter(self.is_sink, self.candidates)
-        dropped = spared(found, sinks, lambda n: self.may_drop(n, wishes), self.checkpoints.ends | self.once)
+        own = self.read_by_own_checkpoint(found) - wishes.keep
+        if own:
+            self.checkpoints = Checkpoints(self.checkpoints.inside | own, self.checkpoints.ends - own)
+            usual |= own
+            _, found = cut(frozenset())
+        dropped = spared(found, self.sinks(), lambda n: self.may_drop(n, wishes), self.checkpoints.ends | self.once)
         usual |= dropped
         if budget < 1:
             self.exposed = frozenset()
@@ -78,6 +90,26 @@ class Network:
             found = [node for node in found if node not in dropped]
         self.recomputable = usual
         return found
+
+    def read_by_own_checkpoint(self, kept: Collection[fx.Node]) -> frozenset[fx.Node]:
+        """Those of `kept` that leave a checkpoint, but backward reads them inside of it alone: it runs that again, as
+        eager does, which does not keep them."""
+        ends = self.checkpoints.ends.intersection(kept) - self.also - self.gradients
+        computed: set[fx.Node] = set()
+        pending = list(self.sinks()) if ends else []
+        while pending:
+            node = pending.pop()
+            if node not in kept and node not in computed:
+                computed.add(node)
+                pending += node.all_input_nodes
+        readers = computed | self.behind
+        own = {node: {user for user in node.users if user in readers} for node in ends}
+        mark = {node: node.meta["checkpoint"] for node in ends}
+        return frozenset(n for n in ends if all(user.meta.get("checkpoint") == mark[n] for user in own[n]))
+
+    def sinks(self) -> Iterator[fx.Node]:
+        """What backward reads of forward."""
+        return filter(self.is_sink, self.candidates)
 
     def is_sink(self, node: fx.Node) -> bool:
         """Whether backward reads `node`, or returns it, or its derivatives do."""

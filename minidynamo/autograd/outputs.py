@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -18,6 +18,7 @@ from minidynamo.autograd.emitter import same_layout
 from minidynamo.autograd.families import Family, TracedOutput
 from minidynamo.autograd.functional_graph import FunctionalGraph, Value
 from minidynamo.autograd.joint import Trace
+from minidynamo.autograd.joint_graph import ancestors
 from minidynamo.autograd.mutation import is_view
 from minidynamo.autograd.numbers import keys
 from minidynamo.autograd.signature import InputMutation, OutputPlan, ResultNumber, ViewStep
@@ -69,6 +70,11 @@ class _Planner:
         self.traced = [*trace.outputs, *trace.between]
         self.views: dict[int, int] = {}
         nodes = [*trace.graph.nodes]
+        self.order = {node: place for place, node in enumerate(nodes)}
+        computed = ancestors(family.node for family in trace.families if family.node is not None)
+        self.last_computed = max(
+            (self.order[n] for n in computed if n.op == "call_function" and not _is_view(n)), default=0
+        )
         self.read_behind = {*nodes[nodes.index(trace.tangents[0]) : -1]} if trace.tangents else set()
         placeholders = [node for node in self.emitter.graph.nodes if node.op == "placeholder"]
         self.memory = {key for node in placeholders if (key := memory_of(node)) is not None}
@@ -95,8 +101,17 @@ class _Planner:
                 self.add_view(traced.source)
         for place, traced in enumerate(self.trace.outputs):
             known = self.views.get(place)
-            self.results.outputs.append(self.output(traced) if known is None else OutputPlan("view", known))
+            plan = self.output(traced) if known is None else OutputPlan("view", known)
+            self.results.outputs.append(replace(plan, early=self.is_early(traced, plan)))
         return self.results
+
+    def is_early(self, traced: TracedOutput, plan: OutputPlan) -> bool:
+        """Whether an output is a view of an input that the program makes before it has computed all else, and writes to
+        nothing."""
+        if traced.kind != "view" or plan.detach or traced.no_grad or self.results.mutations:
+            return False
+        known = all(step.is_filled for plan in (plan, *self.results.views) for step in plan.steps)
+        return known and self.order.get(traced.node, 0) < self.last_computed
 
     def add_view(self, place: int) -> None:
         """Have an output, or what stands between, made once for all that are views of it."""

@@ -566,9 +566,15 @@ def _finishing(signature: GraphSignature, run: BoxedCallable, chains: Chains | N
     view_makers = [maker(plan, place) for plan in signature.views]
     writes = [(place[index], result) for index, result in pending]
     counts = [(place[index], writes) for index, writes in counted.items()]
+    early = [i for i, plan in enumerate(signature.outputs) if plan.early and chains is None]
 
     def call(args: list[Any]) -> Any:
         kept = [args[i] for i in needed]
+        if early:
+            found = Found(kept, (), view_makers)
+            viewed = {i: makers[i](found) for i in early}
+            found.made = run(args)
+            return tuple([viewed[i] if i in viewed else make(found) for i, make in enumerate(makers)])
         written, versions = _counted((kept[index], count) for index, count in counts)
         made = run(args)
         if chains is not None:

@@ -66,7 +66,8 @@ class OutputPlan:
     The output is that very object when there are no `steps`, else the view of it that the steps describe. `detach`:
     the view takes no part in autograd although its base does. `no_grad`: it was made with the grad mode off, which
     torch remembers in a view; `creation` is how a view was made otherwise. `writes`: it is `.data` of that, which torch
-    counts as so often written.
+    counts as so often written. `early`: it is a view of an input that is made before the graph runs, so that autograd
+    comes to it behind the graph's backward, in which what it hands on would lie beside all else.
     """
 
     origin: Literal["graph", "input", "view", "constant"]
@@ -77,6 +78,7 @@ class OutputPlan:
     no_grad: bool = False
     creation: str | None = None
     writes: int | None = None
+    early: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import weakref
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 from benchmarks.memory import peak_bytes
@@ -223,6 +224,40 @@ def test_a_mask_that_is_kept_is_read_of_an_argument_before_that_is_written():
     values, peak = measured(program, None, True, sums, computed)
     got, got_peak = measured(program, "aot_eager", True, sums, computed)
     torch.testing.assert_close(got, values)
+    assert got_peak <= peak
+
+
+VIEWS = {
+    "first": (lambda x, w: (x[48:], x.sin().reshape(32, -1)), sums),
+    "last": (lambda x, w: (w.max(-1).values, w[:16]), mean_squares),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_gradients_of_views_of_arguments_come_in_the_order_of_the_program(name):
+    program, loss = VIEWS[name]
+    values, peak = measured(program, None, True, loss)
+    got, got_peak = measured(program, "aot_eager", True, loss)
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
+    assert got_peak <= peak
+
+
+def runs_again(x):
+    return checkpoint(lambda value: value.exp().tanh(), x, use_reentrant=False)
+
+
+CHECKPOINTS = {
+    "one": lambda x, w: runs_again(w) * 2,
+    "two": lambda x, w: runs_again(runs_again(w)) * 2,
+    "one apart from the other": lambda x, w: runs_again(runs_again(w) * 2) * x.detach(),
+}
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_what_only_a_checkpoint_reads_of_its_result_is_not_kept(name):
+    values, peak = measured(CHECKPOINTS[name], None, True)
+    got, got_peak = measured(CHECKPOINTS[name], "aot_eager", True)
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
     assert got_peak <= peak
 
 
