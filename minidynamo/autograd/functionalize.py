@@ -337,9 +337,7 @@ class _Pass:
             args.append(renamed.pop(names[len(args)]))
         renamed = {name: value for name, value in renamed.items() if value is not None}
         if functional is aten.bernoulli.p:
-            # In place it draws in the order of memory; the functional operator does so for contiguous tensors only.
-            drawn = self.emitter.in_memory_order(args[0], args[0].meta["val"], functional, *args[1:], **renamed)
-            return [self.as_mask(drawn)]
+            return [self.ones_drawn(*args, **renamed)]
         if (permuted := emit_permuted(self.emitter, functional, args, renamed)) is not None:
             permuted[0].meta.update({OUT: True} if mutation.dropped else {WRITTEN: {0: 0}})
             return [permuted[1]]
@@ -362,12 +360,21 @@ class _Pass:
             made.meta[WRITTEN] = {mutation.own_results + k: place for k, place in enumerate(places)}
         return elements
 
-    def as_mask(self, drawn: fx.Node) -> fx.Node:
-        """Zeros and ones by way of bool, so that forward keeps one byte per element of a dropout for backward."""
-        value = drawn.meta["val"]
-        if not self.trace.training or value.dtype.itemsize == 1:
+    def ones_drawn(self, place: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
+        """Zeros and ones like `place`. In training they come by way of bool, so that forward keeps one byte per element
+        of a dropout for backward. A CPU draws the same for every dtype, so that nothing larger is made there."""
+        like = place.meta["val"]
+        as_mask = self.trace.training and like.dtype.itemsize > 1
+        sizes = [*like.shape], [*like.stride()]
+        if as_mask and like.device.type == "cpu" and all(type(size) is int for size in (*sizes[0], *sizes[1])):
+            place = self.emitter.emit(aten.empty_strided.default, *sizes, dtype=torch.bool, device=like.device)
+        # In place it draws in the order of memory; the functional operator does so for contiguous tensors only.
+        drawn = self.emitter.in_memory_order(place, place.meta["val"], aten.bernoulli.p, *args, **kwargs)
+        if not as_mask:
             return drawn
-        return self.emitter.emit(aten._to_copy.default, self.emitter.emit(aten.ne.Scalar, drawn, 0), dtype=value.dtype)
+        if drawn.meta["val"].dtype != torch.bool:
+            drawn = self.emitter.emit(aten.ne.Scalar, drawn, 0)
+        return self.emitter.emit(aten._to_copy.default, drawn, dtype=like.dtype)
 
     def copied(self, target: fx.Node, source: Any) -> fx.Node:
         """The data of `target` after `target.copy_(source)`."""

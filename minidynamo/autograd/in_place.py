@@ -16,6 +16,7 @@ from torch import fx
 from minidynamo.autograd.emitter import Emitter, fake
 from minidynamo.autograd.joint_graph import maker_of
 from minidynamo.autograd.numbers import keys
+from minidynamo.autograd.overwriting import SYMMETRIC
 from minidynamo.autograd.twins import in_place
 from minidynamo.autograd.views import PARTS
 from minidynamo.autograd.written_inputs import memory_of
@@ -40,8 +41,9 @@ def write_in_place(graph: fx.Graph) -> dict[int, int]:
         if op is None:
             continue
         first, *rest = node.args
-        if node.target is aten.add.Tensor and isinstance(rest[0], fx.Node) and not _is_given_up(first, node, written):
-            first, rest = (rest[0], [first]) if not node.kwargs else (first, rest)
+        swaps = node.target in SYMMETRIC and isinstance(rest[0], fx.Node) and not node.kwargs
+        if swaps and not _is_given_up(first, node, written):
+            first, rest = rest[0], [first]
         if _is_given_up(first, node, written):
             written[node] = written.get(first, 0) + 1 if node.target is aten.add.Tensor else 0
             for memory in {memory_of(node), memory_of(first)} - {None}:  # views of it were computed before

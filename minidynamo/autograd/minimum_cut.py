@@ -74,7 +74,7 @@ class Network:
             return sum(self.weight(node) or 0 for node in kept), kept
 
         _, found = cut(frozenset())
-        own = self.read_by_own_checkpoint(found) - wishes.keep
+        own = self.read_by_own_checkpoint(found).difference(wishes.keep)
         if own:
             self.checkpoints = Checkpoints(self.checkpoints.inside | own, self.checkpoints.ends - own)
             usual |= own
@@ -94,7 +94,7 @@ class Network:
     def read_by_own_checkpoint(self, kept: Collection[fx.Node]) -> frozenset[fx.Node]:
         """Those of `kept` that leave a checkpoint, but backward reads them inside of it alone: it runs that again, as
         eager does, which does not keep them."""
-        ends = self.checkpoints.ends.intersection(kept) - self.also - self.gradients
+        ends = self.checkpoints.ends.intersection(kept).difference(self.also, self.gradients)
         computed: set[fx.Node] = set()
         pending = list(self.sinks()) if ends else []
         while pending:

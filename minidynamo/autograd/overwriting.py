@@ -30,6 +30,9 @@ from minidynamo.unfused_memory import OUT, WRITTEN
 
 aten = torch.ops.aten
 
+SYMMETRIC = frozenset((aten.add.Tensor, aten.mul.Tensor))
+"""Operators that give the same, to the last bit, whichever of their two arguments comes first."""
+
 Slots = list[tuple[fx.Node, fx.Node | None]]
 """What may be written, and the result that would lie there; None if nobody reads that."""
 
@@ -115,7 +118,7 @@ class _Overwriting:
                 continue
             elif node.target is aten.full_like.default:
                 self.fill(node)
-            elif not self.by_twin(node):
+            elif not self.by_twin(node) and not self.by_twin_swapped(node):
                 self.to_output(node)
 
     def is_called(self, op: OpOverload) -> bool:
@@ -229,6 +232,20 @@ class _Overwriting:
         if slots[0][1] is not node:
             _keep_own(node, twin.own)
         return True
+
+    def by_twin_swapped(self, node: fx.Node) -> bool:
+        """The same with two arguments in the other order, where that changes nothing."""
+        if node.target not in SYMMETRIC or node.kwargs or WRITTEN in node.meta or OUT in node.meta:
+            return False
+        first, second = node.args
+        values = [arg.meta["val"] for arg in (first, second) if isinstance(arg, fx.Node)]
+        if len(values) < 2 or not all(isinstance(value, torch.Tensor) for value in values) or not same_kind(*values):
+            return False
+        node.args = (second, first)
+        if self.by_twin(node):
+            return True
+        node.args = (first, second)
+        return False
 
     def may_write(self, node: fx.Node, there: fx.Node, made: fx.Node | None) -> bool:
         """Whether `node` may write to `there` what `made` reads of it."""

@@ -65,6 +65,11 @@ def no_saved_tensor_hooks() -> typing.Iterator[None]:
             torch._C._autograd._push_saved_tensors_default_hooks(*hooks)
 
 
+_NAMES = ["Ceil", "Clone", "Floor", "Frac", "Neg", "Round", "Sign", "Trunc"]
+_SAVING_NOTHING = tuple(f"Foreach{name}Backward" for name in _NAMES)
+"""Gradient functions of operations on lists that backward may run a second time."""
+
+
 def name_of(function: torch.autograd.graph.Node) -> str:
     """What a gradient function is called. One that is made of Python's does not tell once it is done, in torch 2.11."""
     is_python = isinstance(function, torch.autograd.function.BackwardCFunction)
@@ -78,8 +83,11 @@ def saved_by(function: torch.autograd.graph.Node) -> list[torch.Tensor]:
 
 
 def runs_once(function: torch.autograd.graph.Node) -> bool:
-    """Whether backward frees what a gradient function needs: what it has saved, or the function of a written part."""
-    return name_of(function) == "torch::autograd::CopySlices" or bool(saved_by(function))
+    """Whether backward frees what a gradient function needs: what it has saved, or the function of a written part.
+    Those of operations on lists do not tell what they save."""
+    name = name_of(function)
+    on_lists = name.startswith("Foreach") and not name.startswith(_SAVING_NOTHING)
+    return on_lists or name == "torch::autograd::CopySlices" or bool(saved_by(function))
 
 
 @functools.cache

@@ -56,8 +56,8 @@ def test_pointwise_steps_are_written_over_what_was_made_for_them():
 
 
 def test_what_forward_keeps_and_what_comes_in_is_not_written_over():
-    operators = backward_of(lambda x, w: x * w + w.sin(), (4, 4), (4, 4))
-    assert operators.count("aten.mul.Tensor") == 3 and "aten.mul_.Tensor" not in operators
+    operators = backward_of(lambda x, w: x * w + w, (4, 4), (4, 4))
+    assert operators.count("aten.mul.Tensor") == 2 and "aten.mul_.Tensor" not in operators
 
 
 def written_in_part(x, w):

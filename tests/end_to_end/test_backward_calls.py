@@ -294,6 +294,8 @@ def test_many_gradients_at_once(backend):
         (lambda x: x.reshape(2, -1) + x.sum(), 2),
         (lambda x: x * 2, 1),  # for which eager saves the number
         (lambda x: x.sin(), 1),
+        (lambda x: torch._foreach_add([x], [x])[0], 1),
+        (lambda x: torch._foreach_neg([x])[0], 2),
     ],
 )
 def test_backward_runs_as_often_as_in_eager(program, times):

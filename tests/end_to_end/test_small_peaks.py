@@ -227,6 +227,22 @@ def test_a_mask_that_is_kept_is_read_of_an_argument_before_that_is_written():
     assert got_peak <= peak
 
 
+DRAWN = {
+    "dropout": lambda x, w: functional.dropout(w, 0.3),
+    "dropout beside others": lambda x, w: functional.dropout(x.detach(), 0.4) + w,
+    "dropout of a product": lambda x, w: functional.dropout(x @ w, 0.3),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", DRAWN)
+def test_masks_are_drawn_as_they_are_kept(name, backend):
+    values, peak = measured(DRAWN[name], None, True, sums)
+    got, got_peak = measured(DRAWN[name], backend, True, sums)
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
+    assert got_peak <= peak
+
+
 VIEWS = {
     "first": (lambda x, w: (x[48:], x.sin().reshape(32, -1)), sums),
     "last": (lambda x, w: (w.max(-1).values, w[:16]), mean_squares),
@@ -266,6 +282,17 @@ def halves_multiplied(x, w):
     return first * second.sigmoid() * w[:32]
 
 
+def normed_by_own_rows(x, w):
+    turned = w.flip(0)
+    return functional.layer_norm(turned, (64,), turned[0], turned[1]), turned[3]
+
+
+def rows_squashed(x, w):
+    made = w * 2
+    made[:8].tanh_()
+    return made
+
+
 JOINED_OR_CUT = {
     "norm by rows of what dies": (
         lambda x, w: functional.batch_norm(x, None, None, w[0], w[1], training=True),
@@ -273,6 +300,8 @@ JOINED_OR_CUT = {
         computed,
     ),
     "halves": (halves_multiplied, mean_squares, as_they_are),
+    "norm by rows of itself": (normed_by_own_rows, mean_squares, as_they_are),
+    "rows written": (rows_squashed, sums, computed),
 }
 
 

@@ -43,7 +43,8 @@ INLINE uint32_t tempered(uint32_t y) {
   return y ^ (y >> 18);
 }
 
-static void draw(float* out, int64_t count, uint64_t limit, Engine& engine) {
+template <class T>
+static void draw(T* out, int64_t count, uint64_t limit, Engine& engine) {
   alignas(64) uint32_t drawn[WORDS + 2];
   int next = (int)engine.next, left = engine.left - 1, waiting = 0;
   while (count > 0) {
@@ -59,7 +60,7 @@ static void draw(float* out, int64_t count, uint64_t limit, Engine& engine) {
 #pragma omp simd
     for (int k = 0; k < pairs; k++) {
       uint64_t bits = (uint64_t)drawn[2 * k] << 32 | drawn[2 * k + 1];
-      out[k] = (bits & 0x1fffffffffffff) < limit ? 1.f : 0.f;
+      out[k] = (bits & 0x1fffffffffffff) < limit ? T(1) : T(0);
     }
     out += pairs, count -= pairs;
     drawn[0] = drawn[2 * pairs];
@@ -68,10 +69,9 @@ static void draw(float* out, int64_t count, uint64_t limit, Engine& engine) {
   engine.next = (uint32_t)next, engine.left = left + 1;
 }
 
-// Takes the address of floats, their number, the probability in units of 2^-53, the addresses of the generator and of
-// its lock, and of torch's functions that read and write its engine.
+// Takes the address of floats or bytes, their number, the probability in units of 2^-53, the addresses of the generator
+// and of its lock, of torch's functions that read and write its engine, and the bytes of an element.
 ENTRY(bernoulli) {
-  auto* out = address<float>(args[0]);
   int64_t count = integer(args[1]), limit = integer(args[2]);
   auto* generator = address<void>(args[3]);
   auto* mutex = address<Mutex>(args[4]);
@@ -81,7 +81,10 @@ ENTRY(bernoulli) {
     WithoutGil others_run;  // taken first, and back last: who waits for the lock may have the GIL
     Lock lock(mutex);
     Engine engine = read(generator);
-    draw(out, count, (uint64_t)limit, engine);
+    if (integer(args[7]) == 1)
+      draw(address<uint8_t>(args[0]), count, (uint64_t)limit, engine);
+    else
+      draw(address<float>(args[0]), count, (uint64_t)limit, engine);
     write(generator, engine);
   }
   return none();

@@ -45,7 +45,7 @@ def bernoulli(like: torch.Tensor, p: float, generator: torch.Generator | None = 
     if draw is None:
         drawn: torch.Tensor = aten.bernoulli.p(like, p, generator=generator)
         return drawn
-    made = torch.empty(like.shape, dtype=torch.float32, device="cpu")
+    made = torch.empty(like.shape, dtype=like.dtype, device="cpu")
     draw(torch.default_generator if generator is None else generator, made, p)
     return made
 
@@ -63,7 +63,7 @@ def fill_bernoulli(out: torch.Tensor, p: float) -> torch.Tensor:
 
 def _draw_for(like: torch.Tensor, p: float) -> Draw | None:
     """What draws as many numbers as `like` has elements, if that is worth it and can be had."""
-    plain = like.dtype == torch.float32 and like.device.type == "cpu" and 0 <= p <= 1
+    plain = like.dtype in (torch.float32, torch.bool) and like.device.type == "cpu" and 0 <= p <= 1
     return _drawn_by_machine_code() if plain and like.numel() >= FEWEST else None
 
 
@@ -87,7 +87,7 @@ def _draw(
     entry: library.Entry, engine: list[int | None], generator: torch.Generator, out: torch.Tensor, p: float
 ) -> None:
     address = compat.address_of_generator(generator)
-    entry(out.data_ptr(), out.numel(), math.ceil(p * 2**53), address, address + _LOCK_OFFSET, *engine)
+    entry(out.data_ptr(), out.numel(), math.ceil(p * 2**53), address, address + _LOCK_OFFSET, *engine, out.itemsize)
 
 
 def _is_locked_by_torch(generator: torch.Generator) -> bool:
@@ -119,9 +119,9 @@ def _is_same(draw: Draw, generator: torch.Generator) -> bool:
         before = generator.get_state()
         expected = torch.empty(size, device="cpu").bernoulli_(p, generator=generator)
         after = generator.get_state()
-        generator.set_state(before)
-        made = torch.empty(size, device="cpu")
-        draw(generator, made, p)
-        if not torch.equal(made, expected) or not torch.equal(generator.get_state(), after):
-            return False
+        for dtype in (torch.float32, torch.bool):
+            made = torch.empty(size, dtype=dtype, device="cpu")
+            draw(generator.set_state(before), made, p)
+            if not torch.equal(made, expected.to(dtype)) or not torch.equal(generator.get_state(), after):
+                return False
     return True

@@ -19,7 +19,7 @@ from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, reads, stor
 CHEAP = 2
 """Up to this cost a value is computed once per reader, and once per element of a broadcast."""
 
-MOST_AGAIN = 4
+MOST_AGAIN = 16
 """How often an element of what is made again may be computed by one reader."""
 
 LARGEST = 200
@@ -33,7 +33,7 @@ def inline(program: LoopProgram, apart: Collection[str] = (), again: Collection[
     needed = {*names_in(program.outputs), *program.inputs, *apart}
     needed |= {name for n in program.nodes if not isinstance(n, Loops) for name in reads(n)}
     mutated = stores(program)
-    folds = {n.out.name for n in program.nodes if isinstance(n, Loops) and n.combine is not None}
+    folds = {n.out.name for n in program.nodes if isinstance(n, Loops) and n.combine is not None}.difference(apart)
     readers: dict[str, list[int]] = {}
     for k, node in enumerate(program.nodes):
         for name in reads(node):
