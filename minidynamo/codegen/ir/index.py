@@ -308,6 +308,20 @@ def _fits(rest: Index, factor: Extent) -> bool:
     return bounds is not None and known_at_least(bounds[0], 0) and known_less(bounds[1], factor)
 
 
+def _split_above_zero(index: Index, divisor: Extent) -> tuple[Index, Index]:
+    """The same with a rest that is nowhere negative, if the index is nowhere: languages differ in how they divide what
+    is (of `7 - i`, by 4, the rest would be `3 - i`)."""
+    whole, rest = _split(index, divisor)
+    bounds = rest.bounds()
+    if bounds is not None and known_at_least(bounds[0], 0):
+        return whole, rest
+    if bounds is not None and isinstance(bounds[0], int) and isinstance(divisor, int):
+        more = -(bounds[0] // divisor)
+        return whole - more, rest + more * divisor
+    falls = any(not known_at_least(c, 0) for c in (rest.const, *(c for _, c in rest.terms)))
+    return (Index(), index) if falls else (whole, rest)
+
+
 @cache
 def _floordiv(index: Index, divisor: Extent) -> Index:
     if divisor == 1:
@@ -316,7 +330,7 @@ def _floordiv(index: Index, divisor: Extent) -> Index:
         whole, rest = _split(index, factor)
         if _fits(rest, factor):
             return whole // _over(divisor, factor)
-    whole, rest = _split(index, divisor)
+    whole, rest = _split_above_zero(index, divisor)
     if len(rest.terms) == 1 and rest.const == 0 and rest.terms[0][1] == 1:
         atom = rest.terms[0][0]
         if isinstance(atom, FloorDiv):
@@ -332,7 +346,7 @@ def _mod(index: Index, modulus: Extent) -> Index:
         whole, rest = _split(index, factor)
         if _fits(rest, factor):
             return whole % _over(modulus, factor) * factor + rest
-    _, rest = _split(index, modulus)
+    _, rest = _split_above_zero(index, modulus)
     for atom, c in rest.terms:
         if isinstance(atom, Mod) and exactly(c * atom.modulus, modulus) is not None:
             return (rest - as_index(atom) * c + atom.base * c) % modulus

@@ -84,3 +84,10 @@ def test_lookup_is_substituted_inside():
     looked_up = Index(((Lookup(IndexValue(i, torch.int64), 9), 1),))
     assert looked_up.bounds() == (0, 8)
     assert looked_up.substitute({VI: j}).variables() == {VJ}
+
+
+def test_what_is_divided_is_not_negative():
+    """Of what falls as a variable grows, as indices of `flip` do: C++ and Triton round toward zero."""
+    falling = Index() - as_index(Var("r", 8)) + 7
+    for divided in (falling // 4, falling % 4, (falling + 8) // 4, (falling * 3 + 5) % 4):
+        assert all(atom.base.bounds()[0] >= 0 for atom, _ in divided.terms)
