@@ -36,7 +36,8 @@ def folded(node: torch.fx.Node, open_graphs: Iterable[torch.fx.Graph]) -> torch.
                     return None
     except Exception:  # whatever it is, the graph raises it when it runs
         return None
-    return values[node]
+    value: torch.Tensor = values[node]
+    return value
 
 
 def _needed(node: torch.fx.Node) -> set[torch.fx.Node] | None:
