@@ -51,13 +51,15 @@ def literal(value: Known, dtype: torch.dtype) -> Const:
     if dtype == torch.bool:
         return Const(bool(value), dtype)
     if dtype.is_floating_point:
-        return Const(float(torch.tensor(value, dtype=torch.float64, device="cpu").to(dtype).item()), dtype)
-    whole = int(value)
+        whole = isinstance(value, int) and abs(value) < 2**63  # rounded once, not to float64 before
+        wide = torch.int64 if whole else torch.float64
+        return Const(float(torch.tensor(value, dtype=wide, device="cpu").to(dtype).item()), dtype)
+    number = int(value)
     bits = torch.iinfo(dtype).bits
-    whole &= (1 << bits) - 1
-    if dtype != torch.uint8 and whole >> (bits - 1):
-        whole -= 1 << bits
-    return Const(whole, dtype)
+    number &= (1 << bits) - 1
+    if dtype != torch.uint8 and number >> (bits - 1):
+        number -= 1 << bits
+    return Const(number, dtype)
 
 
 def operand(value: V | Number, dtype: torch.dtype) -> Expr:

@@ -259,6 +259,9 @@ def lower_row(row: Row, builder: Builder, *args: Any, **kwargs: Any) -> Value:
     if row.compute == "promoted":
         common = promoted([a for a in args if isinstance(a, (Value, V, bool, int, float, Size))])
 
+    # A GPU takes whole numbers as they are, except where it compares with them.
+    numbers = (int, float) if builder.device.type == "cpu" or row.compute == "promoted" else float
+
     def operand(arg: Any, at: Coordinates, place: int | None = None) -> Any:
         if isinstance(arg, Value):
             value = V(arg.broadcast_load(at))
@@ -272,7 +275,7 @@ def lower_row(row: Row, builder: Builder, *args: Any, **kwargs: Any) -> Value:
             if not common.is_floating_point and may_not_fit(arg, common):
                 raise NotLowered
             return const(arg, common if row.rounds else opmath(common)).to(opmath(common))
-        if row.rounds and isinstance(arg, float) and common.is_floating_point:
+        if row.rounds and isinstance(arg, numbers) and common.is_floating_point:
             return literal(arg, common).value
         return arg
 

@@ -287,3 +287,18 @@ def test_what_is_no_number_is_the_same_integer_as_in_eager(dtype):
     x = torch.randn(32)
     x[::3], x[1], x[2] = float("nan"), float("inf"), float("-inf")
     check(function, x.to(dtype), exact=True)
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("number", [257, -2049, 70_000, 2**60 + 2**36 + 1])
+def test_whole_numbers_that_a_dtype_does_not_hold(dtype, number):
+    """Eager rounds them first, once, maybe to infinity."""
+
+    def function(x):
+        return x > number, x != number, x == number, x <= number, x + number, number - x, x.remainder(number)
+
+    x = torch.tensor(
+        [float("inf"), -float("inf"), float("nan"), 1, 256, 258, -2048, -2050, 6e4, 2**60, 2**60 + 2**37] * 4
+    )
+    check(function, x.to(dtype), exact=True)
