@@ -59,13 +59,17 @@ class NewLayouts:
 
     What `takes_any` operation is given them computes the same, and its result gets the strides that eager gives it;
     every other operation gets a copy in the layout that it was traced for. `several`: so do operations with several
-    results. `traced` has what a value with new strides was like, `copies` those in the layout of before.
+    results. `traced` has what a value with new strides was like, `copies` those in the layout of before. Without
+    `shares`, what reads data takes a copy of its own, which is gone behind it, unless there is one that views take.
     """
 
-    def __init__(self, graph: fx.Graph, takes_any: Callable[[fx.Node], bool], *, several: bool = False) -> None:
+    def __init__(
+        self, graph: fx.Graph, takes_any: Callable[[fx.Node], bool], *, several: bool = False, shares: bool = True
+    ) -> None:
         self.graph = graph
         self.takes_any = takes_any
         self.several = several
+        self.shares = shares
         self.traced: dict[fx.Node, Any] = {}
         self.copies: dict[fx.Node, fx.Node] = {}
 
@@ -97,10 +101,13 @@ class NewLayouts:
 
     def restored(self, node: fx.Node, source: Any) -> Any:
         """`source` in the layout that it was traced for, which `node` is given."""
-        if source in self.traced and source not in self.copies:
-            with self.graph.inserting_before(node):
-                self.copies[source] = laid_out(self.graph, source, self.traced[source])
-        return self.copies.get(source, source)
+        if source not in self.traced or source in self.copies:
+            return self.copies.get(source, source)
+        with self.graph.inserting_before(node):
+            copy = laid_out(self.graph, source, self.traced[source])
+        if self.shares or (isinstance(node.target, OpOverload) and is_view(node.target)):
+            self.copies[source] = copy
+        return copy
 
 
 def _made_of(node: fx.Node, values: Sequence[Any]) -> Any:
@@ -124,7 +131,10 @@ def lay_out_anew(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> 
     The values computed of them get the strides that eager gives them. An operation that may count on the layout which
     it was traced for, since its formula has seen to it, gets a copy in that layout; so do most where sizes vary.
     """
-    layouts = NewLayouts(graph, lambda node: takes_any_layout(node) or _takes_any_gradient(node, layouts.traced))
+    # Torch's kernels lay out what they read as well, each for itself.
+    layouts = NewLayouts(
+        graph, lambda node: takes_any_layout(node) or _takes_any_gradient(node, layouts.traced), shares=False
+    )
     for tangent, strides in tangents.items():
         layouts.traced[tangent] = like = tangent.meta["val"]
         own = with_repeats(order_of(like), like.shape, strides) if has_symbols(like) else strides

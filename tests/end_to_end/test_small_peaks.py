@@ -198,6 +198,17 @@ def test_rows_that_repeat_in_gradients_are_read_as_they_are(backend):
     assert got_peak <= peak
 
 
+def test_each_kernel_lays_out_a_gradient_for_itself():
+    def program(x, w):
+        convolved = functional.conv1d((x @ w)[None], w[:, :, None])
+        return convolved + functional.group_norm((w @ w)[None], 4) + (x @ w).tanh()[None]
+
+    values, peak = measured(program, None, True, sums)
+    got, got_peak = measured(program, "aot_eager", True, sums)
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-4)
+    assert got_peak <= peak
+
+
 OF_COMPUTED = {
     "written": lambda x, w: x.add_(1) @ w,
     "written in part": lambda x, w: (x[0].zero_(), x @ w)[1],
