@@ -379,7 +379,8 @@ def _split(
             everyone = tuple(range(len(results.differentiable)))
             kept_for = tuple(places or everyone for places in signature.kept_for or ((),) * len(signature.saved))
             signature = replace(signature, kept_for=kept_for, used_up=trace.used_up)
-            higher = replace(higher, held_for=held_for(higher, trace, functional, parts, kept_for))
+        if signature.kept_for:
+            higher = replace(higher, held_for=held_for(higher, trace, functional, parts, signature.kept_for))
     return AotGraphs(layout, signature, forward, backward, parts, higher=higher)
 
 

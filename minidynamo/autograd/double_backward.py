@@ -8,8 +8,8 @@ beyond what is saved anyway is chosen and kept here; the plain backward is in `r
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import fx
@@ -30,6 +30,7 @@ from minidynamo.autograd.unread import read_inputs
 from minidynamo.autograd.value_keys import symbol_values, symbols_of, value_keys
 from minidynamo.errors import Diagnostic, Unsupported
 from minidynamo.numbers_in_data import hangs_on_data
+from minidynamo.references import Reference
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class HigherOrder:
     """What derivatives of a compiled graph's gradients are computed from. Inputs are numbered as in the flat list.
 
     `saved` are names of the tensors that backward saves (see `value_keys.py`), `held` inputs that are kept beside them.
-    Where backward may run for one result and later for another, `held_for` has, for each of these, the results that it
-    is kept for, by their places among the differentiable ones.
+    Where something is kept for some results alone, `held_for` has, for each of these, the results that it is kept for,
+    by their places among the differentiable ones.
     `linked` are the inputs with derivatives. `random` are devices whose random numbers are drawn again. `missing` are
     inputs that would be needed and cannot be kept, each with the reason. `strays`: a function of the user's has kept
     what lies on no way from the results.
@@ -109,7 +110,7 @@ def held_for(
     computed from it again; all of them where it may be needed otherwise."""
     usable, everyone = _usable(functional, parts), frozenset(range(len(trace.used_up)))
     values = [node for node in parts.saved if not is_number(node)]
-    ways: list[tuple[fx.Node, Collection[int]]] = [*zip(values, kept_for)]
+    ways: list[tuple[fx.Node, Collection[int]]] = [(node, places or everyone) for node, places in zip(values, kept_for)]
     ways += [(node, everyone) for node in read_again(trace, functional)]
     found: dict[fx.Node, frozenset[int]] = {}
     for value, places in ways:
@@ -164,16 +165,42 @@ def _devices(node: fx.Node) -> set[str]:
     return {tensor.device.type for tensor in made if isinstance(tensor, torch.Tensor)}
 
 
+Held: TypeAlias = tuple[torch.Tensor, int | None]
+
+
+class Box(list[Held]):
+    """An input that is held, until it is let go; for weak references."""
+
+
 @dataclass
 class Kept:
-    """What one call keeps. `held` are inputs with their versions, `links` stand for the inputs with derivatives: the
-    same history without data."""
+    """What one call keeps. `held` are inputs with their versions, those that lie `apart` in boxes of the nodes of
+    results. `links` stand for the inputs with derivatives: the same history without data."""
 
-    held: dict[int, tuple[torch.Tensor, int | None]]
+    held: dict[int, Held]
     links: list[torch.Tensor | None]
     numbers: dict[Any, Any]
     random: dict[str, torch.Tensor]
     missing: dict[int, str]
+    apart: dict[int, Reference] = field(default_factory=dict)
+
+    def set_apart(self, numbers: Collection[int]) -> dict[int, Box]:
+        """Those of the inputs with these numbers that are held, in boxes, which are for somebody else to keep."""
+        boxes = {i: Box([self.held.pop(i)]) for i in numbers if i in self.held}
+        self.apart = {i: Reference(box) for i, box in boxes.items()}
+        return boxes
+
+    def taken(self) -> Kept:
+        """The same, with all that is still there."""
+        boxes = {i: reference() for i, reference in self.apart.items()}
+        return replace(self, held={**self.held, **{i: box[0] for i, box in boxes.items() if box}})
+
+    def clear(self) -> None:
+        """Let go of what lies apart."""
+        for reference in self.apart.values():
+            box = reference()
+            if box is not None:
+                box.clear()
 
 
 class DoubleBackward:
@@ -374,7 +401,7 @@ def _unsupported(why: str) -> Unsupported:
     )
 
 
-def _hold(value: torch.Tensor) -> tuple[torch.Tensor, int | None]:
+def _hold(value: torch.Tensor) -> Held:
     """`value` for later, with its version."""
     held = value.detach()
     return held, compat.version_of(held)

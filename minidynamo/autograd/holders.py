@@ -8,7 +8,8 @@ out in `parts.py`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -29,7 +30,8 @@ class Holders:
 
     `kept_for` has for each tensor that is saved the results that it is kept for, by their places among the
     `differentiable` ones; () for all of them. Where backward may run for one result and later for another, `used_up`
-    has those that it refuses behind each, and nothing is kept for all alike.
+    has those that it refuses behind each, and nothing is kept for all alike. `held_for` has the same of inputs that are
+    held for second derivatives, by their numbers.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Holders:
         kept_for: Sequence[tuple[int, ...]],
         differentiable: Sequence[int],
         used_up: Sequence[tuple[int, ...]] = (),
+        held_for: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
     ) -> None:
         self.count = len(kept_for)
         self.common = [i for i, places in enumerate(kept_for) if not places]
@@ -46,12 +49,14 @@ class Holders:
         ]
         # Results that share a node have the same holders, and are used up together. All have such a node: autograd runs
         # what has an edge to the node of a result that it is asked for.
-        by_holders: dict[tuple[tuple[int, ...], Any], list[int]] = {}
+        self.held = {i: places for i, places in held_for.items() if 0 < len(places) < len(differentiable)}
+        by_holders: dict[tuple[tuple[int, ...], tuple[int, ...], Any], list[int]] = {}
         for place, result in enumerate(differentiable):
             own = tuple(holder for holder, (places, _) in enumerate(self.apart) if place in places)
-            by_holders.setdefault((own, used_up[place] if own and used_up else ()), []).append(result)
-        self.groups = [(own, group) for (own, _), group in by_holders.items()]
-        self.places = [{differentiable.index(result) for result in group} for _, group in self.groups]
+            held = tuple(i for i, places in self.held.items() if place in places)
+            by_holders.setdefault((own, held, used_up[place] if (own or held) and used_up else ()), []).append(result)
+        self.groups = [(own, held, group) for (own, held, _), group in by_holders.items()]
+        self.places = [{differentiable.index(result) for result in group} for *_, group in self.groups]
 
     def set_apart(
         self, ctx: Any, kept: Sequence[torch.Tensor], results: list[torch.Tensor], box: list[Any]
@@ -63,23 +68,23 @@ class Holders:
         values = [value.detach() if id(value) in returned or value._is_view() else value for value in kept]
         ctx.holders, ctx.groups = [], []
         apart = [[values[i] for i in places] for _, places in self.apart]
-        grouped = [[results[i] for i in group] for _, group in self.groups]
-        box[:] = [ctx.holders, ctx.groups, apart, grouped]
-        for _, group in self.groups:
+        grouped = [[results[i] for i in group] for *_, group in self.groups]
+        box[:] = [ctx.holders, ctx.groups, apart, grouped, ctx.again.set_apart(self.held) if self.held else {}]
+        for *_, group in self.groups:
             for i in group:
                 results[i] = results[i].detach()
         return [values[i] for i in self.common]
 
     def joined(self, made: Sequence[torch.Tensor], box: list[Any]) -> Sequence[torch.Tensor]:
         """The results of a call, each behind its node, given what autograd made of those that `set_apart` left."""
-        references, groups, apart, grouped = box
+        references, groups, apart, grouped, boxes = box
         box.clear()
         holders = [_hold(_SEED, apart.pop(0)) for _ in self.apart]
         references += [Reference(holder) for holder in holders]
         joined = list(made)
         del made
-        for (own, group), values in zip(self.groups, grouped):
-            held = _Held(holders[i] for i in own)
+        for (own, inputs, group), values in zip(self.groups, grouped):
+            held = _Held([*(holders[i] for i in own), *(boxes[i] for i in inputs if i in boxes)])
             groups.append(Reference(held))
             results = _behind(values, held, *[joined[i] for i in group])
             for i, result in zip(group, results):
@@ -114,8 +119,8 @@ class Holders:
         return values
 
 
-class _Held(list[torch.Tensor]):
-    """The holders of the results of one node, for weak references."""
+class _Held(list[Any]):
+    """The holders of the results of one node, and boxes with inputs; for weak references."""
 
 
 class _Holder(torch.autograd.Function):
@@ -139,9 +144,7 @@ class CompiledResult(torch.autograd.Function):
     boxed_grads_call = True
 
     @staticmethod
-    def forward(
-        ctx: Any, values: list[torch.Tensor], holders: list[torch.Tensor], *_: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, values: list[torch.Tensor], holders: list[Any], *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.holders = holders
         ctx.set_materialize_grads(False)
         results = tuple(values)

@@ -65,7 +65,8 @@ def training_call(
     gradients. `again` is for callers who differentiate the gradients; `unpack` gives what that takes, if it was packed.
     """
     kept_for, differentiable = signature.kept_for, signature.differentiable_results
-    holders = Holders(kept_for, differentiable, signature.used_up) if kept_for else None
+    held_for = dict(zip(again.plan.held, again.plan.held_for))
+    holders = Holders(kept_for, differentiable, signature.used_up, held_for) if kept_for else None
     run_backward = _BackwardCall(signature, _Parts(compile_backward), expected[len(saved) :])
     places = _Places(saved, expected, signature.results)
     gradients_of = _gradients_of(signature, places, run_backward, again, holders, unpack)
@@ -277,10 +278,10 @@ def _gradients_of(
     def gradients_of(ctx: Any, given: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         if signature.all_gradients:
             compat.check_reentrant_backward()
-        kept = ctx.again
         tangents = run_backward.tangents(ctx, given)
         if all(tangent is None for tangent in tangents):
             return (None,) * len(signature.gradients)  # autograd comes by on the way to what it is asked for
+        kept = ctx.again and ctx.again.taken()
         args = saved_for(ctx, tangents)
         if ctx.apart is not None:
             kept = replace(kept, links=ctx.apart.completed(kept.links))
@@ -371,6 +372,7 @@ def _saved(holders: Holders | None, ctx: Any, tangents: Sequence[torch.Tensor | 
     saved = list(ctx.saved_tensors)
     ctx.maybe_clear_saved_tensors()
     if not compat.retains_graph():
+        ctx.again.clear()
         ctx.again = None
     return _gathered(holders, ctx, saved, tangents)
 

@@ -8,8 +8,9 @@ import weakref
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.functional import binary_cross_entropy_with_logits as softened
-from torch.nn.functional import dropout
+from torch.nn.functional import dropout, pairwise_distance
 
 import minidynamo
 from minidynamo.autograd.holders import Holders
@@ -78,7 +79,9 @@ def without_collector():
 def test_results_with_the_same_values_share_a_node():
     holders = Holders(((0,), (), (0, 2), (3,)), (0, 1, 4, 5))
     assert holders.common == [1]
-    assert holders.groups == [((0, 1), [0]), ((), [1]), ((1,), [4]), ((2,), [5])]
+    assert holders.groups == [((0, 1), (), [0]), ((), (), [1]), ((1,), (), [4]), ((2,), (), [5])]
+    holders = Holders(((0,), (0,)), (0, 1, 2, 3), held_for={5: (1, 2), 6: (0, 1, 2, 3), 7: ()})
+    assert holders.groups == [((0,), (), [0]), ((), (5,), [1, 2]), ((), (), [3])]
 
 
 def test_what_a_result_needs_alone_dies_with_it():
@@ -272,6 +275,36 @@ def test_an_input_that_second_derivatives_read_dies_with_the_results_that_it_is_
             assert watched[place]() is not None
             results[place].sum().backward()
             assert watched[place]() is None
+
+
+def memories(given):
+    return [StorageWeakRef(value.untyped_storage()) for value in given]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_input_that_second_derivatives_read_dies_with_results_that_nobody_uses(shared):
+    w = torch.linspace(-1, 1, 4).requires_grad_()
+
+    def program(h, i):
+        v = w.exp() if shared else w  # of which backward through one result uses up what the other needs
+        return pairwise_distance(h * 2, v), pairwise_distance(i * 2, v)
+
+    outcomes = []
+    for call in (program, minidynamo.compile(program, backend="aot_eager")):
+        given = [torch.linspace(0, 1, 4), torch.linspace(1, 2, 4)]
+        watched, results = memories(given), list(call(*given))
+        del given
+        results[0] = None
+        assert watched[0].expired()
+        (retained,) = torch.autograd.grad(results[1].sum(), w, retain_graph=True)
+        (gradient,) = torch.autograd.grad(results[1].sum(), w, create_graph=True)
+        outcomes.append([retained, gradient, *torch.autograd.grad(gradient.sum(), w)])
+        given = [torch.rand(4), torch.rand(4)]
+        watched, (first, second) = memories(given), call(*given)
+        del given
+        (first + second).backward()
+        assert all(memory.expired() for memory in watched)
+    torch.testing.assert_close(*outcomes)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
