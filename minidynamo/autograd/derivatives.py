@@ -192,6 +192,7 @@ class Program:
         self.kept = derivative.kept
         self.results = derivative.results
         roots = [node for node in self.results if node is not None]
+        self.redraws = False
         self.live = ancestors(roots, self.sources)
         self.redraws = any(is_random(node) and self.keys[node] not in self.kept for node in self.live)
         if self.redraws:  # in the order of the first time
@@ -200,6 +201,8 @@ class Program:
         self.call = self.build()
 
     def is_given(self, node: fx.Node) -> bool:
+        if self.redraws and uses_generator(node):  # also what was kept: others follow in the generator
+            return False
         is_known = is_number(node) and not hangs_on_data(node.meta["val"])
         return is_known or self.keys[node] in self.kept or node.op == "placeholder" or is_empty(node.meta["val"])
 

@@ -82,7 +82,8 @@ def plan_higher_order(
         reached |= ancestors([*roots, *strays], read_inputs)
     again = {node for node in reached if is_random(node) and node not in usable}
     if again:
-        reached |= reaching(filter(uses_generator, functional.emitter.graph.nodes))
+        drawn = [*filter(uses_generator, functional.emitter.graph.nodes)]
+        reached |= reaching(source for node in drawn for source in (node, *read_inputs(node)))
     needed = [i for i in trace.primals if functional.placeholders[i] in reached - usable]
     lost = dict.fromkeys(given_up, "It depends on {}, which was given up with its list.")
     lost |= dict.fromkeys(written, "It depends on what {} held, and the program writes to it.")

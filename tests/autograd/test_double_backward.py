@@ -281,10 +281,16 @@ def random_twice(x):
     return (TimesItsSum.apply(F.dropout(x, 0.5) + torch.rand_like(x)),)
 
 
-def test_random_numbers_that_were_not_kept_are_drawn_again_as_they_were():
+def random_factor(x):
+    return (TimesItsSum.apply(x * torch.bernoulli(x.detach().sigmoid()) + torch.rand_like(x)),)
+
+
+@pytest.mark.parametrize("program", [random_twice, random_factor])
+def test_random_numbers_that_were_not_kept_are_drawn_again_as_they_were(program):
+    """Behind those that were kept."""
     make = intermediate_inputs((8, 8))
-    assert graphs(random_twice, make()[0]).higher.random == ("cpu",)
-    assert_same_gradients(random_twice, make)
+    assert graphs(program, make()[0]).higher.random == ("cpu",)
+    assert_same_gradients(program, make)
 
 
 class SavesAnother(torch.autograd.Function):
