@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.autograd.emitter import fake
 from minidynamo.autograd.joint_graph import tangent_dependent
 from minidynamo.autograd.locations import USERS_BACKWARD
 from minidynamo.autograd.numbers import is_dense_in, is_number, is_symbolic, key, keys
@@ -115,7 +116,8 @@ def read_for(gm: fx.GraphModule, saved: int) -> list[tuple[int, ...]]:
     inputs = gm.graph.find_nodes(op="placeholder")
     kept, tangents = inputs[:saved], inputs[saved:]
     behind = tangent_dependent(gm.graph, {*kept})
-    used, sizes = _used_for(gm.graph, tangents, behind), _sizes(gm.graph)
+    used, called = _used_for(gm.graph, tangents, behind), _called(gm.graph)
+    sizes = _sizes(gm.graph, called)
     read: dict[fx.Node, int] = {}
     # By node the results for which it is computed, of zeros, though it comes from none of them.
     idle: dict[fx.Node, int] = {}
@@ -127,7 +129,7 @@ def read_for(gm: fx.GraphModule, saved: int) -> list[tuple[int, ...]]:
             for source in node.all_input_nodes:
                 read[source] = read.get(source, 0) | needed
                 if source in used and node in used:
-                    more = 0 if _is_left_out(source, node, behind, sizes) else used[node] & ~used[source]
+                    more = 0 if _is_left_out(source, node, behind, sizes, called) else used[node] & ~used[source]
                     idle[source] = idle.get(source, 0) | idle.get(node, 0) | more
     everything = (2 << len(tangents)) - 2
     found = [read.get(node, 0) for node in kept]
@@ -137,6 +139,12 @@ def read_for(gm: fx.GraphModule, saved: int) -> list[tuple[int, ...]]:
 
 Sizes: TypeAlias = Mapping[Any, tuple[fx.Node, int | None]]
 """Where numbers that vary are found, by their keys: a node that is one, or a tensor and its dimension."""
+
+Names: TypeAlias = Mapping[Any, Any]
+"""Keys of sizes by the keys of others that are the same."""
+
+# What makes views of the sizes that it is given.
+_SHAPED = frozenset((aten.view.default, aten._unsafe_view.default, aten.reshape.default))
 
 # Results as bits: the first stands for what is computed whichever of them is used.
 _ALWAYS = 1
@@ -167,21 +175,33 @@ def _late(node: fx.Node, behind: set[fx.Node]) -> list[fx.Node]:
     return [source for source in node.all_input_nodes if source in behind and not is_number(source)]
 
 
-def _summands(node: fx.Node, behind: set[fx.Node]) -> list[fx.Node]:
+def _summands(node: fx.Node, behind: set[fx.Node], called: Names) -> list[fx.Node]:
     """The two gradients whose sum `node` is, each of which can take its place; empty if it is no such sum."""
     if node.target is not aten.add.Tensor or node.kwargs or USERS_BACKWARD in node.meta:
         return []
     late = _late(node, behind)
-    alike = len(late) == 2 and all(_layout(source)[0] == _layout(node)[0] for source in late)
+    alike = len(late) == 2 and all(_layout(source, called)[0] == _layout(node, called)[0] for source in late)
     return late if alike else []
 
 
-def _is_left_out(source: fx.Node, node: fx.Node, behind: set[fx.Node], sizes: Sizes) -> bool:
+def _is_left_out(source: fx.Node, node: fx.Node, behind: set[fx.Node], sizes: Sizes, called: Names) -> bool:
     """Whether `node`, when it is computed, can do without a gradient that is nothing."""
-    return source.op != "placeholder" and (bool(_summands(node, behind)) or _is_plain(source.meta["val"], sizes))
+    summands = _summands(node, behind, called)
+    return source.op != "placeholder" and (bool(summands) or _is_plain(source.meta["val"], sizes))
 
 
-def _sizes(graph: fx.Graph, first: Sequence[fx.Node] = ()) -> Sizes:
+def _called(graph: fx.Graph) -> Names:
+    """What sizes of views are asked for as, by what torch works out for them: the two are equal in every call."""
+    found: dict[Any, Any] = {}
+    for node in graph.nodes:
+        if node.target in _SHAPED:
+            asked: Any = fake(node.args[1])
+            pairs = zip(node.meta["val"].shape, asked)
+            found.update((key(made), key(size)) for made, size in pairs if is_symbolic(made) and key(size) != -1)
+    return found
+
+
+def _sizes(graph: fx.Graph, called: Names, first: Sequence[fx.Node] = ()) -> Sizes:
     """Numbers that vary: inputs of a graph, or sizes of inputs, of the `first` ones where these have them."""
     found: dict[Any, tuple[fx.Node, int | None]] = {}
     inputs = graph.find_nodes(op="placeholder")
@@ -190,7 +210,8 @@ def _sizes(graph: fx.Graph, first: Sequence[fx.Node] = ()) -> Sizes:
         shape = value.shape if isinstance(value, torch.Tensor) else ()
         for size, dim in ((value, None),) if is_number(node) else zip(shape, range(len(shape))):
             found.setdefault(key(size), (node, dim))
-    return found
+    known = [(size, found[name]) for size, name in called.items() if name in found]
+    return {**dict(known), **found}
 
 
 def _is_plain(value: Any, sizes: Sizes) -> bool:
@@ -208,23 +229,24 @@ def _leave_out(
     summands are dropped, what else is joined with other gradients becomes zeros. `behind` is what is computed from
     gradients."""
     bits = sum(2 << place for place in unused)
-    sizes = _sizes(graph, [tangents[place] for place in unused])
+    called = _called(graph)
+    sizes = _sizes(graph, called, [tangents[place] for place in unused])
     nothing = {node for node, used in _used_for(graph, tangents, behind).items() if not used & ~bits}
     for node in graph.nodes:
         lacking = [source for source in _late(node, behind) if source in nothing]
         if node.op != "call_function" or node in nothing or is_number(node) or not lacking:
             continue
-        if summands := _summands(node, behind):
+        if summands := _summands(node, behind, called):
             (rest,) = (source for source in summands if source not in nothing)
             node.replace_all_uses_with(rest, delete_user_cb=lambda user: user.op == "output")  # in whatever layout
-            if node.users and _layout(rest) != _layout(node):
+            if node.users and _layout(rest, called) != _layout(node, called):
                 with graph.inserting_before(node):
                     rest = laid_out(graph, rest, node.meta["val"])
                 behind.add(rest)
             node.replace_all_uses_with(rest)
             continue
         for source in lacking:
-            if _is_left_out(source, node, behind, sizes):
+            if _is_left_out(source, node, behind, sizes, called):
                 with graph.inserting_before(node):
                     node.replace_input_with(source, _zeros(graph, source.meta["val"], sizes))
     return nothing
@@ -252,10 +274,14 @@ def _size(graph: fx.Graph, size: Any, sizes: Sizes) -> int | fx.Node:
     return made
 
 
-def _layout(node: fx.Node) -> Any:
+def _layout(node: fx.Node, called: Names) -> Any:
     value = node.meta["val"]
-    strides = keys(value.stride()) if value.layout is torch.strided else ()
-    return (value.dtype, value.layout, keys(value.shape)), strides
+
+    def names(sizes: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(called.get(size, size) for size in keys(sizes))
+
+    strides = names(value.stride()) if value.layout is torch.strided else ()
+    return (value.dtype, value.layout, names(value.shape)), strides
 
 
 def _read_expanded(graph: fx.Graph, tangent: fx.Node) -> None:

@@ -307,6 +307,21 @@ def test_an_input_that_second_derivatives_read_dies_with_results_that_nobody_use
     torch.testing.assert_close(*outcomes)
 
 
+def test_what_is_read_for_gradients_whose_sizes_are_asked_for_dies_with_a_result():
+    def program(h, w):
+        return (h @ w).reshape(-1, 4).sum(0), w.exp()
+
+    outcomes = []
+    for call in (program, minidynamo.compile(program, backend="aot_eager", dynamic=True)):
+        h, w = torch.linspace(-1, 1, 64).view(8, 8), torch.linspace(0, 1, 64).view(8, 8).requires_grad_()
+        (watched,), results = memories([h]), list(call(h, w))
+        del h
+        results[0] = None
+        assert watched.expired()
+        outcomes += torch.autograd.grad(results[1].square().sum(), w)
+    torch.testing.assert_close(*outcomes)
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_backward_through_one_custom_function_and_later_through_another(backend):
     def program(w):
