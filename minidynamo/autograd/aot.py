@@ -39,6 +39,7 @@ from minidynamo.autograd.rehearsal import EagerMemory
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.signature import GraphSignature, Unpacked
+from minidynamo.autograd.splitting import Split, best_split
 from minidynamo.autograd.storage_sizes import StorageSizes, storage_sizes
 from minidynamo.autograd.traced_memory import traced_memory
 from minidynamo.autograd.written_inputs import holds_in_the_end
@@ -352,9 +353,15 @@ def _split(
     ]
     _mark_arrivals(trace, functional)
     kept = frozenset[fx.Node]() if hooks is None else kept_as_in_eager(functional)
-    parts = partition(_joint(trace, functional, results, gradients, kept, sizes), save_policy)
+    joint = _joint(trace, functional, results, gradients, kept, sizes)
     written = [mutation.index for mutation in results.mutations]
-    higher = plan_higher_order(trace, functional, parts, gradients, written, layout.given_up())
+
+    def split(joint: Joint) -> Split:
+        parts = partition(joint, save_policy)
+        return parts, plan_higher_order(trace, functional, parts, gradients, written, layout.given_up())
+
+    usual = hooks is None and save_policy is None and config.activation_budget >= 1
+    parts, higher = best_split(joint, trace, functional, split) if usual else split(joint)
     unpacked: tuple[Unpacked, ...] = ()
     if hooks is not None:
         parts, unpacked = pack(parts, results.lying, hooks)

@@ -55,7 +55,7 @@ class Joint:
     `exposed` are inputs, results and new data of inputs that the caller may write to before backward runs. `also` are
     values that backward must be able to compute although it may not read them: derivatives of its results do. The
     results at the places `lying` lie in inputs that `writes` give them to: forward does not return those. What backward
-    needs of `eager`, which eager keeps, is kept, whatever else could be.
+    needs of `eager`, which eager keeps, is kept, whatever else could be; nothing of `anew` is.
     """
 
     forward: Forward
@@ -65,6 +65,7 @@ class Joint:
     also: Collection[fx.Node] = ()
     lying: Collection[int | None] = ()
     eager: frozenset[fx.Node] = frozenset()
+    anew: frozenset[fx.Node] = frozenset()
 
     @cached_property
     def wanted(self) -> set[fx.Node]:

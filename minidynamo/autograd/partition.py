@@ -121,7 +121,7 @@ def partition(joint: Joint, save_policy: SavePolicy | None = None) -> Partition:
     seen = {*joint.exposed, *forward.results}
     held = {new: place for new, place in holds_in_the_end(forward.writes).items() if new not in seen}
     network = Network(joint, held)
-    wishes = (Wishes() if save_policy is None else network.wishes(save_policy)).kept_as(joint.eager)
+    wishes = (Wishes() if save_policy is None else network.wishes(save_policy)).kept_as(joint.eager, joint.anew)
     placed = _placed(forward, network.cut_within(config.activation_budget, wishes), held)
     saved, rest = [n for _, n in placed], [n for kind, n in placed if kind == "extra"]
     places = {"input": forward.inputs, "result": forward.results, "extra": rest}

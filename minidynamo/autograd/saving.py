@@ -32,9 +32,9 @@ class Wishes:
     again: frozenset[fx.Node] = field(default_factory=frozenset)
     eager: frozenset[fx.Node] = field(default_factory=frozenset)
 
-    def kept_as(self, eager: frozenset[fx.Node]) -> Wishes:
-        """The same, but that what backward needs of `eager` is kept, whatever else could be."""
-        return Wishes(self.keep | eager, self.again - eager, eager)
+    def kept_as(self, eager: frozenset[fx.Node], anew: frozenset[fx.Node]) -> Wishes:
+        """The same, but that what backward needs of `eager` is kept, whatever else could be, and nothing of `anew`."""
+        return Wishes(self.keep | eager, self.again - eager | anew, eager)
 
 
 def ask(

@@ -31,7 +31,7 @@ _SIMPLE = {*map(id, (type(None), bool, int, float, complex, str, bytes))}
 _count_references = weakref.getweakrefcount
 # So many objects that hold others are followed; of more it is assumed that somebody is told.
 _MOST = 10_000
-# So many gradient functions are, the youngest. A state that a loop carries on has more of them each time: were all
+# So many gradient functions that die are, the youngest. A state that a loop carries on has more of them each time: were all
 # looked at, a loop would take the square of its rounds.
 _MOST_HISTORY = 32
 
@@ -148,6 +148,7 @@ class _DyingHistory:
         self._count = itertools.count()
         self._todo: list[tuple[int, bool, int, Any]] = []
         self._dying = 0  # of those to do
+        self._room = _MOST_HISTORY
         for function in living:
             self._add(function, dies=False)
 
@@ -160,7 +161,7 @@ class _DyingHistory:
         """Gradient functions and those behind them that die, each once, the youngest of them."""
         for function in functions:
             self._add(function, dies=True)
-        while self._dying and len(self.seen) < _MOST_HISTORY:
+        while self._dying and self._room:
             _, dies, _, function = heapq.heappop(self._todo)
             self._dying -= dies
             if function not in self.seen:
@@ -168,6 +169,7 @@ class _DyingHistory:
                 for after, _ in function.next_functions:
                     self._add(after, dies=dies)
                 if dies:
+                    self._room -= 1
                     yield function
 
 

@@ -129,6 +129,20 @@ def test_gradients_of_several_results_are_laid_out_one_by_one(name, backend):
     assert got_peak <= peak
 
 
+OF_ARGUMENTS_THAT_DIE = {
+    "logarithms of sums beside a softmin": lambda x, w: ((w * 3).logsumexp(-1), functional.softmin(w * 3, -1)),
+    "logarithms that are no result": lambda x, w: ((w * 3).logsumexp(-1) * 2, functional.softmin(w * 3, -1)),
+}
+
+
+@pytest.mark.parametrize("name", OF_ARGUMENTS_THAT_DIE)
+def test_nothing_lives_longer_for_what_is_kept_in_place_of_more(name):
+    values, peak = measured(OF_ARGUMENTS_THAT_DIE[name], None, True, given=computed)
+    got, got_peak = measured(OF_ARGUMENTS_THAT_DIE[name], "aot_eager", True, given=computed)
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
+    assert got_peak <= peak
+
+
 SUMMED = {
     "exponential": lambda x, w: x.exp(),
     "two exponentials": lambda x, w: (x.exp(), w.exp()),

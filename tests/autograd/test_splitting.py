@@ -1,0 +1,39 @@
+"""Tests of minidynamo/autograd/splitting.py: what derivatives of higher order hold counts where a split is chosen."""
+
+import weakref
+
+import torch
+
+import minidynamo
+
+
+def program(w):
+    scaled = w * 3
+    return scaled.logsumexp(-1) * 2, torch.nn.functional.softmin(scaled, -1)
+
+
+def second_derivative(made, w):
+    (first,) = torch.autograd.grad(sum(value.square().sum() for value in made), w, create_graph=True)
+    return torch.autograd.grad(first.square().sum(), w)[0]
+
+
+def test_no_argument_is_held_for_what_only_backward_computes():
+    leaf = torch.rand(8, 8, dtype=torch.float64, requires_grad=True)
+    compiled = minidynamo.compile(program, backend="aot_eager", fullgraph=True)
+    h = leaf * 1
+    watched = weakref.ref(h)
+    made = compiled(h)
+    del h
+    assert watched() is None
+    kept = {value.op for value in compiled.saved()}
+    assert "aten.mul.Tensor" in kept and "aten.exp.default" not in kept
+    torch.testing.assert_close(second_derivative(made, leaf), second_derivative(program(leaf * 1), leaf))
+
+
+def test_leaves_live_anyway():
+    leaf = torch.rand(8, 8, dtype=torch.float64, requires_grad=True)
+    compiled = minidynamo.compile(program, backend="aot_eager", fullgraph=True)
+    made = compiled(leaf)
+    kept = {value.op for value in compiled.saved()}
+    assert "aten.exp.default" in kept and "aten.mul.Tensor" not in kept
+    torch.testing.assert_close(second_derivative(made, leaf), second_derivative(program(leaf), leaf))
