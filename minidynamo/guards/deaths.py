@@ -31,8 +31,8 @@ _SIMPLE = {*map(id, (type(None), bool, int, float, complex, str, bytes))}
 _count_references = weakref.getweakrefcount
 # So many objects that hold others are followed; of more it is assumed that somebody is told.
 _MOST = 10_000
-# So many gradient functions that die are, the youngest. A state that a loop carries on has more of them each time: were all
-# looked at, a loop would take the square of its rounds.
+# So many gradient functions that die are, the youngest. A state that a loop carries on has more of them each time:
+# were all looked at, a loop would take the square of its rounds.
 _MOST_HISTORY = 32
 
 
@@ -161,7 +161,7 @@ class _DyingHistory:
         """Gradient functions and those behind them that die, each once, the youngest of them."""
         for function in functions:
             self._add(function, dies=True)
-        while self._dying and self._room:
+        while self._dying and self._room and len(self.seen) <= _MOST:
             _, dies, _, function = heapq.heappop(self._todo)
             self._dying -= dies
             if function not in self.seen:
