@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from minidynamo import compat
 from minidynamo.autograd.emitter import same_layout
 from minidynamo.autograd.functional_graph import FunctionalGraph
 from minidynamo.autograd.hook_graphs import HookGraph, HookTracer
@@ -45,7 +46,7 @@ def mark_inputs(inputs: Iterable[fx.Node], examples: Iterable[Any]) -> None:
     for node, value in zip(inputs, examples):
         if isinstance(value, torch.nn.Parameter):
             node.meta[_PARAMETER] = True
-        elif isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf:
+        elif isinstance(value, torch.Tensor) and compat.function_of(value) is not None:
             node.meta[MAY_DIE] = True
 
 
