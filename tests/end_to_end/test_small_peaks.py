@@ -100,16 +100,21 @@ def measured(program, backend, trains, loss=mean_squares, given=as_they_are):
     return values, peak_bytes(step)
 
 
+def assert_no_more(program, backend, trains, *how, atol=1e-5, **given):
+    """The same values as in eager, at no higher peak; `how` and `given` are what `measured` takes besides."""
+    values, peak = measured(program, None, trains, *how, **given)
+    got, got_peak = measured(program, backend, trains, *how, **given)
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=atol)
+    assert got_peak <= peak
+
+
 @pytest.mark.parametrize(
     "kind, backend", pairs(["training", "inference"], BACKENDS, full=["training"], always=["aot_eager"])
 )
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_peaks_are_not_above_those_of_eager(name, kind, backend):
     trains = kind == "training"
-    values, peak = measured(PROGRAMS[name], None, trains)
-    got, got_peak = measured(PROGRAMS[name], backend, trains)
-    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
-    assert got_peak <= peak
+    assert_no_more(PROGRAMS[name], backend, trains)
 
 
 SEVERAL = {
@@ -123,10 +128,7 @@ SEVERAL = {
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_gradients_of_several_results_are_laid_out_one_by_one(name, backend):
-    values, peak = measured(SEVERAL[name], None, True, sums)
-    got, got_peak = measured(SEVERAL[name], backend, True, sums)
-    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
-    assert got_peak <= peak
+    assert_no_more(SEVERAL[name], backend, True, sums)
 
 
 OF_ARGUMENTS_THAT_DIE = {
@@ -137,10 +139,7 @@ OF_ARGUMENTS_THAT_DIE = {
 
 @pytest.mark.parametrize("name", OF_ARGUMENTS_THAT_DIE)
 def test_nothing_lives_longer_for_what_is_kept_in_place_of_more(name):
-    values, peak = measured(OF_ARGUMENTS_THAT_DIE[name], None, True, given=computed)
-    got, got_peak = measured(OF_ARGUMENTS_THAT_DIE[name], "aot_eager", True, given=computed)
-    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
-    assert got_peak <= peak
+    assert_no_more(OF_ARGUMENTS_THAT_DIE[name], "aot_eager", True, given=computed)
 
 
 SUMMED = {
@@ -162,10 +161,7 @@ SUMMED = {
 @pytest.mark.parametrize("given", [as_they_are, computed])
 @pytest.mark.parametrize("name", SUMMED)
 def test_the_gradients_of_sums_are_read_as_they_are(name, given, backend):
-    values, peak = measured(SUMMED[name], None, True, sums, given)
-    got, got_peak = measured(SUMMED[name], backend, True, sums, given)
-    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
-    assert got_peak <= peak
+    assert_no_more(SUMMED[name], backend, True, sums, given)
 
 
 OF_ANY_SIZE = {
@@ -206,10 +202,7 @@ def test_the_gradients_of_sums_are_read_as_they_are_where_sizes_vary(name, loss)
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_rows_that_repeat_in_gradients_are_read_as_they_are(backend):
-    values, peak = measured(SUMMED["exponential"], None, True, sums_of_rows)
-    got, got_peak = measured(SUMMED["exponential"], backend, True, sums_of_rows)
-    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
-    assert got_peak <= peak
+    assert_no_more(SUMMED["exponential"], backend, True, sums_of_rows)
 
 
 def test_each_kernel_lays_out_a_gradient_for_itself():
@@ -217,10 +210,7 @@ def test_each_kernel_lays_out_a_gradient_for_itself():
         convolved = functional.conv1d((x @ w)[None], w[:, :, None])
         return convolved + functional.group_norm((w @ w)[None], 4) + (x @ w).tanh()[None]
 
-    values, peak = measured(program, None, True, sums)
-    got, got_peak = measured(program, "aot_eager", True, sums)
-    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-4)
-    assert got_peak <= peak
+    assert_no_more(program, "aot_eager", True, sums, atol=1e-4)
 
 
 OF_COMPUTED = {
@@ -236,10 +226,7 @@ OF_COMPUTED = {
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", OF_COMPUTED)
 def test_what_stands_for_arguments_takes_no_memory(name, backend):
-    values, peak = measured(OF_COMPUTED[name], None, True, given=computed)
-    got, got_peak = measured(OF_COMPUTED[name], backend, True, given=computed)
-    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
-    assert got_peak <= peak
+    assert_no_more(OF_COMPUTED[name], backend, True, given=computed)
 
 
 def test_a_mask_that_is_kept_is_read_of_an_argument_before_that_is_written():
@@ -262,10 +249,7 @@ DRAWN = {
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", DRAWN)
 def test_masks_are_drawn_as_they_are_kept(name, backend):
-    values, peak = measured(DRAWN[name], None, True, sums)
-    got, got_peak = measured(DRAWN[name], backend, True, sums)
-    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
-    assert got_peak <= peak
+    assert_no_more(DRAWN[name], backend, True, sums)
 
 
 VIEWS = {
@@ -277,10 +261,7 @@ VIEWS = {
 @pytest.mark.parametrize("name", VIEWS)
 def test_gradients_of_views_of_arguments_come_in_the_order_of_the_program(name):
     program, loss = VIEWS[name]
-    values, peak = measured(program, None, True, loss)
-    got, got_peak = measured(program, "aot_eager", True, loss)
-    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
-    assert got_peak <= peak
+    assert_no_more(program, "aot_eager", True, loss)
 
 
 def runs_again(x):
@@ -296,10 +277,7 @@ CHECKPOINTS = {
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_what_only_a_checkpoint_reads_of_its_result_is_not_kept(name):
-    values, peak = measured(CHECKPOINTS[name], None, True)
-    got, got_peak = measured(CHECKPOINTS[name], "aot_eager", True)
-    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
-    assert got_peak <= peak
+    assert_no_more(CHECKPOINTS[name], "aot_eager", True)
 
 
 def halves_multiplied(x, w):
@@ -335,10 +313,7 @@ JOINED_OR_CUT = {
 def test_gradients_share_a_kernel_where_that_takes_no_more(name):
     """Some are computed when what others read is gone; or what they read is computed again for each."""
     program, *how = JOINED_OR_CUT[name]
-    values, peak = measured(program, None, True, *how)
-    got, got_peak = measured(program, "native", True, *how)
-    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-4)
-    assert got_peak <= peak
+    assert_no_more(program, "native", True, *how, atol=1e-4)
 
 
 def written_in_part(part):
@@ -365,10 +340,7 @@ PARTS = {
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", PARTS)
 def test_what_backward_reads_of_a_result_is_kept_there(name, backend):
-    values, peak = measured(PARTS[name], None, True)
-    got, got_peak = measured(PARTS[name], backend, True)
-    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
-    assert got_peak <= peak
+    assert_no_more(PARTS[name], backend, True)
 
 
 def assert_refused_alike(program, backend, loss_of, refused):
