@@ -193,6 +193,8 @@ class Kept:
 
     def taken(self) -> Kept:
         """The same, with all that is still there."""
+        if not self.apart:
+            return self
         boxes = {i: reference() for i, reference in self.apart.items()}
         return replace(self, held={**self.held, **{i: box[0] for i, box in boxes.items() if box}})
 

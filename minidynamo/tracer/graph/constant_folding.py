@@ -15,7 +15,7 @@ import torch.fx
 
 from minidynamo.compat import memory_of, without_torch_function
 from minidynamo.structure import leaves
-from minidynamo.tracer.graph.dead_code import has_no_effect, is_of_torch
+from minidynamo.tracer.graph.dead_code import has_no_effect, is_of_torch, name_called
 
 _MOST_NODES, _MOST_ELEMENTS = 100, 4096  # so that a loop that counts in a tensor is cut after some rounds
 _PROPERTIES = frozenset(("T", "H", "mT", "mH", "real", "imag"))
@@ -61,12 +61,11 @@ def _computes(node: torch.fx.Node) -> bool:
     tensors = [value for value in leaves(node.meta["example_value"]) if isinstance(value, torch.Tensor)]
     if not tensors or not all(map(_is_small, tensors)):
         return False
-    if node.op == "call_method":
-        return has_no_effect(str(node.target)) and "empty" not in str(node.target)
-    if node.op != "call_function" or isinstance(node.target, type) or not is_of_torch(node.target):
-        return node.target is getattr and node.args[1] in _PROPERTIES
-    name = str(getattr(node.target, "__name__", ""))
-    return has_no_effect(name) and "empty" not in name
+    if node.target is getattr:
+        return node.args[1] in _PROPERTIES
+    is_function = node.op == "call_function" and not isinstance(node.target, type) and is_of_torch(node.target)
+    name = name_called(node)
+    return (is_function or node.op == "call_method") and has_no_effect(name) and "empty" not in name
 
 
 def _is_small(fake: torch.Tensor) -> bool:

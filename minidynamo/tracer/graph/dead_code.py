@@ -83,21 +83,20 @@ def is_pure(node: torch.fx.Node) -> bool:
     """Whether leaving the node out can change nothing but its own result."""
     if node.meta.get("mutates") or "out" in node.kwargs:
         return False
-    if node.op == "call_method":
-        return _cannot_raise(str(node.target), node) and has_no_effect(str(node.target))
-    if node.op != "call_function" or is_switch(node.target):
+    if node.op not in ("call_function", "call_method") or is_switch(node.target):
         return False
-    name = getattr(node.target, "__name__", "")
+    name = name_called(node)
     if getattr(operator, name, None) is node.target:
         return _operator_cannot_raise(name, node)
-    return is_of_torch(node.target) and _cannot_raise(name, node) and has_no_effect(name)
+    is_torchs = node.op == "call_method" or is_of_torch(node.target)
+    return is_torchs and _cannot_raise(name, node) and has_no_effect(name)
 
 
 def may_raise(node: torch.fx.Node) -> bool:
     """Whether running a node may raise an error that hangs on data, which fake tensors have not raised."""
     if node.op not in ("call_function", "call_method") or is_switch(node.target) or node.target is getattr:
         return False
-    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+    name = name_called(node)
     if getattr(operator, name, None) is node.target:
         return not _operator_cannot_raise(name.removeprefix("i") if name in _IN_PLACE else name, node)
     is_torchs = node.op == "call_method" or is_of_torch(node.target)
@@ -113,6 +112,11 @@ def may_raise(node: torch.fx.Node) -> bool:
     if name == "normal":  # of tensors, whose deviations may be negative
         return bool(node.all_input_nodes)
     return not (_cannot_raise(plain, node) or plain in _KEPT)
+
+
+def name_called(node: torch.fx.Node) -> str:
+    """The name of the method or function that a node calls; empty where it has none."""
+    return str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
 
 
 def is_of_torch(function: object) -> bool:
