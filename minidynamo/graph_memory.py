@@ -1,7 +1,7 @@
 """Owns the memory plan of a graph that runs operation by operation: when each result is made, and when it dies.
 
-Results of generated code are planned in `codegen/memory/`. What torch's autograd keeps while a captured graph runs, and
-what kernels take inside, is not known here.
+Results of generated code are planned in `codegen/memory/`. What torch's autograd keeps while a captured graph runs is
+not known here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.boxed import final_results
+from minidynamo.kernel_memory import workspace_of
 from minidynamo.memory_plan import MemoryPlan, PlanRecorder
 from minidynamo.storages import storage_bytes, strided_in
 
@@ -78,6 +79,9 @@ class _Walk:
             if node.op not in ("placeholder", "output"):
                 self.recorder.step(_label(node))
                 self.note(node, shares=may_share(node))
+                if inside := inside_of(node):
+                    self.recorder.make(f"inside_{node.name}", inside, _label(node), node.meta.get("user_location"))
+                    self.recorder.free([f"inside_{node.name}"])
                 self.free(dying.get(node, []))
                 self.hand_over(node)
         return self.recorder.plan()
@@ -114,6 +118,14 @@ class _Walk:
         for _, result in self.final.get(node, ()):
             for name in self.names[result]:
                 self.recorder.hand_over(name)
+
+
+def inside_of(node: fx.Node) -> int:
+    """The bytes that a call takes while it runs, beside its results."""
+    if not isinstance(node.target, compat.OpOverload):
+        return getattr(node.target, "inside", 0)
+    args = fx.map_arg(node.args, lambda one: one.meta.get("val"))
+    return workspace_of(node.target, args, node.meta.get("val"))
 
 
 def _label(node: fx.Node) -> str:

@@ -1,7 +1,7 @@
 """Owns the decision that a graph runs as it was captured, because compiled it would need more memory than in eager.
 
 What compiled graphs need is known from their plans, what eager needs from a rehearsal (`autograd/rehearsal.py`).
-Neither knows what kernels take inside.
+What kernels take inside both know from `kernel_memory.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.aot import AotGraphs
+from minidynamo.autograd.gradients_apart import become_others, gradients_apart
 from minidynamo.autograd.numbers import has_symbols
-from minidynamo.autograd.rehearsal import eager_memory
+from minidynamo.autograd.parts import Part, part_of
+from minidynamo.autograd.rehearsal import EagerMemory, eager_memory
 from minidynamo.config import config
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph_memory import graph_plan
@@ -43,6 +45,17 @@ class _Captured:
     example_inputs: Sequence[Any]
     graphs: AotGraphs
     theirs: Collection[object]
+
+    @property
+    def flat(self) -> list[Any]:
+        """The arguments, with lists spelled out."""
+        return self.graphs.layout.flatten(self.example_inputs)
+
+    @property
+    def results(self) -> Sequence[Any]:
+        """The nodes of what the program returns."""
+        returned: Any = self.gm.graph.output_node().args[0]
+        return returned if isinstance(returned, (tuple, list)) else (returned,)
 
 
 class PeakLimit:
@@ -80,21 +93,39 @@ class PeakLimit:
         between = _between(plan, graphs)
         backward = _need_of_backward(captured, self.estimate or self.plan_backward)
         supposed = graphs.eager
-        if supposed is not None and not (
-            _is_above(need, supposed.peak) or _is_above(between, supposed.between) or _is_above(backward, supposed.peak)
+        if (
+            supposed is None
+            or _is_above(need, supposed.peak)
+            or _is_above(between, supposed.between)
+            or _is_above(backward, supposed.peak)
         ):
-            return
-        eager = eager_memory(captured.gm, captured.example_inputs)
-        if eager is None:
-            return
-        states = _states(graphs)
-        _compare("in forward", need, eager.peak + sum(states))
-        _compare("until backward", between, eager.between + sum(states))
+            eager = eager_memory(captured.gm, captured.example_inputs)
+            if eager is None:
+                return
+            _compare("until backward", between, eager.between + sum(_states(graphs)))
+            self.compare(captured, eager, need, backward)
+        if (
+            supposed is None
+            or _is_above(need, supposed.forward)
+            or become_others(graphs.signature, captured.flat, captured.results)
+        ):
+            # Of gradients that come in as one number each, little may be left in eager.
+            eager = eager_memory(captured.gm, captured.example_inputs, repeated=True)
+            if eager is not None:
+                backward = _need_of_backward(captured, self.estimate or self.plan_backward, repeated=True)
+                self.compare(captured, eager, need, backward, repeated=True)
+
+    def compare(
+        self, captured: _Captured, eager: EagerMemory, forward: _Need, backward: _Need, repeated: bool = False
+    ) -> None:
+        """Raises GraphRefused where one of them would need more than eager; `backward` may be an estimate."""
+        states = _states(captured.graphs)
+        _compare("in forward", forward, eager.peak + sum(states))
         allowed = eager.peak + sum(states) + max(states, default=0)  # the state that there was before one is set again
         if self.estimate is not None and _is_above(backward, allowed):
             if has_symbols(list(captured.example_inputs)):
                 return
-            backward = _need_of_backward(captured, self.plan_backward)
+            backward = _need_of_backward(captured, self.plan_backward, repeated)
         _compare("in backward", backward, allowed)
 
 
@@ -110,19 +141,28 @@ def _compare(when: str, need: _Need, allowed: int) -> None:
         )
 
 
-def _need_of_backward(captured: _Captured, plan_backward: PlanBackward) -> _Need:
-    """What backward needs, if the results are gone by then."""
+def _need_of_backward(captured: _Captured, plan_backward: PlanBackward, repeated: bool = False) -> _Need:
+    """What backward needs, if the results are gone by then. `repeated`: each gradient comes in as one number."""
     graphs, theirs = captured.graphs, captured.theirs
     assert graphs.backward is not None and graphs.partition is not None
-    plan = plan_backward(graphs.backward)
     saved = graphs.partition.saved
+    graph = graphs.backward
+    if repeated:
+        tangents = graph.graph.find_nodes(op="placeholder")[len(saved) :]
+        strides = enumerate((0,) * node.meta["val"].dim() for node in tangents)
+        graph = part_of(graph, len(saved), Part(strides=tuple(strides)), graphs.signature.kept_for)
+    plan = plan_backward(graph)
     owned: dict[object, int] = {}
     dying: set[str] = set()
-    for place, node in enumerate(graphs.backward.graph.find_nodes(op="placeholder")):
+    for place, node in enumerate(graph.graph.find_nodes(op="placeholder")):
         new = _memory([saved[place] if place < len(saved) else node], theirs)
         owned.update(new)
         dying.update([node.name] if new else ())
-    return _need(plan, dying, sum(owned.values()), len(owned))
+    apart = gradients_apart(graphs.signature, captured.flat, captured.results, repeated)
+    before, tensors = sum(owned.values()) + sum(apart.waiting), len(owned) + len(apart.waiting)
+    need = _need(plan, dying, before, tensors)
+    in_the_end = before + plan.usage(dying)[-1] + apart.behind
+    return max(need, replace(need, bytes=in_the_end), key=lambda need: need.bytes)
 
 
 def _between(plan: MemoryPlan, graphs: AotGraphs) -> _Need:
@@ -169,7 +209,6 @@ def _memory(nodes: Iterable[fx.Node], known: Collection[object]) -> dict[object,
 
 def _need(plan: MemoryPlan, owned: Collection[str] = (), before: int = 0, tensors: int = 0) -> _Need:
     """What a plan says, on top of what there is before; inputs in `owned` die."""
-    plan = replace(plan, buffers=tuple(buffer for buffer in plan.buffers if not buffer.name.startswith("inside_")))
     usage, counts = plan.usage(owned), _counts(plan).usage(owned)
     most, step = max((used, -step) for step, used in enumerate([0, *usage]))
     return _Need(before + most, tensors + [0, *counts][-step])

@@ -36,6 +36,7 @@ FOUNDATION = {
     "graph_memory",
     "unfused_memory",
     "graph_text",
+    "kernel_memory",
 }
 FOUNDATION |= {"autograd_calls", "tensor_hooks", "transforming"}
 FOUNDATION |= {

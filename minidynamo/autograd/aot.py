@@ -361,7 +361,8 @@ def _split(
         return parts, plan_higher_order(trace, functional, parts, gradients, written, layout.given_up())
 
     usual = hooks is None and save_policy is None and config.activation_budget >= 1
-    parts, higher = best_split(joint, trace, functional, split) if usual else split(joint)
+    differentiable = [results.nodes[position] for position in results.differentiable]
+    parts, higher = best_split(joint, trace, functional, differentiable, split) if usual else split(joint)
     unpacked: tuple[Unpacked, ...] = ()
     if hooks is not None:
         parts, unpacked = pack(parts, results.lying, hooks)
@@ -381,7 +382,7 @@ def _split(
     signature = replace(signature, handed_on=handed_on(backward.graph, inputs_of_backward[len(parts.saved) :]))
     if len(results.differentiable) > 1:
         if not higher.strays:
-            signature = _kept_apart(signature, parts, read_for(backward, len(parts.saved)))
+            signature = _kept_apart(signature, parts, read_for(parts.backward, len(parts.saved)))
         if any(len(gone) < len(trace.used_up) for gone in trace.used_up):
             everyone = tuple(range(len(results.differentiable)))
             kept_for = tuple(places or everyone for places in signature.kept_for or ((),) * len(signature.saved))

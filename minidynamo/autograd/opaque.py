@@ -19,12 +19,15 @@ from torch.fx.node import map_aggregate
 
 from minidynamo import compat
 from minidynamo.autograd.batches import has_batches
+from minidynamo.autograd.counting import Counting
 from minidynamo.autograd.histories import HANDED_OVER
 from minidynamo.autograd.joint_graph import ancestors
 from minidynamo.autograd.numbers import is_symbolic
 from minidynamo.autograd.recomputation import is_random
 from minidynamo.compat import FakeTensor, OpOverload
+from minidynamo.nested import tensors_in
 from minidynamo.plain_numbers import key_of_whole
+from minidynamo.storages import storage_bytes, strided_in
 from minidynamo.switches import preserved, restore, settings
 
 Tensors = Sequence[torch.Tensor]
@@ -170,6 +173,8 @@ class Gradients:
         self.written: dict[int, int] = {}
         self.unread: frozenset[int] = function.unread
         self.handed: tuple[int, ...] = ()
+        self.inside = 0
+        """The bytes that the call takes beside its arguments and results, as far as that is foreseen."""
         self.__name__: str = f"gradients_of_{function.__name__}"
 
     @property
@@ -182,6 +187,7 @@ class Gradients:
 
     def trace(self, targets: Tensors, values: Tensors) -> list[torch.Tensor]:
         """One node that computes the gradients."""
+        self.inside = self._foreseen(values)
         return _one_node(self, values)
 
     def __call__(self, *values: Any) -> tuple[torch.Tensor, ...]:
@@ -191,7 +197,23 @@ class Gradients:
         arguments, handed, gradients = values[:count], values[count:first], values[first:]
         if any(isinstance(value, FakeTensor) for value in values):
             return tuple(torch.empty_like(value) for value, wanted in zip(arguments, self.wanted) if wanted)
-        again = torch.is_grad_enabled()
+        return self._computed(arguments, handed, gradients, torch.is_grad_enabled())
+
+    def _foreseen(self, values: Sequence[Any]) -> int:
+        """What `inside` is for values without data. Nothing where sizes vary: it would decide on them."""
+        if any(map(is_symbolic, (size for value in tensors_in(values) for size in value.shape))):
+            return 0
+        first = len(self.wanted) + len(self.function.handed)
+        counting = Counting()
+        counting.note(strided_in(values), counts=False)
+        with disable_proxy_modes_tracing(), preserved(), counting:
+            made = self._computed(values[: len(self.wanted)], values[len(self.wanted) : first], values[first:], False)
+        return max(0, counting.peak - sum(storage_bytes(value) for value in strided_in(made)))
+
+    def _computed(
+        self, arguments: Sequence[Any], handed: Tensors, gradients: Tensors, again: bool
+    ) -> tuple[torch.Tensor, ...]:
+        """The gradients, which can be differentiated `again`."""
         with torch.enable_grad():
             inputs = [_input(value, wanted) for value, wanted in zip(arguments, self.wanted)]
             edges = [edge for edge, given in zip(self._results(inputs, handed), self.given) if given]

@@ -116,6 +116,8 @@ class _Overwriting:
                 self.fill_part(node)
             elif not self.is_called(node.target):
                 continue
+            elif node.target is aten.clone.default and self.limit(node, node.args[0], node) == math.inf:
+                self.stands_for(node.args[0], node)  # which nobody else reads
             elif node.target is aten.full_like.default:
                 self.fill(node)
             elif not self.by_twin(node) and not self.by_twin_swapped(node):

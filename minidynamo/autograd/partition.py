@@ -27,6 +27,7 @@ from minidynamo.autograd.writing_calls import write_to_temporaries
 from minidynamo.autograd.written_inputs import WrittenInputs, holds_in_the_end
 from minidynamo.config import config
 from minidynamo.graph_memory import may_share
+from minidynamo.nested import nodes_in
 from minidynamo.saved_tensors import SavedValue
 from minidynamo.unfused_memory import DIES
 
@@ -214,11 +215,18 @@ def backward_graph(
         env[node] = made.placeholder(node.name)
         env[node].meta.update(node.meta)
 
+    def there(node: fx.Node) -> Part | None:
+        """Where `node` is found in something that is there, which the program has written it to."""
+        part = kept_parts([node], env).get(node)
+        return part if part is not None and all(n in env for _, args in part[1] for n in nodes_in(args)) else None
+
     def ensure(node: fx.Node) -> None:
         """Emit `node` and what it needs that is not there yet, in the order of need."""
         pending = [node]
         while pending:
-            missing = [i for i in pending[-1].all_input_nodes if i not in env]
+            if pending[-1] not in env and (part := there(pending[-1])) is not None:
+                env[pending[-1]] = view_of(made, part, env, pending[-1])
+            missing = [] if pending[-1] in env else [i for i in pending[-1].all_input_nodes if i not in env]
             if missing:
                 pending += reversed(missing)
                 continue

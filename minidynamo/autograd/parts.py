@@ -110,18 +110,18 @@ def _cut(output: fx.Node, arrivals: Mapping[fx.Node, fx.Node], *, arriving: bool
                 user.replace_input_with(arrival, tangent)
 
 
-def read_for(gm: fx.GraphModule, saved: int) -> list[tuple[int, ...]]:
+def read_for(graph: fx.Graph, saved: int) -> list[tuple[int, ...]]:
     """For each value that forward has saved the results, counted among the differentiable ones, for whose gradients a
-    part of the backward graph `gm` reads it; () for all, and for a value that it does not read."""
-    inputs = gm.graph.find_nodes(op="placeholder")
+    part of the backward `graph` reads it; () for all, and for a value that it does not read."""
+    inputs = graph.find_nodes(op="placeholder")
     kept, tangents = inputs[:saved], inputs[saved:]
-    behind = tangent_dependent(gm.graph, {*kept})
-    used, called = _used_for(gm.graph, tangents, behind), _called(gm.graph)
-    sizes = _sizes(gm.graph, called)
+    behind = tangent_dependent(graph, {*kept})
+    used, called = _used_for(graph, tangents, behind), _called(graph)
+    sizes = _sizes(graph, called)
     read: dict[fx.Node, int] = {}
     # By node the results for which it is computed, of zeros, though it comes from none of them.
     idle: dict[fx.Node, int] = {}
-    for node in reversed(gm.graph.nodes):
+    for node in reversed(graph.nodes):
         if node.op == "output":
             read.update({gradient: used.get(gradient, _ALWAYS) for gradient in node.all_input_nodes})
         elif node in read:

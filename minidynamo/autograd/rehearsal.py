@@ -1,13 +1,12 @@
 """Owns the peak that a captured graph has in eager: it is run once, forward and backward, on tensors without data.
 
 Torch's own autograd saves and frees what it saves and frees with data, and every storage that operations make is
-counted from its birth to its death. What kernels take inside is not seen. Nothing here is compiled.
+counted from its birth to its death. Nothing here is compiled.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch import fx
 
 from minidynamo import compat, fake_strides
+from minidynamo.autograd.counting import Counting
 from minidynamo.autograd.inputs import layout_of
 from minidynamo.autograd.numbers import is_symbolic
 from minidynamo.storages import strided_in
@@ -24,75 +24,39 @@ from minidynamo.switches import preserved
 @dataclass(frozen=True)
 class EagerMemory:
     """Bytes on top of the inputs: the most at one time in a call and, if gradients flow, in its backward, by the
-    beginning of which the results are gone; and those that live between the two, with the results."""
+    beginning of which the results are gone; those that live between the two, with the results; and the most in the call
+    alone."""
 
     peak: int
     between: int
+    forward: int
 
 
-def eager_memory(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> EagerMemory | None:
-    """What the operations of `gm` hold. None where that cannot be foreseen: where the program looks into data, say."""
+def eager_memory(gm: fx.GraphModule, example_inputs: Sequence[Any], repeated: bool = False) -> EagerMemory | None:
+    """What the operations of `gm` hold, where the gradient of each result has memory of its own, or is one number that
+    is `repeated`. None where that cannot be foreseen: where the program looks into data, say."""
     try:
         with torch.autograd.set_detect_anomaly(False), preserved():
-            return _Rehearsal(gm, example_inputs).run()
+            return _Rehearsal(gm, example_inputs, repeated).run()
     except Exception:  # of the program's, or of torch's without data
         return None
-
-
-class _Counting(compat.TorchDispatchMode):
-    """Counts the bytes of the storages that operations make, as long as they live."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.known: dict[int, weakref.ref[Any]] = {}
-        self.arrived: set[object] = set()
-        self.level = self.peak = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.look()
-        made = func(*args, **(kwargs or {}))
-        self.note(strided_in(made))
-        # Where several gradients of one tensor are added, torch writes over the first if it has data. Without, that is
-        # gone by the next operation. One that has arrived from outside may be somebody else's.
-        if func is not torch.ops.aten.add.Tensor or compat.memory_of(args[0]) in self.arrived:
-            self.look()
-        return made
-
-    def look(self) -> None:
-        """Note how much lives now."""
-        self.peak = max(self.peak, self.level)
-
-    def note(self, tensors: Iterable[torch.Tensor], counts: bool = True) -> None:
-        """Tensors that there are; those that are inputs do not count."""
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in self.known:
-                nbytes = storage.nbytes() if counts else 0
-                self.level += nbytes
-                self.known[storage._cdata] = weakref.ref(storage, self._forgetting(storage._cdata, nbytes))
-
-    def _forgetting(self, key: int, nbytes: int) -> Callable[[Any], None]:
-        def forget(_: Any) -> None:
-            del self.known[key]
-            self.level -= nbytes
-
-        return forget
 
 
 class _Arrival(torch.autograd.Function):
     """Stands for what becomes of results: its gradients are those of the results, which it does not keep."""
 
     @staticmethod
-    def forward(ctx: Any, arrived: set[object], *results: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, arrived: set[object], repeated: bool, *results: torch.Tensor) -> torch.Tensor:
         ctx.arrived = arrived
-        ctx.made = [(value.shape, value.stride(), value.dtype, value.device) for value in results]
+        strides = [(0,) * value.dim() if repeated else value.stride() for value in results]
+        ctx.made = [(value.shape, s, value.dtype, value.device) for value, s in zip(results, strides)]
         return results[0].new_empty(())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor | None, ...]:
         made = [torch.empty_strided(*sizes, dtype=dtype, device=device) for *sizes, dtype, device in ctx.made]
         ctx.arrived.update(compat.memory_of(value) for value in made)
-        return None, *made
+        return None, None, *made
 
 
 class _Program(fx.Interpreter):
@@ -109,12 +73,13 @@ class _Program(fx.Interpreter):
 
 
 class _Rehearsal:
-    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], repeated: bool) -> None:
         self.gm = gm
+        self.repeated = repeated
         self.layout = layout_of(gm, example_inputs)
         self.flat = self.layout.flatten(example_inputs)
         self.mode = fake_strides.FakeTensorMode()  # with the sizes of this call
-        self.counting = _Counting()
+        self.counting = Counting()
         self.leaves: list[torch.Tensor] = []
         self.constants: dict[int, torch.Tensor] = {}
 
@@ -130,7 +95,7 @@ class _Rehearsal:
         self.counting.look()
         program.env.clear()
         del given
-        between = self.counting.level
+        between, forward = self.counting.level, self.counting.peak
         written = [value for value, before in zip(held, histories) if value.grad_fn is not before]
         results = {id(value): value for value in (*written, *strided_in(made)) if value.requires_grad}
         del written, histories
@@ -144,11 +109,11 @@ class _Rehearsal:
                 gradients = torch.autograd.grad(end, self.leaves, first, allow_unused=True)
             self.counting.look()
             del gradients
-        return EagerMemory(self.counting.peak, between)
+        return EagerMemory(self.counting.peak, between, forward)
 
     def arrival(self, results: list[torch.Tensor]) -> torch.Tensor:
         """What backward begins with."""
-        end: torch.Tensor = _Arrival.apply(self.counting.arrived, *results)  # type: ignore[no-untyped-call]
+        end: torch.Tensor = _Arrival.apply(self.counting.arrived, self.repeated, *results)  # type: ignore[no-untyped-call]
         return end
 
     def as_input(self, value: Any) -> Any:

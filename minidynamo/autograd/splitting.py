@@ -1,13 +1,16 @@
-"""Owns the choice between ways to split a joint graph: what derivatives of higher order hold beside it counts as well.
+"""Owns the choice between ways to split a joint graph, where the minimum cut does not see all that it costs.
 
-Something that only backward computes is of no use to those. Where it is kept, an argument may have to be held that
-eager lets go.
+Derivatives of higher order hold something beside it: where what only backward computes is kept, which is of no use to
+those, an argument may have to be held that eager lets go. And the cut is one for all results, of which some may be
+dropped: what another shares with them then stays for it alone, though eager keeps less for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+
+from torch import fx
 
 from minidynamo.autograd.double_backward import HigherOrder
 from minidynamo.autograd.functional_graph import FunctionalGraph
@@ -16,13 +19,24 @@ from minidynamo.autograd.joint_graph import Joint
 from minidynamo.autograd.minimum_cut import bytes_of
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.partition import Partition
+from minidynamo.autograd.parts import read_for
+from minidynamo.memory_plan import ROUNDING
+from minidynamo.storages import storages_in
 
 Split = tuple[Partition, HigherOrder]
 
 
-def best_split(joint: Joint, trace: Trace, functional: FunctionalGraph, split: Callable[[Joint], Split]) -> Split:
-    """What `split` makes of `joint`; or, if less is kept then, of one of which backward computes all that forward as
-    written does not."""
+def best_split(
+    joint: Joint,
+    trace: Trace,
+    functional: FunctionalGraph,
+    differentiable: Sequence[fx.Node],
+    split: Callable[[Joint], Split],
+) -> Split:
+    """What `split` makes of `joint`, whose results in `differentiable` have gradients; or of one that keeps for some of
+    them what eager does; or, if less is kept then, of one of which backward computes all that forward as written does
+    not."""
+    leaves = {functional.placeholders[i] for i, is_leaf in trace.is_leaf.items() if is_leaf and trace.requires_grad[i]}
 
     def held(higher: HigherOrder) -> int:
         """The bytes that are held though eager does not keep them. Leaves live anyway."""
@@ -30,12 +44,55 @@ def best_split(joint: Joint, trace: Trace, functional: FunctionalGraph, split: C
         return sum(bytes_of(node.meta["val"]) for node in values if node in joint.exposed)
 
     usual = split(joint)
+    chosen = _least_for_each(joint, usual[0], functional.made_forward, differentiable, leaves)
+    if chosen:
+        usual = split(replace(joint, eager=joint.eager | chosen))
     if not held(usual[1]):
         return usual
     late = joint.wanted - joint.forward.behind - functional.made_forward
     other = split(replace(joint, anew=frozenset(node for node in late if not is_number(node))))
     kept = [_bytes(parts) + held(higher) for parts, higher in (usual, other)]
     return other if kept[1] < kept[0] else usual
+
+
+def _least_for_each(
+    joint: Joint,
+    parts: Partition,
+    made_forward: Collection[fx.Node],
+    results: Sequence[fx.Node],
+    leaves: Collection[fx.Node],
+) -> set[fx.Node]:
+    """What eager keeps for those of several results that `parts` keep more for, if the others are dropped."""
+    chosen: set[fx.Node] = set()
+    if len(results) > 1:
+        places = read_for(parts.backward, len(parts.saved))
+        for place, (result, theirs) in enumerate(zip(results, _kept_in_eager(joint, made_forward))):
+            ours = {node for node, found in zip(parts.saved, places) if not found or place in found}
+            more = _memory({*ours, result} - leaves) - _memory({*theirs, result} - leaves)
+            if more > ROUNDING * len(ours):
+                chosen |= theirs
+    return chosen
+
+
+def _kept_in_eager(joint: Joint, made_forward: Collection[fx.Node]) -> list[set[fx.Node]]:
+    """For each result what formulas for its gradient read of forward."""
+    found: list[set[fx.Node]] = [set() for _ in joint.tangents]
+    behind = [node for node in joint.forward.graph.nodes if node not in made_forward]
+    places = {node: {place} for place, node in enumerate(joint.tangents)}
+    for node in behind:
+        places[node] = set().union(*(places.get(source, ()) for source in node.all_input_nodes))
+    for node in reversed(behind):
+        places[node] = places[node] or set().union(*(places.get(user, ()) for user in node.users))
+        for source in node.all_input_nodes:
+            if source in made_forward and source not in places and not is_number(source):
+                for place in places[node]:
+                    found[place].add(source)
+    return found
+
+
+def _memory(nodes: Iterable[fx.Node]) -> int:
+    """The bytes of the memory that `nodes` lie in."""
+    return sum(dict(storage for node in nodes for storage in storages_in(node.meta.get("val"))).values())
 
 
 def _bytes(parts: Partition) -> int:

@@ -16,6 +16,7 @@ from minidynamo.autograd.joint import Trace
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.rehearsal import EagerMemory
 from minidynamo.autograd.unread import read_inputs
+from minidynamo.graph_memory import inside_of
 from minidynamo.storages import storages_in
 
 
@@ -51,9 +52,14 @@ def traced_memory(trace: Trace) -> EagerMemory:
     for key, nbytes in size.items():
         changes[born[key]] += nbytes
         changes[dies[key] + 1] -= nbytes
+    for place, node in enumerate(nodes):
+        inside = inside_of(node) if node.op == "call_function" else 0
+        changes[place] += inside
+        changes[place + 1] -= inside
     kept = {key for key, end in dies.items() if end >= begins and born[key] < begins}
     between = sum(size[key] for key in kept | results)
-    return EagerMemory(max(itertools.accumulate(changes)), between)
+    levels = [*itertools.accumulate(changes)]
+    return EagerMemory(max(levels), between, max(levels[:begins], default=0))
 
 
 def _storages(node: object) -> Iterator[tuple[object, int]]:

@@ -50,6 +50,7 @@ def test_it_is_what_a_rehearsal_finds(name, dynamic):
     ((traced, rehearsed),) = found
     assert 0.6 * rehearsed.peak <= traced.peak <= rehearsed.peak
     assert traced.between == rehearsed.between
+    assert traced.forward <= rehearsed.forward
 
 
 def test_there_is_none_without_gradients():

@@ -5,11 +5,13 @@ It decides nothing; the planner has.
 
 from __future__ import annotations
 
-from minidynamo.codegen.ir.loops import Extern, GetItem, Origins
+from collections.abc import Mapping
+
+from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Name, Origins
 from minidynamo.codegen.ir.size import hint
 from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Place, Reuse
-from minidynamo.codegen.memory.workspace import workspace
 from minidynamo.errors import UserLocation
+from minidynamo.kernel_memory import Operand, workspace
 from minidynamo.memory_plan import MemoryPlan, PlanRecorder
 
 
@@ -42,7 +44,7 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
                     recorder.view(step.out, step.aliases[0])
                 elif step.layout is not None:
                     recorder.make(step.out, hint(step.layout.nbytes), *_makers(step.origins))
-                if isinstance(step, Extern) and (inside := workspace(step, buffers)):
+                if isinstance(step, Extern) and (inside := _inside(step, buffers)):
                     recorder.make(f"inside_{step.out}", inside, *_makers(step.origins))
                     recorder.free([f"inside_{step.out}"])
                 if step.layout is not None:
@@ -52,6 +54,20 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
             case HandOver():
                 recorder.hand_over(step.name)
     return recorder.plan()
+
+
+def _inside(call: Extern, buffers: Mapping[str, Buffer]) -> int:
+    """The bytes that a call takes beside its result; `buffers` are the tensors that exist, by name."""
+    args = [_operand(buffers.get(arg.name)) if isinstance(arg, Name) else arg for arg in call.args]
+    results = [] if call.layout is None else [_operand(call.layout)]
+    return getattr(call.op, "inside", 0) or workspace(call.op, args, [one for one in results if one is not None])
+
+
+def _operand(buffer: Buffer | None) -> Operand | None:
+    if buffer is None:
+        return None
+    shape, stride = (tuple(map(hint, sizes)) for sizes in (buffer.shape, buffer.stride))
+    return Operand(shape, stride, buffer.dtype, buffer.device)
 
 
 def _makers(origins: Origins) -> tuple[str, UserLocation | None]:

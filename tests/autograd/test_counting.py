@@ -1,0 +1,36 @@
+"""What lives is counted from its birth to its death."""
+
+import torch
+
+from minidynamo import fake_strides
+from minidynamo.autograd.counting import Counting
+
+MATRIX = 64 * 64 * 4
+
+
+def counted(program):
+    """The count behind a program of one argument, which is there before."""
+    counting = Counting()
+    with fake_strides.FakeTensorMode():
+        x = torch.empty(64, 64)
+        counting.note([x], counts=False)
+        with counting:
+            made = program(x)
+    return counting, made
+
+
+def test_the_most_at_one_time_and_what_is_left():
+    counting, made = counted(lambda x: (x + 1).sin().sum(0))
+    assert (counting.peak, counting.level) == (2 * MATRIX, 64 * 4)
+    del made
+    assert counting.level == 0
+
+
+def test_views_are_what_they_are_views_of():
+    counting, _made = counted(lambda x: (x.t()[:3], (x + 1).t()))
+    assert (counting.peak, counting.level) == (MATRIX, MATRIX)
+
+
+def test_what_a_kernel_takes_inside_is_gone_behind_it():
+    counting, _made = counted(lambda x: x * x.bool())
+    assert (counting.peak, counting.level) == (MATRIX // 4 + 2 * MATRIX, MATRIX)
