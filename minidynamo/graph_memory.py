@@ -79,9 +79,7 @@ class _Walk:
             if node.op not in ("placeholder", "output"):
                 self.recorder.step(_label(node))
                 self.note(node, shares=may_share(node))
-                if inside := inside_of(node):
-                    self.recorder.make(f"inside_{node.name}", inside, _label(node), node.meta.get("user_location"))
-                    self.recorder.free([f"inside_{node.name}"])
+                self.recorder.take_inside(node.name, inside_of(node), _label(node), node.meta.get("user_location"))
                 self.free(dying.get(node, []))
                 self.hand_over(node)
         return self.recorder.plan()

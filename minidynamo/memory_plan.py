@@ -13,6 +13,9 @@ from minidynamo.errors import UserLocation
 ROUNDING = 64
 """The allocator gives memory in multiples of so many bytes, so that less of it per tensor is no difference."""
 
+INSIDE = "inside_"
+"""How the names of buffers begin that stand for what a kernel of torch takes while it runs."""
+
 
 @dataclass(frozen=True)
 class PlannedBuffer:
@@ -171,6 +174,12 @@ class PlanRecorder:
         self._made[name] = PlannedBuffer(name, size, len(self.steps) - 1, None, reuses, makers, where)
         self._owner[name] = name
         self._names[name] = {name}
+
+    def take_inside(self, name: str, size: int, makers: str = "", where: UserLocation | None = None) -> None:
+        """The kernel that makes `name` in this step takes so many bytes while it runs."""
+        if size:
+            self.make(INSIDE + name, size, makers, where)
+            self.free([INSIDE + name])
 
     def view(self, name: str, of: str) -> None:
         """Another name for memory that is known."""

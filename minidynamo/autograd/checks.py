@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.numbers import has_symbols
+from minidynamo.autograd.views import PARTS
 from minidynamo.compat import OpOverload
 from minidynamo.tensor_places import place_of
 
@@ -40,6 +41,8 @@ def _may_raise(node: fx.Node) -> bool:
     name = str(node.target.overloadpacket.__name__)
     if node.target is aten.as_strided.default:
         return not _is_within_memory(node)
+    if node.target in PARTS:  # whose places are known
+        return False
     if name in _OF_INTEGERS:
         result = node.meta.get("val")
         return isinstance(result, torch.Tensor) and not (result.is_floating_point() or result.is_complex())

@@ -52,6 +52,7 @@ class Network:
         self.behind = forward.behind & wanted
         self.required = ancestors(forward.roots)
         self.results = {*forward.results, *held}
+        self.read = frozenset(source for node in self.behind for source in node.all_input_nodes)
         self.gradients = {node for node in joint.gradients if node is not None}
         self.exposed = frozenset(joint.exposed).intersection([*forward.inputs, *forward.results]) - forward.overwritten
 
@@ -147,10 +148,11 @@ class Network:
     def weight(self, node: fx.Node) -> int | None:
         """What keeping `node` costs; None for what cannot be kept.
 
-        Inputs and results are as good as free, since the caller holds them; but exposed ones are kept only when nothing
-        else will do. A result comes before the input that it is computed from: a caller may write to the input
-        (`h += f(h)`). Of everything else bytes decide; among equals, first come what forward computes anyway and the
-        copies that autograd makes of what is written, which second derivatives take, too.
+        Inputs and results are as good as free, since the caller holds them; results that backward reads are free: eager
+        keeps them, too. But exposed ones are kept only when nothing else will do. A result comes before the input that
+        it is computed from: a caller may write to the input (`h += f(h)`). Of everything else bytes decide; among
+        equals, first come what forward computes anyway and the copies that autograd makes of what is written, which
+        second derivatives take, too.
         """
         value = node.meta["val"]
         if is_number(node):
@@ -164,7 +166,7 @@ class Network:
         if not isinstance(value, torch.Tensor):
             return None
         if node in self.results:
-            return _HELD_BY_CALLER - 1
+            return 0 if node in self.read else _HELD_BY_CALLER - 1
         first = node in self.required or node.target is torch.ops.aten.clone.default
         return 4 * bytes_of(value) + (0 if first else 1)
 

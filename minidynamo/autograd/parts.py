@@ -83,11 +83,11 @@ def part_of(
     if part.cut or part.arriving:
         nodes = [*graph.nodes]
         _cut(output, {nodes[index]: tangents[place] for place, index in arrivals}, arriving=part.arriving)
-    lay_out_anew(graph, {tangents[place]: strides for place, strides in part.strides})
     unused = [tangents[place] for place in sorted(part.unused)]
     nothing = _leave_out(graph, tangents, part.unused, tangent_dependent(graph, {*kept}))
     for tangent in unused:
         _read_expanded(graph, tangent)
+    lay_out_anew(graph, {tangents[place]: strides for place, strides in part.strides})
     results: Any = output.args[0]
     wanted = [None if place in part.unwanted or node in nothing else node for place, node in enumerate(results)]
     made = backward_graph(graph, kept, tangents, wanted, tangent_dependent(graph, {*kept, *unused}))

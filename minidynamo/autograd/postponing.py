@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -21,7 +22,7 @@ from minidynamo.autograd.twins import in_place
 from minidynamo.autograd.written_inputs import lies_in_arguments, memory_of
 from minidynamo.compat import OpOverload
 from minidynamo.graph_memory import graph_plan
-from minidynamo.memory_plan import ROUNDING, MemoryPlan
+from minidynamo.memory_plan import INSIDE, ROUNDING, MemoryPlan
 
 
 def postpone(graph: fx.Graph) -> None:
@@ -66,7 +67,9 @@ class _Levels:
     @cached_property
     def usage(self) -> dict[fx.Node, int]:
         """The bytes that are there when a node has run, if nothing is written over what it reads."""
-        usage = _plan(self.graph).usage()
+        plan = _plan(self.graph)
+        lasting = (buffer for buffer in plan.buffers if not buffer.name.startswith(INSIDE))
+        usage = replace(plan, buffers=tuple(lasting)).usage()
         return dict(zip((node for node in self.graph.nodes if node.op not in ("placeholder", "output")), usage))
 
     @cached_property

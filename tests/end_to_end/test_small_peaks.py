@@ -586,3 +586,88 @@ def test_gradients_that_are_views_are_added_one_by_one(add_bias_kv, backend):
     got, got_peak = found_and_peak(minidynamo.compile(attention, backend=backend, fullgraph=True))
     torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
     assert got_peak <= peak
+
+
+def halves_returned(x, w):
+    first, second = x.chunk(2)
+    return first * second, first, second.t(), x @ w
+
+
+def joined_beside_a_part(x, w):
+    return x.split(16)[3].chunk(2)[1], torch.cat([x[:, :32], x[:, 32:]], 1).reshape(32, -1)
+
+
+def products_beside_a_part(x, w):
+    made = w.clone()
+    made[0] = 0
+    return made, w[:32], w.prod(0)
+
+
+RETURNED_BESIDE = {
+    "halves": (halves_returned, sums),
+    "halves squared": (halves_returned, mean_squares),
+    "joined": (joined_beside_a_part, sums),
+    "products": (products_beside_a_part, sums),
+}
+
+
+@pytest.mark.filterwarnings("ignore:MD412")
+@pytest.mark.parametrize("name", RETURNED_BESIDE)
+def test_gradients_of_returned_views_of_arguments_count(name):
+    program, loss = RETURNED_BESIDE[name]
+    assert_no_more(program, "aot_eager", True, loss)
+
+
+MASKED = {
+    "a comparison as target": (
+        lambda x, w: functional.binary_cross_entropy_with_logits(x, (w > 0.3).float()),
+        mean_squares,
+    ),
+    "dropout in place": (lambda x, w: functional.dropout(w * 1, 0.3, inplace=True), sums),
+}
+
+
+@pytest.mark.filterwarnings("ignore:MD412")
+@pytest.mark.parametrize("name", MASKED)
+def test_what_kernels_take_inside_counts(name):
+    program, loss = MASKED[name]
+    assert_no_more(program, "aot_eager", True, loss)
+
+
+def without_the_first(made):
+    made.pop(0)
+    return mean_squares(made)
+
+
+def without_the_last(made):
+    made.pop()
+    return sums(made)
+
+
+def the_first_of_several(made):
+    return made[0].sum()
+
+
+def written_in_place(x, w):
+    made = w + 0.5
+    return made.mul_(x), x.softmax(-1)
+
+
+def columns_of_rows_squashed(x, w):
+    made = x.abs() * 2
+    made[:8].tanh_()
+    return (made.t() @ x.abs()).split(16)[3], made[:, 32:]
+
+
+DROPPED = {
+    "product": (lambda x, w: (x @ w, w.exp()), without_the_first, computed),
+    "differences": (lambda x, w: (w.logsumexp(-1), (w - w.mean(0)).square()), without_the_first, computed),
+    "written": (written_in_place, without_the_last, as_they_are),
+    "rows written": (columns_of_rows_squashed, the_first_of_several, computed),
+}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_no_more_is_kept_for_one_result_when_others_are_dropped(name):
+    program, *how = DROPPED[name]
+    assert_no_more(program, "aot_eager", True, *how)

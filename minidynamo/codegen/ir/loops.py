@@ -17,6 +17,7 @@ import torch
 from minidynamo.codegen.ir.expr import Expr, IndexValue, Load, Scalar, checks, rewrite, walk
 from minidynamo.codegen.ir.index import Index, Var, numbers_below
 from minidynamo.codegen.ir.size import Extent, Number, Symbol, numbers_of, product
+from minidynamo.compat import OpOverload
 from minidynamo.errors import UserLocation
 
 POSITIONAL = ("argmax", "argmin")
@@ -157,8 +158,9 @@ class Extern:
 
     @property
     def is_view(self) -> bool:
-        """Whether the call computes nothing: its result is a window on the storage of an argument."""
-        return bool(self.aliases) and not self.mutates
+        """Whether the call computes nothing: its result is a window on the storage of an argument. What is no operator
+        of torch may compute anything."""
+        return bool(self.aliases) and not self.mutates and isinstance(self.op, OpOverload)
 
     @property
     def is_in_place(self) -> bool:

@@ -44,9 +44,8 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
                     recorder.view(step.out, step.aliases[0])
                 elif step.layout is not None:
                     recorder.make(step.out, hint(step.layout.nbytes), *_makers(step.origins))
-                if isinstance(step, Extern) and (inside := _inside(step, buffers)):
-                    recorder.make(f"inside_{step.out}", inside, *_makers(step.origins))
-                    recorder.free([f"inside_{step.out}"])
+                if isinstance(step, Extern):
+                    recorder.take_inside(step.out, _inside(step, buffers), *_makers(step.origins))
                 if step.layout is not None:
                     buffers[step.out] = step.layout
             case Free():

@@ -13,7 +13,6 @@ import torch
 from minidynamo.codegen.ir.expr import checks
 from minidynamo.codegen.ir.loops import Extern, LoopProgram, Loops, Node, names_in
 from minidynamo.codegen.scheduling.lifetimes import made, reads
-from minidynamo.compat import OpOverload
 
 
 def remove_unused(program: LoopProgram) -> LoopProgram:
@@ -34,6 +33,6 @@ def _does_nothing_else(node: Node) -> bool:
     """Whether a node is there for its result alone."""
     if isinstance(node, Loops):
         return not checks(node.body)
-    if not isinstance(node, Extern) or not node.is_view or not isinstance(node.op, OpOverload):
+    if not isinstance(node, Extern) or not node.is_view:
         return False
     return node.op.namespace == "aten" and node.op is not torch.ops.aten.as_strided.default
