@@ -57,7 +57,8 @@ def workspace(op: Any, args: Sequence[Any], results: Sequence[Operand]) -> int:
 
 def workspace_of(op: Any, args: Sequence[Any], made: Any) -> int:
     """The same for tensors without data among the arguments, and what is made of them."""
-    return workspace(op, [_operand(arg) for arg in args], [_operand(value) for value in tensors_in(made)])
+    results = map(_operand, tensors_in(made))
+    return workspace(op, [_operand(arg) for arg in args], [one for one in results if one is not None])
 
 
 def _operand(value: Any) -> Any:

@@ -14,10 +14,10 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.aot import AotGraphs
-from minidynamo.autograd.gradients_apart import become_others, gradients_apart
+from minidynamo.autograd.gradients_apart import Wholes, gradients_apart, returns_parts
 from minidynamo.autograd.numbers import has_symbols
 from minidynamo.autograd.parts import Part, part_of
-from minidynamo.autograd.rehearsal import EagerMemory, eager_memory
+from minidynamo.autograd.rehearsal import eager_memory
 from minidynamo.config import config
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph_memory import graph_plan
@@ -47,9 +47,11 @@ class _Captured:
     theirs: Collection[object]
 
     @property
-    def flat(self) -> list[Any]:
-        """The arguments, with lists spelled out."""
-        return self.graphs.layout.flatten(self.example_inputs)
+    def wholes(self) -> Wholes:
+        """The arguments, with lists spelled out, and what the forward graph returns."""
+        given = enumerate(self.graphs.layout.flatten(self.example_inputs))
+        made = ((place, node.meta["val"]) for place, node in enumerate(_results(self.graphs)) if node is not None)
+        return {**{("input", i): value for i, value in given}, **{("graph", place): value for place, value in made}}
 
     @property
     def results(self) -> Sequence[Any]:
@@ -91,41 +93,40 @@ class PeakLimit:
                     _compare("in forward", need, eager.peak)
             return
         between = _between(plan, graphs)
-        backward = _need_of_backward(captured, self.estimate or self.plan_backward)
-        supposed = graphs.eager
+        in_parts = returns_parts(graphs.signature, captured.wholes, captured.results)
+        supposed = None if in_parts else graphs.eager  # gradients of parts are larger in the traced graph than in eager
+        whole = _Backward(captured, graphs.backward, self.estimate or self.plan_backward)
+        backward, held = whole.need(), whole.need(held=True)
         if (
             supposed is None
-            or _is_above(need, supposed.peak)
-            or _is_above(between, supposed.between)
-            or _is_above(backward, supposed.peak)
+            or _is_above(need, supposed.eager.peak)
+            or _is_above(between, supposed.eager.between)
+            or _is_above(backward, supposed.eager.peak)
         ):
-            eager = eager_memory(captured.gm, captured.example_inputs)
-            if eager is None:
-                return
-            _compare("until backward", between, eager.between + sum(_states(graphs)))
-            self.compare(captured, eager, need, backward)
-        if (
-            supposed is None
-            or _is_above(need, supposed.forward)
-            or become_others(graphs.signature, captured.flat, captured.results)
-        ):
+            self.compare(captured, need, between, backward)
+        if supposed is None or _is_above(held, supposed.held):
+            self.compare(captured, need, between, held, held=True)
+        if supposed is None or _is_above(need, supposed.eager.forward):
             # Of gradients that come in as one number each, little may be left in eager.
-            eager = eager_memory(captured.gm, captured.example_inputs, repeated=True)
-            if eager is not None:
-                backward = _need_of_backward(captured, self.estimate or self.plan_backward, repeated=True)
-                self.compare(captured, eager, need, backward, repeated=True)
+            repeated = _Backward(captured, _taking_repeated(captured), self.estimate or self.plan_backward)
+            self.compare(captured, need, between, repeated.need(repeated=True), repeated=True)
 
-    def compare(
-        self, captured: _Captured, eager: EagerMemory, forward: _Need, backward: _Need, repeated: bool = False
-    ) -> None:
-        """Raises GraphRefused where one of them would need more than eager; `backward` may be an estimate."""
+    def compare(self, captured: _Captured, forward: _Need, between: _Need, backward: _Need, **how: bool) -> None:
+        """Raises GraphRefused where one of these is more than eager needs, in the case that `eager_memory` is told by
+        `how`; `backward` may be an estimate."""
+        eager = eager_memory(captured.gm, captured.example_inputs, **how)
+        if eager is None:
+            return
         states = _states(captured.graphs)
         _compare("in forward", forward, eager.peak + sum(states))
+        _compare("until backward", between, eager.between + sum(states))
         allowed = eager.peak + sum(states) + max(states, default=0)  # the state that there was before one is set again
         if self.estimate is not None and _is_above(backward, allowed):
             if has_symbols(list(captured.example_inputs)):
                 return
-            backward = _need_of_backward(captured, self.plan_backward, repeated)
+            assert captured.graphs.backward is not None
+            graph = _taking_repeated(captured) if how.get("repeated") else captured.graphs.backward
+            backward = _Backward(captured, graph, self.plan_backward).need(**how)
         _compare("in backward", backward, allowed)
 
 
@@ -141,28 +142,45 @@ def _compare(when: str, need: _Need, allowed: int) -> None:
         )
 
 
-def _need_of_backward(captured: _Captured, plan_backward: PlanBackward, repeated: bool = False) -> _Need:
-    """What backward needs, if the results are gone by then. `repeated`: each gradient comes in as one number."""
-    graphs, theirs = captured.graphs, captured.theirs
-    assert graphs.backward is not None and graphs.partition is not None
-    saved = graphs.partition.saved
-    graph = graphs.backward
-    if repeated:
-        tangents = graph.graph.find_nodes(op="placeholder")[len(saved) :]
-        strides = enumerate((0,) * node.meta["val"].dim() for node in tangents)
-        graph = part_of(graph, len(saved), Part(strides=tuple(strides)), graphs.signature.kept_for)
-    plan = plan_backward(graph)
-    owned: dict[object, int] = {}
-    dying: set[str] = set()
-    for place, node in enumerate(graph.graph.find_nodes(op="placeholder")):
-        new = _memory([saved[place] if place < len(saved) else node], theirs)
-        owned.update(new)
-        dying.update([node.name] if new else ())
-    apart = gradients_apart(graphs.signature, captured.flat, captured.results, repeated)
-    before, tensors = sum(owned.values()) + sum(apart.waiting), len(owned) + len(apart.waiting)
-    need = _need(plan, dying, before, tensors)
-    in_the_end = before + plan.usage(dying)[-1] + apart.behind
-    return max(need, replace(need, bytes=in_the_end), key=lambda need: need.bytes)
+class _Backward:
+    """What a backward graph of `captured` needs."""
+
+    def __init__(self, captured: _Captured, graph: fx.GraphModule, plan_backward: PlanBackward) -> None:
+        assert captured.graphs.partition is not None
+        self.captured = captured
+        self.saved, self.sources = captured.graphs.partition.saved, captured.graphs.partition.sources
+        self.inputs = graph.graph.find_nodes(op="placeholder")
+        self.plan = plan_backward(graph)
+
+    def need(self, repeated: bool = False, held: bool = False) -> _Need:
+        """The most bytes, if each gradient comes in as one number that is `repeated`, and the results are `held`."""
+        captured, returned = self.captured, _returned(self.captured.graphs) if held else {}
+        owned = _memory(returned.values(), captured.theirs)
+        dying: set[str] = set()
+        for place, node in enumerate(self.inputs):
+            kind, index = self.sources[place] if place < len(self.sources) else ("tangent", 0)
+            if kind == "result" and index in returned:
+                continue
+            new = _memory([self.saved[place] if place < len(self.saved) else node], captured.theirs)
+            owned.update(new)
+            dying.update([node.name] if new else ())
+        apart = gradients_apart(captured.graphs.signature, captured.wholes, captured.results, repeated)
+        before, tensors = sum(owned.values()) + sum(apart.waiting), len(owned) + len(apart.waiting)
+        need = _need(self.plan, dying, before, tensors)
+        in_the_end = before + self.plan.usage(dying)[-1] + apart.behind
+        return max(need, replace(need, bytes=in_the_end), key=lambda need: need.bytes)
+
+
+def _taking_repeated(captured: _Captured) -> fx.GraphModule:
+    """The backward graph that takes gradients as one number each, but for those that are made of those of parts."""
+    graphs, graph = captured.graphs, captured.graphs.backward
+    assert graph is not None and graphs.partition is not None
+    saved = len(graphs.partition.saved)
+    joined = gradients_apart(graphs.signature, captured.wholes, captured.results).joined
+    tangents = graph.graph.find_nodes(op="placeholder")[saved:]
+    alone = (place for place, i in enumerate(graphs.signature.differentiable_results) if i not in joined)
+    strides = tuple((place, (0,) * tangents[place].meta["val"].dim()) for place in alone)
+    return part_of(graph, saved, Part(strides=strides), graphs.signature.kept_for)
 
 
 def _between(plan: MemoryPlan, graphs: AotGraphs) -> _Need:
@@ -170,9 +188,7 @@ def _between(plan: MemoryPlan, graphs: AotGraphs) -> _Need:
     gone by then."""
     assert graphs.partition is not None
     results = _results(graphs)
-    origins = map(graphs.signature.origin, graphs.signature.outputs)
-    returned = [results[index] for origin, index in origins if origin == "graph"]
-    kept = _memory([*filter(None, returned), *graphs.partition.saved], ())
+    kept = _memory([*_returned(graphs).values(), *graphs.partition.saved], ())
     copied = [results[m.result] for m in graphs.signature.mutations if m.result is not None and not m.in_place]
     gone = _memory(copied, kept)
     return _Need(plan.usage()[-1] - sum(gone.values()), _counts(plan).usage()[-1] - len(gone))
@@ -185,6 +201,13 @@ def _results(graphs: AotGraphs) -> list[Any]:
     for place in sorted(m.result for m in graphs.signature.mutations if m.in_place and m.result is not None):
         results.insert(place, None)
     return results
+
+
+def _returned(graphs: AotGraphs) -> dict[int, Any]:
+    """What of that the program returns, or views of it, by position."""
+    results = _results(graphs)
+    origins = map(graphs.signature.origin, graphs.signature.outputs)
+    return {index: results[index] for origin, index in origins if origin == "graph" and results[index] is not None}
 
 
 def _states(graphs: AotGraphs) -> list[int]:

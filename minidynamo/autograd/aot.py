@@ -35,13 +35,12 @@ from minidynamo.autograd.packing import kept_as_in_eager, kept_for_tensors, mark
 from minidynamo.autograd.partition import Partition, exposed, forward_graph, partition
 from minidynamo.autograd.parts import KeptFor, Part, part_of, read_for
 from minidynamo.autograd.redraws import draw_from_states
-from minidynamo.autograd.rehearsal import EagerMemory
 from minidynamo.autograd.saving import SavePolicy
 from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.signature import GraphSignature, Unpacked
 from minidynamo.autograd.splitting import Split, best_split
 from minidynamo.autograd.storage_sizes import StorageSizes, storage_sizes
-from minidynamo.autograd.traced_memory import traced_memory
+from minidynamo.autograd.traced_memory import TracedMemory, traced_memory
 from minidynamo.autograd.written_inputs import holds_in_the_end
 from minidynamo.autograd_calls import differentiates_again
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
@@ -71,7 +70,7 @@ class AotGraphs:
     partition: Partition | None
     without_grad: bool = False
     higher: HigherOrder = field(default_factory=HigherOrder)
-    eager: EagerMemory | None = None
+    eager: TracedMemory | None = None
 
 
 class Place(Protocol):

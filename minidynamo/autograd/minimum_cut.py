@@ -22,6 +22,7 @@ from minidynamo.autograd.recomputation import (
     operation_of,
     recomputable,
     spared,
+    viewed,
 )
 from minidynamo.autograd.saving import SavePolicy, Wishes, ask, by_cost, within_budget
 from minidynamo.numbers_in_data import hint_of
@@ -52,7 +53,8 @@ class Network:
         self.behind = forward.behind & wanted
         self.required = ancestors(forward.roots)
         self.results = {*forward.results, *held}
-        self.read = frozenset(source for node in self.behind for source in node.all_input_nodes)
+        read = {source for node in self.behind for source in node.all_input_nodes}
+        self.read = {shared for source in read for shared in viewed(source)}
         self.gradients = {node for node in joint.gradients if node is not None}
         self.exposed = frozenset(joint.exposed).intersection([*forward.inputs, *forward.results]) - forward.overwritten
 

@@ -20,7 +20,7 @@ from minidynamo.autograd.joint_graph import Forward, Joint, ancestors
 from minidynamo.autograd.kept_parts import Part, fake_view, kept_parts, view_of
 from minidynamo.autograd.minimum_cut import Network
 from minidynamo.autograd.numbers import is_number, key
-from minidynamo.autograd.recomputation import computed_again, is_free
+from minidynamo.autograd.recomputation import computed_again, viewed
 from minidynamo.autograd.saving import SavePolicy, Wishes
 from minidynamo.autograd.storage_sizes import give_up, grow
 from minidynamo.autograd.writing_calls import write_to_temporaries
@@ -159,7 +159,7 @@ def _whole(node: fx.Node, others: Collection[fx.Node]) -> fx.Node:
     """What `node` is a view of that has the same elements, if that is computed and none of `others`; else `node`. Eager
     has saved that for higher derivatives, and the view is there at once: it hangs on no numbers that vary."""
     kept = node.meta["val"]
-    for view, source in itertools.pairwise(_viewed(node)) if isinstance(kept, torch.Tensor) else ():
+    for view, source in itertools.pairwise(viewed(node)) if isinstance(kept, torch.Tensor) else ():
         value = source.meta["val"]
         if source.op == "placeholder" or source in others or not isinstance(value, torch.Tensor):
             break
@@ -184,20 +184,11 @@ def exposed(
     Eager keeps what the gradients' formulas read of forward, and `also`. `made_forward` are the nodes that were there
     before the first gradient was computed.
     """
-    kept = {shared for node in also for shared in _viewed(node)}
+    kept = {shared for node in also for shared in viewed(node)}
     for node in graph.nodes:
         if node not in made_forward and not is_number(node):  # eager keeps sizes as numbers
-            kept.update(*(_viewed(source) for source in node.all_input_nodes))
-    return frozenset(node for node in held if not is_number(node) and kept.isdisjoint(_viewed(node)))
-
-
-def _viewed(node: fx.Node) -> list[fx.Node]:
-    """`node` and all that it is a view of: they share their memory, and the count of writes to it."""
-    found = [node]
-    while is_free(found[-1]) and found[-1].all_input_nodes:  # a constant is a view of nothing
-        found.append(found[-1].all_input_nodes[0])
-    several = found[-1].op != "placeholder" and isinstance(found[-1].meta["val"], (tuple, list))
-    return found[:-1] if several else found
+            kept.update(*(viewed(source) for source in node.all_input_nodes))
+    return frozenset(node for node in held if not is_number(node) and kept.isdisjoint(viewed(node)))
 
 
 def backward_graph(

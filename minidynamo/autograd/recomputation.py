@@ -78,6 +78,15 @@ def is_free(node: fx.Node) -> bool:
     return node.target is operator.getitem or (isinstance(node.target, OpOverload) and is_view(node.target))
 
 
+def viewed(node: fx.Node) -> list[fx.Node]:
+    """`node` and all that it is a view of: they share their memory, and the count of writes to it."""
+    found = [node]
+    while is_free(found[-1]) and found[-1].all_input_nodes:  # a constant is a view of nothing
+        found.append(found[-1].all_input_nodes[0])
+    several = found[-1].op != "placeholder" and isinstance(found[-1].meta["val"], (tuple, list))
+    return found[:-1] if several else found
+
+
 def is_pointwise(node: fx.Node) -> bool:
     """Whether a second computation of `node` may be worth the memory."""
     return config.recompute and not is_random(node) and _name(node) in CHEAP | MODERATE

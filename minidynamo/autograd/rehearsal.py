@@ -23,21 +23,23 @@ from minidynamo.switches import preserved
 
 @dataclass(frozen=True)
 class EagerMemory:
-    """Bytes on top of the inputs: the most at one time in a call and, if gradients flow, in its backward, by the
-    beginning of which the results are gone; those that live between the two, with the results; and the most in the call
-    alone."""
+    """Bytes on top of the inputs: the most at one time in a call and, if gradients flow, in its backward; those that
+    live between the two, with the results; and the most in the call alone."""
 
     peak: int
     between: int
     forward: int
 
 
-def eager_memory(gm: fx.GraphModule, example_inputs: Sequence[Any], repeated: bool = False) -> EagerMemory | None:
+def eager_memory(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], *, repeated: bool = False, held: bool = False
+) -> EagerMemory | None:
     """What the operations of `gm` hold, where the gradient of each result has memory of its own, or is one number that
-    is `repeated`. None where that cannot be foreseen: where the program looks into data, say."""
+    is `repeated`, and the results are gone when backward begins, or are `held`. None where that cannot be foreseen:
+    where the program looks into data, say."""
     try:
         with torch.autograd.set_detect_anomaly(False), preserved():
-            return _Rehearsal(gm, example_inputs, repeated).run()
+            return _Rehearsal(gm, example_inputs, repeated, held).run()
     except Exception:  # of the program's, or of torch's without data
         return None
 
@@ -73,9 +75,10 @@ class _Program(fx.Interpreter):
 
 
 class _Rehearsal:
-    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], repeated: bool) -> None:
+    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], repeated: bool, held: bool) -> None:
         self.gm = gm
         self.repeated = repeated
+        self.held = held
         self.layout = layout_of(gm, example_inputs)
         self.flat = self.layout.flatten(example_inputs)
         self.mode = fake_strides.FakeTensorMode()  # with the sizes of this call
@@ -101,6 +104,7 @@ class _Rehearsal:
         del written, histories
         with self.mode, torch.enable_grad():
             end = self.arrival(list(results.values())) if results and self.leaves else None
+        holding = made if self.held else None
         del made, results
         if end is not None:
             first = torch.empty_like(end)
@@ -109,6 +113,7 @@ class _Rehearsal:
                 gradients = torch.autograd.grad(end, self.leaves, first, allow_unused=True)
             self.counting.look()
             del gradients
+        del holding
         return EagerMemory(self.counting.peak, between, forward)
 
     def arrival(self, results: list[torch.Tensor]) -> torch.Tensor:

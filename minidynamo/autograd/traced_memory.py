@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -20,10 +21,18 @@ from minidynamo.graph_memory import inside_of
 from minidynamo.storages import storages_in
 
 
-def traced_memory(trace: Trace) -> EagerMemory:
+@dataclass(frozen=True)
+class TracedMemory:
+    """What `EagerMemory` has; and the most at one time if the results are held in backward."""
+
+    eager: EagerMemory
+    held: int
+
+
+def traced_memory(trace: Trace) -> TracedMemory:
     """What lives if operations run one by one in the order of the program and of autograd, and each value dies behind
-    its last use: no more than in eager, where a gradient function holds what it is given until it is done. The results
-    are gone when backward begins, where a gradient of each arrives."""
+    its last use: no more than in eager, where a gradient function holds what it is given until it is done. When
+    backward begins, a gradient of each result arrives."""
     *nodes, output = trace.graph.nodes
     tangents = set(trace.tangents)
     begins = next((place for place, node in enumerate(nodes) if node in tangents), len(nodes))
@@ -59,7 +68,10 @@ def traced_memory(trace: Trace) -> EagerMemory:
     kept = {key for key, end in dies.items() if end >= begins and born[key] < begins}
     between = sum(size[key] for key in kept | results)
     levels = [*itertools.accumulate(changes)]
-    return EagerMemory(max(levels), between, max(levels[:begins], default=0))
+    for key in results:  # held to the end
+        changes[dies[key] + 1] += size[key]
+    held = max(itertools.accumulate(changes))
+    return TracedMemory(EagerMemory(max(levels), between, max(levels[:begins], default=0)), held)
 
 
 def _storages(node: object) -> Iterator[tuple[object, int]]:

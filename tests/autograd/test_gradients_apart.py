@@ -5,7 +5,7 @@ import torch
 
 import minidynamo
 from minidynamo.autograd.aot import aot_graphs
-from minidynamo.autograd.gradients_apart import GradientsApart, become_others, gradients_apart
+from minidynamo.autograd.gradients_apart import GradientsApart, gradients_apart, returns_parts
 from minidynamo.backends import boxed_nop
 
 MATRIX = 64 * 64 * 4
@@ -15,10 +15,11 @@ def apart(program, repeated=False):
     """What they take for a program of one argument; and whether anything is made of them."""
 
     def backend(gm, example_inputs):
-        signature = aot_graphs(gm, example_inputs).signature
-        results = gm.graph.output_node().args[0]
-        told = gradients_apart(signature, example_inputs, results, repeated)
-        found.append((told, become_others(signature, example_inputs, results)))
+        graphs = aot_graphs(gm, example_inputs)
+        made = graphs.forward.graph.output_node().args[0][: graphs.partition.results]
+        wholes = {("input", 0): example_inputs[0]} | {("graph", i): node.meta["val"] for i, node in enumerate(made)}
+        given = graphs.signature, wholes, gm.graph.output_node().args[0]
+        found.append((gradients_apart(*given, repeated), returns_parts(*given)))
         return boxed_nop(gm, example_inputs)
 
     found = []
@@ -42,6 +43,7 @@ def early(x):
         (lambda x: x.exp(), (GradientsApart(), False)),
         (lambda x: (x.exp(), x.t()), (GradientsApart((MATRIX,)), False)),
         (lambda x: (x.exp(), x.detach()[:16]), (GradientsApart(), False)),
+        (lambda x: (x.sum(), x.exp()[:16]), (GradientsApart(joined=frozenset((1,))), True)),
         (late, (GradientsApart((MATRIX,)), True)),  # it has become that of the argument when backward begins
         (early, (GradientsApart((MATRIX // 4,), MATRIX), True)),  # it does so behind that
     ],
