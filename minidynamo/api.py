@@ -32,6 +32,7 @@ from minidynamo.saved_tensors import SavedTensors
 from minidynamo.stealing import check_are_arguments, marked
 from minidynamo.steering import COMPILED, own_mark
 from minidynamo.tracer.handlers.caches import CACHED_FUNCTION
+from minidynamo.tracer.trace_rules import rule_for
 
 T = TypeVar("T")
 
@@ -193,7 +194,24 @@ def _compile_function(fn: types.FunctionType, options: CompileOptions) -> types.
         return _unchanged(fn, "async functions hand control to an event loop in the middle")
     if inspect.isgeneratorfunction(fn):
         return _unchanged(fn, "a generator hands control to its caller in the middle; compile the function that loops")
-    return compile_function(fn, _with_stolen(fn, options))
+    return compile_function(_entered(fn), _with_stolen(fn, options))
+
+
+# The function that was given to `compile`, of each that calls it.
+_entered_by: weakref.WeakKeyDictionary[types.FunctionType, types.FunctionType] = weakref.WeakKeyDictionary()
+
+
+def _entered(fn: types.FunctionType) -> types.FunctionType:
+    """A function that calls `fn`, where calls of that are traced otherwise than its own code; else `fn`."""
+    if not rule_for(fn).takes_itself:
+        return fn
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    _entered_by[call] = fn
+    return call
 
 
 def _with_stolen(target: types.FunctionType | torch.nn.Module, options: CompileOptions) -> CompileOptions:
@@ -284,7 +302,7 @@ def uncompile(target: Any) -> Any:
         owner = target.__self__
         is_its_call = inspect.getattr_static(type(owner), "__call__", None) is record.py_func
         return owner if is_its_call else types.MethodType(record.py_func, owner)
-    return record.py_func
+    return _entered_by.get(record.py_func, record.py_func)
 
 
 def explain(target: Any) -> Explanation:

@@ -394,3 +394,50 @@ def functions_of_torch_as_they_are(x):
     sums = vmap(torch.Tensor.sum)(x), vmap(torch.sum)(x), vmap(torch.Tensor.cumsum, (0, None))(x, 0)
     products = vmap(torch.Tensor.mul)(x, x), vmap(torch.dot)(x, x), vmap(vmap(torch.mul))(x, x)
     return sums, products, vmap(functools.partial(torch.Tensor.softmax, dim=0))(x), grad(torch.Tensor.sum)(x)
+
+
+# Transforms that were made before
+
+
+def scaled(x, factor):
+    return (x * factor).sin().sum()
+
+
+@torch.func.vmap
+def softened(row):
+    return row.softmax(0)
+
+
+MADE_BEFORE = [
+    vmap(grad(scaled), in_dims=(0, None)),
+    grad_and_value(scaled, argnums=(0, 1)),
+    jacrev(lambda x, factor: x * factor, chunk_size=2),
+    jacfwd(lambda x, factor: x * factor),
+    hessian(scaled),
+]
+
+
+@programs(two_vectors)
+def transforms_made_before(x, v):
+    return [made(x, v) for made in MADE_BEFORE], softened(v[None]), softened.__name__
+
+
+@pytest.mark.parametrize("made", MADE_BEFORE)
+def test_transformed_functions_are_compiled(made):
+    compiled = minidynamo.compile(made, backend="eager", fullgraph=True)
+    x, factor = torch.randn(3), torch.tensor(2.0)
+    torch.testing.assert_close(compiled(x, factor), made(x, factor), rtol=0, atol=0)
+    assert minidynamo.stats(compiled).graphs == 1
+    assert minidynamo.uncompile(compiled) is made
+
+
+def test_what_was_transformed_before_is_guarded():
+    options = {}
+
+    def program(x):
+        return options["transform"](x, x)
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    x = torch.randn(3)
+    for options["transform"] in (grad(scaled), grad(scaled, 1), grad(lambda x, y: (x + y).sum())):
+        assert torch.equal(compiled(x), program(x))

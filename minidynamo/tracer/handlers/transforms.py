@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -16,6 +17,7 @@ import torch.fx
 
 from minidynamo import compat
 from minidynamo.errors import summary
+from minidynamo.guards.source import Attr, CellContents, Item
 from minidynamo.structure import Structure, is_sequence_class, structure_of
 from minidynamo.structure import leaves as leaves_of
 from minidynamo.tracer import registry
@@ -24,6 +26,8 @@ from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.handlers.conditional import leaves, tensors_in
 from minidynamo.tracer.handlers.trials import changing_nothing
 from minidynamo.tracer.handlers.values import constant
+from minidynamo.tracer.inlining import trusted_source
+from minidynamo.tracer.polyfills.functools import inner_code
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.transforming import Argument, Transformation, transformed
 from minidynamo.variables.base import VariableTracker
@@ -125,6 +129,39 @@ _DERIVATIVES = {
 }
 for _transform, _name in _DERIVATIVES.items():
     registry.polyfill(_transform)(_derivative(_transform, _name))
+
+
+# Functions that torch has made outside of the program: what they transform, and how, is in their cells.
+
+
+def held(made: Any, place: int) -> Any:
+    """What a closure cell of a function holds."""
+    return made.__closure__[place].cell_contents
+
+
+@registry.function(held)
+def _held(tx: Tracer, made: VariableTracker, place: VariableTracker) -> VariableTracker:
+    assert isinstance(made, FunctionVariable)
+    position = as_constant(place)
+    cell = Item(Attr(made.source or trusted_source(made.value), "__closure__"), position)
+    return tx.wrap(held(made.value, position), CellContents(cell))
+
+
+def _made_by(transform: Any, name: str) -> None:
+    """Trace the functions that `transform` has made, each called `name`, as those that its twin makes."""
+    code = inner_code(transform, name)
+    taken = inspect.signature(transform).parameters
+    cells = {variable: place for place, variable in enumerate(code.co_freevars) if variable in taken}
+    function = cells.pop("func")
+
+    @registry.polyfill_code(code)
+    def run(made: Any, /, *args: Any, **kwargs: Any) -> Any:
+        options = {option: held(made, place) for option, place in cells.items()}
+        return transformed(transform, held(made, function), options, args, kwargs)
+
+
+for _transform, _name in {func.vmap: _NAMES_OF_VMAP[0], **_DERIVATIVES}.items():
+    _made_by(_transform, _name)
 
 
 # The node
