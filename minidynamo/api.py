@@ -290,19 +290,20 @@ def reset(target: Any = None) -> None:
 
 def uncompile(target: Any) -> Any:
     """Give back what `compile` was given: the original function, or the module without its compiled call."""
-    record = compiled_record(target)
+    function = compiled_record(target).py_func
+    original = _entered_by.get(function, function)
     if isinstance(target, torch.nn.Module):
         del target.__dict__["_compiled_call_impl"]
         return target
     if isinstance(target, functools.partial):
         return functools.partial(uncompile(target.func), *target.args, **target.keywords)
     if isinstance(target, (staticmethod, classmethod)):
-        return type(target)(record.py_func)
+        return type(target)(original)
     if isinstance(target, types.MethodType):
         owner = target.__self__
-        is_its_call = inspect.getattr_static(type(owner), "__call__", None) is record.py_func
-        return owner if is_its_call else types.MethodType(record.py_func, owner)
-    return _entered_by.get(record.py_func, record.py_func)
+        is_its_call = inspect.getattr_static(type(owner), "__call__", None) is original
+        return owner if is_its_call else types.MethodType(original, owner)
+    return original
 
 
 def explain(target: Any) -> Explanation:

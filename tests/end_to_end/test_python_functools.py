@@ -393,6 +393,15 @@ def test_a_cached_result_may_be_of_an_equal_key():
     assert_same_as_eager(lambda x: (x + 1, twice(3.0)), vector)
 
 
+def test_functions_that_choose_by_class_are_compiled():
+    compiled = minidynamo.compile(combine, backend="eager", fullgraph=True)
+    x = torch.randn(2)
+    assert torch.equal(compiled(x, 3), x * 3)
+    assert compiled(1, 2) == 3
+    assert compiled.__name__ == "combine"
+    assert minidynamo.uncompile(compiled) is combine
+
+
 # --- changed surroundings -------------------------------------------------------------------------------------------
 
 
