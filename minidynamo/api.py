@@ -12,7 +12,7 @@ import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, cast, overload
 
 import torch
 
@@ -206,12 +206,12 @@ def _entered(fn: types.FunctionType) -> types.FunctionType:
     if not rule_for(fn).takes_itself:
         return fn
 
-    @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    _entered_by[call] = fn
-    return call
+    entered = cast(types.FunctionType, functools.wraps(fn)(call))
+    _entered_by[entered] = fn
+    return entered
 
 
 def _with_stolen(target: types.FunctionType | torch.nn.Module, options: CompileOptions) -> CompileOptions:

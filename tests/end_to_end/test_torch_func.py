@@ -441,3 +441,11 @@ def test_what_was_transformed_before_is_guarded():
     x = torch.randn(3)
     for options["transform"] in (grad(scaled), grad(scaled, 1), grad(lambda x, y: (x + y).sum())):
         assert torch.equal(compiled(x), program(x))
+
+
+@programs(lambda: (matrix(), torch.randn(3, 4), torch.tensor(2.0)))
+def vmap_gives_tensors_named_by_keyword_as_they_are(x, by_name, scale):
+    def row(a, other, scale):
+        return a + other[: a.shape[0] // 2], torch.full((2,), float(other.dim() + other.shape[0])), a * scale
+
+    return vmap(row)(x, other=by_name[:2], scale=scale), vmap(row)(x, other=x[:2], scale=x[0])

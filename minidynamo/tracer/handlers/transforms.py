@@ -351,7 +351,7 @@ def _dims(
     if len(each) != len(args.items):
         refuse("in_dims is not as long as the arguments")
     found = [dim for part, dims in zip(args.items, each) for dim in _spread(part, dims, refuse)]
-    return [*found, *_spread(kwargs, None if whole else 0, refuse)]
+    return [*found, *_spread(kwargs, None, refuse)]  # `vmap` takes nothing away from what is given by name
 
 
 def _spread(value: VariableTracker, dims: Any, refuse: Refuse) -> Iterator[int | None]:
