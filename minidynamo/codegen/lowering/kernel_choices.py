@@ -96,7 +96,7 @@ def _erf_of(out: Buffer) -> Callable[[V], V]:
 @functools.cache
 def _halves_lose_small_values() -> bool:
     """Whether torch's kernels on this processor compute the error function of half types by `erf_by_rational`."""
-    return bool(torch.full((1,), 2.0**-24, dtype=torch.float16).erf().eq(0))
+    return bool(torch.full((1,), 2.0**-24, dtype=torch.float16, device="cpu").erf().eq(0))
 
 
 def _taken_by_onednn(x: Buffer | None) -> bool:
@@ -105,7 +105,8 @@ def _taken_by_onednn(x: Buffer | None) -> bool:
         return False
     if not in_order(x) or not known_at_least(product(x.shape), 2):
         return False
-    return bool(torch.nn.functional.gelu(torch.full((2,), math.inf, dtype=x.dtype)).isnan().all())
+    probe = torch.full((2,), math.inf, dtype=x.dtype, device="cpu")
+    return bool(torch.nn.functional.gelu(probe).isnan().all())
 
 
 @functools.cache

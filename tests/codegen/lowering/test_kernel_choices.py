@@ -64,3 +64,10 @@ def test_the_layout_chooses_the_kernel_of_gelu():
     loses_small_values = bool(torch.full((), 2.0**-24).half().erf().eq(0))
     by_onednn = bool(F.gelu(torch.full((2,), math.inf).half()).isnan().all())
     assert by_vectors == [loses_small_values and not by_onednn, loses_small_values, False, False]
+
+
+def test_the_default_device_changes_nothing():
+    x = torch.ones(64, 64)
+    expected = str(lower(F.gelu, x).nodes[-1])
+    with torch.device("meta"):
+        assert str(lower(F.gelu, x).nodes[-1]) == expected
