@@ -14,21 +14,21 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 
-from minidynamo.artifacts import Artifact, collected, passed_over
+from minidynamo.artifacts import Artifact, collected
 from minidynamo.boxed import BoxedCallable
 from minidynamo.bytecode.analysis import first_index, starred_parameters
-from minidynamo.bytecode.breaks import drive
 from minidynamo.bytecode.layout import FramePoint, frame_point
 from minidynamo.compat import NOT_FOR_TORCH_COMPILE, module_call
 from minidynamo.convert_frame import Conversion, FrameToConvert, convert_frame
 from minidynamo.counters import Stats
 from minidynamo.dispatch.dispatcher import Dispatcher, Native, resume_dispatcher, root_dispatcher
+from minidynamo.dispatch.frames import RootFrame, entering
 from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit
 from minidynamo.events import Event, notice, on_event, publish
 from minidynamo.explanation import Explanation, name_of_point
@@ -115,41 +115,6 @@ def _parameters(code: types.CodeType) -> set[str]:
     return {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *starred_parameters(code)}
 
 
-def _signature(fn: types.FunctionType) -> inspect.Signature:
-    """The parameters that the code of a function has, whatever its `__signature__` or `__wrapped__` say."""
-    bare = types.FunctionType(fn.__code__, fn.__globals__, argdefs=fn.__defaults__, closure=fn.__closure__)
-    bare.__kwdefaults__ = fn.__kwdefaults__
-    return inspect.signature(bare)
-
-
-def _new_cell(values: Mapping[str, Any], name: str) -> types.CellType:
-    """The cell of a variable that nested functions share: of an argument with its value, else empty."""
-    return types.CellType(values[name]) if name in values else types.CellType()
-
-
-def _entered(target: types.FunctionType, point: FramePoint, step: BoxedCallable) -> Callable[..., Any]:
-    """A function that calls `target` by entering its frame at `point`, which lies at its head."""
-    signature = _signature(target)
-    cells = dict(zip(target.__code__.co_freevars, target.__closure__ or ()))
-
-    @functools.wraps(target)
-    @passed_over
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError:
-            return target(*args, **kwargs)  # Python's own words
-        bound.apply_defaults()
-        del args, kwargs
-        values = bound.arguments
-        taken = [cells[name] if name in cells else _new_cell(values, name) for name in point.cells]
-        boxed = [*taken, *(values[name] for name in point.locals)]
-        del bound, values, taken
-        return drive(step, boxed)
-
-    return call
-
-
 class CompiledFunction:
     """What stands behind a compiled function. `stats` and `graphs` include those of resume points and callees."""
 
@@ -166,6 +131,7 @@ class CompiledFunction:
         self._resumed: dict[FramePoint, Dispatcher] = {}
         self._callees: dict[types.FunctionType, types.FunctionType] = {}
         self._fresh: dict[types.CodeType, CompiledFunction] = {}
+        self._entering: dict[types.CodeType, Callable[..., types.FunctionType]] = {}
         self.module: Callable[[], torch.nn.Module | None] = lambda: None
         self._own_forward: types.FunctionType | None = None
         self._family = (lambda: None) if family is None else weakref.ref(family)
@@ -224,11 +190,13 @@ class CompiledFunction:
             return types.MethodType(self.called_at_break(call), target)
         if not isinstance(target, types.FunctionType) or DISABLED in vars(target) or own_mark(target, COMPILED):
             return target
-        family = self._family()
-        if family is not None:  # a function that calls itself is compiled once, not once per level
-            return family.called_at_break(target)
-        if target in self._callees and is_current(self._callees[target]):
-            return self._callees[target]
+        # A function that calls itself is compiled once, not once per level.
+        return (self._family() or self)._callee(target)
+
+    def _callee(self, target: types.FunctionType) -> types.FunctionType:
+        known = self._callees.get(target)
+        if known is not None and is_current(known):
+            return known
         if not all(name.isidentifier() for name in target.__code__.co_varnames):
             return target  # a comprehension of Python 3.11, whose argument has no name that source text could have
         if _may_be_fresh(target):
@@ -238,16 +206,19 @@ class CompiledFunction:
         self._callees[target] = compile_function(target, self.options.for_callee(), family=self)
         return self._callees[target]
 
-    def _closure(self, target: types.FunctionType) -> Callable[..., Any]:
+    def _closure(self, target: types.FunctionType) -> types.FunctionType:
         """A function of the user's that takes its cells as if they were arguments: one for all closures over a code."""
         code = target.__code__
-        if code not in self._fresh:
+        if code not in self._entering:
             empty = tuple(types.CellType() for _ in code.co_freevars)
             template = types.FunctionType(code, target.__globals__, code.co_name, closure=empty)
-            self._fresh[code] = CompiledFunction(template, self.options.for_callee(), self)
-        cells = {*code.co_freevars, *code.co_cellvars}
-        point = frame_point(code, first_index(code), (), _parameters(code) - cells, cells)
-        return _entered(target, point, self._fresh[code].resume_at(point))
+            record = self._fresh[code] = CompiledFunction(template, self.options.for_callee(), self)
+            cells = {*code.co_freevars, *code.co_cellvars}
+            point = frame_point(code, first_index(code), (), _parameters(code) - cells, cells)
+            self._entering[code] = entering(RootFrame(template, record.name), point, record.resume_at(point))
+        call = self._entering[code](*target.__closure__ or ())
+        call.__defaults__, call.__kwdefaults__ = target.__defaults__, target.__kwdefaults__
+        return functools.update_wrapper(call, target)
 
     def _stealing_forward(self, forward: Any) -> Any:
         """The forward of the compiled module itself: what the module is given away arrives there."""

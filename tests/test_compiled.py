@@ -123,6 +123,28 @@ def test_fresh_closures_over_one_code_object_are_not_compiled_for_ever():
     assert f.stats.compiles == compiled_so_far
 
 
+def test_how_closures_over_one_code_object_are_entered_is_found_out_once(monkeypatch):
+    def make(n):
+        def add(x, /, step=n, *boxed, cell=2, **drive):
+            def inner():
+                return cell, n
+
+            minidynamo.graph_break()
+            return (x + step).tolist(), boxed, inner(), drive
+
+        return add
+
+    def calls(x, add):
+        return [add(x), add(x, 2, 3, cell=4, call=5), add(*[x], **{"step": 6})]
+
+    f, x = compiled(calls, backend="eager"), torch.ones(1)
+    assert f(x, make(1)) == calls(x, make(1))
+    monkeypatch.setattr("minidynamo.compiled.frame_point", None)
+    assert f(x, make(2)) == calls(x, make(2))
+    with pytest.raises(TypeError, match=r"add\(\) missing 1 required positional argument: 'x'"):
+        compiled(lambda add: (minidynamo.graph_break(), add(step=1)), backend="eager")(make(1))
+
+
 def test_the_recompile_limit_is_an_error_with_fullgraph():
     f = compiled(lambda x, n: x + n, recompile_limit=2, fullgraph=True, name="adds", dynamic=False)
     x = torch.ones(1)

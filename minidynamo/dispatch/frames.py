@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from minidynamo import artifacts
 from minidynamo.boxed import BoxedCallable, mark_boxed
-from minidynamo.bytecode.breaks import make_continue
+from minidynamo.bytecode.breaks import BoxedStep, drive, make_continue
 from minidynamo.bytecode.instructions import location
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.defaults import Defaults, KeywordDefaults, LeftOut
@@ -256,6 +256,21 @@ class ResumeFrame:
 
     def finish(self, function: types.FunctionType) -> None:
         mark_boxed(function)
+
+
+def entering(frame: RootFrame, point: FramePoint, step: BoxedStep) -> Callable[..., types.FunctionType]:
+    """What makes functions, of the cells of a closure each, that enter the frame of a call at its head, which `point`
+    is, by `step`. They have the signature of the frame's function, but no defaults yet."""
+    free = frame.fn.__code__.co_freevars
+    taken = (*frame.parameters, *free)
+    boxed, call, cell, run, first = (_beside(name, taken) for name in ("boxed", "call", "cell", "drive", "step"))
+    made = [name if name in free else f"{cell}({name if name in frame.parameters else ''})" for name in point.cells]
+    lines = [f"{boxed} = [{', '.join([*made, *point.locals])}]"]
+    lines += [f"del {', '.join(frame.parameters)}"] * bool(frame.parameters)
+    source = [f"def enter({', '.join(free)}):", f"    def {call}({frame.signature}):"]
+    source += [f"        {line}" for line in (*lines, f"return {run}({first}, {boxed})")]
+    namespace = {"__name__": frame.module, cell: types.CellType, run: drive, first: step}
+    return artifacts.load("native", frame.name, "\n".join([*source, f"    return {call}", ""]), namespace, "enter")
 
 
 def refuse_copy(name: str) -> CodeCopied:
