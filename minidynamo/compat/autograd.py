@@ -98,10 +98,16 @@ def _saved_names(cls: typing.Hashable) -> list[str]:
 def kept_by(function: typing.Any) -> list[typing.Any]:
     """What Python can see of what a gradient function holds, besides others of its kind. No hook runs."""
     kind: typing.Any = type(function)
-    parts = [_unless_freed(function, name) for name in _saved_names(kind)]
-    raw = [saved for part in parts for saved in (part if isinstance(part, tuple) else (part,))]
-    leaf = [function.variable] if _has_leaf(kind) else []
-    return [*(_unless_freed(saved, "data") for saved in raw), *leaf, *gc.get_referents(function)]
+    kept = gc.get_referents(function)
+    for name in _saved_names(kind):
+        saved = _unless_freed(function, name)
+        if isinstance(saved, tuple):
+            kept += [_unless_freed(each, "data") for each in saved]
+        else:
+            kept.append(_unless_freed(saved, "data"))
+    if _has_leaf(kind):
+        kept.append(function.variable)
+    return kept
 
 
 @functools.cache

@@ -49,7 +49,7 @@ class Lost(enum.Enum):
 
 
 # What says of an owner that it does not go, nor what is behind it.
-LIVING = frozenset({Lost.NO_HISTORY, Lost.HELD})
+LIVING = (Lost.NO_HISTORY, Lost.HELD)
 
 
 def is_noticed(value: object) -> bool:
@@ -123,9 +123,9 @@ def any_dying(
         holders = [part for part in batch if not holds_nothing(part)]
         room -= len(holders)
         values = gc.get_referents(*holders) if holders else []
-        tensors = [part for part in holders if issubclass(type(part), torch.Tensor)]
-        values += [part.grad for part in tensors if has_gradient(part) and part.grad is not None]
-        functions = [part.grad_fn for part in tensors if _has_history(part)]
+        functions: list[Any] = []
+        for part in holders:
+            _add_gradients(part, values, functions)
         if functions:
             parts = [*chain.from_iterable(map(compat.kept_by, history.dies_with(functions)))]
             values += {id(part): part for part in parts if part is not None}.values()
@@ -153,7 +153,7 @@ class _DyingHistory:
             self._add(function, dies=False)
 
     def _add(self, function: Any, *, dies: bool) -> None:
-        if function is not None and function not in self.seen:
+        if function not in self.seen:
             heapq.heappush(self._todo, (-function._sequence_nr(), dies, next(self._count), function))
             self._dying += dies
 
@@ -167,7 +167,8 @@ class _DyingHistory:
             if function not in self.seen:
                 self.seen.add(function)
                 for after, _ in function.next_functions:
-                    self._add(after, dies=dies)
+                    if after is not None:
+                        self._add(after, dies=dies)
                 if dies:
                     self._room -= 1
                     yield function
@@ -195,9 +196,17 @@ def _is_bare(tensor: torch.Tensor) -> bool:
     return not (tensor.__dict__ or tensor.requires_grad or tensor.grad is not None)
 
 
-def _has_history(tensor: torch.Tensor) -> bool:
-    """Whether `tensor.grad_fn` can be looked at: that runs no code, and there is one."""
-    return type(tensor) in _TENSORS and compat.tells_history(tensor) and not tensor.is_leaf
+def _add_gradients(value: Any, gradients: list[Any], functions: list[Any]) -> None:
+    """Add the gradient and the gradient function of a tensor to lists, where there are such and looking at them runs no
+    code and warns of nothing. No name here holds them any longer, since references are counted."""
+    cls = type(value)
+    if not (cls is torch.Tensor or cls is torch.nn.Parameter) or not compat.tells_history(value):
+        return
+    is_leaf = value.is_leaf
+    if not is_leaf:
+        functions.append(value.grad_fn)
+    if (is_leaf or value.retains_grad) and value.grad is not None:
+        gradients.append(value.grad)
 
 
 def are_noticed(values: list[Any]) -> bool:
@@ -250,7 +259,11 @@ def loses_unnoticed(*losses: Any) -> bool:
 def _histories(losses: Sequence[Any]) -> list[Any]:
     """The gradient functions of tensors that live on."""
     pairs = zip(losses[::2], losses[1::2], strict=True)
-    return [owner.grad_fn for owner, key in pairs if isinstance(key, Lost) and key in LIVING and _has_history(owner)]
+    functions: list[Any] = []
+    for owner, key in pairs:
+        if isinstance(key, Lost) and key in LIVING:
+            _add_gradients(owner, [], functions)
+    return functions
 
 
 def _are_simple(losses: tuple[Any, ...]) -> bool:
@@ -271,8 +284,9 @@ def _are_simple(losses: tuple[Any, ...]) -> bool:
     return True
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether it is seen at once that nobody is told when a value dies: it holds nothing, or what holds nothing."""
+def _is_plain(value: Any, depth: int = 2) -> bool:
+    """Whether it is seen at once that nobody is told when a value dies: it holds nothing, or, `depth` containers deep,
+    what holds nothing."""
     cls = type(value)
     if cls is torch.Tensor:
         return not _count_references(value) and _is_bare(value)
@@ -282,7 +296,7 @@ def _is_plain(value: Any) -> bool:
         value = [*value, *value.values()]
     elif cls is not tuple and cls is not list:
         return False
-    return all(map(holds_nothing, value)) and not any(map(_count_references, value))
+    return depth > 0 and all(_is_plain(part, depth - 1) for part in value)
 
 
 def _lost(losses: tuple[Any, ...]) -> list[Any]:

@@ -246,18 +246,22 @@ def test_what_a_dict_would_make_is_not_made():
     assert loses_unnoticed(table, "a") and loses_unnoticed(Making(), "a") and not table
 
 
-@pytest.mark.parametrize("value", [(torch.ones(2), 1), [torch.ones(2)], {"a": torch.ones(2)}, torch.ones(2), "text"])
+@pytest.mark.parametrize(
+    "value",
+    [(torch.ones(2), 1), [torch.ones(2)], {"a": torch.ones(2)}, (1, [torch.ones(2)]), torch.ones(2), "text"],
+)
 def test_what_holds_plain_tensors_is_not_followed(value, monkeypatch):
     monkeypatch.setattr(deaths, "any_dying", None)
     others = (torch.ones(2, requires_grad=True), Lost.NO_HISTORY)
     assert loses_unnoticed(value, Lost.ITSELF, *others) and loses_unnoticed(value, Lost.KEY)
 
 
-def test_what_plain_containers_hold_may_be_noticed():
+@pytest.mark.parametrize("holding", [lambda value: (value, 1), lambda value: (1, [value])])
+def test_what_plain_containers_hold_may_be_noticed(holding):
     told = []
     watched = torch.ones(2)
     reference = weakref.ref(watched, told.append)
-    value = (watched, 1)
+    value = holding(watched)
     del watched
     assert not loses_unnoticed(value, Lost.ITSELF)
     del value
