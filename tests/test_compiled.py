@@ -135,7 +135,7 @@ def test_how_closures_over_one_code_object_are_entered_is_found_out_once(monkeyp
         return add
 
     def calls(x, add):
-        return [add(x), add(x, 2, 3, cell=4, call=5), add(*[x], **{"step": 6})]
+        return [add(x), add(x, 2, 3, cell=4, call=5), add(*[x], step=6)]
 
     f, x = compiled(calls, backend="eager"), torch.ones(1)
     assert f(x, make(1)) == calls(x, make(1))
