@@ -50,6 +50,8 @@ class Lost(enum.Enum):
 
 # What says of an owner that it does not go, nor what is behind it.
 LIVING = (Lost.NO_HISTORY, Lost.HELD)
+# By names of this module: what a class of enum looks up takes six times as long.
+_ITSELF, _KEY, _EVERYTHING = Lost.ITSELF, Lost.KEY, Lost.EVERYTHING
 
 
 def is_noticed(value: object) -> bool:
@@ -149,26 +151,23 @@ class _DyingHistory:
         self._todo: list[tuple[int, bool, int, Any]] = []
         self._dying = 0  # of those to do
         self._room = _MOST_HISTORY
-        for function in living:
-            self._add(function, dies=False)
+        self._add(zip(living, itertools.repeat(0)), False)
 
-    def _add(self, function: Any, *, dies: bool) -> None:
-        if function not in self.seen:
-            heapq.heappush(self._todo, (-function._sequence_nr(), dies, next(self._count), function))
-            self._dying += dies
+    def _add(self, edges: Iterable[tuple[Any, int]], dies: bool) -> None:
+        for function, _ in edges:
+            if function is not None and function not in self.seen:
+                heapq.heappush(self._todo, (-function._sequence_nr(), dies, next(self._count), function))
+                self._dying += dies
 
     def dies_with(self, functions: Iterable[Any]) -> Iterator[Any]:
         """Gradient functions and those behind them that die, each once, the youngest of them."""
-        for function in functions:
-            self._add(function, dies=True)
+        self._add(zip(functions, itertools.repeat(0)), True)
         while self._dying and self._room and len(self.seen) <= _MOST:
             _, dies, _, function = heapq.heappop(self._todo)
             self._dying -= dies
             if function not in self.seen:
                 self.seen.add(function)
-                for after, _ in function.next_functions:
-                    if after is not None:
-                        self._add(after, dies=dies)
+                self._add(function.next_functions, dies)
                 if dies:
                     self._room -= 1
                     yield function
@@ -218,14 +217,14 @@ def are_noticed(values: list[Any]) -> bool:
 
 def are_watched(values: list[Any]) -> bool:
     """Whether somebody can see that one of the values is alive."""
-    return are_noticed(values) or any(_count_references(value) and _is_referred_to(value) for value in values)
+    return are_noticed(values) or (any(map(_count_references, values)) and any(map(_is_referred_to, values)))
 
 
 def _is_referred_to(value: object) -> bool:
-    return not issubclass(type(value), _LASTING) and bool(watchers(value))
+    return bool(_count_references(value)) and not issubclass(type(value), _LASTING) and bool(watchers(value))
 
 
-def ends_unseen(value: Any, _: Lost = Lost.ITSELF, *held: Any) -> bool:
+def ends_unseen(value: Any, _: Lost = _ITSELF, *held: Any) -> bool:
     """Whether nobody can see that a value dies now, rather than later; `held` are those that live on, and `Lost.HELD`
     behind each, so that their histories do not die with it."""
     if _is_plain(value):
@@ -250,7 +249,7 @@ def loses_unnoticed(*losses: Any) -> bool:
     if all(map(holds_nothing, lost)):
         return True
     pairs = [*zip(losses[::2], losses[1::2], strict=True)]
-    surely = {id(owner) for owner, key in pairs if key is Lost.ITSELF}
+    surely = {id(owner) for owner, key in pairs if key is _ITSELF}
     del pairs
     held = Counter(map(id, losses))
     return not any_dying(lost, are_noticed, lambda part: id(part) in surely, held, _histories(losses))
@@ -273,7 +272,7 @@ def _are_simple(losses: tuple[Any, ...]) -> bool:
             value = owner.get(key)
         elif type(key) is str and key == "grad" and type(owner) in _TENSORS and has_gradient(owner):
             value = owner.grad
-        elif key is Lost.ITSELF or key is Lost.KEY:
+        elif key is _ITSELF or key is _KEY:
             value = owner
         elif isinstance(key, Lost) and key in LIVING:
             continue
@@ -303,11 +302,11 @@ def _lost(losses: tuple[Any, ...]) -> list[Any]:
     """What is referred to, once for each reference that goes."""
     found: list[Any] = []
     for owner, key in zip(losses[::2], losses[1::2], strict=True):
-        if key is Lost.ITSELF or key is Lost.KEY:
+        if key is _ITSELF or key is _KEY:
             found.append(owner)
         elif isinstance(key, Lost) and key in LIVING:
             continue
-        elif key is Lost.EVERYTHING:
+        elif key is _EVERYTHING:
             found += chain(owner, owner.values()) if isinstance(owner, Mapping) else owner
         else:
             try:
