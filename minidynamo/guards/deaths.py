@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import gc
 import heapq
-import itertools
 import sys
 import types
 import weakref
@@ -104,7 +103,8 @@ def any_dying(
     hold the values in this list alone, but for so many times as `others` says, by their ids. Gradient functions that
     are `living`, and those behind them, do not die. Of more than can be followed it is said that there are some.
     """
-    references: dict[int, int] = {}
+    # So many references to an object are known, which the name below and the call that counts them have besides.
+    known = {place: count + 2 for place, count in others.items()}
     dead: set[int] = set()
     history = _DyingHistory(living)
     kept, room = [], _MOST
@@ -115,9 +115,8 @@ def any_dying(
             place = id(part)
             if place in dead:
                 continue
-            references[place] = count = references.get(place, 0) + 1
-            # Each of those that die has one, each place in the lists here has one, so do the name and the call.
-            if sys.getrefcount(part) - others.get(place, 0) <= 2 * count + 2 or surely(part):
+            known[place] = count = known.get(place, 2) + 2  # one that has died has one, and a list here
+            if sys.getrefcount(part) <= count or surely(part):
                 dead.add(place)
                 batch.append(part)
         if are_such(batch):
@@ -146,31 +145,42 @@ class _DyingHistory:
     """
 
     def __init__(self, living: Iterable[Any]) -> None:
-        self.seen: set[Any] = set()
-        self._count = itertools.count()
-        self._todo: list[tuple[int, bool, int, Any]] = []
-        self._dying = 0  # of those to do
-        self._room = _MOST_HISTORY
-        self._add(zip(living, itertools.repeat(0)), False)
+        # Whether a function dies, of those that wait: the others have been looked at, or live.
+        self._dies: dict[Any, bool] = {}
+        self._todo: list[tuple[int, int, Any]] = []
+        self._dying = 0  # of those that wait
+        self._room, self._more = _MOST_HISTORY, _MOST
+        self._add(living, False)
 
-    def _add(self, edges: Iterable[tuple[Any, int]], dies: bool) -> None:
-        for function, _ in edges:
-            if function is not None and function not in self.seen:
-                heapq.heappush(self._todo, (-function._sequence_nr(), dies, next(self._count), function))
+    def _add(self, functions: Iterable[Any], dies: bool) -> None:
+        known, todo = self._dies, self._todo
+        for function in functions:
+            if function is None:
+                continue
+            before = known.get(function)
+            if before is None:
+                heapq.heappush(todo, (-function._sequence_nr(), id(function), function))
+                known[function] = dies
                 self._dying += dies
+            elif before and not dies:
+                known[function] = False
+                self._dying -= 1
 
-    def dies_with(self, functions: Iterable[Any]) -> Iterator[Any]:
+    def dies_with(self, functions: Iterable[Any]) -> list[Any]:
         """Gradient functions and those behind them that die, each once, the youngest of them."""
-        self._add(zip(functions, itertools.repeat(0)), True)
-        while self._dying and self._room and len(self.seen) <= _MOST:
-            _, dies, _, function = heapq.heappop(self._todo)
-            self._dying -= dies
-            if function not in self.seen:
-                self.seen.add(function)
-                self._add(function.next_functions, dies)
-                if dies:
-                    self._room -= 1
-                    yield function
+        known, todo, found = self._dies, self._todo, list[Any]()
+        self._add(functions, True)
+        while self._dying and self._room and self._more:
+            _, _, function = heapq.heappop(todo)
+            self._more -= 1
+            dies = known[function]
+            self._add([after for after, _ in function.next_functions], dies)
+            if dies:
+                known[function] = False
+                self._dying -= 1
+                self._room -= 1
+                found.append(function)
+        return found
 
 
 def history_behind(functions: Iterable[Any], seen: set[Any]) -> Iterator[Any]:
