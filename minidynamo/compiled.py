@@ -218,7 +218,8 @@ class CompiledFunction:
             self._entering[code] = entering(RootFrame(template, record.name), point, record.resume_at(point))
         call = self._entering[code](*target.__closure__ or ())
         call.__defaults__, call.__kwdefaults__ = target.__defaults__, target.__kwdefaults__
-        return functools.update_wrapper(call, target)
+        functools.update_wrapper(call, target)
+        return call
 
     def _stealing_forward(self, forward: Any) -> Any:
         """The forward of the compiled module itself: what the module is given away arrives there."""
