@@ -49,6 +49,61 @@ def partial_from_outside(x, p):
     return y + p(x, 3), p.keywords
 
 
+class Tagged(partial):
+    def __new__(cls, function, *args, tag="none", **keywords):
+        made = super().__new__(cls, function, *args, **keywords)
+        made.tag = tag
+        return made
+
+    def __get__(self, instance, owner):
+        return self if instance is None else partial(self, instance)
+
+
+class Twice(partial):
+    def __call__(self, *args, **keywords):
+        return super().__call__(*args, **keywords) * 2
+
+
+class Bare(partial):
+    pass
+
+
+TAGGED, TWICE = Tagged(scaled, b=3, tag="outside"), Twice(scaled, 2)
+
+
+class Bound:
+    scale = TAGGED
+
+
+@programs()
+def subclasses_of_partial(x):
+    made, bare = Tagged(scaled, x, tag="made"), Bare(scaled, x)
+    assert isinstance(TAGGED, partial) and Bound.scale is TAGGED and Bound().scale.args[0].__class__ is Bound
+    return TAGGED(x, 2), TAGGED.tag, TWICE(x), made(3), made, bare, partial(bare, 2)(), TAGGED.keywords
+
+
+@programs()
+def partials_of_subclasses(x):
+    """functools takes the parts of those which have no attributes and are called as usual."""
+    bare = Bare(scaled, x)
+    named = Bare(scaled, x)
+    named.name = "named"
+    outer = [partial(inner, 2) for inner in (bare, named, TAGGED, TWICE)]
+    return outer[0](), outer[1](), [p.func is scaled for p in outer], Bare(TWICE, 3).func is TWICE, Bare(bare, 2)
+
+
+@pytest.mark.parametrize("change", [{"tag": "other"}, {"keywords": {"b": 5}}])
+def test_changed_subclass_of_partial(change):
+    def program(x, p):
+        return p(x, 2), p.tag
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    for keywords in ({"b": 3, "tag": "one"}, {"b": 3, "tag": "one", **change.get("keywords", change)}):
+        x, p = torch.ones(2), Tagged(scaled, **keywords)
+        (y, tag), (expected, its_tag) = compiled(x, p), program(x, p)
+        assert y.tolist() == expected.tolist() and tag == its_tag
+
+
 @programs()
 def partials_of_torch_functions(x):
     return partial(torch.add, x)(1), partial(torch.clamp, min=0.5)(x), [*map(partial(torch.mul, other=2), [x, x])]

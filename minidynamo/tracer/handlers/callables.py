@@ -17,6 +17,7 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import lookup_on_class
 from minidynamo.tracer.attributes.lookup import find_unread
 from minidynamo.tracer.constants import as_constant, key_named
+from minidynamo.tracer.construct import class_to_make
 from minidynamo.tracer.exceptions import unsaid
 from minidynamo.tracer.handlers.objects import ask_classes
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant
@@ -45,8 +46,8 @@ def _partial(
 ) -> VariableTracker:
     if not class_has(function.python_type, "__call__"):
         tx.raises(TypeError("the first argument must be callable"), exact=True)
-    if isinstance(function, PartialVariable) and not _has_attributes(tx, function):  # functools flattens these too
-        inner = function
+    inner = _flattened(tx, function)
+    if inner is not None:
         given = {Keyword.of(key): value for key, value in entries_as_moved(inner.keywords.items).items()}
         made = _partial(tx, inner.function, *as_moved(inner.args.items), *args, **{**given, **keywords})
         assert isinstance(made, PartialVariable)
@@ -56,15 +57,51 @@ def _partial(
     return PartialVariable(function, TupleVariable(hold(tx, [*args])), DictVariable(hold_named(tx, named)))
 
 
-_DICT_OF_PARTIAL = "{0}.__reduce__()[2][3]"  # to ask for `__dict__` would make one
+@registry.method(functools.partial, "__call__")
+@registry.takes_unread("args", "kwargs")
+def _call_partial(
+    tx: Tracer, partial: PartialVariable, /, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    return tx.call(partial, args, kwargs)
+
+
+@registry.function(functools.partial.__new__)
+@registry.takes_unread("args", "keywords")
+def _new_partial(
+    tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **keywords: VariableTracker
+) -> VariableTracker:
+    value = class_to_make(tx, lambda made: functools.partial.__new__(made, print), cls)
+    plain = tx.call(functools.partial, args, keywords)
+    return plain if value is functools.partial else ObjectVariable(None, value, plain)
+
+
+def _flattened(tx: Tracer, function: VariableTracker) -> PartialVariable | None:
+    """The partial object whose parts functools takes over when it makes another one of `function`: one without a
+    dictionary, of a class that does not say itself what a call means."""
+    below = function.storage if isinstance(function, ObjectVariable) else function
+    if not isinstance(below, PartialVariable) or _has_attributes(tx, below):
+        return None
+    if isinstance(function, ObjectVariable):
+        own, owner = lookup_on_class(function.cls, "__call__")
+        if owner is not functools.partial or tx.side_effects.written_attrs(function):
+            return None
+    return below
+
+
+_REDUCE = Constant(functools.partial.__reduce__, "partial.__reduce__")
+_DICT_OF_PARTIAL = "{1}({0})[2][3]"  # to ask for `__dict__` would make one
+
+
+def _dict_of_partial(partial: functools.partial[Any]) -> Any:
+    return functools.partial.__reduce__(partial)[2][3]
 
 
 def _has_attributes(tx: Tracer, obj: PartialVariable) -> bool:
     """Whether a partial object from outside has a dictionary."""
     if obj.value is None or obj.source is None:
         return False
-    has = obj.value.__reduce__()[2][3] is not None
-    tx.graph.shapes.require(Computed(f"({_DICT_OF_PARTIAL} is not None)", (obj.source,)), has)
+    has = _dict_of_partial(obj.value) is not None
+    tx.graph.shapes.require(Computed(f"({_DICT_OF_PARTIAL} is not None)", (obj.source, _REDUCE)), has)
     return has
 
 
@@ -72,8 +109,8 @@ def _names_in(tx: Tracer, obj: PartialVariable) -> tuple[str, ...]:
     """The attributes in that dictionary."""
     if obj.value is None or obj.source is None or not _has_attributes(tx, obj):
         return ()
-    names = (*obj.value.__reduce__()[2][3],)
-    tx.guard(Computed(_DICT_OF_PARTIAL, (obj.source,)), GuardKind.DICT_KEYS, names)
+    names = (*_dict_of_partial(obj.value),)
+    tx.guard(Computed(_DICT_OF_PARTIAL, (obj.source, _REDUCE)), GuardKind.DICT_KEYS, names)
     return names
 
 

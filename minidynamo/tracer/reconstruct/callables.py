@@ -92,9 +92,14 @@ def _bound_builtin(rebuild: Rebuilder, variable: BoundBuiltin) -> str:
 
 @builds(PartialVariable)
 def _partial(rebuild: Rebuilder, variable: PartialVariable) -> str:
+    return f"{rebuild.constant(functools.partial)}({parts_of_partial(rebuild, variable)})"
+
+
+def parts_of_partial(rebuild: Rebuilder, variable: PartialVariable) -> str:
+    """The arguments that make it again."""
     arguments = [rebuild.value(part) for part in (variable.function, *as_moved(variable.args.items))]
     arguments += [f"**{BUILDERS[DictVariable](rebuild, variable.keywords)}"] * bool(variable.keywords.items)
-    return f"{rebuild.constant(functools.partial)}({', '.join(arguments)})"
+    return ", ".join(arguments)
 
 
 @keeps(PartialVariable)

@@ -16,10 +16,12 @@ import numpy as np
 from minidynamo.tracer.exceptions import native_base
 from minidynamo.tracer.moved_items import as_moved
 from minidynamo.tracer.reconstruct.builders import builds, fills, hint_of, keeps
+from minidynamo.tracer.reconstruct.callables import parts_of_partial
 from minidynamo.tracer.reconstruct.containers import refill
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
 from minidynamo.variables.arrays import ArrayVariable
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import PartialVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable
 from minidynamo.variables.exceptions import ExceptionVariable
@@ -44,6 +46,8 @@ def _bare_object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
         contents = f", {tuple_literal([rebuild.value(item) for item in as_moved(variable.storage.items)])}"
     elif isinstance(variable.storage, ConstantVariable | SetVariable) and variable.storage.python_type is not set:
         contents = f", {rebuild.value(variable.storage)}"
+    elif isinstance(variable.storage, PartialVariable):
+        contents = f", {parts_of_partial(rebuild, variable.storage)}"
     return f"{rebuild.constant(builtin)}.__new__({rebuild.constant(variable.cls)}{contents})"
 
 

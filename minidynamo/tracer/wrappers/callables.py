@@ -18,7 +18,7 @@ from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.trace_rules import Action, is_trusted_module, rule_for
 from minidynamo.tracer.wrap import same_object, stays, wrap
-from minidynamo.tracer.wrappers.objects import opaque
+from minidynamo.tracer.wrappers.objects import instance_of_subclass, opaque
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
@@ -105,14 +105,30 @@ def has_receiver(value: Any) -> bool:
 @wrapper(functools.partial)
 def _partial(graph: OutputGraph, value: functools.partial[Any], source: Source) -> VariableTracker:
     graph.guard(source, GuardKind.TYPE, functools.partial)
+    variable = _parts_of_partial(graph, value, source)
+    if variable is None:
+        return opaque(graph, value, source)
+    graph.values.remember(value, variable)
+    return variable
+
+
+@subclass_wrapper(functools.partial)
+def _partial_subclass(graph: OutputGraph, value: functools.partial[Any], source: Source) -> VariableTracker:
+    reads_as_partial = ("__getattribute__", "func", "args", "keywords")
+    if any(getattr(type(value), name) is not getattr(functools.partial, name) for name in reads_as_partial):
+        return opaque(graph, value, source)
+    variable = instance_of_subclass(graph, value, source)
+    variable.storage = _parts_of_partial(graph, value, source)
+    return variable if variable.storage is not None else opaque(graph, value, source)
+
+
+def _parts_of_partial(graph: OutputGraph, value: functools.partial[Any], source: Source) -> PartialVariable | None:
     function = wrap(graph, value.func, Attr(source, "func"))
     args = wrap(graph, value.args, Attr(source, "args"))
     keywords = wrap(graph, value.keywords, Attr(source, "keywords"))
     if not isinstance(args, TupleVariable) or not isinstance(keywords, DictVariable):
-        return opaque(graph, value, source)
-    variable = PartialVariable(function, args, keywords, value, source=source)
-    graph.values.remember(value, variable)
-    return variable
+        return None
+    return PartialVariable(function, args, keywords, value, source=source)
 
 
 @wrapper(types.CellType)
