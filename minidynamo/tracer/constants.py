@@ -301,6 +301,20 @@ def involves_own_operators(variable: VariableTracker) -> bool:
     return isinstance(variable, SequenceVariable) and any(map(involves_own_operators, variable.items))
 
 
+def involves_own(variable: VariableTracker, *names: str) -> bool:
+    """Whether a member of an enum for which the program has written one of these methods is the value, or is in it."""
+    if isinstance(variable, ConstantVariable):
+        return has_own(variable.python_type, *names)
+    held: list[VariableTracker] = []
+    if isinstance(variable, DictVariable | SetVariable):
+        held += [key.variable for key in variable.items]
+    if isinstance(variable, DictVariable):
+        held += variable.items.values()
+    if isinstance(variable, SequenceVariable):
+        held += variable.items
+    return any(involves_own(item, *names) for item in held)
+
+
 def key_of(variable: VariableTracker) -> DictKey:
     """The stand-in of a tracker used as dict key or set element; raises NotConstant for unhashable ones.
 

@@ -134,7 +134,7 @@ def _attempt(tx: Tracer, left: VariableTracker, name: str, right: VariableTracke
         result = _fold(tx, getattr(left.python_type, name), left, below(right))
     else:
         result = tx.call_method(left, name, [right])
-    return None if isinstance(result, ConstantVariable) and result.value is NotImplemented else result
+    return None if isinstance(result, ConstantVariable) and result.here is NotImplemented else result
 
 
 def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
@@ -149,7 +149,7 @@ def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
         computed = computed or numpy_numbers.combined(tx, function, left, right)
         if computed is not None:
             return computed
-        if _is_scalar(left) and _is_scalar(right):
+        if _is_scalar(left) and _is_scalar(right) and not _takes_anything(left.python_type, name):
             result = fold(tx, function, left, right)
             if result is not None:
                 return result

@@ -902,3 +902,50 @@ def test_attributes_that_are_moved_to_another_dict():
     assert fn(torch.ones(1), config).item() == 2
     config.__dict__ = {"a": 3}
     assert fn(torch.ones(1), config).item() == 3
+
+
+class Base:
+    size = 1
+
+
+class Listed(Base):
+    rate = 2.0
+
+    def __init__(self, **given):
+        self.__dict__.update(given)
+
+    def double(self):
+        return 2
+
+
+class OwnNames(Listed):
+    def __dir__(self):
+        return ["rate", *super().__dir__()[:2]]
+
+
+@programs(argument(Listed, b=3, a=4))
+def names_of_objects(x, obj):
+    made = Listed(c=1)
+    made.d = 2
+    total = sum([getattr(obj, name) for name in dir(obj) if name[0] != "_" and isinstance(getattr(obj, name, ""), int)])
+    return x * total, dir(made), dir(Listed), dir(OwnNames()), Listed.mro(), dir(3), made.__dir__()
+
+
+@programs(lambda: (torch.nn.Linear(4, 2), vector()))
+def names_of_a_module(module, x):
+    return module(x), "weight" in dir(module), [name for name in dir(module) if name.startswith("b")]
+
+
+def test_names_that_an_object_and_its_class_get_are_noticed():
+    def program(x, obj):
+        return x * len(dir(obj))
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    obj, x = OwnNames(a=1), torch.ones(1)
+    plain = Listed(a=1)
+    for change in (lambda: None, lambda: setattr(plain, "b", 1), lambda: setattr(Base, "later", 1)):
+        change()
+        assert compiled(x, obj).tolist() == program(x, obj).tolist()
+        assert compiled(x, plain).tolist() == program(x, plain).tolist()
+    del Base.later
+    assert compiled(x, plain).tolist() == program(x, plain).tolist()

@@ -1,6 +1,7 @@
 # Programs are written as users write them, not as a linter would.
-# ruff: noqa: UP031
+# ruff: noqa: UP031, UP032
 
+import enum
 import json
 import os
 import re
@@ -57,6 +58,49 @@ def join_and_split(x):
 @programs(graphs=0)
 def percent_and_format(x):
     return x, "%d %s" % (3, "a"), "{} {name:>4}".format(1, name="b"), "%.2f" % 1.234
+
+
+SAID = []
+
+
+class Loud(enum.Enum):
+    """What its texts say is written by the program."""
+
+    A = 1
+
+    def __str__(self):
+        SAID.append("str")
+        return "loud"
+
+    def __repr__(self):
+        SAID.append("repr")
+        return "<loud>"
+
+    def __format__(self, how):
+        SAID.append(how)
+        return f"loud{how}"
+
+
+class Named:
+    def __str__(self):
+        return "named"
+
+
+NAMED = Named()
+
+
+@programs(graphs=0)
+def texts_of_members(x):
+    SAID.clear()
+    texts = ["%s %r %5s %%" % (Loud.A, Loud.A, Loud.A), "%(a)s" % {"a": Loud.A}, "%s" % [Loud.A], "%s" % ((Loud.A,),)]
+    texts += ["{} {!s} {:>3} {a.name} {b[0]!r}".format(Loud.A, Loud.A, Loud.A, a=Loud.A, b=[Loud.A])]
+    texts += ["{a}".format_map({"a": Loud.A}), f"{[Loud.A]} {Loud.A}", repr((Loud.A, {Loud.A: Loud.A})), ascii(Loud.A)]
+    return x, texts, [*SAID]
+
+
+@programs(graphs=0)
+def texts_with_objects(x):
+    return x, "%s" % NAMED, "%s-%d" % (NAMED, 3), "{}".format(NAMED), "{!s:>8}|".format(NAMED)
 
 
 @programs(graphs=0)

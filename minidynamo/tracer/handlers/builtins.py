@@ -15,7 +15,7 @@ from typing import Any
 
 from minidynamo.guards.source import Computed
 from minidynamo.tracer import number_functions, registry
-from minidynamo.tracer.constants import as_constant, has_own, slice_of
+from minidynamo.tracer.constants import as_constant, has_own, involves_own, slice_of
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.local_texts import is_local, refuse_local_text
 from minidynamo.tracer.handlers.trials import leaves_message
@@ -46,7 +46,6 @@ _BREAKS: dict[Callable[..., Any], tuple[str, str, str]] = {
     builtins.__build_class__: ("a `class` statement", "A class is a new object at each call.", "move it to the module"),
     breakpoint: ("`breakpoint`", "The debugger needs the running program.", ""),
     globals: ("`globals`", "It gives the whole namespace, which is only guarded where it is read.", "read the names"),
-    dir: ("`dir`", "Its answer depends on everything an object has.", "use hasattr"),
     warnings.warn: ("`warnings.warn`", "A warning names the running line and obeys filters of the moment.", ""),
 }
 
@@ -180,15 +179,18 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
     if isinstance(storage, SetVariable):
         return tx.call(set_repr, [obj])
     twin = _TEXTS.get(storage.python_type)
-    if twin is not None and not is_constant(storage) and not isinstance(storage, ConstantVariable):
+    writes_items = not isinstance(storage, ConstantVariable) and involves_own(storage, "__repr__")
+    if twin is not None and not isinstance(storage, ConstantVariable) and (writes_items or not is_constant(storage)):
         return tx.call(twin, [storage])
+    if writes_items and isinstance(obj, TupleVariable) and _written_in_python(obj.cls, "__repr__"):
+        return tx.call_method(obj, "__repr__")
     if twin is not None and storage is not obj:
         return constant(repr(as_constant(storage)))
     if isinstance(obj, ObjectVariable) and isinstance(obj.cls.__repr__, types.WrapperDescriptorType):
         found = registry.find_method(obj.cls, "__repr__")
         if found is not None:
             return found(tx, obj)
-    if not is_constant(obj) and not involves_number(obj):
+    if writes_items or (not is_constant(obj) and not involves_number(obj)):
         tx.break_graph(
             "MD234",
             f"the text of a `{obj.python_type.__name__}`",
@@ -228,7 +230,8 @@ def _format(tx: Tracer, value: VariableTracker, spec: VariableTracker | None = N
     text = formatted(tx, value, how)
     if text is not None:
         return text
-    if how == "" and not is_constant(value):
+    writes_items = not isinstance(value, ConstantVariable) and involves_own(value, "__repr__")
+    if how == "" and (writes_items or not is_constant(value)):
         return _str(tx, value)
     plain = expect_constant(tx, value, "formatted text")
     if is_local(plain, how):

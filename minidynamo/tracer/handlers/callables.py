@@ -82,7 +82,7 @@ def _flattened(tx: Tracer, function: VariableTracker) -> PartialVariable | None:
     if not isinstance(below, PartialVariable) or _has_attributes(tx, below):
         return None
     if isinstance(function, ObjectVariable):
-        own, owner = lookup_on_class(function.cls, "__call__")
+        owner = lookup_on_class(function.cls, "__call__")[1]
         if owner is not functools.partial or tx.side_effects.written_attrs(function):
             return None
     return below

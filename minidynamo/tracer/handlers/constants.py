@@ -33,7 +33,7 @@ _MATH = [
     if callable(value) and value is not math.prod and not isinstance(value, type)
 ]
 registry.fold(*_MATH)
-registry.fold(ascii, bin, chr, hex, oct, ord, bytes, operator.index)
+registry.fold(bin, chr, hex, oct, ord, bytes, operator.index)
 registry.fold(
     compat.is_autocast_available,
     torch.broadcast_shapes,

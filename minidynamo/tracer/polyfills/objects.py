@@ -76,6 +76,40 @@ def add_note(self, note):
 # --- attributes ---------------------------------------------------------------------------------------------------
 
 
+@polyfill(dir)
+def names_of(*objects):
+    if len(objects) != 1:
+        return cannot_trace("`dir()` of the local names", "Python knows them")
+    return sorted(type(objects[0]).__dir__(objects[0]))
+
+
+@polyfill(object.__dir__)
+def names_of_object(self):
+    own = self.__dict__ if hasattr(self, "__dict__") else {}
+    names = dict.fromkeys(own if isinstance(own, dict) else ())
+    _add_names(names, self.__class__)
+    return list(names)
+
+
+@polyfill(type.__dir__)
+def names_of_class(self):
+    names = {}
+    _add_names(names, self)
+    return list(names)
+
+
+@polyfill(type.mro)
+def resolution_order(cls):
+    return list(cls.__mro__)
+
+
+def _add_names(names, cls):
+    for name in cls.__dict__:
+        names[name] = None
+    for base in cls.__bases__:
+        _add_names(names, base)
+
+
 @polyfill(functools.cached_property.__get__)
 def cached_property_get(self, instance, owner=None):
     if instance is None:

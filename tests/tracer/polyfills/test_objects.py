@@ -210,3 +210,21 @@ def test_who_a_bound_method_belongs_to():
         return add.__self__, join.__self__, add.__name__, x.sin.__self__ is x, x.sin.__name__
 
     assert_same_as_eager(program, lambda: torch.ones(2), breaks=0)
+
+
+class Meta(type):
+    def __dir__(cls):
+        return ["of_meta", *super().__dir__()]
+
+
+class Both(Items, Plain, metaclass=Meta):
+    pass
+
+
+@pytest.mark.parametrize("value", [Plain(b=1), Slotted(), Both(), Both, Color, Color.RED, Own, 3, None, int])
+def test_names(value):
+    assert twins.names_of(value) == dir(value)
+    assert twins.names_of_object(value) == object.__dir__(value)
+    if isinstance(value, type):
+        assert twins.names_of_class(value) == type.__dir__(value)
+        assert twins.resolution_order(value) == type.mro(value)

@@ -1,0 +1,44 @@
+"""Formatting by `%` and `str.format`: who writes the text, and what ends the graph."""
+
+# Programs are written as users write them, not as a linter would.
+# ruff: noqa: UP031, UP032, F507, F524
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.errors import MinidynamoError
+
+
+class Named:
+    def __str__(self):
+        return "named"
+
+
+NAMED = Named()
+LEFT_TO_PYTHON = {
+    "%*s": lambda: "%*s" % (9, NAMED),
+    "%d of an object": lambda: "%s %d" % (NAMED, NAMED),
+    "too many values": lambda: "%s" % (NAMED, 1),
+    "too few values": lambda: "{} {}".format(NAMED),
+    "a format in a format": lambda: "{:{}}".format(NAMED, 9),
+    "a tensor": lambda: "%s" % torch.ones(1),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_TO_PYTHON)
+def test_what_python_knows_better(name):
+    make = LEFT_TO_PYTHON[name]
+    compiled = minidynamo.compile(lambda x: (x + 1, make()), backend="eager", fullgraph=True)
+    with pytest.raises(MinidynamoError):
+        compiled(torch.ones(1))
+
+
+def test_numbers_that_vary_stay_numbers():
+    def program(x, n):
+        return x + 1, "%s %d" % (NAMED, n), "{}: {}".format(NAMED, n)
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    for n in (3, 4, 5, 6):
+        assert compiled(torch.ones(1), n)[1:] == program(torch.ones(1), n)[1:]
+    assert compiled.stats.compiles == 2
