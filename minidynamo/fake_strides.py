@@ -214,6 +214,9 @@ WINDOWS: dict[OpOverload, OpOverload] = {
 """Where torch foretells what a tensor is with a part replaced, and leaves unasked whether it has that part, which what
 is put there must be as large as."""
 
+DIMENSIONS = frozenset({aten._softmax.default, aten.sort.default})
+"""Where torch leaves unasked whether there is the dimension that comes second."""
+
 _HANDED_OVER_WHOLE = """
     dropout.default broadcast_tensors.default matmul.default one_hot.default pad_sequence.default
     unsafe_chunk.default tensor_split.tensor_indices_or_sections stft.center istft.default
@@ -336,6 +339,13 @@ def _need_place(tensor: torch.Tensor, dim: int, index: int) -> None:
             raise IndexError(f"select(): index {index} out of range for tensor of size {sizes} at dimension {dim}")
 
 
+def _need_dimension(tensor: torch.Tensor, dim: int = -1) -> None:
+    """Raises an IndexError in eager's words."""
+    count = max(tensor.dim(), 1)
+    if not -count <= dim < count:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], but got {dim})")
+
+
 # Operators, and those of them that write, that are several in eager, or copy their arguments first.
 _BY_COPIES = ("ldexp", "masked_fill")
 
@@ -431,6 +441,8 @@ class FakeTensorMode(compat.FakeTensorMode):
             raise compat.DynamicOutputShape(func)
         if op is aten.select.int:
             _need_place(*args)
+        if op in DIMENSIONS:
+            _need_dimension(*args[:2])
         _need_apart(op, args)
         if op in WINDOWS:
             with self:

@@ -250,6 +250,9 @@ REPLACED = {
     "a place of another size": lambda x: x.select_scatter(x.new_ones(2), 0, 1),
     "no such rows": lambda x: x.slice_scatter(x.new_ones(1, 4), 0, 7, 8),
     "rows of another size": lambda x: x.slice_scatter(x.new_ones(2, 3), 0, 0, None, 2),
+    "no such dimension": lambda x: x.softmax(2),
+    "no such dimension to sort": lambda x: x.sort(-3),
+    "no dimension but one": lambda x: x.sum().softmax(1),
 }
 
 
