@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex, overload
 
 from minidynamo.tracer import registry
 from minidynamo.tracer.copies import anew
-from minidynamo.tracer.namespaces import InstanceItems
+from minidynamo.tracer.namespaces import NamespaceItems
 from minidynamo.tracer.outside_items import OutsideItems, OutsideTable
 from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.protocol import Tracer
@@ -150,7 +150,7 @@ def to_store(tx: Tracer, container: ListVariable | DictVariable, value: Variable
         container.items = MovedItems(tx, container.items)
     elif kind is dict and isinstance(container, DictVariable):
         container.items = MovedTable(tx, container.items)
-    elif kind not in (MovedItems, MovedTable, OutsideItems, OutsideTable, InstanceItems):
+    elif not issubclass(kind, MovedItems | MovedTable | OutsideItems | OutsideTable | NamespaceItems):
         return looked_at(tx, value)
     return value
 
@@ -199,7 +199,7 @@ def take_out(items: Any, index: int) -> VariableTracker:
 
 def moved_under(items: Any, key: DictKey) -> VariableTracker:
     """What a dict that has the key holds there."""
-    return items.moved_at(key) if isinstance(items, OutsideTable | MovedTable | InstanceItems) else items[key]
+    return items.moved_at(key) if isinstance(items, OutsideTable | MovedTable | NamespaceItems) else items[key]
 
 
 def as_moved(items: Sequence[VariableTracker]) -> Sequence[VariableTracker]:
@@ -213,7 +213,7 @@ def as_moved(items: Sequence[VariableTracker]) -> Sequence[VariableTracker]:
 
 def entries_as_moved(items: Mapping[DictKey, VariableTracker]) -> Mapping[DictKey, VariableTracker]:
     """All entries of a dict."""
-    if isinstance(items, OutsideTable | InstanceItems):
+    if isinstance(items, OutsideTable | NamespaceItems):
         return {key: items.moved_at(key) for key in items}
     return items.as_moved() if isinstance(items, MovedTable) else items
 

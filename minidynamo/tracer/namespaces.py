@@ -1,4 +1,4 @@
-"""Owns `obj.__dict__`: the attributes of an instance, or of a class, as a dict.
+"""Owns `obj.__dict__`: the attributes of an instance, or of a class, and the globals of a module, as a dict.
 
 Nothing is kept here. Reading an item is reading the attribute where it is stored, and writing one is an attribute
 write in the journal, so both ways to the same attribute agree; what is not read is not guarded.
@@ -6,14 +6,17 @@ write in the journal, so both ways to the same attribute agree; what is not read
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Attr, Constant, DictKeys, InstanceAttr, Item, Source
+from minidynamo.guards.source import Attr, Constant, DictKeys, InstanceAttr, Item, Source, global_source
 from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.copies import is_interned
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED, UNKNOWN
+from minidynamo.tracer.trace_rules import is_library_value
 from minidynamo.tracer.unread import as_known, looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -21,7 +24,26 @@ from minidynamo.variables.containers import DictKey
 from minidynamo.variables.objects import ObjectVariable
 
 
-class InstanceItems(MutableMapping[DictKey, VariableTracker]):
+class NamespaceItems(MutableMapping[DictKey, VariableTracker]):
+    """The contents of a dict whose values are read where they are stored."""
+
+    tx: Tracer
+
+    def moved_at(self, key: DictKey) -> VariableTracker:
+        """What is under a key, for who only moves it."""
+        raise NotImplementedError
+
+    def __getitem__(self, key: DictKey) -> VariableTracker:
+        return looked_at(self.tx, self.moved_at(key))
+
+    def __reversed__(self) -> Iterator[DictKey]:
+        return iter(list(self)[::-1])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class InstanceItems(NamespaceItems):
     """The contents of the dict of `obj`, whose real one is `real` (None for an object made while tracing)."""
 
     def __init__(self, tx: Tracer, obj: ObjectVariable, real: dict[str, object] | None, slots: frozenset[str]) -> None:
@@ -54,12 +76,6 @@ class InstanceItems(MutableMapping[DictKey, VariableTracker]):
         )
         return key_of(ConstantVariable(name, source=place))
 
-    def __reversed__(self) -> Iterator[DictKey]:
-        return iter(list(self)[::-1])
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
     def __contains__(self, key: object) -> bool:
         name = key.token if isinstance(key, DictKey) else None
         if not isinstance(name, str) or name in self.slots:
@@ -71,11 +87,7 @@ class InstanceItems(MutableMapping[DictKey, VariableTracker]):
         self.tx.guard(self._place, kind, name)
         return name in self.real
 
-    def __getitem__(self, key: DictKey) -> VariableTracker:
-        return looked_at(self.tx, self.moved_at(key))
-
     def moved_at(self, key: DictKey) -> VariableTracker:
-        """What is under a key, for who only moves it."""
         if key not in self:
             raise KeyError(key.token)
         name, source = key.token, self.obj.source
@@ -143,3 +155,59 @@ class ClassItems(MutableMapping[DictKey, VariableTracker]):
 
     def __delitem__(self, key: DictKey) -> None:
         raise TypeError("the dict of a class is read-only")
+
+
+class ModuleItems(NamespaceItems):
+    """The globals of a module. `trusted`: it belongs to a library, whose functions and classes are constants."""
+
+    def __init__(self, tx: Tracer, namespace: dict[str, Any], trusted: bool) -> None:
+        self.tx = tx
+        self.namespace = namespace
+        self.trusted = trusted
+        self.place = Constant(namespace, "G", hidden=True)
+
+    def __iter__(self) -> Iterator[DictKey]:
+        if self.tx.side_effects.writes_globals(self.namespace):
+            why = "The module has what was written when the graph has ended."
+            self.tx.break_graph("MD206", "all globals are asked for behind a write to one", why=why)
+        names = (*self.namespace,)
+        self.tx.guard(self.place, GuardKind.DICT_KEYS, names)
+        return iter([key_of(ConstantVariable(name)) for name in names])
+
+    def __contains__(self, key: object) -> bool:
+        name = key.token if isinstance(key, DictKey) else None
+        if not isinstance(name, str):
+            return False
+        written = self.tx.side_effects.read_global(self.namespace, name)
+        if written is not UNKNOWN:
+            return written is not DELETED
+        kind = GuardKind.HAS_KEY if name in self.namespace else GuardKind.MISSING_KEY
+        self.tx.guard(self.place, kind, name)
+        return name in self.namespace
+
+    def moved_at(self, key: DictKey) -> VariableTracker:
+        if key not in self:
+            raise KeyError(key.token)
+        name = key.token
+        assert isinstance(name, str)
+        written = self.tx.side_effects.read_global(self.namespace, name)
+        if isinstance(written, VariableTracker):
+            return as_known(self.tx, written)
+        value = self.namespace[name]
+        if self.trusted and is_library_value(value):
+            if isinstance(value, types.FunctionType | types.BuiltinFunctionType):  # which programs replace
+                self.tx.guard(global_source(self.namespace, name), GuardKind.IDENTITY, value)
+            return self.tx.wrap(value, Constant(value, name))
+        return self.tx.graph.unread(value, global_source(self.namespace, name))
+
+    def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
+        name = key.token
+        if not isinstance(name, str) or not is_interned(name):
+            self.tx.break_graph("MD206", "a global gets a computed name", why="A dict keeps the very text.")
+        self.tx.side_effects.set_global(self.namespace, name, value)
+
+    def __delitem__(self, key: DictKey) -> None:
+        if key not in self:
+            raise KeyError(key.token)
+        assert isinstance(key.token, str)
+        self.tx.side_effects.set_global(self.namespace, key.token, None)

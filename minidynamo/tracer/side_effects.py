@@ -271,6 +271,10 @@ class SideEffects:
         """What a read of the global must see."""
         return self._globals.get((id(namespace), name), UNKNOWN)
 
+    def writes_globals(self, namespace: dict[str, Any]) -> bool:
+        """Whether any global of a module was written."""
+        return any(owner == id(namespace) for owner, _ in self._globals)
+
     def set_context(self, variable: VariableTracker, setter: VariableTracker, value: VariableTracker) -> Called:
         """Report `variable.set(value)` of a context variable, a call of `setter`; the effect stands for its token."""
         effect = Called(setter, (variable, value))

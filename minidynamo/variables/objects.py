@@ -70,9 +70,10 @@ class ClassVariable(VariableTracker):
 
 @dataclass(eq=False)
 class PythonModuleVariable(VariableTracker):
-    """An imported module."""
+    """An imported module. `namespace` is its `__dict__` once somebody has asked for that."""
 
     value: types.ModuleType
+    namespace: DictVariable | None = None
 
     @property
     def python_type(self) -> type:

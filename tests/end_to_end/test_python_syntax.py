@@ -261,7 +261,7 @@ def locals_(x):
     return y + l["a"], sorted(l)
 
 
-@programs(breaks=2)  # a namespace is not looked into
+@programs()
 def globals_(x):
     return x * globals()["K"]
 

@@ -1,7 +1,15 @@
 # Programs are written as users write them, not as a linter would.
 
-import pytest
+import math
+import sys
+import types
 
+import pytest
+import torch
+import torch.nn.functional as F
+
+import minidynamo
+from minidynamo.errors import MinidynamoError
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
@@ -149,3 +157,66 @@ def two_objects_with_one_dictionary(x, boxes, shared):
     boxes[1].__dict__ = shared.__dict__
     boxes[1].a = 7
     return x * shared.a
+
+
+RATE, STEPS, SEEN = 2.0, 0, []
+THIS = sys.modules[__name__]
+
+
+def doubled(x):
+    return x * 2
+
+
+@programs()
+def reading_globals(x):
+    names = globals()
+    found = names["doubled"](x) * names["RATE"], names.get("nothing", 3), "RATE" in names, "nothing" in names
+    return *found, sorted(name for name in names if name.startswith("doub")), vars(THIS) is names is THIS.__dict__
+
+
+@programs()
+def writing_globals(x):
+    globals()["STEPS"] = 1
+    globals().update(STEPS=STEPS + 1)
+    globals()["NEW"] = x
+    y = NEW * STEPS  # noqa: F821
+    del globals()["NEW"]
+    globals()["SEEN"][:] = [STEPS]
+    return y, "NEW" in globals(), SEEN
+
+
+@programs()
+def names_of_libraries(x):
+    return vars(torch)["sin"](x), F.__dict__["relu"](x), "sin" in dir(math), "nothing" in vars(math)
+
+
+def test_globals_that_change(monkeypatch):
+    def program(x):
+        names = globals()
+        return names["doubled"](x) * names["RATE"] + names.get("LATER", 0) + len([n for n in names if n == "LATER"])
+
+    compiled, x = minidynamo.compile(program, backend="eager", fullgraph=True), torch.ones(1)
+    changes = {"RATE": 3.0, "LATER": 1, "doubled": torch.neg}
+    for name, value in changes.items():
+        assert compiled(x) == program(x)
+        monkeypatch.setitem(globals(), name, value)
+    assert compiled(x) == program(x)
+    monkeypatch.undo()
+    assert compiled(x) == program(x)
+
+
+@pytest.mark.parametrize("reads_first", [False, True])
+def test_globals_beside_the_same_dict_that_is_passed(reads_first):
+    def program(x, names):
+        return x * globals()["RATE"] * names["RATE"] if reads_first else x * names["RATE"] * globals()["RATE"]
+
+    assert minidynamo.compile(program, backend="eager")(torch.ones(1), globals()) == 4
+    with pytest.raises(MinidynamoError):
+        minidynamo.compile(program, backend="eager", fullgraph=True)(torch.ones(1), globals())
+
+
+def test_globals_that_belong_to_no_module():
+    function = types.FunctionType(reading_globals.__code__, {**globals()})
+    assert minidynamo.compile(function, backend="eager")(torch.ones(1))[0] == 4
+    with pytest.raises(MinidynamoError):
+        minidynamo.compile(function, backend="eager", fullgraph=True)(torch.ones(1))

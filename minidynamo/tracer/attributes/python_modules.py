@@ -5,28 +5,30 @@ Those of nn.Module objects are in `instances.py`.
 
 from __future__ import annotations
 
+import sys
 import types
+from typing import Any
 
 import torch
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item
 from minidynamo.names import name_of
+from minidynamo.tracer import registry
 from minidynamo.tracer.attributes.binding import built_in, is_data_descriptor, is_plain_setter, lookup_on_class
 from minidynamo.tracer.attributes.lookup import (
     cannot_write,
     looks_up,
     writes,
 )
+from minidynamo.tracer.namespaces import ModuleItems
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_module
 from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.objects import (
-    PythonModuleVariable,
-)
+from minidynamo.variables.objects import NamespaceVariable, PythonModuleVariable
 
 
 @looks_up(PythonModuleVariable)
@@ -39,7 +41,7 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
     if isinstance(written, VariableTracker):
         return written
     if name == "__dict__":
-        tx.break_graph("MD206", "the dictionary of a module cannot be captured")
+        return _globals_of(tx, obj)
     trusted = is_trusted_module(namespace.get("__name__"))
     base = obj.source or Constant(obj.value, name_of(obj.value))
     own = None if trusted or cls is types.ModuleType else cls
@@ -63,6 +65,28 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
         return found
     fallback = built_in(tx, obj, "__getattr__") or _python_module(tx, obj, "__getattr__")
     return None if fallback is None else tx.call(looked_at(tx, fallback), [ConstantVariable(name)], unread=True)
+
+
+def _globals_of(tx: Tracer, obj: PythonModuleVariable) -> VariableTracker:
+    """The module's dictionary; the same one each time."""
+    if obj.namespace is None:
+        namespace = vars(obj.value)
+        if not tx.graph.values.claim_namespace(namespace, obj):
+            tx.break_graph("MD206", "the dictionary of a module is used beside what is passed as a dict")
+        items: Any = ModuleItems(tx, namespace, is_trusted_module(namespace.get("__name__")))
+        obj.namespace = NamespaceVariable(items, source=items.place, owner=obj)
+    return obj.namespace
+
+
+@registry.function(globals)
+def _globals(tx: Tracer) -> VariableTracker:
+    namespace = tx.frames[-1].namespace
+    name = namespace.get("__name__")
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    if module is None or module.__dict__ is not namespace:
+        what, why = "`globals` of a function that belongs to no module", "Nobody knows who else has its globals."
+        tx.break_graph("MD206", what, why=why, fix="read the names")
+    return tx.getattr(tx.wrap(module, Constant(module, name_of(module))), "__dict__")
 
 
 def _comes_first(cls: type, name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from minidynamo.guards.source import Source
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.objects import ObjectVariable
+from minidynamo.variables.objects import ObjectVariable, PythonModuleVariable
 
 
 class KnownValues:
@@ -20,7 +20,7 @@ class KnownValues:
         self._by_identity: dict[int, VariableTracker] = {}
         self._unread: dict[int, Source] = {}
         self._alive: list[object] = []
-        self._owners: dict[int, ObjectVariable] = {}
+        self._owners: dict[int, ObjectVariable | PythonModuleVariable] = {}
         self.readers: list[object] = []  # of real containers (`outside_items.py`)
         self.is_over = False
 
@@ -53,7 +53,7 @@ class KnownValues:
         known = self._by_identity.get(id(value))
         return self._unread.get(id(value)) if known is None else known.source
 
-    def claim_namespace(self, namespace: object, owner: ObjectVariable) -> bool:
+    def claim_namespace(self, namespace: object, owner: ObjectVariable | PythonModuleVariable) -> bool:
         """Whether nobody else stands for the dictionary that holds the attributes of `owner`; from now on it does."""
         known = self._owners.setdefault(id(namespace), owner)
         return known is owner and id(namespace) not in self._by_identity
@@ -70,7 +70,7 @@ class KnownValues:
         """Let go of the user's objects: the trace is over."""
         self.is_over = True
         for variable in self._by_identity.values():
-            if isinstance(variable, ObjectVariable):
+            if isinstance(variable, ObjectVariable | PythonModuleVariable):
                 variable.namespace = None  # which refers to the object
         for table in (self._alive, self.readers, self._by_identity, self._unread, self._by_source, self._owners):
             table.clear()

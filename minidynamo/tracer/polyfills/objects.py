@@ -98,6 +98,12 @@ def names_of_class(self):
     return list(names)
 
 
+@polyfill(types.ModuleType.__dir__)
+def names_of_module(self):
+    names = self.__dict__
+    return names["__dir__"]() if "__dir__" in names else list(names)
+
+
 @polyfill(type.mro)
 def resolution_order(cls):
     return list(cls.__mro__)
