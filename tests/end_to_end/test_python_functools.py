@@ -574,3 +574,34 @@ def wraps_a_partial_object(x):
         return double(x)
 
     return call(x), call.__name__, call.__module__, call.__wrapped__ is double
+
+
+class Reader:
+    @singledispatchmethod
+    @classmethod
+    def read(cls, value):
+        return cls.__name__, value
+
+    @read.register
+    @classmethod
+    def _(cls, value: str):
+        return f"text {value}"
+
+    @singledispatchmethod
+    @staticmethod
+    def size(value):
+        return 1
+
+    @size.register
+    @staticmethod
+    def _(value: list):
+        return len(value)
+
+
+class LaterReader(Reader):
+    pass
+
+
+@programs()
+def class_methods_by_type(x):
+    return x + 1, Reader.read("a"), LaterReader().read(x), LaterReader.read(1), Reader.size([x, x]), Reader().size(x)

@@ -152,6 +152,14 @@ def _can_set(tx: Tracer, obj: TensorVariable, name: str) -> bool:
     return name != "grad" or obj.source is not None or tx.graph.use(obj).is_leaf
 
 
+# What is read of objects that are passed on otherwise.
+_FIELDS: dict[type, tuple[str, ...]] = {
+    property: ("fget", "fset", "fdel", "__doc__"),
+    classmethod: ("__func__",),
+    staticmethod: ("__func__",),
+}
+
+
 @looks_up(OpaqueVariable)
 def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | None:
     if name == "__class__" and not claims_class(obj.python_type):
@@ -162,7 +170,7 @@ def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | Non
     method, owner = lookup_on_class(obj.python_type, name)
     if owner is not None and id(method) in registry.OPAQUE_METHODS and name not in (instance_dict(obj.value) or ()):
         return bind(tx, method, owner, obj, obj.python_type, name)
-    if type(obj.value) is property and name in ("fget", "fset", "fdel") and obj.source is not None:
+    if name in _FIELDS.get(type(obj.value), ()) and obj.source is not None:
         return tx.wrap(getattr(obj.value, name), Attr(obj.source, name))
     tx.break_graph(
         "MD206",

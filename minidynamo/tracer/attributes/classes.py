@@ -82,6 +82,8 @@ def _of_metaclass(tx: Tracer, obj: ClassVariable, name: str, found: Any, owner: 
         return ConstantVariable(found := getattr(cls, name), lasting=getattr(cls, name) is found)
     if owner is type and name in ("__mro__", "__bases__"):
         return from_constant(getattr(cls, name), lasting=True)
+    if owner is type and name == "__annotations__" and name in vars(cls):
+        return tx.wrap(vars(cls)[name], class_source(cls, name))
     if owner is type and name == "__dict__":
         items: Any = ClassItems(tx, cls)
         source = Attr(Constant(cls, cls.__name__), name)

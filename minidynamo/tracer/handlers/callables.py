@@ -36,7 +36,7 @@ from minidynamo.variables.callables import (
 )
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, Keyword, TupleVariable
-from minidynamo.variables.objects import ClassVariable, ObjectVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
 
 
 @registry.function(functools.partial)
@@ -119,6 +119,21 @@ def _method(tx: Tracer, function: VariableTracker, receiver: VariableTracker, /)
     if isinstance(receiver, ConstantVariable) and receiver.value is None:
         tx.raises(unsaid(TypeError))
     return MethodVariable(function, receiver)
+
+
+@registry.opaque_method(classmethod.__get__)
+@registry.opaque_method(staticmethod.__get__)
+def _bind(
+    tx: Tracer, method: VariableTracker, instance: VariableTracker, owner: VariableTracker | None = None, /
+) -> VariableTracker:
+    """What a class method or a static method gives that a program holds as such."""
+    real = method.value if isinstance(method, OpaqueVariable) else None
+    if not isinstance(real, classmethod | staticmethod) or not isinstance(real.__func__, types.FunctionType):
+        tx.break_graph("MD206", "`__get__` of a method is used", why="It binds something else than a function.")
+    function = tx.getattr(method, "__func__")
+    if isinstance(real, staticmethod):
+        return function
+    return MethodVariable(function, tx.call(type, [instance]) if owner is None else owner)
 
 
 @registry.attributes(FunctionVariable)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Called, Constant
+from minidynamo.guards.source import Attr, Called, Constant, Item
 from minidynamo.tracer import registry
 from minidynamo.tracer.advice import instead_of
 from minidynamo.tracer.handlers.trials import leaves_message
@@ -50,6 +50,21 @@ def _write(tx: Tracer, name: str, kwargs: dict[str, VariableTracker]) -> Variabl
 def _leave(tx: Tracer, name: str) -> VariableTracker:
     why, fix = "Functions of logging run as written.", instead_of(name, "logging")
     tx.break_graph("MD207", f"Logger.{name}() cannot be captured", why=why, fix=fix)
+
+
+@registry.function(logging.getLogger)
+def _get_logger(tx: Tracer, name: VariableTracker | None = None) -> VariableTracker:
+    """A logger that is there, which is what the name stands for until `logging` is taken apart."""
+    if name is None or (isinstance(name, ConstantVariable) and name.value in (None, "", logging.root.name)):
+        return tx.wrap(logging.root, Attr(Constant(logging, "logging"), "root"))
+    loggers = logging.Logger.manager.loggerDict
+    known = loggers.get(name.value) if isinstance(name, ConstantVariable) else None
+    if not isinstance(known, logging.Logger):
+        why = "A logger is made by its first call."
+        tx.break_graph("MD207", "getLogger() cannot be captured", why=why, fix="get it outside of the function")
+    assert isinstance(name, ConstantVariable)
+    manager = Attr(Constant(logging.Logger, "logging.Logger"), "manager")
+    return tx.wrap(known, Item(Attr(manager, "loggerDict"), name.value))
 
 
 @registry.function(logging.Logger.isEnabledFor)

@@ -97,3 +97,26 @@ def test_a_logger_with_its_own_rule_is_asked_by_python() -> None:
     logger.addHandler(Told())
     minidynamo.compile(tells, backend="eager")(logger, torch.ones(2))
     assert len(told) == 1 and told[0].startswith("result")
+
+
+def test_loggers_by_their_names() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        logger = logging.getLogger(__name__)
+        logger.debug("x: %s", x)
+        logging.getLogger().debug("nobody hears this")
+        return tells(logger, x), logger is LOGGER and logging.getLogger("root") is logging.root
+
+    assert_same_as_eager(program, lambda: torch.ones(2), calls=2, graphs=1)
+
+
+def test_a_logger_that_is_made_is_made_by_logging() -> None:
+    def program(x: torch.Tensor, name: str) -> logging.Logger:
+        return logging.getLogger(name)
+
+    name = f"{__name__}.made"
+    compiled = minidynamo.compile(program, backend="eager")
+    made = compiled(torch.ones(2), name)
+    assert made is logging.getLogger(name) and compiled(torch.ones(2), name) is made
+    other = logging.Logger(name)
+    logging.Logger.manager.loggerDict[name] = other
+    assert compiled(torch.ones(2), name) is other
