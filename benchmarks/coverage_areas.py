@@ -165,6 +165,7 @@ SUBJECTS = (
     "structures",
     "applications",
     "practice",
+    "utilities",
 )
 
 AREAS: dict[str, Callable[[], list[Case]]] = {
