@@ -176,10 +176,14 @@ def test_data_that_nest_too_deep_are_no_bug():
             nested = nested[0]
         return nested + 1
 
-    nested = torch.ones(1)
-    for _ in range(2 * sys.getrecursionlimit()):
-        nested = [nested]
-    with pytest.warns(MinidynamoNotice, match="MD210 .*innermost runs as written"):
-        assert minidynamo.compile(innermost, backend="eager")(nested).item() == 2
-    with pytest.raises(Unsupported, match="MD210 fullgraph=True, but"):
-        minidynamo.compile(innermost, backend="eager", fullgraph=True)(nested)
+    nested, limit = torch.ones(1), sys.getrecursionlimit()
+    sys.setrecursionlimit(400)
+    try:
+        for _ in range(2 * sys.getrecursionlimit()):
+            nested = [nested]
+        with pytest.warns(MinidynamoNotice, match="MD210 .*innermost runs as written"):
+            assert minidynamo.compile(innermost, backend="eager")(nested).item() == 2
+        with pytest.raises(Unsupported, match="MD210 fullgraph=True, but"):
+            minidynamo.compile(innermost, backend="eager", fullgraph=True)(nested)
+    finally:
+        sys.setrecursionlimit(limit)

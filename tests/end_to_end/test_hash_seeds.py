@@ -1,0 +1,29 @@
+"""What is decided depends on no hash seed: a process with another one decides the same."""
+
+import json
+import os
+import subprocess
+import sys
+
+from tests.autograd.test_minimum_cut import description
+from tests.graph_cache.test_key import text
+
+PROCESS = """
+import json, torch
+from tests.autograd.test_minimum_cut import description
+from tests.graph_cache.test_key import text
+torch.rand(3)
+print(json.dumps([description(), text()]))
+"""
+
+
+def test_partitions_and_keys_are_the_same_in_another_process(tmp_path):
+    """Whatever its hash seed, its rank and the folder that it runs in."""
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "RANK": "1", "PYTHONPATH": os.getcwd()}
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    partition, key = json.loads(done.stdout)
+    assert partition == description()
+    assert key.partition("environment:")[0] == text().partition("environment:")[0]
