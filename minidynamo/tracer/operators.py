@@ -13,10 +13,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Computed, Constant
-from minidynamo.guards.writers import same_value
+from minidynamo.guards.source import Constant
 from minidynamo.tracer import number_texts, numbers, numpy_numbers, parts, registry
 from minidynamo.tracer.advice import instead_of
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
@@ -28,25 +26,20 @@ from minidynamo.tracer.constants import (
     from_result,
     has_own,
     involves_own_operators,
-    is_constant_value,
-    is_nan,
-    slice_of,
 )
-from minidynamo.tracer.copies import can_be_two
 from minidynamo.tracer.exceptions import says, tracked, unsaid
 from minidynamo.tracer.operator_table import BINARY, COMPARISONS, IN_PLACE, UNARY
 from minidynamo.tracer.polyfills.builtins import decided
 from minidynamo.tracer.polyfills.lists import same_or_equal
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.tensor_indexing import WHOLE, one_bool_as_mask, select_numbers
+from minidynamo.tracer.same_objects import is_the_same
 from minidynamo.tracer.trace_rules import is_trusted_class, is_trusted_module
-from minidynamo.tracer.unread import looked_at, same_moved
+from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, SliceVariable, TupleVariable
+from minidynamo.variables.containers import DictVariable, SequenceVariable, SliceVariable
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, OpaqueVariable, PythonModuleVariable
+from minidynamo.variables.objects import ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
 
 _COMPARISONS = frozenset(COMPARISONS.values())
@@ -112,7 +105,8 @@ def _is_scalar(variable: VariableTracker) -> bool:
     return isinstance(variable, ConstantVariable)
 
 
-def _has_method(variable: VariableTracker, name: str) -> bool:
+def has_method(variable: VariableTracker, name: str) -> bool:
+    """Whether the class of `variable` has a special method, and does not say that it is None."""
     return lookup_on_class(variable.python_type, name)[0] not in (MISSING, None)
 
 
@@ -125,7 +119,7 @@ def _attempt(tx: Tracer, left: VariableTracker, name: str, right: VariableTracke
     """`left.name(right)`, or None when there is no such method or it answers NotImplemented."""
     if lookup_on_class(left.python_type, name)[0] is None:  # the class says that it cannot, and Python calls that
         tx.raises(TypeError("'NoneType' object is not callable"), exact=True)
-    if not _has_method(left, name):
+    if not has_method(left, name):
         return None
     result: VariableTracker | None
     is_folded = isinstance(left, ConstantVariable) and not _takes_anything(left.python_type, name)
@@ -157,7 +151,7 @@ def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
         if result is not None:
             return result
         if function in (operator.eq, operator.ne):
-            return ConstantVariable(_is_the_same(tx, left, right) is (function is operator.eq))
+            return ConstantVariable(is_the_same(tx, left, right) is (function is operator.eq))
         if any(issubclass(each.python_type, _JOINED.get(function, ())) for each in (left, right)):
             tx.raises(TypeError("an operand cannot be joined"))  # asked once more than Python asks it
         tx.raises(unsaid(TypeError))
@@ -284,7 +278,7 @@ def _unary(function: Callable[..., Any], name: str) -> None:
         result = numpy_numbers.unary(tx, function, operand) or fold(tx, function, operand)
         if result is not None:
             return result
-        if not _has_method(operand, name):
+        if not has_method(operand, name):
             tx.raises(unsaid(TypeError))
         return tx.call_method(operand, name)
 
@@ -297,229 +291,7 @@ for _function, _name in UNARY.items():
     _unary(_function, _name)
 
 
-# Subscripts
-
-
-def as_index(tx: Tracer, key: VariableTracker) -> VariableTracker:
-    """What a subscript means to sequences and tensors: an object with `__index__` is the number that it gives."""
-    if isinstance(key, ObjectVariable) and key.storage is None and _has_method(key, "__index__"):
-        number = tx.call_method(key, "__index__")
-        return number if number.python_type is int else key
-    if isinstance(key, SliceVariable):
-        step, start, stop = (as_index(tx, part) for part in (key.step, key.start, key.stop))
-        return slice_of(start, stop, step)
-    return key
-
-
-def _subscript_of(tx: Tracer, obj: VariableTracker, key: VariableTracker) -> VariableTracker:
-    if not isinstance(obj, TensorVariable | ConstantVariable | SequenceVariable):
-        return key
-    if isinstance(obj, TensorVariable) and isinstance(key, TupleVariable) and key.python_type is tuple:
-        parts = [as_index(tx, part) for part in key.items]
-        return key if all(map(operator.is_, parts, key.items)) else TupleVariable(parts)
-    return as_index(tx, key)
-
-
-@registry.function(operator.getitem)
-def _getitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> VariableTracker:
-    key = _subscript_of(tx, obj, key)
-    if isinstance(obj, TensorVariable):
-        part, left = select_numbers(tx, obj, key)
-        return part if left is WHOLE else tx.emit(operator.getitem, [part, left])
-    if isinstance(obj, ConstantVariable):
-        result = parts.answer(tx, obj, "__getitem__", [key]) or fold(tx, operator.getitem, obj, key)
-        if result is not None:
-            return result
-    if isinstance(obj, ClassVariable) and not _has_method(obj, "__getitem__"):
-        return _generic_alias(tx, obj.value, key)
-    return _subscript(tx, obj, "__getitem__", key)
-
-
-def _generic_alias(tx: Tracer, cls: type, key: VariableTracker) -> VariableTracker:
-    """`list[int]`: annotations are made of such objects. Most are new ones at each call; `typing` keeps its own."""
-    own, owner = lookup_on_class(cls, "__class_getitem__")
-    if (
-        owner is not None
-        and isinstance(own, classmethod)
-        and not is_trusted_module(getattr(own.__func__, "__module__", None))
-    ):
-        return tx.call(tx.getattr(tx.wrap(cls, None), "__class_getitem__"), [key], unread=True)
-    try:
-        argument = _type_argument(tx, key)
-        alias = cls[argument]  # type: ignore[index]
-        if is_constant_value(alias):
-            args: tuple[Any, ...] = getattr(alias, "__args__", ())
-            made_of = key if isinstance(key, TupleVariable) else TupleVariable([key])
-            held = args is argument or (len(args) == 1 and args[0] is argument)
-            return ConstantVariable(alias, made_of=(made_of,) if held and type(alias) is types.GenericAlias else ())
-        if cls[argument] is alias:  # type: ignore[index]
-            return tx.wrap(alias, Constant(alias, "alias"))
-    except (NotConstant, TypeError):
-        pass
-    what = f"making the generic alias {cls.__name__}[...]"
-    tx.break_graph("MD241", what, why="Types are not made while tracing.", fix="make it outside")
-
-
-def _type_argument(tx: Tracer, key: VariableTracker) -> Any:
-    if isinstance(key, TupleVariable | ListVariable):
-        return key.python_type(_type_argument(tx, item) for item in key.items)
-    if isinstance(key, OpaqueVariable | ObjectVariable) and key.value is not None:
-        tx.guard(key.source, GuardKind.IDENTITY, key.value)
-        return key.value
-    return as_constant(key)
-
-
-@registry.function(operator.setitem)
-@registry.takes_unread("value")
-def _setitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
-    key = _subscript_of(tx, obj, key)
-    if isinstance(obj, TensorVariable):
-        value = looked_at(tx, value)
-        return tx.emit(operator.setitem, [*one_bool_as_mask(tx, *select_numbers(tx, obj, key), value), value])
-    _subscript(tx, obj, "__setitem__", key, value)
-    return ConstantVariable(None)
-
-
-@registry.function(operator.delitem)
-def _delitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> VariableTracker:
-    _subscript(tx, obj, "__delitem__", _subscript_of(tx, obj, key))
-    return ConstantVariable(None)
-
-
-def _subscript(tx: Tracer, obj: VariableTracker, name: str, *args: VariableTracker) -> VariableTracker:
-    if not _has_method(obj, name):
-        tx.raises(unsaid(TypeError))
-    return tx.call_method(obj, name, args, unread=True)
-
-
-# Identity, membership, truth
-
-
-def is_same(left: VariableTracker, right: VariableTracker) -> bool:
-    """Whether `left is right` for sure; two numbers that are not known may be one object or two."""
-    valued = (ConstantVariable, ClassVariable, BuiltinVariable, FunctionVariable, PythonModuleVariable)
-    if isinstance(left, NumberVariable) or isinstance(right, NumberVariable):
-        return left is right
-    if isinstance(left, valued) and isinstance(right, valued):
-        return left.python_type is right.python_type and left.value is right.value
-    if isinstance(left, IdVariable) and isinstance(right, IdVariable):
-        return left.of is right.of
-    if isinstance(left, TupleVariable) and isinstance(right, TupleVariable) and left.real is not None:
-        return left.real is right.real
-    return left is right or _are_empty_tuples(left, right)
-
-
-def _are_empty_tuples(*tuples: VariableTracker) -> bool:
-    """Whether two tuples are the one that is empty. Those from outside have been compared as the objects they are."""
-    plain = [variable for variable in tuples if isinstance(variable, TupleVariable) and variable.cls is tuple]
-    new = [variable for variable in plain if variable.source is None]
-    return len(plain) == len(tuples) and bool(new) and not any(variable.items for variable in [*new, *plain])
-
-
-def _is_the_same(tx: Tracer, left: VariableTracker, right: VariableTracker) -> bool:
-    """`left is right`, guarded: two objects of one class that the program is given may be one in the next call."""
-    moved = same_moved(tx, left, right)
-    if moved is not None:
-        return moved
-    left, right = looked_at(tx, left), looked_at(tx, right)
-    if left is not right and left.python_type is right.python_type:  # for numbers that hangs on their values
-        values = numbers.pinned(left), numbers.pinned(right)
-        if _may_be_two(*values):
-            return _is_the_same_plain_value(tx, left, right)
-        left, right = values
-    if is_same(left, right):
-        return True
-    if _are_varying_slices(left, right):
-        what = "`is` compares slices whose bounds vary"
-        tx.break_graph("MD230", what, why="Whether they are one object is only known when the program runs.")
-    known = isinstance(left, ConstantVariable | NumberVariable)  # whose value is guarded
-    if not known and left.source is not None and right.source is not None and left.python_type is right.python_type:
-        tx.guard(left.source, GuardKind.DISTINCT_OBJECTS, (right.source,))
-    return False
-
-
-def _are_varying_slices(*operands: VariableTracker) -> bool:
-    """Whether both are slices from outside, one of them known by its bounds: the same one may have two trackers."""
-    are_outside = all(each.python_type is slice and each.source is not None for each in operands)
-    return are_outside and any(isinstance(each, SliceVariable) for each in operands)
-
-
-def _may_be_two(left: VariableTracker, right: VariableTracker) -> bool:
-    """Whether two plain values are equal, and can be one object or two."""
-    if not isinstance(left, ConstantVariable) or not isinstance(right, ConstantVariable):
-        return False
-    return can_be_two(left.value) and same_value(left.value, right.value)
-
-
-def _is_the_same_plain_value(tx: Tracer, left: VariableTracker, right: VariableTracker) -> bool:
-    """`left is right` for equal numbers or texts: which objects hold them differs from call to call."""
-    operands = (left, right)
-    if any(isinstance(each, NumberVariable) for each in operands):
-        what = "`is` compares two equal numbers"
-        why = "Whether they are one object is only known when the program runs."
-        if any(map(_is_computed, operands)):  # which is lost when the graph computes it
-            raise SkipFrame(Diagnostic("MD230", what, why=why, fix="compare with `==`", where=tx.frames[0].location))
-        tx.break_graph("MD230", what, why=why, fix="compare with `==`")
-    same = is_same(left, right)
-    constants = [each for each in operands if isinstance(each, ConstantVariable)]
-    for each in constants:
-        each.identify()
-    if any(each.read_anew for each in constants):
-        return same
-    outside, other = operands if left.source is not None else (right, left)
-    if outside.source is not None:
-        place = other.source or Constant(as_constant(other), "constant")
-        kind, expected = (GuardKind.SAME_OBJECT, place) if same else (GuardKind.DISTINCT_OBJECTS, (place,))
-        tx.guard(outside.source, kind, expected)
-    return same
-
-
-def _is_computed(variable: VariableTracker) -> bool:
-    """Whether the program has made the number: it is no argument, and no attribute or item from outside."""
-    node = variable.node if isinstance(variable, NumberVariable) else None
-    is_read = variable.source is not None and not isinstance(variable.source, Computed)
-    return not is_read or (node is not None and node.op != "placeholder")
-
-
-@registry.function(same_or_equal)
-def _same_or_equal(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
-    """Equal numbers need not be looked at for being one object."""
-    if numbers.is_unread(left) and left.python_type is not float:  # not a NaN, which equals itself in no other way
-        return ConstantVariable(tx.truth(tx.call(operator.eq, [left, right])))
-    are_plain = all(isinstance(each, ConstantVariable | NumberVariable) for each in (left, right))
-    if are_plain and (is_nan(left) or is_nan(right)):  # which equals nothing, and is found as the object that it is
-        return ConstantVariable(_is_the_same(tx, left, right))
-    if is_same(left, right) or tx.truth(tx.call(operator.eq, [left, right])):
-        return ConstantVariable(True)
-    if not are_plain:  # one object is found whatever its `__eq__` says
-        return ConstantVariable(_is_the_same(tx, left, right))
-    numbers.refuse_nan(tx, left, right)
-    return ConstantVariable(False)
-
-
-@registry.method(object, "__eq__")
-def _object_eq(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
-    return ConstantVariable(True if _is_the_same(tx, left, right) else NotImplemented)
-
-
-@registry.method(object, "__ne__")
-def _object_ne(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
-    result = tx.call_method(left, "__eq__", [right])
-    if isinstance(result, ConstantVariable) and result.value is NotImplemented:
-        return result
-    return ConstantVariable(not tx.truth(result))
-
-
-@registry.function(operator.is_)
-@registry.takes_unread("left", "right")
-def _is(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
-    return ConstantVariable(_is_the_same(tx, left, right))
-
-
-@registry.function(operator.is_not)
-@registry.takes_unread("left", "right")
-def _is_not(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
-    return ConstantVariable(not _is_the_same(tx, left, right))
+# Membership, truth
 
 
 @registry.function(operator.not_)
@@ -556,7 +328,7 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
             result = fold(tx, operator.contains, container, item)
     if result is not None:
         return result
-    if _has_method(container, "__contains__"):
+    if has_method(container, "__contains__"):
         return ConstantVariable(tx.truth(tx.call_method(container, "__contains__", [item])))
     iterator = tx.call(iter, [container])
     while (candidate := tx.next_item(iterator)) is not None:  # no further than to the first that is found
@@ -602,7 +374,7 @@ def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
     if isinstance(obj, SequenceVariable) and is_trusted_class(obj.python_type):  # a namedtuple's can say otherwise
         return tx.truth(tx.call_method(obj, "__len__"))
     for name in ("__bool__", "__len__"):
-        if _has_method(obj, name):
+        if has_method(obj, name):
             result = tx.call_method(obj, name)
             if name == "__len__" and result.python_type is int:
                 return tx.truth(result)

@@ -17,9 +17,10 @@ from minidynamo.tracer import registry
 from minidynamo.tracer.exceptions import caught, unsaid
 from minidynamo.tracer.generators import GeneratorVariable
 from minidynamo.tracer.handlers.index_iterators import backwards_by_index, by_index
+from minidynamo.tracer.handlers.subscripts import as_index
 from minidynamo.tracer.handlers.values import class_has, expect_constant
 from minidynamo.tracer.moved_items import as_moved, hold, moved_item, moved_under, next_moved
-from minidynamo.tracer.operators import as_index, folded
+from minidynamo.tracer.operators import folded
 from minidynamo.tracer.polyfills.itertools import tee, until
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import has_other_keys

@@ -1,0 +1,119 @@
+"""Owns subscripts: `obj[key]`, `obj[key] = value`, `del obj[key]`, and `list[int]`, which makes a generic alias.
+
+What a key means to a tensor is in `tensor_indexing.py`; containers have `__getitem__` in handlers of their own.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from typing import Any
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Constant
+from minidynamo.tracer import parts, registry
+from minidynamo.tracer.attributes import lookup_on_class
+from minidynamo.tracer.constants import NotConstant, as_constant, is_constant_value, slice_of
+from minidynamo.tracer.exceptions import unsaid
+from minidynamo.tracer.operators import fold, has_method
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.tensor_indexing import WHOLE, one_bool_as_mask, select_numbers
+from minidynamo.tracer.trace_rules import is_trusted_module
+from minidynamo.tracer.unread import looked_at
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import ListVariable, SequenceVariable, SliceVariable, TupleVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
+from minidynamo.variables.tensors import TensorVariable
+
+
+def as_index(tx: Tracer, key: VariableTracker) -> VariableTracker:
+    """What a subscript means to sequences and tensors: an object with `__index__` is the number that it gives."""
+    if isinstance(key, ObjectVariable) and key.storage is None and has_method(key, "__index__"):
+        number = tx.call_method(key, "__index__")
+        return number if number.python_type is int else key
+    if isinstance(key, SliceVariable):
+        step, start, stop = (as_index(tx, part) for part in (key.step, key.start, key.stop))
+        return slice_of(start, stop, step)
+    return key
+
+
+def _subscript_of(tx: Tracer, obj: VariableTracker, key: VariableTracker) -> VariableTracker:
+    if not isinstance(obj, TensorVariable | ConstantVariable | SequenceVariable):
+        return key
+    if isinstance(obj, TensorVariable) and isinstance(key, TupleVariable) and key.python_type is tuple:
+        parts = [as_index(tx, part) for part in key.items]
+        return key if all(map(operator.is_, parts, key.items)) else TupleVariable(parts)
+    return as_index(tx, key)
+
+
+@registry.function(operator.getitem)
+def _getitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> VariableTracker:
+    key = _subscript_of(tx, obj, key)
+    if isinstance(obj, TensorVariable):
+        part, left = select_numbers(tx, obj, key)
+        return part if left is WHOLE else tx.emit(operator.getitem, [part, left])
+    if isinstance(obj, ConstantVariable):
+        result = parts.answer(tx, obj, "__getitem__", [key]) or fold(tx, operator.getitem, obj, key)
+        if result is not None:
+            return result
+    if isinstance(obj, ClassVariable) and not has_method(obj, "__getitem__"):
+        return _generic_alias(tx, obj.value, key)
+    return _subscript(tx, obj, "__getitem__", key)
+
+
+def _generic_alias(tx: Tracer, cls: type, key: VariableTracker) -> VariableTracker:
+    """`list[int]`: annotations are made of such objects. Most are new ones at each call; `typing` keeps its own."""
+    own, owner = lookup_on_class(cls, "__class_getitem__")
+    if (
+        owner is not None
+        and isinstance(own, classmethod)
+        and not is_trusted_module(getattr(own.__func__, "__module__", None))
+    ):
+        return tx.call(tx.getattr(tx.wrap(cls, None), "__class_getitem__"), [key], unread=True)
+    try:
+        argument = _type_argument(tx, key)
+        alias = cls[argument]  # type: ignore[index]
+        if is_constant_value(alias):
+            args: tuple[Any, ...] = getattr(alias, "__args__", ())
+            made_of = key if isinstance(key, TupleVariable) else TupleVariable([key])
+            held = args is argument or (len(args) == 1 and args[0] is argument)
+            return ConstantVariable(alias, made_of=(made_of,) if held and type(alias) is types.GenericAlias else ())
+        if cls[argument] is alias:  # type: ignore[index]
+            return tx.wrap(alias, Constant(alias, "alias"))
+    except (NotConstant, TypeError):
+        pass
+    what = f"making the generic alias {cls.__name__}[...]"
+    tx.break_graph("MD241", what, why="Types are not made while tracing.", fix="make it outside")
+
+
+def _type_argument(tx: Tracer, key: VariableTracker) -> Any:
+    if isinstance(key, TupleVariable | ListVariable):
+        return key.python_type(_type_argument(tx, item) for item in key.items)
+    if isinstance(key, OpaqueVariable | ObjectVariable) and key.value is not None:
+        tx.guard(key.source, GuardKind.IDENTITY, key.value)
+        return key.value
+    return as_constant(key)
+
+
+@registry.function(operator.setitem)
+@registry.takes_unread("value")
+def _setitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
+    key = _subscript_of(tx, obj, key)
+    if isinstance(obj, TensorVariable):
+        value = looked_at(tx, value)
+        return tx.emit(operator.setitem, [*one_bool_as_mask(tx, *select_numbers(tx, obj, key), value), value])
+    _subscript(tx, obj, "__setitem__", key, value)
+    return ConstantVariable(None)
+
+
+@registry.function(operator.delitem)
+def _delitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> VariableTracker:
+    _subscript(tx, obj, "__delitem__", _subscript_of(tx, obj, key))
+    return ConstantVariable(None)
+
+
+def _subscript(tx: Tracer, obj: VariableTracker, name: str, *args: VariableTracker) -> VariableTracker:
+    if not has_method(obj, name):
+        tx.raises(unsaid(TypeError))
+    return tx.call_method(obj, name, args, unread=True)

@@ -1,0 +1,60 @@
+# Programs are written as users write them, not as a linter would.
+
+import pytest
+
+from tests.end_to_end.programs import Programs
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+class Place:
+    def __init__(self, number):
+        self.number = number
+
+    def __index__(self):
+        return self.number
+
+
+class Table:
+    def __init__(self):
+        self.log = []
+
+    def __getitem__(self, key):
+        return key
+
+    def __setitem__(self, key, value):
+        self.log.append((key, value))
+
+    def __delitem__(self, key):
+        self.log.append(key)
+
+
+@programs()
+def keys_reach_the_users_methods_as_they_are(x):
+    table, place = Table(), Place(1)
+    table[1:2] = 3
+    del table[place, 0]
+    return x + 1, table[place] is place, table[..., None], table.log[0], len(table.log)
+
+
+@programs()
+def numbers_that_objects_stand_for(x):
+    rows, place = [1, 2, 3], Place(1)
+    rows[place] = 5
+    del rows[Place(0)]
+    return x[place] + x[: Place(2)].sum(), rows, "abc"[place], (4, 5, 6)[place:]
+
+
+@programs()
+def generic_aliases(x):
+    return x + 1, list[int] == list[int], dict[str, list[int]].__args__
+
+
+@programs(graphs=0, breaks=1)
+def what_has_no_items_raises(x):
+    return Place(1)[0]
