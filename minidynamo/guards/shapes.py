@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import cmath
 import datetime
-import enum
-import itertools
 import math
 import numbers
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,31 +28,22 @@ from minidynamo.guards.guard import Guard, GuardKind, TensorFacts
 from minidynamo.guards.profile import FrameProfile, Line, Turns, relative_strides
 from minidynamo.guards.source import (
     TENSOR_FACTS,
-    Attr,
-    CellContents,
     Computed,
     Constant,
-    Derived,
-    InstanceAttr,
     Item,
     Local,
-    Referent,
     Size,
     Source,
     StorageItem,
     Stride,
     TensorFact,
 )
-from minidynamo.names import module_of, name_of
+from minidynamo.guards.stable_names import stable_name
 
 Layout = tuple[tuple[Any, ...], tuple[Any, ...]]  # sizes and strides: ints, and torch.SymInt
 
 # Numbers beyond are no sizes, and do not fit into the integers of tensors.
 _LARGEST = 2**62
-# Numbers of objects that have no names.
-_ORDER: WeakKeyDictionary[object, int] = WeakKeyDictionary()
-_NUMBERS = itertools.count()
-
 
 # What torch's texts of conditions call: the user's names may mean something else.
 _CALLED = {
@@ -517,56 +506,3 @@ def _is_argument(source: Source) -> bool:
 
 def _named(source: Source) -> Any:
     return compat.symbolic().NamedSource(stable_name(source))
-
-
-def stable_name(source: Source) -> str:
-    """The name of a place, the same in each process: `L['x'].weight.size()[0]`."""
-    if isinstance(source, Derived):
-        return _name_of_part(source, stable_name(source.of))
-    if isinstance(source, Local):
-        return f"L[{source.name!r}]"
-    if isinstance(source, Constant):
-        return source.name
-    if isinstance(source, Computed):
-        return source.template.format(*map(stable_name, source.operands))
-    return source.display()
-
-
-def _name_of_part(source: Derived, base: str) -> str:
-    if isinstance(source, (Item, StorageItem)):
-        return f"{base}[{_text_of_key(source.key)}]"
-    if isinstance(source, (Attr, InstanceAttr)):
-        return f"{base}.{source.name}"
-    if isinstance(source, Size):
-        return f"{base}.size()[{source.dim}]"
-    if isinstance(source, Stride):
-        return f"{base}.stride()[{source.dim}]"
-    if isinstance(source, CellContents):
-        return f"{base}.cell_contents"
-    told_apart_by = [vars(source)[field.name] for field in fields(source) if field.name != "of"]
-    return f"{type(source).__name__}({', '.join([base, *map(_stable_text, told_apart_by)])})"
-
-
-def _text_of_key(key: object) -> str:
-    """A key of a dict. Objects without a name are numbered in the order in which programs come to them, but tensors:
-    what an optimizer has for one parameter it has for all."""
-    if type(key) is tuple:
-        return f"({', '.join(map(_text_of_key, key))})"
-    value = key.value if isinstance(key, Referent) else key
-    if isinstance(value, enum.Enum):
-        return f"{type(value).__name__}.{value._name_}"
-    if isinstance(value, (str, int, float, type(None), compat.OpOverload, compat.OpOverloadPacket)):
-        return repr(value)
-    name = ".".join(filter(None, (module_of(value), name_of(value))))
-    if not isinstance(key, Referent) or module_of(value) or isinstance(value, torch.Tensor):
-        return name
-    return f"{name} {_ORDER.setdefault(value, next(_NUMBERS))}"
-
-
-def _stable_text(part: object) -> str:
-    """A field of a source, as a part of its name."""
-    if isinstance(part, Source):
-        return stable_name(part)
-    if isinstance(part, tuple):
-        return f"[{', '.join(map(_stable_text, part))}]"
-    return repr(part) if isinstance(part, (str, int)) else getattr(part, "__qualname__", type(part).__name__)

@@ -20,8 +20,9 @@ from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import NULL, FramePoint
 from minidynamo.compat import module_call
 from minidynamo.guards.profile import Fact, FrameProfile, relative_strides
-from minidynamo.guards.shapes import Shapes, stable_name
+from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Attr, CellContents, Item, Local, Source
+from minidynamo.guards.stable_names import stable_name
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.moved_items import MovedItems, MovedTable, as_moved, entries_as_moved
 from minidynamo.tracer.traced_frame import Break, Null, TracedFrame

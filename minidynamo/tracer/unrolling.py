@@ -17,8 +17,8 @@ import torch
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import Guard
 from minidynamo.guards.profile import Line, Turns
-from minidynamo.guards.shapes import stable_name
 from minidynamo.guards.source import Source
+from minidynamo.guards.stable_names import stable_name
 from minidynamo.tracer.moved_items import MovedItems
 from minidynamo.tracer.outside_items import OutsideItems
 from minidynamo.tracer.outside_tuples import OutsideTuple

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import enum
-
 import torch
 
 from minidynamo.guards.failures import describe
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.profile import FrameProfile
-from minidynamo.guards.shapes import Shapes, stable_name
+from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import (
-    Attr,
-    Called,
     Computed,
     Constant,
-    InstanceAttr,
-    Item,
     Local,
     Size,
-    TensorFact,
-    global_source,
-    stand_in,
 )
 from minidynamo.guards.tensors import facts_of
 
 X, Y = Local("x"), Local("y")
-
-
-class Kind(enum.Enum):
-    ONE = 1
-
-
-class Unnamed:
-    pass
 
 
 def symbolic(**tensors: torch.Tensor) -> tuple[Shapes, list[Guard], dict[str, tuple[int, ...]]]:
@@ -123,20 +106,3 @@ def test_strides_follow_sizes_unless_they_jump() -> None:
     shapes.layout(Y, torch.zeros(3, 8)[:, :4])
     _, strides = shapes.layout(Y, torch.zeros(3, 9)[:, :4])
     assert str(strides[0]) not in ("9", str(sizes[1]))
-
-
-def test_names_are_the_same_in_each_process() -> None:
-    names = {"a": 1}
-    assert stable_name(Item(X, "k")) == "L['x']['k']"
-    assert stable_name(Size(InstanceAttr(Local("self"), "weight"), 1)) == "L['self'].weight.size()[1]"
-    assert stable_name(global_source(names, "a")) == "G['a']"
-    assert stable_name(Attr(Constant(max, "max"), "__name__")) == "max.__name__"
-    assert stable_name(Item(X, (max, Kind.ONE))) == "L['x'][(builtins.max, Kind.ONE)]"
-    one, other = Unnamed(), Unnamed()
-    names = [stable_name(Item(X, stand_in(key))) for key in (one, other, one)]
-    assert names[0] == names[2] != names[1]
-    assert stable_name(Item(X, stand_in(Kind))) == f"L['x'][{__name__}.Kind]"
-    assert stable_name(Computed("{0} + {1}", (X, Y))) == "L['x'] + L['y']"
-    cached = global_source(names, "a")
-    assert stable_name(Called(cached, (Constant(3, "3"), X), ("k",))) == "Called(G['a'], [3, L['x']], ['k'])"
-    assert stable_name(TensorFact(X, "storage_offset()")) == "TensorFact(L['x'], 'storage_offset()')"
