@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from minidynamo.guards.source import Attr, CellContents, Constant, InstanceAttr, Item, Source, StorageItem
-from minidynamo.tracer.outside_items import OutsideItems, OutsideTable
+from minidynamo.tracer.outside_items import OutsideItems
+from minidynamo.tracer.outside_tables import OutsideTable
 from minidynamo.tracer.side_effects import AttrDeleted, AttrSet, CellSet, ContentsChanged, Effect, GlobalSet
 from minidynamo.tracer.traced_frame import EmptiedPlace, GraphInput
 from minidynamo.variables.base import VariableTracker

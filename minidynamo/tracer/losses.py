@@ -26,7 +26,8 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, CellContents, Constant, InstanceAttr, Referent, Source, global_source
 from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.outside_items import EVERYTHING, Loss, OutsideItems, OutsideTable
+from minidynamo.tracer.outside_items import EVERYTHING, Loss, OutsideItems
+from minidynamo.tracer.outside_tables import OutsideTable
 from minidynamo.tracer.protocol import GraphView
 from minidynamo.tracer.side_effects import AttrDeleted, AttrSet, CellSet, ContentsChanged, Effect, GlobalSet
 from minidynamo.variables.base import VariableTracker

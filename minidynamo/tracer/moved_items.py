@@ -12,7 +12,8 @@ from typing import Any, SupportsIndex, overload
 from minidynamo.tracer import registry
 from minidynamo.tracer.copies import anew
 from minidynamo.tracer.namespaces import NamespaceItems
-from minidynamo.tracer.outside_items import OutsideItems, OutsideTable
+from minidynamo.tracer.outside_items import OutsideItems
+from minidynamo.tracer.outside_tables import OutsideTable
 from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import Advanced

@@ -11,7 +11,8 @@ from typing import Any
 
 from minidynamo.tracer.generators import GeneratorVariable, parts_of_generator
 from minidynamo.tracer.moved_items import as_moved, entries_as_moved
-from minidynamo.tracer.outside_items import OutsideItems, OutsideTable, known_parts
+from minidynamo.tracer.outside_items import OutsideItems
+from minidynamo.tracer.outside_tables import OutsideTable, known_parts
 from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, ContentsChanged, Effect, GlobalSet, SideEffects
 from minidynamo.variables.arrays import ArrayVariable

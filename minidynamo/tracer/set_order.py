@@ -15,7 +15,7 @@ from typing import Any
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, stand_in
 from minidynamo.tracer.constants import NotConstant, as_constant, key_of
-from minidynamo.tracer.outside_items import OutsideTable
+from minidynamo.tracer.outside_tables import OutsideTable
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable

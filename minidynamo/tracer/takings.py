@@ -15,7 +15,8 @@ from torch import fx
 
 from minidynamo.tracer.expectations import only_computes
 from minidynamo.tracer.graph.dead_code import may_raise
-from minidynamo.tracer.outside_items import Changes, OutsideItems, OutsideTable
+from minidynamo.tracer.outside_items import Changes, OutsideItems
+from minidynamo.tracer.outside_tables import OutsideTable
 from minidynamo.tracer.side_effects import ContentsChanged, Effect
 from minidynamo.tracer.traced_frame import EmptiedPlace, GraphInput, Taking, Takings
 from minidynamo.variables.constants import ConstantVariable

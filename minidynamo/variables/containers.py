@@ -1,8 +1,7 @@
 """Owns the trackers of lists, tuples, dicts, sets and slices.
 
 Mutable ones are changed in place by handlers, which also tell the side-effect journal; the trackers hold the current
-contents, not the history. Those from outside read theirs when they are asked for (`tracer/outside_items.py`, and
-`outside_tuples.py`).
+contents, not the history. Those from outside read theirs when they are asked for (`tracer/outside_*.py`).
 """
 
 from __future__ import annotations

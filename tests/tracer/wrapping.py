@@ -24,3 +24,8 @@ def assert_wrapped(value, tracker, kinds):
     getattr(contents, "value", None)  # and so is what a constant is
     assert kinds <= {guard.kind for guard in graph.guards if guard.source == V}
     assert wrap(graph, value, V) is variable
+
+
+def kinds(graph, source=V):
+    """What is guarded of the value at `source`, in order."""
+    return [guard.kind for guard in graph.guards if guard.source == source]

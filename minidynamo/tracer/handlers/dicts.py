@@ -19,7 +19,7 @@ from minidynamo.tracer.exceptions import made
 from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import class_has, expect_key, none, not_implemented
 from minidynamo.tracer.moved_items import MovedTable, entries_as_moved, hold, hold_named, moved_under, store_entries
-from minidynamo.tracer.outside_items import OutsideTable
+from minidynamo.tracer.outside_tables import OutsideTable
 from minidynamo.tracer.polyfills.dicts import dict_equal, dict_update, ordered_dict_equal
 from minidynamo.tracer.polyfills.lists import sequence_contains
 from minidynamo.tracer.polyfills.objects import own_attributes

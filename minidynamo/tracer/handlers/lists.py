@@ -41,7 +41,8 @@ from minidynamo.tracer.moved_items import (
     unpack_moved,
 )
 from minidynamo.tracer.numbers import is_int_number, pinned
-from minidynamo.tracer.outside_items import OutsideItems, OutsideTable
+from minidynamo.tracer.outside_items import OutsideItems
+from minidynamo.tracer.outside_tables import OutsideTable
 from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.polyfills.lists import sequence_compare, sequence_equal, sized_list
 from minidynamo.tracer.protocol import Tracer

@@ -1,6 +1,6 @@
 """Owns what the wrappers of containers share: where contents are read, and which keys can be tracked.
 
-When they are read is up to `outside_items.py` and `outside_tuples.py`.
+When they are read is up to the files `outside_*.py`.
 """
 
 from __future__ import annotations

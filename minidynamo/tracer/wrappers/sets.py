@@ -1,6 +1,6 @@
 """Owns how sets and frozensets from outside are tracked, also those of users' subclasses.
 
-Reading, guarding and changing their elements is up to `outside_items.py`.
+Reading, guarding and changing their elements is up to `outside_tables.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Item, Source, stand_in
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.outside_items import OutsideTable, TableReader
+from minidynamo.tracer.outside_tables import OutsideTable, TableReader
 from minidynamo.tracer.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrap import wrap
 from minidynamo.tracer.wrappers.contents import dict_key, is_key, size_of
