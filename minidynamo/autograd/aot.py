@@ -465,21 +465,15 @@ def _with_arrivals(signature: GraphSignature, trace: Trace, backward: fx.GraphMo
 
 
 def _kept_apart(signature: GraphSignature, parts: Partition, read: KeptFor) -> GraphSignature:
-    """`signature` with what is kept for some results alone, unless that saves nothing: parameters live anyway."""
-    values = [node for node in parts.saved if not is_number(node)]
-    if not any(places and not _lives_anyway(node) for node, places in zip(values, read)):
+    """`signature` with what is kept for some results alone, if anything is."""
+    kept_for = tuple(read[: sum(not is_number(node) for node in parts.saved)])
+    if not any(kept_for):
         return signature
     saved = [
         replace(value, reason=f"{value.reason}; dies with {len(places)} of the results") if places else value
         for value, places in zip(signature.saved, read)
     ]
-    return replace(signature, saved=tuple(saved), kept_for=tuple(read[: len(values)]))
-
-
-def _lives_anyway(node: fx.Node) -> bool:
-    """Whether autograd holds `node` as long as the graph: a leaf to whose `.grad` it may add."""
-    value = node.meta["val"]
-    return node.op == "placeholder" and bool(value.requires_grad) and bool(value.is_leaf)
+    return replace(signature, saved=tuple(saved), kept_for=kept_for)
 
 
 def _tangents_of(gradient: fx.Node | None, tangents: list[fx.Node]) -> tuple[int, ...]:
