@@ -1,6 +1,6 @@
 """Owns the tables through which handlers say what they handle, and the decorators that fill them.
 
-It decides nothing: `trace_rules.py`, `call.py`, `wrap.py`, `attributes.py` and `iteration` in `trace.py` look things up
+It decides nothing: `trace_rules.py`, `call.py`, `wrap.py`, `attributes/` and `iteration` in `trace.py` look things up
 here.
 """
 

@@ -1,6 +1,6 @@
 """Owns what the attributes of functions are: those of functions made while tracing, and the fields of all functions.
 
-Attributes that a program gave to a function are in `tracer/attributes.py`; calling one is in `tracer/call.py`.
+Attributes that a program gave to a function are in `attributes/functions.py`; calling one is in `call.py`.
 """
 
 from __future__ import annotations
