@@ -119,6 +119,11 @@ def method(cls: type, *names: str) -> Callable[[F], F]:
     return _registers(METHODS, [(cls, name) for name in names])
 
 
+def methods(classes: Iterable[type], *names: str) -> Callable[[F], F]:
+    """Handle methods of several built-in classes, of each those that it defines itself."""
+    return _registers(METHODS, [(cls, name) for cls in classes for name in names if name in vars(cls)])
+
+
 def subclass_method(cls: type, *names: str) -> Callable[[F], F]:
     """Handle methods of a built-in container that treat instances of subclasses differently.
 

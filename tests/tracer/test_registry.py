@@ -40,6 +40,12 @@ def test_each_table_takes_a_handler_once():
             register(handler)
 
 
+def test_each_class_gets_the_methods_that_it_defines_itself():
+    assert registry.methods((Words, Loud), "clear", "no_such_method")(handler) is handler
+    assert registry.METHODS[Loud, "clear"] is handler
+    assert (Words, "clear") not in registry.METHODS and (Loud, "no_such_method") not in registry.METHODS
+
+
 def test_the_twin_of_a_method_serves_both_ways_to_call_it():
     @registry.polyfill(bytearray.title)
     def title(self):

@@ -47,28 +47,15 @@ ORDERED_VIEWS = {kind: type(getattr(OrderedDict(), kind)()) for kind in VIEWS}
 MISSING = object()
 
 
-def mapping_method(*names: str) -> Callable[[registry.F], registry.F]:
-    """Register a handler for every mapping class that defines the method itself."""
-
-    def register(handler: registry.F) -> registry.F:
-        for cls in MAPPINGS:
-            for name in names:
-                if name in vars(cls):
-                    registry.method(cls, name)(handler)
-        return handler
-
-    return register
-
-
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-@mapping_method("__len__")
+@registry.methods(MAPPINGS, "__len__")
 def _len(tx: Tracer, self: DictVariable) -> VariableTracker:
     return length_of(tx, self.items)
 
 
-@mapping_method("__contains__")
+@registry.methods(MAPPINGS, "__contains__")
 def _contains(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTracker:
     if _is_known_by_place(key) and isinstance(self.items, OutsideTable) and self.cls in (dict, OrderedDict):
         known = self.items.has_what_is_at(key.source, key.here)
@@ -83,7 +70,7 @@ def _is_known_by_place(key: VariableTracker) -> TypeGuard[ConstantVariable]:
     return is_key and isinstance(key, ConstantVariable) and not key.is_read
 
 
-@mapping_method("__getitem__")
+@registry.methods(MAPPINGS, "__getitem__")
 def _getitem(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTracker:
     value = _find(self, expect_key(tx, key))
     return _missing(tx, self, key) if value is None else value
@@ -103,7 +90,7 @@ def _missing(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTr
     return value
 
 
-@mapping_method("get")
+@registry.methods(MAPPINGS, "get")
 @registry.takes_unread("default")
 def _get(
     tx: Tracer, self: DictVariable, key: VariableTracker, default: VariableTracker | None = None, /
@@ -111,7 +98,7 @@ def _get(
     return _find(self, expect_key(tx, key)) or default or none()
 
 
-@mapping_method("copy")
+@registry.methods(MAPPINGS, "copy")
 def _copy(tx: Tracer, self: DictVariable) -> VariableTracker:
     cls = dict if self.cls is mappingproxy else self.cls
     return DictVariable(hold_named(tx, {**entries_as_moved(self.items)}), cls, self.default_factory)
@@ -120,17 +107,17 @@ def _copy(tx: Tracer, self: DictVariable) -> VariableTracker:
 registry.method(defaultdict, "__copy__")(_copy)
 
 
-@mapping_method("keys")
+@registry.methods(MAPPINGS, "keys")
 def _keys(tx: Tracer, self: DictVariable) -> VariableTracker:
     return DictViewVariable(self, "keys")
 
 
-@mapping_method("values")
+@registry.methods(MAPPINGS, "values")
 def _values(tx: Tracer, self: DictVariable) -> VariableTracker:
     return DictViewVariable(self, "values")
 
 
-@mapping_method("items")
+@registry.methods(MAPPINGS, "items")
 def _items(tx: Tracer, self: DictVariable) -> VariableTracker:
     return DictViewVariable(self, "items")
 
@@ -138,7 +125,7 @@ def _items(tx: Tracer, self: DictVariable) -> VariableTracker:
 # --- changing -----------------------------------------------------------------------------------------------------
 
 
-@mapping_method("__setitem__")
+@registry.methods(MAPPINGS, "__setitem__")
 @registry.takes_unread("value")
 def _setitem(tx: Tracer, self: DictVariable, key: VariableTracker, value: VariableTracker) -> VariableTracker:
     store_entries(tx, self, {expect_key(tx, key): value})
@@ -159,13 +146,13 @@ def _setdefault(
     return value
 
 
-@mapping_method("__delitem__")
+@registry.methods(MAPPINGS, "__delitem__")
 def _delitem(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTracker:
     _take(tx, self, expect_key(tx, key))
     return none()
 
 
-@mapping_method("pop")
+@registry.methods(MAPPINGS, "pop")
 @registry.takes_unread("default")
 def _pop(
     tx: Tracer, self: DictVariable, key: VariableTracker, default: VariableTracker | None = None
@@ -204,7 +191,7 @@ def _take(tx: Tracer, self: DictVariable, key: DictKey, default: VariableTracker
     return taken
 
 
-@mapping_method("clear")
+@registry.methods(MAPPINGS, "clear")
 def _clear(tx: Tracer, self: DictVariable) -> VariableTracker:
     self.items.clear()
     tx.side_effects.contents_changed(self)
@@ -240,8 +227,8 @@ def _equality(expected: bool) -> Callable[..., VariableTracker]:
     return compared
 
 
-mapping_method("__eq__")(_equality(True))
-mapping_method("__ne__")(_equality(False))
+registry.methods(MAPPINGS, "__eq__")(_equality(True))
+registry.methods(MAPPINGS, "__ne__")(_equality(False))
 
 
 def _merged(tx: Tracer, first: DictVariable, second: DictVariable, cls: type) -> VariableTracker:
@@ -250,7 +237,7 @@ def _merged(tx: Tracer, first: DictVariable, second: DictVariable, cls: type) ->
     return DictVariable(hold_named(tx, entries), cls, factory)
 
 
-@mapping_method("__or__")
+@registry.methods(MAPPINGS, "__or__")
 def _or(tx: Tracer, self: DictVariable, other: VariableTracker) -> VariableTracker:
     other = storage_of(other)
     if not isinstance(other, DictVariable) or self.cls is mappingproxy or other.cls is mappingproxy:
@@ -259,7 +246,7 @@ def _or(tx: Tracer, self: DictVariable, other: VariableTracker) -> VariableTrack
     return _merged(tx, self, other, self.cls)
 
 
-@mapping_method("__ror__")
+@registry.methods(MAPPINGS, "__ror__")
 def _ror(tx: Tracer, self: DictVariable, other: VariableTracker) -> VariableTracker:
     other = storage_of(other)
     if not isinstance(other, DictVariable) or self.cls is mappingproxy or other.cls is mappingproxy:
@@ -375,12 +362,12 @@ def view_items(view: DictViewVariable) -> list[VariableTracker]:
     return [TupleVariable([key.variable, value]) for key, value in pairs]
 
 
-@mapping_method("__iter__")
+@registry.methods(MAPPINGS, "__iter__")
 def _iter(tx: Tracer, self: DictVariable) -> VariableTracker:
     return DictIterator(self, "keys", tuple(self.items))
 
 
-@mapping_method("__reversed__")
+@registry.methods(MAPPINGS, "__reversed__")
 def _reversed(tx: Tracer, self: DictVariable) -> VariableTracker:
     return DictIterator(self, "keys", tuple([*self.items][::-1]), is_reversed=True)
 

@@ -59,19 +59,6 @@ MUTABLE = (list, deque)
 SEQUENCES = (list, deque, tuple, torch.Size)
 
 
-def method(classes: tuple[type, ...], *names: str) -> Callable[[registry.F], registry.F]:
-    """Register a handler for several classes; inherited methods are found through the base class."""
-
-    def register(handler: registry.F) -> registry.F:
-        for cls in classes:
-            for name in names:
-                if name in vars(cls):
-                    registry.method(cls, name)(handler)
-        return handler
-
-    return register
-
-
 def storage_of(variable: VariableTracker) -> VariableTracker:
     """The built-in container below an instance of a subclass; any other tracker itself."""
     if isinstance(variable, ObjectVariable) and variable.storage is not None:
@@ -107,12 +94,12 @@ def length_of(tx: Tracer, items: Collection[object]) -> VariableTracker:
     return ConstantVariable(len(items))
 
 
-@method(SEQUENCES, "__len__")
+@registry.methods(SEQUENCES, "__len__")
 def _len(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     return length_of(tx, self.items)
 
 
-@method(SEQUENCES, "__iter__")
+@registry.methods(SEQUENCES, "__iter__")
 def _iter(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     unroll_loop(tx, self)
     cls = type(iter(self.cls())) if self.cls in SEQUENCES else type(iter(()))
@@ -122,7 +109,7 @@ def _iter(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     return SequenceIterator(self if is_read_later else self.items, cls=cls, begun=begun)
 
 
-@method(SEQUENCES, "__reversed__")
+@registry.methods(SEQUENCES, "__reversed__")
 def _reversed(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     if self.cls is list:
         return SequenceIterator(self, len(self.items) - 1, type(reversed([])))
@@ -130,7 +117,7 @@ def _reversed(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     return SequenceIterator(hold(tx, [*as_moved(self.items)][::-1]), cls=cls)
 
 
-@method(SEQUENCES, "__getitem__")
+@registry.methods(SEQUENCES, "__getitem__")
 def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> VariableTracker:
     index = expect_index(tx, key, self.cls.__name__)
     if isinstance(index, slice):
@@ -163,12 +150,12 @@ def _tuple_slice(tx: Tracer, self: SequenceVariable, index: slice) -> SequenceVa
     return TupleVariable(items, source=Computed(f"{{0}}[{text}]", (self.source,)))
 
 
-@method(MUTABLE, "copy", "__copy__")
+@registry.methods(MUTABLE, "copy", "__copy__")
 def _copy(tx: Tracer, self: ListVariable) -> VariableTracker:
     return like(tx, self, [*as_moved(self.items)])
 
 
-@method((tuple,), "__hash__")
+@registry.methods((tuple,), "__hash__")
 def _hash(tx: Tracer, self: TupleVariable) -> VariableTracker:
     return constant(hash(expect_constant(tx, self, "the hash of a tuple")))
 
@@ -197,7 +184,7 @@ def _refuse(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> NoRet
     tx.raises(TypeError("a {} does not take a {} here".format(*names)))
 
 
-@method(SEQUENCES, "__add__")
+@registry.methods(SEQUENCES, "__add__")
 def _add(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> VariableTracker:
     given, other = other, storage_of(other)
     if not isinstance(other, SequenceVariable) or _family(self) is not _family(other):
@@ -218,7 +205,7 @@ def _radd(tx: Tracer, self: TupleVariable, other: VariableTracker) -> VariableTr
     return like(tx, self, [*as_moved(other.items), *as_moved(self.items)])
 
 
-@method(SEQUENCES, "__mul__", "__rmul__")
+@registry.methods(SEQUENCES, "__mul__", "__rmul__")
 def _mul(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> VariableTracker:
     other = pinned(other)
     if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
@@ -228,7 +215,7 @@ def _mul(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
     return like(tx, self, [*as_moved(self.items)] * other.value)
 
 
-@method(MUTABLE, "__imul__")
+@registry.methods(MUTABLE, "__imul__")
 def _imul(tx: Tracer, self: ListVariable, other: VariableTracker) -> VariableTracker:
     other = pinned(other)
     if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
@@ -252,7 +239,7 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[..., VariableTra
 
 
 for _compare in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
-    method(SEQUENCES, f"__{_compare.__name__}__")(_comparison(_compare))
+    registry.methods(SEQUENCES, f"__{_compare.__name__}__")(_comparison(_compare))
 
 
 # --- changing -----------------------------------------------------------------------------------------------------
@@ -307,7 +294,7 @@ def _reverse(tx: Tracer, items: MutableSequence[VariableTracker], /) -> None:
     items.reverse()
 
 
-@method(MUTABLE, "__setitem__")
+@registry.methods(MUTABLE, "__setitem__")
 @registry.takes_unread("value")
 def _setitem(tx: Tracer, self: ListVariable, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     index = expect_index(tx, key, "list")

@@ -12,7 +12,7 @@ from typing import NoReturn
 from minidynamo.tracer import registry, set_order
 from minidynamo.tracer.constants import as_constant
 from minidynamo.tracer.exceptions import made
-from minidynamo.tracer.handlers.lists import length_of, method, storage_of
+from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
 from minidynamo.tracer.polyfills.sets import (
     change,
@@ -54,19 +54,19 @@ def _unknown_order(tx: Tracer, variable: SetVariable, what: str) -> NoReturn:
     )
 
 
-@method(SETS, "__len__")
+@registry.methods(SETS, "__len__")
 def _len(tx: Tracer, self: SetVariable) -> VariableTracker:
     return length_of(tx, self.items)
 
 
-@method(SETS, "__contains__")
+@registry.methods(SETS, "__contains__")
 def _contains(tx: Tracer, self: SetVariable, item: VariableTracker) -> VariableTracker:
     if isinstance(item, SetVariable) and item.cls is set:  # `{1} in {frozenset({1})}` looks for the frozenset
         item = SetVariable(dict(item.items), frozenset)
     return ConstantVariable(expect_key(tx, item) in self.items)
 
 
-@method(SETS, "__iter__")
+@registry.methods(SETS, "__iter__")
 def _iter(tx: Tracer, self: SetVariable) -> VariableTracker:
     keys = set_order.ordered_keys(tx, self)
     if keys is None:
@@ -80,7 +80,7 @@ def _unordered_items(tx: Tracer, items: VariableTracker) -> VariableTracker:
     return ListVariable(set_items(plain) if isinstance(plain, SetVariable) else tx.unpack(items))
 
 
-@method(SETS, "copy")
+@registry.methods(SETS, "copy")
 def _copy(tx: Tracer, self: SetVariable) -> VariableTracker:
     return self if self.cls is frozenset else _make(tx, self, self.cls)
 
@@ -167,15 +167,15 @@ for _name, _twin, _update in (
     ("sub", set_difference, set_difference_update),
     ("xor", set_symmetric_difference, set_symmetric_difference_update),
 ):
-    method(SETS, f"__{_name}__")(_between_sets(_twin))
-    method(SETS, f"__r{_name}__")(_between_sets(_twin, swap=True))
-    method(SETS, f"__i{_name}__")(_in_place(_update))
-method(SETS, "__eq__")(_between_sets(set_equal))
-method(SETS, "__ne__")(_between_sets(set_equal, negate=True))
-method(SETS, "__le__")(_between_sets(set_issubset))
-method(SETS, "__ge__")(_between_sets(set_issuperset))
-method(SETS, "__lt__")(_strict(set_issubset))
-method(SETS, "__gt__")(_strict(set_issuperset))
+    registry.methods(SETS, f"__{_name}__")(_between_sets(_twin))
+    registry.methods(SETS, f"__r{_name}__")(_between_sets(_twin, swap=True))
+    registry.methods(SETS, f"__i{_name}__")(_in_place(_update))
+registry.methods(SETS, "__eq__")(_between_sets(set_equal))
+registry.methods(SETS, "__ne__")(_between_sets(set_equal, negate=True))
+registry.methods(SETS, "__le__")(_between_sets(set_issubset))
+registry.methods(SETS, "__ge__")(_between_sets(set_issuperset))
+registry.methods(SETS, "__lt__")(_strict(set_issubset))
+registry.methods(SETS, "__gt__")(_strict(set_issuperset))
 
 
 # --- construction -------------------------------------------------------------------------------------------------
