@@ -3,8 +3,7 @@
 It decides nothing: a `GraphSignature` says what to do. Every function here takes one list and hands it on, so that no
 tensor is held while a graph runs, except inputs that are needed behind it.
 
-Backward is compiled at the first backward call, under a lock: a graph that is never differentiated never pays for it.
-Where some gradients are not asked for, or results not used, a graph without what they take is compiled beside it.
+How the compiled backward is called, and when it is compiled, is in `backward_call.py`.
 """
 
 from __future__ import annotations
@@ -18,28 +17,24 @@ from typing import Any
 import torch
 
 from minidynamo import compat
-from minidynamo.autograd.accumulation import accumulating, not_asked_for
+from minidynamo.autograd.accumulation import not_asked_for
+from minidynamo.autograd.backward_call import BackwardCall, Lazy, Parts
 from minidynamo.autograd.batches import has_batches
-from minidynamo.autograd.chains import Arriving, Chains, has_chains, is_cut, noting, watch_of, watched
+from minidynamo.autograd.chains import Arriving, Chains, has_chains, noting, watch_of, watched
 from minidynamo.autograd.double_backward import DoubleBackward
-from minidynamo.autograd.holders import NOTHING, Holders, received
-from minidynamo.autograd.hooks import spare_leaves
-from minidynamo.autograd.layouts import GradientLayout, Layout
+from minidynamo.autograd.holders import Holders, received
+from minidynamo.autograd.layouts import Layout
 from minidynamo.autograd.links import Apart, Compute, Links, Ways, in_order, without_data
 from minidynamo.autograd.made_results import Found, maker, watching
 from minidynamo.autograd.packing import Unpack
-from minidynamo.autograd.parts import WHOLE, Part
+from minidynamo.autograd.parts import Part
 from minidynamo.autograd.result_hooks import watch_view
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
-from minidynamo.boxed import BoxedCallable, HandOver, hands_over, is_boxed, mark_boxed
-from minidynamo.locks import ForkSafeLock
+from minidynamo.boxed import BoxedCallable, is_boxed, mark_boxed
 from minidynamo.saved_tensor_hooks import before_saving
 from minidynamo.tensor_hooks import renew_node
 
 Saved = Sequence[tuple[str, int]]
-
-MOST_PARTS = 8
-"""How many parts of one backward graph are compiled."""
 
 
 def inference_call(signature: GraphSignature, compiled: BoxedCallable, without_grad: bool) -> BoxedCallable:
@@ -67,7 +62,7 @@ def training_call(
     kept_for, differentiable = signature.kept_for, signature.differentiable_results
     held_for = dict(zip(again.plan.held, again.plan.held_for))
     holders = Holders(kept_for, differentiable, signature.used_up, held_for) if kept_for else None
-    run_backward = _BackwardCall(signature, _Parts(compile_backward), expected[len(saved) :])
+    run_backward = BackwardCall(signature, Parts(compile_backward), expected[len(saved) :])
     places = _Places(saved, expected, signature.results)
     gradients_of = _gradients_of(signature, places, run_backward, again, holders, unpack)
     function = _make_function(
@@ -107,7 +102,7 @@ def checking_inputs(
     of two that autograd takes for views of one tensor (`view.data = other` leaves it at that), or is a view that is
     watched, or of which another view is returned: what eager shows of it hangs on which views were written to, and
     which were made before that. Then it is what `make_eager` returns."""
-    eager = _Lazy(make_eager)
+    eager = Lazy(make_eager)
     written = {mutation.index for mutation in signature.mutations}
     tensors_of = _taking(i for i, example in enumerate(examples) if isinstance(example, torch.Tensor))
     written_of, others_of = _taking(sorted(written)), _taking(i for i in range(len(examples)) if i not in written)
@@ -161,112 +156,10 @@ def _split(places: Saved, results: int) -> tuple[list[int], list[int]]:
     return [i for kind, i in places if kind == "input"], made
 
 
-class _BackwardCall:
-    """Calls the compiled backward on saved tensors and tangents, both of which are given up. `expected` are like the
-    tangents; `symbolic` are the results whose sizes must be known for theirs."""
-
-    def __init__(self, signature: GraphSignature, parts: _Parts, expected: Sequence[torch.Tensor]) -> None:
-        self.parts = parts
-        self.results = signature.differentiable_results
-        self.apart = bool(signature.kept_for)
-        self.chained = bool(signature.arrivals)
-        self.sources = signature.gradient_sources
-        self.handed_on = signature.handed_on
-        self.zeros_from = signature.zeros_from
-        self.fits = [GradientLayout(value) for value in expected]
-        self.symbolic = [i for fit, i in zip(self.fits, self.results) if fit.is_symbolic]
-
-    def __call__(
-        self,
-        ctx: Any,
-        args: list[Any],
-        tangents: list[torch.Tensor | None],
-        unwanted: Collection[int],
-        links: Sequence[torch.Tensor | None] = (),
-    ) -> Sequence[torch.Tensor | None]:
-        """The gradients; None for those in `unwanted`, and for those that were added to `.grad` of `links`."""
-        unused = {place for place, tangent in enumerate(tangents) if tangent is None}
-        if unused:
-            idle = (place for place, sources in enumerate(self.sources) if sources and unused.issuperset(sources))
-            unwanted = {*unwanted, *idle}
-        strides = self.other_strides(tangents)
-        part = WHOLE
-        graph: Callable[..., Any] = self.parts.whole
-        cut = self.chained and is_cut(ctx)
-        if unused or unwanted or strides or cut:
-            part = Part(frozenset(unused), frozenset(unwanted), strides, cut)
-            part, graph = self.parts.find(part)
-        self.take(ctx, args, tangents, part)
-        made: Sequence[torch.Tensor | None] = graph(args, accumulating(ctx, links, args, unwanted))
-        if unwanted:
-            made = [None if place in unwanted else g for place, g in enumerate(made)]
-        return self.with_zeros(ctx, made, unused, unwanted) if self.zeros_from else made
-
-    def with_zeros(
-        self, ctx: Any, made: Sequence[torch.Tensor | None], unused: set[int], unwanted: Collection[int]
-    ) -> list[torch.Tensor | None]:
-        """The gradients `made`, with the zeros that inputs get from results that are used by derivatives that are zero,
-        where all else that they might get comes from results that are not."""
-        full = list(made)
-        for place, results in self.zeros_from:
-            if full[place] is None and place not in unwanted and not unused.issuperset(results):
-                full[place] = torch.zeros_like(ctx.like[place])
-        return full
-
-    def arriving(self, ctx: Any, args: list[Any], tangents: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
-        """The gradients that arrive at results from others."""
-        unused = frozenset(place for place, tangent in enumerate(tangents) if tangent is None)
-        strides = self.other_strides(tangents)
-        part, graph = self.parts.find(Part(unused, strides=strides, arriving=True))
-        self.take(ctx, args, tangents, part)
-        made: Sequence[torch.Tensor | None] = graph(args)
-        return made
-
-    def take(self, ctx: Any, args: list[Any], tangents: list[torch.Tensor | None], part: Part) -> None:
-        """Append what `part` takes behind saved tensors to `args`."""
-        if self.apart:
-            args[:] = [NOTHING if value is None else value for value in args]
-        args += ctx.numbers
-        shapes = map(ctx.shapes.get, self.results)
-        taken = dict(part.strides)
-        args += [
-            fit.nothing(shape) if place in part.unused else fit(tangent, shape, taken.get(place))
-            for place, (fit, tangent, shape) in enumerate(zip(self.fits, tangents, shapes))
-        ]
-        tangents.clear()
-
-    def of_their_kinds(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """The gradients, dense or sparse as they were when the graph was traced."""
-        return [fit.of_this_kind(tangent) for fit, tangent in zip(self.fits, tangents)]
-
-    def tangents(self, ctx: Any, gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """What came in at the node, for differentiable results alone; `gradients` are given up."""
-        tangents = self.of_their_kinds([gradients[i] for i in self.results])
-        gradients.clear()
-        spare_leaves(ctx, tangents, ctx.unvisited)
-        return tangents
-
-    def other_strides(self, tangents: Sequence[torch.Tensor | None]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """The strides of gradients that lie in memory in another order than the graph was traced for, with elements
-        that repeat, or with gaps that gradients which backward returns have, too."""
-        strides = (
-            (place, self.fits[place].own_strides(given, place in self.handed_on))
-            for place, given in enumerate(tangents)
-            if given is not None
-        )
-        return tuple((place, other) for place, other in strides if other is not None)
-
-    def keeping(
-        self, ctx: Any, args: Sequence[Any], unwanted: Collection[int]
-    ) -> Callable[[Sequence[torch.Tensor | None]], Any]:
-        """The same call as a function of the tangents, which gives nothing up."""
-        return lambda tangents: self(ctx, list(args), list(tangents), unwanted)
-
-
 def _gradients_of(
     signature: GraphSignature,
     places: _Places,
-    run_backward: _BackwardCall,
+    run_backward: BackwardCall,
     again: DoubleBackward,
     holders: Holders | None,
     unpack: Unpack | None,
@@ -300,7 +193,7 @@ def _make_function(
     signature: GraphSignature,
     forward_graph: BoxedCallable,
     places: _Places,
-    run_backward: _BackwardCall,
+    run_backward: BackwardCall,
     again: DoubleBackward,
     holders: Holders | None,
     gradients_of: Compute,
@@ -395,7 +288,7 @@ def _saved_apart(
     return _gathered(holders, ctx, [], tangents, gone)
 
 
-def _arriving(signature: GraphSignature, holders: Holders | None, run_backward: _BackwardCall) -> Arriving:
+def _arriving(signature: GraphSignature, holders: Holders | None, run_backward: BackwardCall) -> Arriving:
     """What computes, given the node of a call, the gradients that arrive at results from another. The node goes on to
     keep what was saved."""
 
@@ -432,55 +325,6 @@ def _gathered(
     if ctx.layouts is not None:
         return [value if value is None else fit.restored(value) for fit, value in zip(ctx.layouts, saved)]
     return saved
-
-
-class _Lazy:
-    """A boxed callable that is compiled when it is called first; afterwards it is one attribute away."""
-
-    _boxed_call = True
-
-    def __init__(self, compile_it: Callable[[], BoxedCallable]) -> None:
-        self.compile_it = compile_it
-        self.lock = ForkSafeLock()
-        self.compiled: BoxedCallable | None = None
-
-    def __call__(self, args: list[Any], hand_over: HandOver | None = None) -> Any:
-        if self.compiled is None:
-            with self.lock:
-                if self.compiled is None:
-                    self.compiled = self.compile_it()
-        return _run(self.compiled, args, hand_over)
-
-
-class _Parts:
-    """The compiled backward graph, and those of its parts, each compiled when it is called first.
-
-    `compile_it` may have None for a part: the whole takes its place. Beyond MOST_PARTS, unwanted gradients are
-    computed. Unused results are always left out: zeros are not nothing, since zero times infinity is no number.
-    """
-
-    def __init__(self, compile_it: Callable[[Part], BoxedCallable | None]) -> None:
-        self.compile_it = compile_it
-        self.whole = _Lazy(functools.partial(compile_it, WHOLE))  # type: ignore[arg-type]
-        self.lock = ForkSafeLock()
-        self.known: dict[Part, BoxedCallable | None] = {}
-
-    def find(self, part: Part) -> tuple[Part, Callable[..., Any]]:
-        """The part, or one that has more, and what computes it."""
-        if part not in self.known and len(self.known) >= MOST_PARTS:
-            part = Part(part.unused, cut=part.cut, arriving=part.arriving)
-        if part not in self.known and part != WHOLE:
-            with self.lock:
-                if part not in self.known:
-                    self.known[part] = self.compile_it(part)
-        graph = self.known.get(part)
-        return (WHOLE, self.whole) if graph is None else (part, functools.partial(_run, graph))
-
-
-def _run(graph: BoxedCallable, args: list[Any], hand_over: HandOver | None = None) -> Any:
-    if hand_over is None or not hands_over(graph):
-        return graph(args)
-    return graph(args, hand_over)  # type: ignore[call-arg]
 
 
 def _inside(signature: GraphSignature) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ import warnings
 import pytest
 import torch
 
-from minidynamo.autograd import runtime
+from minidynamo.autograd import backward_call
 from minidynamo.boxed import make_boxed, mark_boxed
 from tests.autograd.programs import compile_program
 
@@ -106,7 +106,7 @@ def test_only_the_leaves_that_were_asked_for():
 
 @pytest.mark.parametrize("asked", [0, 1])
 def test_gradients_that_nobody_asks_for_are_dropped_where_the_whole_is_computed(asked, monkeypatch):
-    monkeypatch.setattr(runtime, "MOST_PARTS", 0)
+    monkeypatch.setattr(backward_call, "MOST_PARTS", 0)
     ways.cache_clear()
 
     def of_leaves(call, x, v):

@@ -1,13 +1,11 @@
 """Tests of minidynamo/autograd/runtime.py: autograd around compiled graphs."""
 
-import threading
 import weakref
 
 import pytest
 import torch
 from torch import fx
 
-import minidynamo
 from minidynamo.boxed import is_boxed, mark_boxed
 from minidynamo.compat import HAS_BOXED_GRADIENTS
 from tests.autograd.programs import assert_same, compile_program, inputs, interpret
@@ -97,36 +95,6 @@ def test_an_output_changed_before_backward_is_noticed():
     y.detach().mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
-
-
-def test_gradients_of_any_layout_are_accepted():
-    x, w = torch.randn(4, 5, requires_grad=True), torch.randn(5, 3, requires_grad=True)
-
-    def program(x, w):
-        return ((x @ w).exp(),)
-
-    call = compile_program(program, [x, w])
-    gradients = [
-        torch.randn(4, 3),
-        torch.randn(3, 4).t(),
-        torch.randn(1).expand(4, 3),
-        torch.randn(8, 6)[::2, ::2],
-    ]
-    for gradient in gradients:
-        got = torch.autograd.grad(call([x, w])[0], (x, w), gradient)
-        want = torch.autograd.grad(program(x, w)[0], (x, w), gradient)
-        for a, b in zip(got, want):
-            torch.testing.assert_close(a, b)
-
-
-def test_unused_outputs_give_no_gradient_or_zeros():
-    x, w = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
-    call = compile_program(lambda x, w: (x * w, x.sin(), w.cos()), [x, w])
-    call([x, w])[1].sum().backward()
-    torch.testing.assert_close(x.grad, x.detach().cos())
-    assert w.grad is None
-    call([x, w])[0].sum().backward()
-    torch.testing.assert_close(w.grad, x.detach())
 
 
 def detach_program(x, p):
@@ -259,41 +227,10 @@ def test_nothing_is_kept_alive_by_the_runtime():
     assert ref() is None
 
 
-def test_threads_share_one_backward():
-    compiled = []
-
-    def backward(gm, examples):
-        compiled.append(gm)
-        return interpret(gm, examples)
-
-    x = torch.randn(20, requires_grad=True)
-    call = compile_program(five_sines, [x], backward=backward)
-    want = torch.autograd.grad(five_sines(x)[0], x)[0]
-    results = []
-
-    def work():
-        results.append(torch.autograd.grad(call([x])[0], x)[0])
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(compiled) == 1 and all(torch.equal(r, want) for r in results) and len(results) == 4
-
-
 def test_constants_of_the_program_are_handed_in():
     assert_same(lambda x: (x * torch.tensor([1.0, 2.0, 3.0]),), inputs((2, 3)))
     assert_same(lambda x: (x * torch.tensor([1.0, 2.0, 3.0]),), inputs((2, 3), grad=False))
     assert_same(lambda x: (torch.tensor([1.0, 2.0]), x * 1), inputs((2, 3)))
-
-
-@pytest.mark.cpp
-def test_lazily_negated_gradients_are_made_before_kernels_read_them():
-    x, z = torch.randn(3, requires_grad=True), torch.randn(3, dtype=torch.complex64)
-    y = minidynamo.compile(lambda x: x.sin(), backend="cpp")(x)
-    (got,) = torch.autograd.grad(y, x, z.conj().imag.detach())
-    torch.testing.assert_close(got, -z.imag * x.detach().cos())
 
 
 def test_saved_tensor_hooks_may_return_another_dtype_but_no_other_shape():
