@@ -39,12 +39,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """What is made here, over a million objects, lives until the end: looking for garbage among them took a third of
-    this time, and most of that of each test that calls `gc.collect()`."""
+    this time, and most of that of each test that calls `gc.collect()`. So does nearly all that torch, SymPy and
+    minidynamo keep of each test, and looking through it as often as Python does took a sixteenth of a run."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(10_000, 20, 20)
         gc.enable()
 
 

@@ -457,7 +457,7 @@ import torch, minidynamo
 from minidynamo.events import on_event
 
 seen = []
-on_event(lambda e: seen.append(e.name) if e.kind == "cache" else None)
+stop = on_event(lambda e: seen.append(e.name) if e.kind == "cache" else None)
 
 @minidynamo.compile
 def f(x, y):
@@ -467,6 +467,7 @@ torch.manual_seed(0)
 x, y = torch.randn(2, 8, 8, requires_grad=True)
 z = f(x, y)
 (gx,) = torch.autograd.grad(z.sum(), x)
+stop()
 print(json.dumps([seen, z.tolist(), gx.tolist()]))
 """
 

@@ -74,7 +74,7 @@ def test_dimensions_of_one_element_have_eagers_strides_too(op, vary, request):
     """Where torch foretells the others; of all layouts it may miss one."""
     chosen, missed = random.Random(str(op)), 0
     count = GIVEN.get(op) or sum(str(argument.type) == "Tensor" for argument in op._schema.arguments)
-    for _ in range(40 if request.config.getoption("--slow") else 16):
+    for _ in range(40 if request.config.getoption("--slow") else 8):
         shape = [chosen.choice((1, 1, 2, 3)) for _ in range(chosen.randint(2, 4))]
         given = [laid_out(shape, chosen.sample(range(len(shape)), len(shape))) for _ in range(count)]
         if op is aten.where.self:

@@ -1,4 +1,4 @@
-"""Owns what is left out where all tests run: of a program's backends one runs, another under each interpreter.
+"""Owns what is left out where all tests run: of the ways to compile a program one runs, another for each interpreter.
 
 So what `.ci/run` does with three interpreters meets all of them. Whoever names a file, a folder or --slow does too.
 """
@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).parent
-AXES = ("backend", "target", "dynamic", "vary")
-"""What tests call the parameter that says what compiles a program or, where they have one backend, for which sizes."""
+AXES = ("backend", "target", "dynamic", "vary", "training", "grad", "lay_out", "decompose")
+"""What tests call the parameter that says what compiles a program or, where they have one backend, how: for which
+sizes, with gradients or without, with a stage of the compiler or without."""
 
 FEW = 3
 """Tests with fewer programs run each on all backends."""

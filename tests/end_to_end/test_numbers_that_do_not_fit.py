@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 import minidynamo
+from tests.pairs import pairs
 
 MASK = torch.tensor([True, False])
 
@@ -44,8 +45,9 @@ def outcome(function: Callable[..., Any], *args: Any) -> Any:
 
 
 @pytest.mark.cpp
-@pytest.mark.parametrize("numbers", NUMBERS)
-@pytest.mark.parametrize("taking", TAKING)
+@pytest.mark.parametrize(
+    "taking, numbers", pairs(TAKING, NUMBERS, full=["full", "clamp", "plus"], always=["bytes", "halves"])
+)
 def test_a_number_that_varies(taking: str, numbers: str) -> None:
     function, (dtype, values) = TAKING[taking], NUMBERS[numbers]
     compiled = minidynamo.compile(function, backend="native")

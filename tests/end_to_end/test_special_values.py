@@ -238,7 +238,7 @@ NORMS = {
     pairs(
         NORMS,
         [(torch.float32, False), *zip(FLOATS, [True, True, False, True])],
-        full=["both", "between others"],
+        full=["between others"],
         always=[(torch.float32, True)],
     ),
     ids=str,
