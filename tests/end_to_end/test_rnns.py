@@ -87,12 +87,16 @@ RECURRENT = {
     "with projections": functools.partial(nn.LSTM, proj_size=3),
     **{f"{kind.__name__} and dropout": functools.partial(kind, dropout=0.5) for kind in KINDS},
 }
+# Between layers all kinds drop in one way; what each drops is in `test_plain_numbers.py`, too.
+NAMES = [
+    pytest.param(n, marks=pytest.mark.slow) if n in ("RNN and dropout", "GRU and dropout") else n for n in RECURRENT
+]
 DTYPES = [torch.float32, torch.float64]
 
 
 # In float32 an LSTM is one operation of oneDNN's; the others are the same operations in both.
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-@pytest.mark.parametrize("name, dtype", pairs(RECURRENT, DTYPES, full=["LSTM"], always=[torch.float32]), ids=str)
+@pytest.mark.parametrize("name, dtype", pairs(NAMES, DTYPES, full=["LSTM"], always=[torch.float32]), ids=str)
 def test_batches_of_varying_size_are_computed_as_eager_does(name, dtype):
     """To the last bit, gradients included, by one compiled version."""
     module = RECURRENT[name](4, 6, 2, bidirectional=True, batch_first=True).to(dtype)

@@ -18,7 +18,11 @@ def same(made, expected):
     assert made.stride() == expected.stride()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, torch.bfloat16, torch.float64, pytest.param(torch.float16, marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_gelu_of_the_largest_numbers_hangs_on_the_layout(dtype):
     """Eager takes oneDNN's kernel for dense float tensors of two and more elements."""
     largest = torch.finfo(dtype).max
