@@ -49,7 +49,7 @@ Rule = Callable[[Sequence[Any], Sequence[Operand]], int]
 def workspace(op: Any, args: Sequence[Any], results: Sequence[Operand]) -> int:
     """The most bytes that a call of `op` takes while it runs, apart from its results."""
     operands = [arg for arg in args if isinstance(arg, Operand)]
-    if not isinstance(op, OpOverload) or any(one.device.type != "cpu" for one in (*operands, *results)):
+    if not operands or not isinstance(op, OpOverload) or any(x.device.type != "cpu" for x in (*operands, *results)):
         return 0
     rule = _RULES.get(op) or (_converted if torch.Tag.pointwise in op.tags else None)
     return 0 if rule is None else rule(args, results)
@@ -57,15 +57,15 @@ def workspace(op: Any, args: Sequence[Any], results: Sequence[Operand]) -> int:
 
 def workspace_of(op: Any, args: Sequence[Any], made: Any) -> int:
     """The same for tensors without data among the arguments, and what is made of them."""
-    results = map(_operand, tensors_in(made))
-    return workspace(op, [_operand(arg) for arg in args], [one for one in results if one is not None])
+    if any(value.layout is not torch.strided for value in tensors_in((args, made))):
+        return 0
+    given = [_operand(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
+    return workspace(op, given, [_operand(value) for value in tensors_in(made)])
 
 
-def _operand(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return None if isinstance(value, torch.Tensor) else value
-    sizes = (tuple(map(hint_of, sizes)) for sizes in (value.shape, value.stride()))
-    return Operand(*sizes, value.dtype, value.device)
+def _operand(value: torch.Tensor) -> Operand:
+    shape, stride = (tuple(map(hint_of, sizes)) for sizes in (value.shape, value.stride()))
+    return Operand(shape, stride, value.dtype, value.device)
 
 
 def _read(args: Sequence[Any]) -> list[Operand]:
@@ -91,22 +91,22 @@ def _chosen(args: Sequence[Any], results: Sequence[Operand]) -> int:
 
 def _summed(args: Sequence[Any], results: Sequence[Operand]) -> int:
     """All is copied into the type of the sum."""
-    return args[0].numel * results[0].dtype.itemsize if args[0].dtype != results[0].dtype else 0
+    return sum(one.numel * made.dtype.itemsize for one in _read(args) for made in results if one.dtype != made.dtype)
 
 
 def _averaged(args: Sequence[Any], results: Sequence[Operand]) -> int:
     """Half types are averaged in single precision."""
-    return args[0].numel * 4 if args[0].dtype in (torch.bfloat16, torch.float16) else 0
+    return sum(one.numel * 4 for one in _read(args) if one.dtype in (torch.bfloat16, torch.float16))
 
 
 def _laid_out(args: Sequence[Any], results: Sequence[Operand]) -> int:
     """What does not lie by rows is copied."""
-    return args[0].nbytes if args[0].stride and args[0].stride[-1] != 1 else 0
+    return sum(one.nbytes for one in _read(args) if one.stride[-1] != 1)
 
 
 def _resized(args: Sequence[Any], results: Sequence[Operand]) -> int:
     """Images are copied, and so is what is made of them."""
-    return args[0].nbytes + sum(one.nbytes for one in results)
+    return sum(one.nbytes for one in (*_read(args), *results))
 
 
 def _elements(times: float) -> Rule:
@@ -120,15 +120,17 @@ def _losses(times: int) -> Rule:
     def rule(args: Sequence[Any], results: Sequence[Operand]) -> int:
         first, second, *rest = args
         elements = math.prod(torch.broadcast_shapes(first.shape, second.shape))
-        return times * elements * first.dtype.itemsize if not rest or rest[0] else 0
+        losses: int = times * elements * first.dtype.itemsize
+        return losses if not rest or rest[0] else 0
 
     return rule
 
 
 def _with_logits(args: Sequence[Any], results: Sequence[Operand]) -> int:
     """The losses, and what they are made of, twice as many bytes where one number is made of them."""
+    losses: Operand = args[0]
     reduction = args[4] if len(args) > 4 else 1
-    return args[0].nbytes * (2 if reduction else 1)
+    return losses.nbytes * (2 if reduction else 1)
 
 
 def _multiplied(first: int) -> Rule:
@@ -148,7 +150,8 @@ def _by_lines(matrix: Operand) -> bool:
 
 
 def _convolution(args: Sequence[Any], results: Sequence[Operand]) -> int:
-    x, w = args[:2]
+    x: Operand = args[0]
+    w: Operand = args[1]
     if not results or not _by_onednn(x, w):
         return 0
     if _channels_last(x):  # the weights are copied into that layout, and from there
@@ -158,7 +161,8 @@ def _convolution(args: Sequence[Any], results: Sequence[Operand]) -> int:
 
 
 def _convolution_backward(args: Sequence[Any], results: Sequence[Operand]) -> int:
-    gradient, x, w = args[:3]
+    given: Sequence[Operand] = args[:3]
+    gradient, x, w = given
     if not _by_onednn(gradient, x, w):
         return 0
     if _channels_last(x) and _channels_last(gradient):

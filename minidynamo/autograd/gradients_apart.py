@@ -46,7 +46,8 @@ def gradients_apart(
     """
     early: list[int] = []
     late: dict[int, int] = {}
-    behind, joined = 0, set()
+    joined: set[int] = set()
+    behind = 0
     for plan, view in _with_gradients(signature, results):
         origin, index = signature.origin(plan)
         whole = wholes[origin, index]

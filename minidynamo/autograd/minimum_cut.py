@@ -177,9 +177,7 @@ class Network:
         value = node.meta["val"]
         op = "input" if node.op == "placeholder" else operation_of(maker_of(node))
         if node in wishes.eager:
-            reason = (
-                "eager keeps it, and it is what hooks for saved tensors see there, or the least for one of the results"
-            )
+            reason = "eager keeps it: hooks for saved tensors see it there, or one of several results needs no more"
         elif node in wishes.keep:
             reason = "save_policy= says so"
         elif node in self.overwritten:

@@ -60,7 +60,7 @@ def _least_for_each(
     parts: Partition,
     made_forward: Collection[fx.Node],
     results: Sequence[fx.Node],
-    leaves: Collection[fx.Node],
+    leaves: set[fx.Node],
 ) -> set[fx.Node]:
     """What eager keeps for those of several results that `parts` keep more for, if the others are dropped."""
     chosen: set[fx.Node] = set()

@@ -49,6 +49,17 @@ def test_an_error_is_raised_for_an_unused_result(fn, backend, grad):
         minidynamo.compile(fn, backend=backend)(*arguments)
 
 
+def test_a_write_to_a_part_of_what_nobody_reads_is_dropped():
+    def program(x):
+        made = x * 2
+        made[:2].tanh_()
+        return x + 1
+
+    compiled = minidynamo.compile(program, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(torch.ones(4)), torch.full((4,), 2.0))
+    assert "tanh" not in str(compiled.code()).split("# ATen graph")[1]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_classes_out_of_range_raise_as_in_eager(backend, dynamic):

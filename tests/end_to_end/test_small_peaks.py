@@ -603,17 +603,29 @@ def products_beside_a_part(x, w):
     return made, w[:32], w.prod(0)
 
 
+def columns_of_what_is_multiplied(x, w):
+    made = x * w
+    return torch.bmm(made.view(4, 16, 64), made.view(4, 64, 16)), made[:, :32]
+
+
+def rows_of_what_is_multiplied(x, w):
+    made = (x @ w).relu()
+    return made[:16], made[16:].sin(), made @ w
+
+
 RETURNED_BESIDE = {
     "halves": (halves_returned, sums),
     "halves squared": (halves_returned, mean_squares),
     "joined": (joined_beside_a_part, sums),
     "products": (products_beside_a_part, sums),
+    "columns of what is multiplied": (columns_of_what_is_multiplied, mean_squares),
+    "rows of what is multiplied": (rows_of_what_is_multiplied, sums),
 }
 
 
 @pytest.mark.filterwarnings("ignore:MD412")
 @pytest.mark.parametrize("name", RETURNED_BESIDE)
-def test_gradients_of_returned_views_of_arguments_count(name):
+def test_gradients_of_returned_views_count(name):
     program, loss = RETURNED_BESIDE[name]
     assert_no_more(program, "aot_eager", True, loss)
 
@@ -664,6 +676,8 @@ DROPPED = {
     "differences": (lambda x, w: (w.logsumexp(-1), (w - w.mean(0)).square()), without_the_first, computed),
     "written": (written_in_place, without_the_last, as_they_are),
     "rows written": (columns_of_rows_squashed, the_first_of_several, computed),
+    "what a product reads": (lambda x, w: (w.abs().t() @ w.abs(), w.abs()), the_first_of_several, computed),
+    "handed on": (lambda x, w: (x + w, torch.cat([x, x * x]), w.exp()), the_first_of_several, computed),
 }
 
 
