@@ -16,10 +16,10 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.chains import has_chains
+from minidynamo.autograd.minimum_cut import bytes_of
 from minidynamo.autograd.numbers import key
 from minidynamo.autograd.signature import GraphSignature, OutputPlan
 from minidynamo.numbers_in_data import hint_of
-from minidynamo.storages import storage_bytes
 
 Wholes = Mapping[tuple[str, int], torch.Tensor]
 """What results of a program are, or are views of, by kind and index: arguments ("input") and what the graph returns
@@ -51,7 +51,7 @@ def gradients_apart(
     for plan, view in _with_gradients(signature, results):
         origin, index = signature.origin(plan)
         whole = wholes[origin, index]
-        is_part, given = _is_part(view, whole), storage_bytes(whole)
+        is_part, given = _is_part(view, whole), bytes_of(whole)
         comes_in = 0 if repeated else _bytes(view)
         if origin == "graph":
             joined.update([index] if is_part else ())
