@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import capture, cold_start, coverage, guards, kernels, libraries, memory, overhead, steps
+from benchmarks import capture, cold_start, coverage, guards, kernels, libraries, memory, overhead, random_peaks, steps
 from benchmarks.measure import SYSTEMS, Result
 from benchmarks.tables import chosen, show, wide_console
 
@@ -25,7 +25,11 @@ MEASUREMENTS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "steps": steps.measure,
     "memory": memory.measure,
 }
-OWN_TABLES: dict[str, Callable[[list[str]], None]] = {"coverage": coverage.main, "libraries": libraries.main}
+OWN_TABLES: dict[str, Callable[[list[str]], None]] = {
+    "coverage": coverage.main,
+    "libraries": libraries.main,
+    "peaks": random_peaks.main,
+}
 COLUMNS = ("", "unit", *SYSTEMS, "of eager", "of torch.compile", "limit")
 
 

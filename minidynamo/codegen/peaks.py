@@ -18,6 +18,7 @@ from minidynamo.codegen.ir.size import hint
 from minidynamo.codegen.memory.liveness import analyze
 from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Reuse
 from minidynamo.codegen.memory.planner import plan_memory
+from minidynamo.codegen.memory.takeover import same_layout
 from minidynamo.codegen.scheduling.lifetimes import made, reads
 from minidynamo.codegen.scheduling.schedule import Step, schedule
 from minidynamo.codegen.scheduling.split import PARTIAL, split_reductions
@@ -212,6 +213,7 @@ class _Halves:
         self.dying = [buffer.name for buffer in kernel.reads if buffer.name in dying]
         buffers = [*kernel.reads, *(node.out for node in self.nodes)]
         self.bytes = {buffer.name: hint(buffer.nbytes) for buffer in buffers}
+        self.buffers = {buffer.name: buffer for buffer in buffers}
 
     def between(self, place: int) -> frozenset[str]:
         """What is made before `place` and read behind it."""
@@ -244,14 +246,15 @@ class _Halves:
         return sum(self.bytes[name] for name in names)
 
     def _new(self, gone: Iterable[str], written: Iterable[str]) -> int:
-        """The bytes of what is written, apart from what may lie where something of the same size is gone."""
-        free = [self.bytes[name] for name in gone if name not in self.inputs]
+        """The bytes of what is written, apart from what may lie where something in the same layout is gone."""
+        free = [name for name in gone if name not in self.inputs]
         total = 0
-        for size in map(self.bytes.__getitem__, written):
-            if size in free:
-                free.remove(size)
+        for name in written:
+            place = next((old for old in free if same_layout(self.buffers[old], self.buffers[name])), None)
+            if place is None:
+                total += self.bytes[name]
             else:
-                total += size
+                free.remove(place)
         return total
 
 

@@ -1,0 +1,141 @@
+"""Owns the count of random training programs whose peak memory is above eager's.
+
+`python -m benchmarks peaks [--programs N] [--first SEED] [--backend NAME ...]`. The programs are those of
+`random_programs.py`; each is used in one of several ways, which decide when results are gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+import minidynamo
+from benchmarks.memory import peak_bytes
+from benchmarks.random_programs import arguments, load, random_program
+from benchmarks.tables import show, wide_console
+
+Made = list[torch.Tensor]
+COLUMNS = ("", "programs", "above eager", "least", "median", "most")
+
+
+def held(made: Made) -> torch.Tensor:
+    """The results live until backward is through, and have gradients of their own."""
+    return sum((value.square().mean() for value in made), torch.zeros(()))
+
+
+def dropped(made: Made) -> torch.Tensor:
+    """Each result is gone before backward, and its gradient is one number."""
+    total = sum((value.sum() for value in made), torch.zeros(()))
+    made.clear()
+    return total
+
+
+def one_by_one(made: Made) -> torch.Tensor:
+    """Each result is gone as soon as it was read."""
+    total = torch.zeros(())
+    while made:
+        total = total + made.pop().square().mean()
+    return total
+
+
+def the_first(made: Made) -> torch.Tensor:
+    """The others live, and have no gradients."""
+    return made[0].sum()
+
+
+def without_the_first(made: Made) -> torch.Tensor:
+    """The first result of several is gone unused."""
+    del made[: len(made) > 1]
+    return held(made)
+
+
+def without_the_last(made: Made) -> torch.Tensor:
+    """The last result of several is gone unused."""
+    del made[max(1, len(made) - 1) :]
+    return dropped(made)
+
+
+WAYS: tuple[Callable[[Made], torch.Tensor], ...] = (
+    held,
+    dropped,
+    one_by_one,
+    the_first,
+    without_the_first,
+    without_the_last,
+)
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The bytes that a step of a program needs in eager and compiled."""
+
+    seed: int
+    eager: int
+    compiled: int
+
+    @property
+    def share(self) -> float:
+        """The compiled program's part of what eager needs."""
+        return self.compiled / self.eager
+
+
+def measure(seed: int, backend: str) -> Peak | None:
+    """The peaks of the program and the way of a seed; arguments of every second one are no leaves. None where eager
+    refuses it."""
+    text, way, computes = random_program(seed), WAYS[seed % len(WAYS)], seed // len(WAYS) % 2
+    try:
+        eager = _peak(load(text), way, bool(computes))
+    except RuntimeError:  # what is read behind a write has been saved
+        return None
+    compiled = minidynamo.compile(load(text), backend=backend, fullgraph=True)
+    return Peak(seed, eager, _peak(compiled, way, bool(computes)))
+
+
+def _peak(
+    call: Callable[[torch.Tensor, torch.Tensor], object], way: Callable[[Made], torch.Tensor], computes: bool
+) -> int:
+    """The bytes of a step behind the first, which compiles."""
+    x, w = arguments()
+
+    def step() -> None:
+        torch.manual_seed(0)
+        found = call(x * 1, w * 1) if computes else call(x, w)
+        made: Made = list(found) if isinstance(found, tuple) else [found]  # type: ignore[list-item]
+        del found
+        way(made).backward()
+
+    step()
+    x.grad = w.grad = None
+    return peak_bytes(step)
+
+
+def peaks(seeds: Sequence[int], backend: str) -> Iterator[Peak]:
+    """The peaks of programs, as far as eager runs them."""
+    return (found for found in (measure(seed, backend) for seed in seeds) if found is not None)
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, print what is above eager, and count."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks peaks", description=__doc__)
+    parser.add_argument("--programs", type=int, default=200, metavar="N", help="how many are made (default: 200)")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the seed of the first (default: 0)")
+    parser.add_argument("--backend", nargs="+", default=["aot_eager", "native"], metavar="NAME")
+    options = parser.parse_args(arguments)
+    console, rows = wide_console(), []
+    for backend in options.backend:
+        found = []
+        with warnings.catch_warnings(), minidynamo.config.patch(graph_cache=False), console.status(backend):
+            warnings.simplefilter("ignore")
+            for peak in peaks(range(options.first, options.first + options.programs), backend):
+                found.append(peak)
+                if peak.compiled > peak.eager:
+                    console.print(f"{backend}, seed {peak.seed}: {peak.compiled:,} bytes, eager {peak.eager:,}")
+        shares = sorted(peak.share for peak in found)
+        above = sum(peak.compiled > peak.eager for peak in found)
+        cells = [f"{share:.2f}" for share in (shares[0], shares[len(shares) // 2], shares[-1])]
+        rows.append([backend, str(len(found)), str(above), *cells])
+    show(console, "peaks of random training programs, of eager's", COLUMNS, rows)

@@ -1,0 +1,33 @@
+"""Random training programs need no more memory than in eager."""
+
+import pytest
+
+import minidynamo
+from benchmarks.random_peaks import WAYS, main, peaks
+
+
+def above(seeds, backend):
+    """The seeds of programs whose peak is above eager's."""
+    with minidynamo.config.patch(graph_cache=False):
+        found = [*peaks(seeds, backend)]
+    assert len(found) > 0.8 * len(seeds)  # eager refuses few
+    return [peak.seed for peak in found if peak.compiled > peak.eager]
+
+
+@pytest.mark.filterwarnings("ignore:MD412")
+def test_no_peak_is_above_that_of_eager():
+    assert above(range(2 * len(WAYS)), "aot_eager") == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:MD412")
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize("first", [100, 160])
+def test_no_peak_of_many_is_above_that_of_eager(first, backend):
+    assert above(range(first, first + 60), backend) == []
+
+
+def test_the_table_counts_programs(capsys):
+    main(["--programs", "3", "--backend", "aot_eager"])
+    row = next(line for line in capsys.readouterr().out.splitlines() if "aot_eager" in line)
+    assert [cell.strip() for cell in row.strip("│").split("│")][:3] == ["aot_eager", "3", "0"]
