@@ -199,4 +199,5 @@ _RULES: Mapping[OpOverload, Rule] = {
     **dict.fromkeys((aten.mean.default, aten.mean.dim), _averaged),
     **dict.fromkeys((aten._softmax.default, aten._log_softmax.default), _laid_out),
     **dict.fromkeys((aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default), _resized),
+    **dict.fromkeys((aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec), _resized),
 }

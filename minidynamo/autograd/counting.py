@@ -27,6 +27,11 @@ class Counting(compat.TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.look()
+        if torch.is_inference_mode_enabled():  # where functions of several operations come whole
+            with self:
+                made = func.decompose(*args, **(kwargs or {}))
+            if made is not NotImplemented:
+                return made
         made = func(*args, **(kwargs or {}))
         self.note(strided_in(made))
         # Where several gradients of one tensor are added, torch writes over the first if it has data. Without, that is

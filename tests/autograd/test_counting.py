@@ -34,3 +34,9 @@ def test_views_are_what_they_are_views_of():
 def test_what_a_kernel_takes_inside_is_gone_behind_it():
     counting, _made = counted(lambda x: x * x.bool())
     assert (counting.peak, counting.level) == (MATRIX // 4 + 2 * MATRIX, MATRIX)
+
+
+def test_functions_of_several_operations_are_counted_step_by_step_in_inference_mode():
+    with torch.inference_mode():
+        counting, _made = counted(lambda x: torch.nn.functional.hinge_embedding_loss(x, x))
+    assert counting.peak > 2 * MATRIX and counting.level == 4

@@ -951,11 +951,11 @@ def test_names_that_an_object_and_its_class_get_are_noticed():
     assert compiled(x, plain).tolist() == program(x, plain).tolist()
 
 
-class Described:
+class Documented:
     size: int = 1
     total = property(lambda self: self.size * 2, doc="twice the size")
 
 
 @programs()
 def what_describes_a_class(x):
-    return x * Described().total, Described.total.__doc__, Described.__annotations__["size"] is int
+    return x * Documented().total, Documented.total.__doc__, Documented.__annotations__["size"] is int
