@@ -1,6 +1,6 @@
 """Owns the count of random training programs whose peak memory is above eager's.
 
-`python -m benchmarks peaks [--programs N] [--first SEED] [--backend NAME ...]`. The programs are those of
+`python -m benchmarks peaks [--programs N] [--first SEED] [--backend NAME ...] [--dynamic]`. The programs are those of
 `random_programs.py`; each is used in one of several ways, which decide when results are gone.
 """
 
@@ -83,15 +83,15 @@ class Peak:
         return self.compiled / self.eager
 
 
-def measure(seed: int, backend: str) -> Peak | None:
-    """The peaks of the program and the way of a seed; arguments of every second one are no leaves. None where eager
-    refuses it."""
+def measure(seed: int, backend: str, dynamic: bool | None = None) -> Peak | None:
+    """The peaks of the program and the way of a seed; the arguments of every other six are no leaves. `dynamic`: sizes
+    vary. None where eager refuses it."""
     text, way, computes = random_program(seed), WAYS[seed % len(WAYS)], seed // len(WAYS) % 2
     try:
         eager = _peak(load(text), way, bool(computes))
     except RuntimeError:  # what is read behind a write has been saved
         return None
-    compiled = minidynamo.compile(load(text), backend=backend, fullgraph=True)
+    compiled = minidynamo.compile(load(text), backend=backend, fullgraph=True, dynamic=dynamic)
     return Peak(seed, eager, _peak(compiled, way, bool(computes)))
 
 
@@ -113,9 +113,9 @@ def _peak(
     return peak_bytes(step)
 
 
-def peaks(seeds: Sequence[int], backend: str) -> Iterator[Peak]:
+def peaks(seeds: Sequence[int], backend: str, dynamic: bool | None = None) -> Iterator[Peak]:
     """The peaks of programs, as far as eager runs them."""
-    return (found for found in (measure(seed, backend) for seed in seeds) if found is not None)
+    return (found for found in (measure(seed, backend, dynamic) for seed in seeds) if found is not None)
 
 
 def main(arguments: list[str]) -> None:
@@ -124,13 +124,15 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--programs", type=int, default=200, metavar="N", help="how many are made (default: 200)")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the seed of the first (default: 0)")
     parser.add_argument("--backend", nargs="+", default=["aot_eager", "native"], metavar="NAME")
+    parser.add_argument("--dynamic", action="store_true", help="compile for sizes that vary")
     options = parser.parse_args(arguments)
+    seeds = range(options.first, options.first + options.programs)
     console, rows = wide_console(), []
     for backend in options.backend:
         found = []
         with warnings.catch_warnings(), minidynamo.config.patch(graph_cache=False), console.status(backend):
             warnings.simplefilter("ignore")
-            for peak in peaks(range(options.first, options.first + options.programs), backend):
+            for peak in peaks(seeds, backend, options.dynamic or None):
                 found.append(peak)
                 if peak.compiled > peak.eager:
                     console.print(f"{backend}, seed {peak.seed}: {peak.compiled:,} bytes, eager {peak.eager:,}")

@@ -26,6 +26,7 @@ from minidynamo.autograd.orders import empty_as, laid_out, lay_out_anew
 from minidynamo.autograd.partition import backward_graph
 from minidynamo.autograd.varying_strides import order_of
 from minidynamo.compat import OpOverload
+from minidynamo.numbers_in_data import hint_of
 
 aten = torch.ops.aten
 
@@ -180,8 +181,18 @@ def _summands(node: fx.Node, behind: set[fx.Node], called: Names) -> list[fx.Nod
     if node.target is not aten.add.Tensor or node.kwargs or USERS_BACKWARD in node.meta:
         return []
     late = _late(node, behind)
-    alike = len(late) == 2 and all(_layout(source, called)[0] == _layout(node, called)[0] for source in late)
-    return late if alike else []
+    return late if len(late) == 2 and all(_has_sizes_of(source, node, called) for source in late) else []
+
+
+def _has_sizes_of(summand: fx.Node, total: fx.Node, called: Names) -> bool:
+    """Whether a summand is as large as the sum in every call. Sizes that torch calls differently it has compared."""
+    one, other = summand.meta["val"], total.meta["val"]
+    if (one.dtype, one.layout, one.dim()) != (other.dtype, other.layout, other.dim()):
+        return False
+    pairs = zip(one.shape, other.shape)
+    return _layout(summand, called)[0] == _layout(total, called)[0] or all(
+        hint_of(a) == hint_of(b) and is_symbolic(a) == is_symbolic(b) for a, b in pairs
+    )
 
 
 def _is_left_out(source: fx.Node, node: fx.Node, behind: set[fx.Node], sizes: Sizes, called: Names) -> bool:
