@@ -70,6 +70,14 @@ class Told(TorchDispatchMode):
 
 x = torch.rand(64, 64)
 bools, wholes, halves, doubles = x > 0.5, (x * 10).long(), x.bfloat16(), x.double()
+
+
+def gradients_of_attention():
+    x = torch.ones(1, 64, 4, 16).transpose(1, 2)
+    made, sums = aten._scaled_dot_product_flash_attention_for_cpu(x, x, x)
+    return aten._scaled_dot_product_flash_attention_for_cpu_backward(made, x, x, x, made, sums, 0.0, False)
+
+
 CALLS = {
     "product of two types": lambda: x * bools,
     "product with a row of another type": lambda: doubles * wholes[0],
@@ -92,6 +100,9 @@ CALLS = {
     "logarithm of sums": lambda: x.logsumexp(0),
     "product of matrices": lambda: x @ x.t(),
     "product with repeated numbers": lambda: x[0, 0].expand(64, 64) @ x,
+    "attention": lambda: functional.scaled_dot_product_attention(*[x.view(1, 4, 64, 16)] * 3),
+    "attention over long sequences": lambda: functional.scaled_dot_product_attention(*[x.view(1, 1, 1024, 4)] * 3),
+    "gradients of attention": gradients_of_attention,
     "larger images": lambda: functional.interpolate(x.view(1, 4, 32, 32), scale_factor=2.0),
 }
 
