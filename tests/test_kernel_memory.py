@@ -71,13 +71,8 @@ class Told(TorchDispatchMode):
 x = torch.rand(64, 64)
 bools, wholes, halves, doubles = x > 0.5, (x * 10).long(), x.bfloat16(), x.double()
 
-
-def gradients_of_attention():
-    x = torch.ones(1, 64, 4, 16).transpose(1, 2)
-    made, sums = aten._scaled_dot_product_flash_attention_for_cpu(x, x, x)
-    return aten._scaled_dot_product_flash_attention_for_cpu_backward(made, x, x, x, made, sums, 0.0, False)
-
-
+queries = torch.rand(1, 64, 4, 16).transpose(1, 2)
+attended, sums = aten._scaled_dot_product_flash_attention_for_cpu(queries, queries, queries)
 CALLS = {
     "product of two types": lambda: x * bools,
     "product with a row of another type": lambda: doubles * wholes[0],
@@ -102,7 +97,9 @@ CALLS = {
     "product with repeated numbers": lambda: x[0, 0].expand(64, 64) @ x,
     "attention": lambda: functional.scaled_dot_product_attention(*[x.view(1, 4, 64, 16)] * 3),
     "attention over long sequences": lambda: functional.scaled_dot_product_attention(*[x.view(1, 1, 1024, 4)] * 3),
-    "gradients of attention": gradients_of_attention,
+    "gradients of attention": lambda: aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        attended, queries, queries, queries, attended, sums, 0.0, False
+    ),
     "larger images": lambda: functional.interpolate(x.view(1, 4, 32, 32), scale_factor=2.0),
 }
 
