@@ -143,17 +143,23 @@ def _multiplied(first: int) -> Rule:
     return rule
 
 
-def _attention(first: int, per_score: int, numbers: Callable[[int], int]) -> Rule:
-    """What each thread takes for the scores of a block: so many numbers per score, and for each query what `numbers`
-    says of its size. Queries stand at the argument `first`, keys behind them."""
+def _attention(args: Sequence[Any], results: Sequence[Operand]) -> int:
+    """Each thread takes the scores of a block, and of each query in it what is made, a maximum and a sum."""
+    block, keys, size = _block(*args[:2])
+    return torch.get_num_threads() * block * (keys + size + 2) * 4
 
-    def rule(args: Sequence[Any], results: Sequence[Operand]) -> int:
-        given: Sequence[Operand] = args[first : first + 2]
-        (*_, queries, size), (*_, keys, _) = (one.shape for one in given)
-        block = min(queries, 256 if queries >= 768 else 64 if queries >= 192 else 32)
-        return torch.get_num_threads() * block * (per_score * min(keys, 512) + numbers(size)) * 4
 
-    return rule
+def _attention_backward(args: Sequence[Any], results: Sequence[Operand]) -> int:
+    """Each thread takes the scores of a block, and their gradients; a number of each query in it is there once."""
+    block, keys, _ = _block(*args[1:3])
+    return (torch.get_num_threads() * 2 * block * keys + block) * 4
+
+
+def _block(queries: Operand, keys: Operand) -> tuple[int, int, int]:
+    """How many queries and keys are in a block, and how large each is."""
+    *_, count, size = queries.shape
+    most = 256 if count >= 768 else 64 if count >= 192 else 32
+    return min(count, most), min(keys.shape[-2], 512), size
 
 
 def _by_lines(matrix: Operand) -> bool:
@@ -205,8 +211,8 @@ _RULES: Mapping[OpOverload, Rule] = {
     aten.soft_margin_loss_backward.default: _elements(2),
     aten.logsumexp.default: _elements(1),
     aten._euclidean_dist.default: _elements(2),
-    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention(0, 1, lambda size: size + 2),
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention(1, 2, lambda size: 1),
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
     **dict.fromkeys((aten.mm.default, aten.bmm.default), _multiplied(0)),
     **dict.fromkeys((aten.addmm.default, aten.baddbmm.default), _multiplied(1)),
     **dict.fromkeys((aten.where.self, aten.masked_fill.Scalar, aten.masked_fill.Tensor), _chosen),
