@@ -2,9 +2,9 @@
 
 Everything runs while tracing, on arrays that nobody else holds and that may not be written to. What would give a second
 array over the same memory is left to Python. Of arrays from outside their facts are known, and single numbers in them,
-which are read in front of the graph; numpy computes with them there, too (`numpy_computed.py`); and tensors are made
-over their memory, also for subscripts of tensors (`tensor_indexing.py`). Everything else is left to numpy. Functions of
-numbers are in `numpy_scalars.py`, which calls this one.
+which are read in front of the graph; and tensors are made over their memory, also for subscripts of tensors
+(`tensor_indexing.py`). Everything else is left to numpy. Functions of numbers are in `numpy_scalars.py`, which calls
+this one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from minidynamo.guards.source import Attr, Called, Computed, Constant, Element, Source
+from minidynamo.guards.source import Attr, Called, Constant, Element
 from minidynamo.tracer import registry
 from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes.lookup import looks_up
 from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.copies import NUMPY_SCALARS
 from minidynamo.tracer.exceptions import says, tracked
-from minidynamo.tracer.handlers.numpy_computed import LARGEST, computed
 from minidynamo.tracer.numpy_numbers import plain
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.unrolling import unroll
@@ -32,10 +31,10 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
 
+LARGEST = 10_000
 _MOST_ELEMENTS = 64
 _FACTS = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
 _METHODS = """
@@ -49,16 +48,12 @@ _OPERATORS = """
 
 def run(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker], kwargs: Any) -> VariableTracker:
     """The result of one of numpy's functions on constants and arrays of constants, or a graph break."""
-    outside = computed(tx, function, args, kwargs)
-    if outside is not None:
-        return outside
     name = f"np.{getattr(function, '__name__', 'ndarray')}()"
     try:
         plain = [_plain(arg) for arg in args]
         named = {key: _plain(value) for key, value in kwargs.items()}
     except NotConstant as error:
-        why = "Numpy computes constants while tracing, and new arrays of some from outside in front of the graph."
-        fix = INSTEAD.get(str(error), "")
+        why, fix = "While tracing, numpy's functions run on constants alone.", INSTEAD.get(str(error), "")
         tx.break_graph("MD208", f"{name} is called with a {error}", why=why, fix=fix)
     try:
         result = function(*plain, **named)
@@ -144,17 +139,8 @@ def _method(name: str) -> registry.Handler:
     return handler
 
 
-def _of_all(name: str) -> Callable[[registry.Handler], registry.Handler]:
-    """Handle a method of arrays of constants and of those from outside."""
-
-    def register(handler: registry.Handler) -> registry.Handler:
-        return registry.opaque_method(getattr(np.ndarray, name))(registry.method(np.ndarray, name)(handler))
-
-    return register
-
-
 for _name in (*_METHODS.split(), *(f"__{name}__" for name in _OPERATORS.split())):
-    _of_all(_name)(_method(_name))
+    registry.method(np.ndarray, _name)(_method(_name))
 
 
 @registry.opaque_method(np.ndarray.__len__)
@@ -168,6 +154,15 @@ def _length(tx: Tracer, array: VariableTracker, /) -> VariableTracker:
     if not tx.truth(shape):
         tx.raises(TypeError("len() of unsized object"), exact=True)
     return tx.call(operator.getitem, [shape, ConstantVariable(0)])
+
+
+def _of_all(name: str) -> Callable[[registry.Handler], registry.Handler]:
+    """Handle a method of arrays of constants and of those from outside."""
+
+    def register(handler: registry.Handler) -> registry.Handler:
+        return registry.opaque_method(getattr(np.ndarray, name))(registry.method(np.ndarray, name)(handler))
+
+    return register
 
 
 @_of_all("__iter__")
@@ -186,9 +181,6 @@ def _to_list(tx: Tracer, array: VariableTracker, /) -> VariableTracker:
 def _item(tx: Tracer, array: VariableTracker, key: VariableTracker, /) -> VariableTracker:
     if isinstance(array, ArrayVariable):
         return run(tx, np.ndarray.__getitem__, [array, key], {})
-    number = key.source if isinstance(key, NumberVariable) else None
-    if isinstance(key, NumberVariable) and number is not None:  # an index that varies; if it is too large, all raise
-        return _read(tx, np.ndarray.__getitem__, array, (key.here,), lambda of: Computed("{0}[{1}]", (of, number)))
     items = key.items if isinstance(key, TupleVariable) else [key]
     places = [as_constant(item) for item in items if item.python_type in (int, np.int64)]
     if len(places) != len(items):
@@ -220,19 +212,6 @@ def _elements(tx: Tracer, method: Callable[..., Any], array: VariableTracker) ->
 
 def _element(tx: Tracer, method: Callable[..., Any], array: VariableTracker, *places: Any) -> VariableTracker:
     """What a method gives for a number in an array from outside, as it is in front of the graph."""
-    given = [Constant(place, str(place)) for place in places]
-    reads = Constant(method, f"numpy.ndarray.{method.__name__}")
-    return _read(tx, method, array, places, lambda source: Element(reads, (source, *given)))
-
-
-def _read(
-    tx: Tracer,
-    method: Callable[..., Any],
-    array: VariableTracker,
-    places: Sequence[Any],
-    place: Callable[[Source], Source],
-) -> VariableTracker:
-    """The same, of which `place` says where it is read."""
     real, source = (array.value, array.source) if isinstance(array, OpaqueVariable) else (None, None)
     if type(real) is not np.ndarray or source is None or real.dtype.type not in NUMPY_SCALARS or tx.graph.subgraph:
         _look_into(tx, "an item of an ndarray is asked for")
@@ -248,7 +227,8 @@ def _read(
         tx.raises(error, exact=True)
     if isinstance(value, np.ndarray):
         _look_into(tx, "a part of an ndarray from outside is taken")
-    return tx.wrap(value, place(source))
+    given = [Constant(place, str(place)) for place in places]
+    return tx.wrap(value, Element(Constant(method, f"numpy.ndarray.{method.__name__}"), (source, *given)))
 
 
 def _look_into(tx: Tracer, what: str) -> NoReturn:
@@ -285,8 +265,6 @@ def _memory_of_argument(tx: Tracer, array: VariableTracker) -> VariableTracker |
 def _fact_of_argument(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | None:
     if type(obj.value) is not np.ndarray or name not in _FACTS or obj.source is None:
         return None
-    if isinstance(obj.source, Computed):  # of arrays whose facts are guarded
-        return from_constant(getattr(obj.value, name))
     return tx.wrap(getattr(obj.value, name), Attr(obj.source, name))
 
 
