@@ -154,6 +154,10 @@ class GraphView(Protocol):
         """The tracker of a real object, if there is one already."""
         ...
 
+    def claim_namespace(self, namespace: object, owner: VariableTracker) -> bool:
+        """Whether nobody else stands for the dictionary that holds the attributes of `owner`; from now on it does."""
+        ...
+
     def unread(self, value: object, source: Source, *, is_there: bool = False) -> VariableTracker:
         """A value that the program has come to: its tracker if there is one; else it is unread, and must be there.
 

@@ -71,7 +71,7 @@ def _globals_of(tx: Tracer, obj: PythonModuleVariable) -> VariableTracker:
     """The module's dictionary; the same one each time."""
     if obj.namespace is None:
         namespace = vars(obj.value)
-        if not tx.graph.values.claim_namespace(namespace, obj):
+        if not tx.graph.claim_namespace(namespace, obj):
             tx.break_graph("MD206", "the dictionary of a module is used beside what is passed as a dict")
         items: Any = ModuleItems(tx, namespace, is_trusted_module(namespace.get("__name__")))
         obj.namespace = NamespaceVariable(items, source=items.place, owner=obj)

@@ -20,7 +20,7 @@ class KnownValues:
         self._by_identity: dict[int, VariableTracker] = {}
         self._unread: dict[int, Source] = {}
         self._alive: list[object] = []
-        self._owners: dict[int, ObjectVariable | PythonModuleVariable] = {}
+        self._owners: dict[int, VariableTracker] = {}
         self.readers: list[object] = []  # of real containers (`outside_items.py`)
         self.is_over = False
 
@@ -53,7 +53,7 @@ class KnownValues:
         known = self._by_identity.get(id(value))
         return self._unread.get(id(value)) if known is None else known.source
 
-    def claim_namespace(self, namespace: object, owner: ObjectVariable | PythonModuleVariable) -> bool:
+    def claim_namespace(self, namespace: object, owner: VariableTracker) -> bool:
         """Whether nobody else stands for the dictionary that holds the attributes of `owner`; from now on it does."""
         known = self._owners.setdefault(id(namespace), owner)
         return known is owner and id(namespace) not in self._by_identity

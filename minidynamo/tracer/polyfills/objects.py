@@ -80,7 +80,7 @@ def add_note(self, note):
 def names_of(*objects):
     if len(objects) != 1:
         return cannot_trace("`dir()` of the local names", "Python knows them")
-    return sorted(type(objects[0]).__dir__(objects[0]))
+    return sorted(type(objects[0]).__dir__(objects[0]))  # type: ignore[call-arg]
 
 
 @polyfill(object.__dir__)
@@ -93,7 +93,7 @@ def names_of_object(self):
 
 @polyfill(type.__dir__)
 def names_of_class(self):
-    names = {}
+    names: dict[str, None] = {}
     _add_names(names, self)
     return list(names)
 
