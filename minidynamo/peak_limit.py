@@ -23,7 +23,7 @@ from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph_memory import graph_plan
 from minidynamo.memory_plan import ROUNDING, MemoryPlan
 from minidynamo.redrawing import random_state
-from minidynamo.storages import storages_in
+from minidynamo.storages import storages_of
 from minidynamo.switches import AUTOCAST_DEVICES
 
 PlanBackward = Callable[[fx.GraphModule], MemoryPlan]
@@ -96,7 +96,7 @@ class PeakLimit:
         in_parts = returns_parts(graphs.signature, captured.wholes, captured.results)
         supposed = None if in_parts else graphs.eager  # gradients of parts are larger in the traced graph than in eager
         whole = _Backward(captured, graphs.backward, self.estimate or self.plan_backward)
-        backward, held = whole.need(), whole.need(held=True)
+        backward = whole.need()
         if (
             supposed is None
             or _is_above(need, supposed.eager.peak)
@@ -105,8 +105,10 @@ class PeakLimit:
         ):
             self.compare(captured, need, between, backward)
         # Generated code is cut into kernels for results that are gone.
-        if supposed is None or (self.estimate is None and _is_above(held, supposed.held)):
-            self.compare(captured, need, between, held, held=True)
+        if supposed is None or self.estimate is None:
+            held = whole.need(held=True)
+            if supposed is None or _is_above(held, supposed.held):
+                self.compare(captured, need, between, held, held=True)
         if supposed is None or _is_above(need, supposed.eager.forward):
             # Of gradients that come in as one number each, little may be left in eager.
             repeated = _Backward(captured, _taking_repeated(captured), self.estimate or self.plan_backward)
@@ -227,8 +229,7 @@ def _in_arguments(graphs: AotGraphs) -> dict[object, int]:
 
 def _memory(nodes: Iterable[fx.Node], known: Collection[object]) -> dict[object, int]:
     """The bytes of each storage that nodes lie in, but for those that are known."""
-    found = dict(storage for node in nodes for storage in storages_in(node.meta.get("val")))
-    return {key: size for key, size in found.items() if key not in known}
+    return {key: size for key, size in storages_of(nodes).items() if key not in known}
 
 
 def _need(plan: MemoryPlan, owned: Collection[str] = (), before: int = 0, tensors: int = 0) -> _Need:

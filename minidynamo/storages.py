@@ -5,10 +5,11 @@ When it is made, and when it dies, is for others to know.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch import fx
 
 from minidynamo import compat
 from minidynamo.nested import tensors_in
@@ -25,6 +26,11 @@ def strided_in(value: Any) -> Iterator[torch.Tensor]:
 def storages_in(value: Any) -> Iterator[tuple[object, int]]:
     """For each of these tensors what it has in common with others in the same storage, and the bytes of that."""
     return ((compat.memory_of(tensor), storage_bytes(tensor)) for tensor in strided_in(value))
+
+
+def storages_of(nodes: Iterable[fx.Node]) -> dict[object, int]:
+    """The bytes of each storage that the values of nodes lie in."""
+    return dict(storage for node in nodes for storage in storages_in(node.meta.get("val")))
 
 
 def storage_bytes(tensor: torch.Tensor) -> int:

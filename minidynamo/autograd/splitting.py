@@ -21,7 +21,7 @@ from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.partition import Partition
 from minidynamo.autograd.parts import read_for
 from minidynamo.memory_plan import ROUNDING
-from minidynamo.storages import storages_in
+from minidynamo.storages import storages_of
 
 Split = tuple[Partition, HigherOrder]
 
@@ -92,7 +92,7 @@ def _kept_in_eager(joint: Joint, made_forward: Collection[fx.Node]) -> list[set[
 
 def _memory(nodes: Iterable[fx.Node]) -> int:
     """The bytes of the memory that `nodes` lie in."""
-    return sum(dict(storage for node in nodes for storage in storages_in(node.meta.get("val"))).values())
+    return sum(storages_of(nodes).values())
 
 
 def _bytes(parts: Partition) -> int:
