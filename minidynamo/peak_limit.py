@@ -104,11 +104,9 @@ class PeakLimit:
             or _is_above(backward, supposed.eager.peak)
         ):
             self.compare(captured, need, between, backward)
-        # Generated code is cut into kernels for results that are gone.
-        if supposed is None or self.estimate is None:
-            held = whole.need(held=True)
-            if supposed is None or _is_above(held, supposed.held):
-                self.compare(captured, need, between, held, held=True)
+        held = whole.need(held=True)
+        if supposed is None or _is_above(held, supposed.held):
+            self.compare(captured, need, between, held, held=True)
         if supposed is None or _is_above(need, supposed.eager.forward):
             # Of gradients that come in as one number each, little may be left in eager.
             repeated = _Backward(captured, _taking_repeated(captured), self.estimate or self.plan_backward)

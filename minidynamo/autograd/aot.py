@@ -40,7 +40,7 @@ from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.signature import GraphSignature, Unpacked
 from minidynamo.autograd.splitting import Split, best_split
 from minidynamo.autograd.storage_sizes import StorageSizes, storage_sizes
-from minidynamo.autograd.traced_memory import TracedMemory, noting_parts, traced_memory
+from minidynamo.autograd.traced_memory import TracedMemory, traced_memory
 from minidynamo.autograd.written_inputs import holds_in_the_end
 from minidynamo.autograd_calls import differentiates_again
 from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
@@ -319,7 +319,7 @@ def aot_graphs(
     with phase("autograd"):
         layout = layout_of(gm, example_inputs)
         flat = layout.flatten(example_inputs)
-        trace = trace_joint(gm, layout, flat, noting_parts(decomposition_table(keep())))
+        trace = trace_joint(gm, layout, flat, decomposition_table(keep()))
         eager = traced_memory(trace) if trace.training and config.eager_peak else None
         with compat.without_autocast():  # what it converts is in the traced graph
             functional = functionalize(trace, layout.flat_names(), flat)

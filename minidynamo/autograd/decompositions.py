@@ -100,11 +100,11 @@ def _all_parts() -> dict[OpOverload, Callable[..., Any]]:
         op = getattr(aten, name).default
         parts[op] = _unless_half(parts[op])
     for op in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default):
-        parts[op] = noting(op, _unless_unchecked(parts[op]))
+        parts[op] = _unless_unchecked(parts[op])
     for op in parts:
         if "_backward" in op.overloadpacket.__name__:
             parts[op] = _if_of_autograd(op.overloadpacket.__name__, parts[op])
-    return parts | foreach_table()
+    return noting(parts | foreach_table())
 
 
 def _copying(split: Callable[..., Any]) -> Callable[..., Any]:

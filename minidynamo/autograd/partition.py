@@ -29,7 +29,7 @@ from minidynamo.config import config
 from minidynamo.graph_memory import may_share
 from minidynamo.nested import nodes_in
 from minidynamo.saved_tensors import SavedValue
-from minidynamo.unfused_memory import DIES
+from minidynamo.unfused_memory import DIES, RETURNED
 
 
 @dataclass
@@ -133,7 +133,7 @@ def partition(joint: Joint, save_policy: SavePolicy | None = None) -> Partition:
     for made_input, node in zip(backward.nodes, saved):
         made_input.meta["val"] = fake_view(inside[node]) if node in inside else made_input.meta["val"]
     dying = {*rest, *forward.results, *joint.tangents} - {*forward.inputs, *inside, *held}
-    _mark_dying(backward, [*saved, *joint.tangents], dying)
+    _mark_dying(backward, [*saved, *joint.tangents], dying, forward.results)
     return Partition(
         forward_graph(replace(forward, results=returned), rest, joint.wanted, inside),
         backward,
@@ -169,11 +169,15 @@ def _whole(node: fx.Node, others: Collection[fx.Node]) -> fx.Node:
     return node
 
 
-def _mark_dying(backward: fx.Graph, given: Sequence[fx.Node], dying: Collection[fx.Node]) -> None:
-    """Note which inputs of the backward graph, given in order, die in it: results are taken to be gone by then."""
+def _mark_dying(
+    backward: fx.Graph, given: Sequence[fx.Node], dying: Collection[fx.Node], returned: Collection[fx.Node]
+) -> None:
+    """Note which inputs of the backward graph, given in order, die in it, and which of them are `returned`: they do if
+    the caller has let go of them."""
     for node, value in zip(backward.nodes, given):
         if value in dying:
             node.meta[DIES] = True
+            node.meta.update({RETURNED: True} if value in returned else {})
 
 
 def exposed(

@@ -6,28 +6,20 @@ eager does need.
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from minidynamo.autograd.joint import Trace
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.rehearsal import EagerMemory
 from minidynamo.autograd.unread import read_inputs
-from minidynamo.compat import OpOverload
 from minidynamo.graph_memory import inside_of
 from minidynamo.storages import storages_in
-
-Split = Callable[..., Any]
-
-_PART = "part of"
-"""Where nodes note the call, which is one kernel in eager, that they were traced for."""
+from minidynamo.taken_apart import PART_OF, is_inside
 
 
 @dataclass(frozen=True)
@@ -53,7 +45,7 @@ def traced_memory(trace: Trace) -> TracedMemory:
     for place, node in enumerate(nodes):
         for key, nbytes in _storages(node):
             born.setdefault(key, place)
-            size.setdefault(key, 0 if key in inputs or node.op == "get_attr" or _is_inside(node) else nbytes)
+            size.setdefault(key, 0 if key in inputs or node.op == "get_attr" or is_inside(node) else nbytes)
             dies[key] = place
         asked = read_inputs(node) if is_number(node) else node.all_input_nodes  # a size is known without the tensor
         for source in asked:
@@ -71,7 +63,7 @@ def traced_memory(trace: Trace) -> TracedMemory:
         changes[born[key]] += nbytes
         changes[dies[key] + 1] -= nbytes
     for place, node in enumerate(nodes):
-        inside = inside_of(node) if node.op == "call_function" and _PART not in node.meta else 0
+        inside = inside_of(node) if node.op == "call_function" and PART_OF not in node.meta else 0
         changes[place] += inside
         changes[place + 1] -= inside
     kept = {key for key, end in dies.items() if end >= begins and born[key] < begins}
@@ -81,32 +73,6 @@ def traced_memory(trace: Trace) -> TracedMemory:
         changes[dies[key] + 1] += size[key]
     held = max(itertools.accumulate(changes))
     return TracedMemory(EagerMemory(max(levels), between, max(levels[:begins], default=0)), held)
-
-
-def noting_parts(table: Mapping[OpOverload, Split]) -> dict[OpOverload, Split]:
-    """`table`, which says how calls of operations are traced as several, with these told apart from others."""
-    return {op: _noting(split) for op, split in table.items()}
-
-
-def _noting(split: Split) -> Split:
-    @functools.wraps(split)
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        mode = get_proxy_mode()
-        last = None if mode is None else next(iter(reversed(mode.tracer.graph.nodes)), None)
-        made = split(*args, **kwargs)
-        if mode is not None:
-            call = object()
-            for node in itertools.takewhile(lambda node: node is not last, reversed(mode.tracer.graph.nodes)):
-                node.meta[_PART] = call
-        return made
-
-    return noted
-
-
-def _is_inside(node: fx.Node) -> bool:
-    """Whether nobody but the rest of one call takes what a node makes: its kernel need not keep that in memory."""
-    call = node.meta.get(_PART)
-    return call is not None and all(user.meta.get(_PART) is call for user in node.users)
 
 
 def _storages(node: object) -> Iterator[tuple[object, int]]:

@@ -23,7 +23,7 @@ from minidynamo.codegen.lowering.registry import find as find
 from minidynamo.codegen.lowering.registry import lowered_ops as lowered_ops
 from minidynamo.codegen.memory.plan import HostProgram
 from minidynamo.codegen.memory.report import memory_plan
-from minidynamo.codegen.peaks import cut_at_peak, excess, scheduled
+from minidynamo.codegen.peaks import Deaths, Limit, cut_at_peak, excess, scheduled
 from minidynamo.codegen.printers import cpp, triton
 from minidynamo.codegen.printers.host import Calling, print_host
 from minidynamo.codegen.runtime import library, triton_launch
@@ -31,7 +31,7 @@ from minidynamo.config import config
 from minidynamo.errors import Diagnostic, ToolchainMissing, UnknownName, nearest
 from minidynamo.events import notice, phase
 from minidynamo.memory_plan import MemoryPlan
-from minidynamo.unfused_memory import DIES, MAY_DIE, peak_of_operations
+from minidynamo.unfused_memory import DIES, MAY_DIE, RETURNED, peak_of_operations
 
 TARGETS = ("auto", "cpp", "triton", "aten")
 
@@ -135,7 +135,7 @@ def _compile(loops: LoopProgram, program: HostProgram, target: str, name: str) -
 
 
 def _scheduled(
-    gm: fx.GraphModule, limit: Callable[[bool], int], *, target: str, name: str, handing_over: bool
+    gm: fx.GraphModule, limit: Limit, *, target: str, name: str, handing_over: bool
 ) -> tuple[LoopProgram, HostProgram, int]:
     """A graph, scheduled and with its memory planned, and by how many bytes its peak is above the limit. On a GPU, long
     folds whose partial results would raise the peak too far are torch's own operations."""
@@ -146,15 +146,17 @@ def _scheduled(
         lowered = lower_graph(gm, target=target, uncut=uncut)
         if config.verify_ir:
             verify_program(lowered)
-        dying, may_die = (
-            frozenset(known for node, known in zip(inputs, lowered.inputs) if mark in node.meta)
-            for mark in (DIES, MAY_DIE)
+        deaths = Deaths(
+            *(
+                frozenset(known for node, known in zip(inputs, lowered.inputs) if mark in node.meta)
+                for mark in (DIES, RETURNED, MAY_DIE)
+            )
         )
-        loops, _, program = scheduled(lowered, name, limit, dying=dying, may_die=may_die, **how)
-        above = excess(program, limit, handing_over=handing_over, dying=dying)
+        loops, _, program = scheduled(lowered, name, limit, deaths=deaths, **how)
+        above = excess(program, limit, handing_over=handing_over, deaths=deaths)
         if above <= 0 or target != "triton":
             return loops, program, above
-        more = cut_at_peak(program, gm, handing_over=handing_over, dying=dying) - uncut
+        more = cut_at_peak(program, gm, handing_over=handing_over, deaths=deaths) - uncut
         if not more:
             return loops, program, above
         uncut |= more

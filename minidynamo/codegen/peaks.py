@@ -7,6 +7,7 @@ some of that, or lets it die, and the second finds it gone, as in a program that
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -36,6 +37,19 @@ LEAST_SAVED = 16
 Scheduled = tuple[LoopProgram, Sequence[Step], HostProgram]
 """The optimized program, its kernels and calls in order, and the host program that runs them."""
 
+Limit = Callable[[bool, bool], int]
+"""What a program that is not fused needs: if results that are handed over are gone then, and if those of forward are
+held."""
+
+
+class Deaths(NamedTuple):
+    """Of the inputs of a program those that die with their last use. Of them those that forward `returned` do so if the
+    caller has let go of them; and of others those do that `may` die, if their owners have."""
+
+    certain: frozenset[str] = frozenset()
+    returned: frozenset[str] = frozenset()
+    may: frozenset[str] = frozenset()
+
 
 class Change(NamedTuple):
     """Where a kernel is cut: what goes `across` lies in memory. Where nothing does, `first` is what the first half
@@ -54,6 +68,10 @@ class _Case(NamedTuple):
     dying: frozenset[str]
     limit: int | None
 
+    def badness(self, host: HostProgram) -> int:
+        """What a change must not raise: the peak, as far as it is above the limit."""
+        return max(self.peak(host), self.limit or 0)
+
     def counted(self, host: HostProgram) -> HostProgram:
         """`host` with those steps and inputs alone that count: whether other inputs die is for their owners to say."""
         steps = tuple(Free((step.name,)) if self.taken and isinstance(step, HandOver) else step for step in host.steps)
@@ -68,19 +86,16 @@ class _Case(NamedTuple):
 def scheduled(
     program: LoopProgram,
     name: str,
-    limit: Callable[[bool], int],
+    limit: Limit,
     *,
     join: bool,
     verify: bool,
     handing_over: bool,
-    dying: Collection[str] = (),
-    may_die: Collection[str] = (),
+    deaths: Deaths,
 ) -> Scheduled:
     """A program, scheduled and with its memory planned. With `join` as much is fused as can be; but where the peak is
-    above that of a program that is not fused, kernels are cut as long as this lowers it. Of the inputs, those in
-    `dying` die with their last use. In backward those in `may_die` do, too, if their owners have let go of them:
-    kernels are cut for that where it costs next to nothing. `limit` says what a program that is not fused needs: if
-    results stay, or if those that are handed over are gone then."""
+    above the `limit`, kernels are cut as long as this lowers it. For inputs that may die in backward kernels are cut
+    where it costs next to nothing."""
 
     def attempt(*changes: Change) -> Scheduled:
         apart, again = (frozenset[str]().union(*found) for found in zip(*((c.across, c.again) for c in changes)))
@@ -89,17 +104,17 @@ def scheduled(
         return loops, steps, plan_memory(steps, loops, name, handing_over=handing_over)
 
     best, made = attempt(Change()), list[Change]()
-    cases = _cases(limit, handing_over, dying)
-    gone = frozenset(may_die if handing_over else ())
+    cases = _cases(limit, handing_over, deaths)
+    gone = deaths.may if handing_over else frozenset[str]()
     left = [case._replace(dying=case.dying | gone, limit=None) for case in cases if gone]
     for searched in (cases, left):
         for _ in range(MOST_CUTS if join else 0):
-            peaks = [case.peak(best[2]) for case in (*cases, *left)]
+            before = [case.badness(best[2]) for case in (*cases, *left)]
             changes = (change for case in searched for change in _changes(program, best, case) if change not in made)
             for more in changes:
                 other = attempt(Change(), *made, more)
-                others = [case.peak(other[2]) for case in (*cases, *left)]
-                if others != peaks and all(new <= old for new, old in zip(others, peaks)):
+                behind = [case.badness(other[2]) for case in (*cases, *left)]
+                if behind != before and all(new <= old for new, old in zip(behind, before)):
                     best, made = other, [*made, more]
                     break
             else:
@@ -107,15 +122,15 @@ def scheduled(
     return best
 
 
-def excess(host: HostProgram, limit: Callable[[bool], int], *, handing_over: bool, dying: Collection[str]) -> int:
+def excess(host: HostProgram, limit: Limit, *, handing_over: bool, deaths: Deaths) -> int:
     """By how many bytes the peak is above the limit; not positive where it is not."""
-    return max(case.peak(host) - limit(case.taken) for case in _cases(limit, handing_over, dying))
+    return max(case.peak(host) - (case.limit or 0) for case in _cases(limit, handing_over, deaths))
 
 
-def cut_at_peak(host: HostProgram, gm: fx.GraphModule, *, handing_over: bool, dying: Collection[str]) -> frozenset[str]:
+def cut_at_peak(host: HostProgram, gm: fx.GraphModule, *, handing_over: bool, deaths: Deaths) -> frozenset[str]:
     """The nodes of a graph whose folds were cut into chunks, and whose partial results are there at the peak."""
     found: set[str] = set()
-    for counted in (case.counted(host) for case in _cases(lambda taken: 0, handing_over, dying)):
+    for counted in (case.counted(host) for case in _cases(lambda *_: 0, handing_over, deaths)):
         for step in counted.steps[: _first_at(counted, _peak(counted))]:
             match step:
                 case Allocate():
@@ -133,9 +148,12 @@ def _first_at(host: HostProgram, bytes_held: int) -> int:
     return bisect.bisect_left(range(len(host.steps) + 1), bytes_held, key=lambda steps: _peak(host, steps))
 
 
-def _cases(limit: Callable[[bool], int], handing_over: bool, dying: Collection[str]) -> list[_Case]:
-    """What may be of results that are handed over, with what may be needed then."""
-    return [_Case(taken, frozenset(dying), limit(taken)) for taken in ([False, True] if handing_over else [False])]
+def _cases(limit: Limit, handing_over: bool, deaths: Deaths) -> list[_Case]:
+    """What may be of results that are handed over and of those of forward, with what may be needed then."""
+    taken = [False, True] if handing_over else [False]
+    held = [False, True] if deaths.returned else [False]
+    dying = deaths.certain, deaths.certain - deaths.returned
+    return [_Case(gone, dying[stay], limit(gone, stay)) for stay, gone in itertools.product(held, taken)]
 
 
 def _handed_over(host: HostProgram) -> frozenset[str]:

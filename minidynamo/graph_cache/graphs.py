@@ -21,9 +21,9 @@ from minidynamo.errors import UserLocation
 from minidynamo.fake_strides import FakeTensorMode
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
 from minidynamo.graph_cache.key import Key
-from minidynamo.taken_apart import PART_OF
+from minidynamo.taken_apart import PART_OF, Call
 from minidynamo.tensor_places import place_of
-from minidynamo.unfused_memory import DIES, MAY_DIE
+from minidynamo.unfused_memory import DIES, MAY_DIE, RETURNED
 
 _ON_NUMBERS = (
     *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg),
@@ -96,7 +96,7 @@ class _GraphCodec(Codec):
         """What `read_node` takes."""
         place = node.meta.get("user_location")
         facts = [self.encode(node.args), self.encode(node.kwargs), self.encode(node.meta.get("val"))]
-        noted = [[mark for mark in (DIES, MAY_DIE) if mark in node.meta], node.meta.get(PART_OF)]
+        noted = [[mark for mark in (DIES, MAY_DIE, RETURNED) if mark in node.meta], node.meta.get(PART_OF)]
         return [node.op, node.name, self._written_target(node), *facts, self.encode(place), *noted]
 
     def _written_target(self, node: fx.Node) -> Json:
@@ -120,8 +120,8 @@ class _GraphCodec(Codec):
         if isinstance(where, UserLocation):
             node.meta["user_location"] = where
         node.meta.update(dict.fromkeys(marks, True))
-        if isinstance(whole, str):
-            node.meta[PART_OF] = whole
+        if whole is not None:
+            node.meta[PART_OF] = Call(*whole)
         self._nodes[name] = node
 
     @contextlib.contextmanager

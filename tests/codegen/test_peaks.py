@@ -8,7 +8,7 @@ import torch
 from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.ir.loops import Kernel
 from minidynamo.codegen.lowering.graph import lower_graph
-from minidynamo.codegen.peaks import scheduled
+from minidynamo.codegen.peaks import Deaths, scheduled
 from minidynamo.unfused_memory import peak_of_operations
 from tests.codegen.graphs import trace
 
@@ -25,7 +25,7 @@ def gates(x, w):
 
 def planned(program, limit, handing_over=False, dying=()):
     gm = trace(program, X, W)
-    how = {"join": True, "verify": True, "handing_over": handing_over, "dying": dying}
+    how = {"join": True, "verify": True, "handing_over": handing_over, "deaths": Deaths(frozenset(dying))}
     return scheduled(lower_graph(gm), "graph", limit, **how)
 
 
@@ -40,7 +40,7 @@ def peak(found, dying=()):
 
 
 def test_a_kernel_is_cut_behind_what_dies_in_it():
-    fused, cut = planned(gates, lambda taken: 1 << 30), planned(gates, lambda taken: 0)
+    fused, cut = planned(gates, lambda taken, held: 1 << 30), planned(gates, lambda taken, held: 0)
     assert kernels(fused) == [["sin", "cos"]] and kernels(cut) == [["add"], ["sin", "cos"]]
     assert peak(fused) == 3 * SIZE and peak(cut) == 2 * SIZE
 
@@ -49,7 +49,7 @@ def test_a_cut_that_does_not_help_is_not_made():
     def program(x, w):
         return (x @ w).sin().sum(0)
 
-    assert kernels(planned(program, lambda taken: 0)) == kernels(planned(program, lambda taken: 1 << 30))
+    assert kernels(planned(program, lambda taken, held: 0)) == kernels(planned(program, lambda taken, held: 1 << 30))
 
 
 def products(x, w):
@@ -60,10 +60,10 @@ def products(x, w):
 
 def test_inputs_that_die_are_gone_for_the_second_half():
     dying = {"x_1", "w_1"}
-    fused, cut = (planned(products, lambda taken, most=most: most, dying=dying) for most in (1 << 30, 0))
+    fused, cut = (planned(products, lambda taken, held, most=most: most, dying=dying) for most in (1 << 30, 0))
     assert kernels(fused) == [["sin", "cos", "tanh"]] and kernels(cut) == [["mul"], ["sin", "cos", "tanh"]]
     assert peak(fused, dying) == 5 * SIZE and peak(cut, dying) == 3 * SIZE
-    assert kernels(planned(products, lambda taken: 0)) == kernels(fused)  # 2 and 2
+    assert kernels(planned(products, lambda taken, held: 0)) == kernels(fused)  # 2 and 2
 
 
 def test_results_that_are_handed_over_do_not_hide_what_is_above():
@@ -71,8 +71,8 @@ def test_results_that_are_handed_over_do_not_hide_what_is_above():
         return *gates(x, w), x @ x, w @ w
 
     limits = {False: 1 << 30, True: 2 * SIZE}
-    assert kernels(planned(program, limits.__getitem__)) == [["sin", "cos"]]
-    assert kernels(planned(program, limits.__getitem__, handing_over=True)) == [["add"], ["sin", "cos"]]
+    assert kernels(planned(program, lambda taken, held: limits[taken])) == [["sin", "cos"]]
+    assert kernels(planned(program, lambda taken, held: limits[taken], handing_over=True)) == [["add"], ["sin", "cos"]]
 
 
 def test_results_of_which_none_is_read_for_another_get_kernels_of_their_own():
@@ -80,7 +80,7 @@ def test_results_of_which_none_is_read_for_another_get_kernels_of_their_own():
         return x + w, w.cos(), w.tan()
 
     dying = {"x_1"}
-    fused, cut = (planned(program, lambda taken, most=most: most, dying=dying) for most in (1 << 30, 0))
+    fused, cut = (planned(program, lambda taken, held, most=most: most, dying=dying) for most in (1 << 30, 0))
     assert kernels(fused) == [["add", "cos", "tan"]] and kernels(cut) == [["add"], ["cos", "tan"]]
     assert peak(fused, dying) == 4 * SIZE and peak(cut, dying) == 3 * SIZE
 
@@ -90,12 +90,12 @@ def test_results_that_are_handed_over_are_gone_for_the_second_half():
         return x + w, x * w
 
     limits = {False: 1 << 30, True: SIZE}
-    assert kernels(planned(program, limits.__getitem__)) == [["add", "mul"]]
-    assert kernels(planned(program, limits.__getitem__, handing_over=True)) == [["add"], ["mul"]]
+    assert kernels(planned(program, lambda taken, held: limits[taken])) == [["add", "mul"]]
+    assert kernels(planned(program, lambda taken, held: limits[taken], handing_over=True)) == [["add"], ["mul"]]
 
 
 def test_nothing_is_cut_for_a_few_bytes():
-    above = {few: planned(gates, lambda taken, few=few: 3 * SIZE - few) for few in (4, 4 * SIZE)}
+    above = {few: planned(gates, lambda taken, held, few=few: 3 * SIZE - few) for few in (4, 4 * SIZE)}
     assert [len(kernels(found)) for found in above.values()] == [1, 2]
 
 

@@ -266,7 +266,8 @@ class GraphLowering:
         builder.given = tuple(self._layout(n.name, n.meta.get("val")) for n in node.all_input_nodes)
         builder.device = builder.out.device
         builder.origins = self._origins(node)
-        builder.part_of = node.meta.get(PART_OF)
+        call = node.meta.get(PART_OF)
+        builder.part_of = None if call is None else call.operation
         args = fx.map_arg(node.args, self._value)
         kwargs = fx.map_arg(node.kwargs, self._value)
         try:
