@@ -50,8 +50,9 @@ class _Arrival(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, arrived: set[object], repeated: bool, *results: torch.Tensor) -> torch.Tensor:
         ctx.arrived = arrived
-        strides = [(0,) * value.dim() if repeated else value.stride() for value in results]
-        ctx.made = [(value.shape, s, value.dtype, value.device) for value, s in zip(results, strides)]
+        # Gradients of views with gaps have none.
+        layouts = [(0,) * value.dim() if repeated else torch.empty_like(value).stride() for value in results]
+        ctx.made = [(value.shape, s, value.dtype, value.device) for value, s in zip(results, layouts)]
         return results[0].new_empty(())
 
     @staticmethod

@@ -186,9 +186,11 @@ def _changes(program: LoopProgram, best: Scheduled, case: _Case) -> Iterator[Cha
         return
     position = next(k for k, step in enumerate(steps) if isinstance(step, Kernel) and step.name == kernel.name)
     dying = {*analyze(steps, loops.inputs, loops.outputs).dying(position)} - ({*loops.inputs} - {*host.input_buffers})
-    cut = _cut(_Halves(split_reductions(program), kernel, dying, loops.inputs, taken), above)
-    if cut is not None:
-        yield cut
+    computed = [*_computed(split_reductions(program), kernel)]
+    for nodes in (computed, _result_by_result(computed, kernel)):
+        cut = _cut(_Halves(nodes, kernel, dying, loops.inputs, taken), above)
+        if cut is not None:
+            yield cut
     if above is not None:
         again = frozenset(buffer.name for buffer in kernel.reads if buffer.name in dying) - {*loops.inputs}
         if again:
@@ -213,12 +215,12 @@ def _cut(halves: _Halves, excess: int | None) -> Change | None:
 
 
 class _Halves:
-    """What a kernel computes, in the order of the program, cut at any place. `dying` is what it reads and what is gone
-    behind it; what of that is an input is not written over. What is `taken` is gone behind the half that makes it."""
+    """What a kernel computes, in some order, cut at any place. `dying` is what it reads and what is gone behind it;
+    what of that is an input is not written over. What is `taken` is gone behind the half that makes it."""
 
     def __init__(
         self,
-        program: LoopProgram,
+        nodes: Sequence[Loops],
         kernel: Kernel,
         dying: Collection[str],
         inputs: Collection[str],
@@ -226,7 +228,7 @@ class _Halves:
     ) -> None:
         self.inputs = inputs
         self.taken = taken
-        self.nodes = list(_computed(program, kernel))
+        self.nodes = nodes
         self.written = [buffer.name for buffer in kernel.writes if buffer.name not in inputs]
         self.dying = [buffer.name for buffer in kernel.reads if buffer.name in dying]
         buffers = [*kernel.reads, *(node.out for node in self.nodes)]
@@ -286,6 +288,19 @@ def _computed(program: LoopProgram, kernel: Kernel) -> Iterator[Loops]:
             found.append(node)
             needed.update(name for name in reads(node) if name not in given)
     return reversed(found)
+
+
+def _result_by_result(nodes: Sequence[Loops], kernel: Kernel) -> list[Loops]:
+    """These nodes in another order: for each result of the kernel what it is computed from, as far as that is not there
+    yet, and what is left."""
+    ordered: dict[str, Loops] = {}
+    for result in kernel.writes:
+        needed = {result.name}
+        for node in reversed(nodes):
+            needed.update(reads(node) if made(node) in needed else ())
+        ordered |= {made(node): node for node in nodes if made(node) in needed and made(node) not in ordered}
+    ordered |= {made(node): node for node in nodes if made(node) not in ordered}
+    return list(ordered.values())
 
 
 def _made(nodes: Iterable[Loops]) -> frozenset[str]:
