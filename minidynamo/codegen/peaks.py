@@ -19,7 +19,7 @@ from minidynamo.codegen.ir.size import hint
 from minidynamo.codegen.memory.liveness import analyze
 from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Reuse
 from minidynamo.codegen.memory.planner import plan_memory
-from minidynamo.codegen.memory.takeover import same_layout
+from minidynamo.codegen.memory.takeover import fits
 from minidynamo.codegen.scheduling.lifetimes import made, reads
 from minidynamo.codegen.scheduling.schedule import Step, schedule
 from minidynamo.codegen.scheduling.split import PARTIAL, split_reductions
@@ -266,11 +266,11 @@ class _Halves:
         return sum(self.bytes[name] for name in names)
 
     def _new(self, gone: Iterable[str], written: Iterable[str]) -> int:
-        """The bytes of what is written, apart from what may lie where something in the same layout is gone."""
+        """The bytes of what is written, apart from what may lie where something that it fits is gone."""
         free = [name for name in gone if name not in self.inputs]
         total = 0
         for name in written:
-            place = next((old for old in free if same_layout(self.buffers[old], self.buffers[name])), None)
+            place = next((old for old in free if fits(self.buffers[old], self.buffers[name])), None)
             if place is None:
                 total += self.bytes[name]
             else:

@@ -14,6 +14,7 @@ from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.ir.loops import Extern
 from minidynamo.codegen.ir.text import kernel_text
 from minidynamo.codegen.lowering.graph import lower_graph
+from minidynamo.codegen.memory.plan import Reuse
 from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.printers import cpp, triton
 from minidynamo.codegen.printers.host import Calling, print_host
@@ -257,6 +258,21 @@ def test_memory_is_reused_where_sizes_are_known_to_be_equal():
 
     compiled = compile_graph(trace_symbolic(function, normal(9, 6)), target="cpp")
     assert "; del " in compiled.host_source
+
+
+@pytest.mark.cpp
+def test_memory_is_reused_in_another_shape():
+    def linear(x, w):
+        return ((x.flatten(0, 1) @ w).unflatten(0, x.shape[:2]) * 2).sin()
+
+    w = normal(4, 6)
+    compiled = compile_graph(trace_symbolic(linear, normal(3, 5, 4), w), target="cpp")
+    assert any(isinstance(step, Reuse) and step.relaid for step in compiled.program.steps)
+    for sizes in [(3, 5, 4), (7, 2, 4), (1, 1, 4)]:
+        x = normal(*sizes)
+        (made,) = compiled.call([x, w])
+        compare([made], [linear(x, w)], exact=False)
+        assert made._version == 0 and not made._is_view()
 
 
 @pytest.mark.cpp

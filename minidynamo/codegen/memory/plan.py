@@ -23,13 +23,15 @@ class Allocate:
 
 @dataclass(frozen=True)
 class Reuse:
-    """`buffer.name = source`: a dead tensor of the same sizes, strides, dtype and device gets a new name.
+    """`buffer.name = source`: a dead tensor of the same dtype and device, and of as many elements, gets a new name, and
+    other sizes and strides if it is `relaid`.
 
     The old name is gone behind this step.
     """
 
     buffer: Buffer
     source: str
+    relaid: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ once; nothing is held back for later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from minidynamo.codegen.ir.expr import Scalar
@@ -15,7 +15,7 @@ from minidynamo.codegen.ir.size import Size, size_of, symbols_of
 from minidynamo.codegen.memory.liveness import Call, analyze
 from minidynamo.codegen.memory.places import find_places
 from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Place, Return, Reuse, Step
-from minidynamo.codegen.memory.takeover import filled, in_place, may_overwrite, same_layout
+from minidynamo.codegen.memory.takeover import filled, fits, in_place, may_overwrite, same_layout
 from minidynamo.compat import OpOverload
 
 
@@ -48,7 +48,7 @@ def _needed(prelude: Sequence[Compute], steps: Sequence[Step]) -> tuple[Compute,
 
 def _numbers(step: Step) -> Iterator[str]:
     match step:
-        case Allocate():
+        case Allocate() | Reuse(relaid=True):
             yield from _mentioned((step.buffer.shape, step.buffer.stride))
         case Launch():
             for number in step.kernel.numbers:
@@ -170,11 +170,16 @@ class Planner:
     def _is_reusable(self, name: str, position: int) -> bool:
         return name in self.own and self.live.storage_end[name] <= position
 
+    def _fitting(self, names: Iterable[str], out: Buffer) -> str | None:
+        """Which of these tensors `out` can lie in, preferably one that need not be laid out anew."""
+        found = [name for name in names if fits(self.own[name], out)]
+        return min(found, key=lambda name: not same_layout(self.own[name], out), default=None)
+
     def _launch(self, kernel: Kernel, position: int) -> set[str]:
         """Find memory for what the kernel writes and launch it; the names that it took over."""
         dying = [b for b in kernel.reads if self.live.last_use[b.name] == position]
         seen_as_views = {self.live.root.get(b.name) for b in kernel.reads}  # which show other places
-        candidates = [b for b in dying if self._is_reusable(b.name, position) and b.name not in seen_as_views]
+        candidates = [b.name for b in dying if self._is_reusable(b.name, position) and b.name not in seen_as_views]
         renamed: dict[str, str] = {}
         reused: list[Step] = []
         fresh: list[Step] = []
@@ -185,23 +190,20 @@ class Planner:
                 reused.append(Place(out, self.places[out.name]))
                 continue
             self.own[out.name] = out
-            old = next((n for n in self.waiting if same_layout(self.own[n], out)), None)
-            if old is not None:
-                self.waiting.remove(old)
-                reused.append(Reuse(out, old))
-                continue
-            place = next(
-                (b for b in candidates if same_layout(b, out) and may_overwrite(kernel, b.name, out.name)), None
-            )
+            place = self._fitting(self.waiting, out)
             if place is not None:
-                candidates.remove(place)
-                renamed[place.name] = out.name
-                reused.append(Reuse(out, place.name))
+                self.waiting.remove(place)
             else:
-                fresh.append(Allocate(out))
+                place = self._fitting((n for n in candidates if may_overwrite(kernel, n, out.name)), out)
+                if place is None:
+                    fresh.append(Allocate(out))
+                    continue
+                candidates.remove(place)
+                renamed[place] = out.name
+            reused.append(Reuse(out, place, relaid=not same_layout(self.own[place], out)))
         self.steps += reused
         counted = self.counted | self.filled
-        self.counted.update(s.buffer.name for s in reused if isinstance(s, Reuse) and s.source in counted)
+        self.counted.update(s.buffer.name for s in reused if isinstance(s, Reuse) and (s.relaid or s.source in counted))
         self._free(self.waiting)
         self.waiting = []
         self.steps += fresh

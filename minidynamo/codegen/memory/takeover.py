@@ -17,6 +17,11 @@ def same_layout(a: Buffer, b: Buffer) -> bool:
     return (a.shape, a.stride, a.dtype, a.device) == (b.shape, b.stride, b.dtype, b.device)
 
 
+def fits(old: Buffer, new: Buffer) -> bool:
+    """Whether the memory of one tensor is that of the other: as many elements without gaps, in any shape."""
+    return old.device == new.device and fills(old, new)
+
+
 def fills(view: Buffer, whole: Buffer) -> bool:
     """Whether a view of a tensor without gaps is all of it."""
     return view.dtype == whole.dtype and view.numel == view.span == whole.numel == whole.span

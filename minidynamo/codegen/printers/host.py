@@ -130,7 +130,9 @@ class _HostPrinter:
             case Allocate():
                 return f"{step.buffer.name} = {self.allocation(step.buffer)}"
             case Reuse():
-                return f"{step.buffer.name} = {step.source}; del {step.source}"
+                layout = f"{_sizes(step.buffer.shape)}, {_sizes(step.buffer.stride)}"
+                relaid = f"{step.source}.as_strided_({layout})" if step.relaid else step.source
+                return f"{step.buffer.name} = {relaid}; del {step.source}"
             case Place():
                 return f"{self.announced([step.source])}{step.buffer.name} = {self.laid_out(step)}"
             case Launch():

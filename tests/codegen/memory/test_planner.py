@@ -69,6 +69,17 @@ def test_dead_buffer_goes_to_the_next_kernel():
     assert third.args[0] == second.args[-1]
 
 
+def test_what_has_another_shape_is_laid_out_anew():
+    def linear(x, w):
+        return (x.view(4, 4) @ w).view(2, 2, 4).sin()
+
+    (step,) = steps_of(Reuse, plan(linear, torch.ones(2, 2, 4), X))
+    assert (step.buffer.name, step.source, step.relaid) == ("sin", "mm", True)
+    assert steps_of(Return, plan(linear, torch.ones(2, 2, 4), X))[0].counted == ("sin",)
+    assert not steps_of(Reuse, plan(lambda x: (x @ x).t().contiguous().sin(), X))  # read elsewhere than written
+    assert not steps_of(Reuse, plan(lambda x: (x @ x)[:, :2].sin(), X))
+
+
 def test_nothing_dead_is_held_across_an_extern():
     made = plan(lambda x, y: (x.softmax(1).flip(0).softmax(1) @ y).flip(0).softmax(1), *torch.ones(2, 4, 4))
     order = names(made)
