@@ -10,6 +10,7 @@ import argparse
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -25,6 +26,25 @@ COLUMNS = ("", "programs", "above eager", "least", "median", "most")
 def held(made: Made) -> torch.Tensor:
     """The results live until backward is through, and have gradients of their own."""
     return sum((value.square().mean() for value in made), torch.zeros(()))
+
+
+class _HandedIn(torch.autograd.Function):
+    """What keeps nothing of results, and has gradients for them."""
+
+    @staticmethod
+    def forward(ctx: Any, *made: torch.Tensor) -> torch.Tensor:
+        ctx.layouts = [(value.shape, value.dtype) for value in made]
+        return torch.zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.rand(shape, dtype=dtype) for shape, dtype in ctx.layouts)
+
+
+def handed_in(made: Made) -> torch.Tensor:
+    """The results live, and all of their gradients come at once, each in memory of its own."""
+    total: torch.Tensor = _HandedIn.apply(*made)  # type: ignore[no-untyped-call]
+    return total
 
 
 def dropped(made: Made) -> torch.Tensor:
@@ -61,6 +81,7 @@ def without_the_last(made: Made) -> torch.Tensor:
 
 WAYS: tuple[Callable[[Made], torch.Tensor], ...] = (
     held,
+    handed_in,
     dropped,
     one_by_one,
     the_first,
@@ -84,8 +105,8 @@ class Peak:
 
 
 def measure(seed: int, backend: str, dynamic: bool | None = None) -> Peak | None:
-    """The peaks of the program and the way of a seed; the arguments of every other six are no leaves. `dynamic`: sizes
-    vary. None where eager refuses it."""
+    """The peaks of the program and the way of a seed; the arguments of every other seven are no leaves. `dynamic`:
+    sizes vary. None where eager refuses it."""
     text, way, computes = random_program(seed), WAYS[seed % len(WAYS)], seed // len(WAYS) % 2
     try:
         eager = _peak(load(text), way, bool(computes))

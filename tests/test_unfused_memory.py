@@ -3,8 +3,10 @@
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from minidynamo.unfused_memory import DIES, OUT, WRITTEN, peak_of_operations
+from minidynamo.taken_apart import noting
+from minidynamo.unfused_memory import DIES, OUT, RETURNED, WRITTEN, peak_of_operations
 
+aten = torch.ops.aten
 X = torch.rand(64, 64)
 SIZE = 4 * 64 * 64
 
@@ -36,6 +38,31 @@ def test_inputs_that_die_count():
     next(iter(gm.graph.nodes)).meta[DIES] = True
     assert peak_of_operations(gm) == 2 * SIZE
     assert peak_of_operations(traced(lambda x: x.sin().exp() * x)) == 2 * SIZE
+
+
+def test_results_of_forward_that_are_held_do_not_count():
+    gm = traced(lambda x: x.sin().exp())
+    next(iter(gm.graph.nodes)).meta.update({DIES: True, RETURNED: True})
+    assert peak_of_operations(gm) == 2 * SIZE and peak_of_operations(gm, held=True) == 2 * SIZE
+    gm = traced(lambda x: x.sin())
+    next(iter(gm.graph.nodes)).meta.update({DIES: True, RETURNED: True})
+    assert peak_of_operations(gm) == 2 * SIZE and peak_of_operations(gm, held=True) == SIZE
+
+
+def taken_apart(split):
+    """The graph of a sine that is computed like that, of an argument that dies; and without notes of that."""
+    found = []
+    for parts in ({aten.sin.default: split}, noting({aten.sin.default: split})):
+        gm = make_fx(torch.sin, decomposition_table=parts, tracing_mode="fake")(X)
+        next(iter(gm.graph.nodes)).meta[DIES] = True
+        found.append(peak_of_operations(gm))
+    return found
+
+
+def test_parts_of_one_call_run_as_one():
+    assert taken_apart(lambda x: (x > 0).float()) == [SIZE + SIZE // 4, 2 * SIZE]  # the argument lives until then
+    assert taken_apart(lambda x: (x + 1) * (x + 2)) == [3 * SIZE, 2 * SIZE]  # what they make for each other is nothing
+    assert taken_apart(lambda x: torch.zeros_like(x).masked_scatter(x > 0, x)) == [2 * SIZE + SIZE // 4, 2 * SIZE]
 
 
 def test_what_is_put_into_zeros_takes_nothing():

@@ -22,7 +22,7 @@ class Counting(compat.TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.known: dict[int, weakref.ref[Any]] = {}
-        self.arrived: set[object] = set()
+        self.arrived: set[object] = set()  # what has arrived from outside, of what is known
         self.level = self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -56,6 +56,7 @@ class Counting(compat.TorchDispatchMode):
     def _forgetting(self, key: int, nbytes: int) -> Callable[[Any], None]:
         def forget(_: Any) -> None:
             del self.known[key]
+            self.arrived.discard(key)  # the next storage may lie at the same address
             self.level -= nbytes
 
         return forget

@@ -187,31 +187,33 @@ def _changes(program: LoopProgram, best: Scheduled, case: _Case) -> Iterator[Cha
     position = next(k for k, step in enumerate(steps) if isinstance(step, Kernel) and step.name == kernel.name)
     dying = {*analyze(steps, loops.inputs, loops.outputs).dying(position)} - ({*loops.inputs} - {*host.input_buffers})
     computed = [*_computed(split_reductions(program), kernel)]
-    for nodes in (computed, _result_by_result(computed, kernel)):
-        cut = _cut(_Halves(nodes, kernel, dying, loops.inputs, taken), above)
-        if cut is not None:
-            yield cut
+    orders = computed, _result_by_result(computed, kernel)
+    cut = _cut([_Halves(nodes, kernel, dying, loops.inputs, taken) for nodes in orders], above)
+    if cut is not None:
+        yield cut
     if above is not None:
         again = frozenset(buffer.name for buffer in kernel.reads if buffer.name in dying) - {*loops.inputs}
         if again:
             yield Change(again=again)
 
 
-def _cut(halves: _Halves, excess: int | None) -> Change | None:
-    """Where a kernel is cut by which the peak is too high: where least is read again, if that is enough, or where that
-    needs least memory. Where by how much is not known, that is done if it saves much more than is read again. None
-    where no cut helps, or it costs too much for so few bytes."""
-    places = range(1, len(halves.nodes))
-    whole = halves.cost(0)
-    saved = {k: whole - halves.cost(k) for k in places}
-    traffic = {k: halves.traffic(k) for k in places}
-    if excess is None:
-        fitting = [k for k in places if saved[k] > 0 and traffic[k] * LEAST_SAVED <= saved[k]]
-    else:
-        fitting = [k for k in places if saved[k] > 0 and traffic[k] <= MOST_TRAFFIC * excess]
-    enough = [k for k in fitting if excess is not None and saved[k] >= excess]
-    place = min(enough or fitting, key=lambda k: (0 if enough else -saved[k], traffic[k], -saved[k]), default=None)
-    return None if place is None else halves.cut(place)
+def _cut(orders: Sequence[_Halves], excess: int | None) -> Change | None:
+    """Where a kernel, in one of these orders, is cut by which the peak is too high: where least is read again, if that
+    is enough, or where that needs least memory. Where by how much is not known, that is done if it saves much more than
+    is read again. None where no cut helps, or it costs too much for so few bytes."""
+    found: list[tuple[tuple[int, int, int], _Halves, int]] = []
+    for halves in orders:
+        whole = halves.cost(0)
+        for place in range(1, len(halves.nodes)):
+            saved, traffic = whole - halves.cost(place), halves.traffic(place)
+            fits = traffic * LEAST_SAVED <= saved if excess is None else traffic <= MOST_TRAFFIC * excess
+            enough = excess is not None and saved >= excess
+            if saved > 0 and fits:
+                found.append(((0, traffic, -saved) if enough else (1, -saved, traffic), halves, place))
+    if not found:
+        return None
+    _, halves, place = min(found, key=lambda one: one[0])
+    return halves.cut(place)
 
 
 class _Halves:

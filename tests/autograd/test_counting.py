@@ -2,7 +2,7 @@
 
 import torch
 
-from minidynamo import fake_strides
+from minidynamo import compat, fake_strides
 from minidynamo.autograd.counting import Counting
 
 MATRIX = 64 * 64 * 4
@@ -24,6 +24,14 @@ def test_the_most_at_one_time_and_what_is_left():
     assert (counting.peak, counting.level) == (2 * MATRIX, 64 * 4)
     del made
     assert counting.level == 0
+
+
+def test_what_has_arrived_is_forgotten_when_it_dies():
+    """Torch writes over another tensor at the same address."""
+    counting, made = counted(lambda x: x + 1)
+    counting.arrived.add(compat.memory_of(made))
+    del made
+    assert not counting.arrived
 
 
 def test_views_are_what_they_are_views_of():

@@ -23,9 +23,14 @@ def gates(x, w):
     return total[:, :32].sin(), total[:, 32:].cos()
 
 
-def planned(program, limit, handing_over=False, dying=()):
+def planned(program, limit, handing_over=False, dying=(), returned=()):
     gm = trace(program, X, W)
-    how = {"join": True, "verify": True, "handing_over": handing_over, "deaths": Deaths(frozenset(dying))}
+    how = {
+        "join": True,
+        "verify": True,
+        "handing_over": handing_over,
+        "deaths": Deaths(frozenset(dying), frozenset(returned)),
+    }
     return scheduled(lower_graph(gm), "graph", limit, **how)
 
 
@@ -92,6 +97,30 @@ def test_results_that_are_handed_over_are_gone_for_the_second_half():
     limits = {False: 1 << 30, True: SIZE}
     assert kernels(planned(program, lambda taken, held: limits[taken])) == [["add", "mul"]]
     assert kernels(planned(program, lambda taken, held: limits[taken], handing_over=True)) == [["add"], ["mul"]]
+
+
+def test_nothing_is_cut_that_is_worse_where_results_of_forward_are_held():
+    def program(x, w):
+        return torch.where(x > 0, w, w.new_zeros(()))
+
+    def kernels_with(most):
+        limits = {False: 0, True: most}
+        found = planned(program, lambda taken, held: limits[held], dying={"x_1", "w_1"}, returned={"x_1"})
+        return kernels(found)
+
+    assert kernels_with(2 * SIZE) == [["where"]]  # a mask would lie beside what is held
+    assert kernels_with(3 * SIZE) == [["gt"], ["where"]]
+
+
+def test_results_are_computed_one_by_one_where_they_read_nothing_in_common():
+    def program(x, w):
+        kept = x * 2
+        return w.exp(), kept.sin()
+
+    dying = {"x_1", "w_1"}
+    fused, cut = (planned(program, lambda taken, held, most=most: most, dying=dying) for most in (1 << 30, 3 * SIZE))
+    assert kernels(fused) == [["exp", "sin"]] and peak(fused, dying) == 4 * SIZE
+    assert kernels(cut) == [["exp"], ["sin"]] and peak(cut, dying) == 3 * SIZE
 
 
 def test_nothing_is_cut_for_a_few_bytes():

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 from benchmarks.memory import peak_bytes
+from benchmarks.random_peaks import handed_in
 from tests.pairs import pairs
 
 BACKENDS = ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
@@ -162,6 +163,21 @@ SUMMED = {
 @pytest.mark.parametrize("name", SUMMED)
 def test_the_gradients_of_sums_are_read_as_they_are(name, given, backend):
     assert_no_more(SUMMED[name], backend, True, sums, given)
+
+
+HELD = {
+    "a mask of a result": lambda x, w: x.relu(),
+    "columns of a computed matrix": lambda x, w: (lambda made: (made.diagonal(), made.sigmoid()))(x.tril()),
+    "softmax beside a slope": lambda x, w: (functional.elu(w.cos() - 0.5), functional.softmin(x, -1)),
+    "a gradient that is handed on": lambda x, w: (w.index_add(0, torch.arange(64), w), functional.mish(w - x).relu()),
+}
+
+
+@pytest.mark.filterwarnings("ignore:MD412")
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", HELD)
+def test_results_may_be_held_while_their_gradients_come_in(name, backend):
+    assert_no_more(HELD[name], backend, True, handed_in, computed)
 
 
 OF_ANY_SIZE = {
