@@ -413,6 +413,7 @@ struct AngleTable {
 };
 constexpr AngleTable angle_table() {
   AngleTable table = {};
+  double unit = 1;
   for (int row = 0; row < ANGLE_ROWS - 1; row++) {
     int last = FIRST_EXPONENT + row - 152, skipped = last < 0 ? 0 : last;
     uint64_t window[3] = {};  // 96 bits from there on
@@ -420,8 +421,7 @@ constexpr AngleTable angle_table() {
       int word = skipped / 32 + k, shift = skipped % 32;
       window[k] = (TWO_OVER_PI[word] << 32 | TWO_OVER_PI[word + 1]) << shift >> 32;
     }
-    double unit = 1;
-    for (int k = 0; k < skipped; k++) unit /= 2;
+    if (last > 0) unit /= 2;
     uint64_t low = (window[0] & 7) << 50 | window[1] << 18 | window[2] >> 14;
     table.high[row] = (double)(window[0] >> 3) * unit * 0x1p-29;
     table.low[row] = (double)low * unit * 0x1p-82;
