@@ -9,6 +9,7 @@ import atexit
 import dataclasses
 import gc
 import importlib
+import logging
 import os
 import shutil
 import zlib
@@ -130,6 +131,26 @@ def machine_code(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
             spec = dataclasses.replace(spec, warps=MOST_WARPS)
         for target in targets:
             assert triton_launch.check_offline(source, spec, target) == {"cuda": "cubin", "hip": "hsaco"}[target[0]]
+
+
+@pytest.fixture
+def logged() -> Iterator[list[logging.LogRecord]]:
+    """What is logged during the test.
+
+    pytest's own `caplog` listens to all loggers in every test. Then torch finds listeners where it asks for them, and
+    describes to them each symbol with its stack: a tenth of a run.
+    """
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    known = logging.root.manager.loggerDict.values()
+    apart = [logger for logger in known if isinstance(logger, logging.Logger) and not logger.propagate]
+    loggers = [logging.root, *apart]
+    for logger in loggers:
+        logger.addHandler(handler)
+    yield records
+    for logger in loggers:
+        logger.removeHandler(handler)
 
 
 @pytest.fixture

@@ -50,12 +50,12 @@ def test_data_dependent_programs_are_refused():
         trace(lambda x: (x * x.sum().item(),), [leaf()])
 
 
-def test_what_torch_refuses_is_said_once(caplog):
+def test_what_torch_refuses_is_said_once(logged):
     with pytest.raises(BackendError, match="MD401") as caught:
         trace(lambda x: (x @ torch.ones(7),), [leaf()])
     assert caught.value.diagnostic.what == "the graph cannot be traced for autograd"
     assert "On tensors without data torch raises RuntimeError" in caught.value.diagnostic.why
-    assert not [record for record in caplog.records if record.name == "torch._subclasses.fake_tensor"]
+    assert not [record for record in logged if record.name == "torch._subclasses.fake_tensor"]
 
 
 def test_the_grad_mode_is_left_as_it_was():

@@ -271,14 +271,14 @@ def test_CL_6_an_int_in_a_cell_compiles_twice_a_swapped_tensor_once() -> None:
     assert f.stats.graphs == 2
 
 
-def test_a_number_meets_a_bool_that_is_known(caplog) -> None:
+def test_a_number_meets_a_bool_that_is_known(logged) -> None:
     def fn(x, n):
         return x * n, n < True, n > False, n == True, n + True, n * False  # noqa: E712
 
     f = compiled(fn, dynamic=True, fullgraph=True)
     for n in (3, 5, 0, -2, 1):
         assert [(type(a), a) for a in f(X, n)[1:]] == [(type(a), a) for a in fn(X, n)[1:]]
-    assert not [record for record in caplog.records if "failed to eval" in record.getMessage()]
+    assert not [record for record in logged if "failed to eval" in record.getMessage()]
 
 
 def test_a_power_too_large_for_a_tensor_is_exact_when_its_base_becomes_known() -> None:

@@ -78,15 +78,15 @@ def outer(function, x, level):
     return outermost(function, x, level)
 
 
-def named(function, make, level, caplog):
+def named(function, make, level, logged):
     """The places that two calls name."""
-    caplog.clear()
+    logged.clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
             outer(function, make(), level)
     places = [(warning.filename, warning.lineno) for warning in caught]
-    return places, [(record.pathname, record.lineno, record.funcName) for record in caplog.records]
+    return places, [(record.pathname, record.lineno, record.funcName) for record in logged]
 
 
 PROGRAMS = [
@@ -102,11 +102,11 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_the_same_lines_as_eager(program, level, caplog):
+def test_the_same_lines_as_eager(program, level, logged):
     make = (lambda: [torch.ones(1)]) if program is warns_with_lists else lambda: torch.ones(1)
-    expected = named(program, make, level, caplog)
+    expected = named(program, make, level, logged)
     assert all(expected)
-    assert named(minidynamo.compile(program, backend="eager"), make, level, caplog) == expected
+    assert named(minidynamo.compile(program, backend="eager"), make, level, logged) == expected
 
 
 def test_a_warning_is_shown_once_for_each_line_that_calls():

@@ -127,7 +127,7 @@ def test_an_error_names_the_lines_of_the_program(backend):
         assert len(note.splitlines()) == 2
 
 
-def test_frames_behind_a_break_have_the_name_of_their_function(caplog):
+def test_frames_behind_a_break_have_the_name_of_their_function(logged):
     logger = logging.getLogger(__name__)
 
     def program(x):
@@ -142,7 +142,7 @@ def test_frames_behind_a_break_have_the_name_of_their_function(caplog):
         with pytest.raises(ValueError, match=r"^program$") as caught:
             compiled(torch.ones(2))
         assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "program"
-    assert [record.funcName for record in caplog.records] == ["program", "program"]
+    assert [record.funcName for record in logged] == ["program", "program"]
 
 
 def times_half(t, log):

@@ -246,7 +246,7 @@ def print_and_give(text):
         (print_and_give, ("said",), 1),
     ],
 )
-def test_messages_that_are_written_once(function, given, breaks, capsys, caplog):
+def test_messages_that_are_written_once(function, given, breaks, capsys, logged):
     def program(x):
         y = x * 2
         function(*given)
@@ -263,8 +263,8 @@ def test_messages_that_are_written_once(function, given, breaks, capsys, caplog)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             results.append(call(torch.ones(1)))
-        said = [(w.lineno, w.filename) for w in caught] + [(r.funcName, r.getMessage()) for r in caplog.records]
+        said = [(w.lineno, w.filename) for w in caught] + [(r.funcName, r.getMessage()) for r in logged]
         seen.append((results, capsys.readouterr(), said, function.cache_info()))
-        caplog.clear()
+        logged.clear()
     assert seen[0] == seen[1]
     assert bool(compiled.stats.graph_breaks) == bool(breaks)

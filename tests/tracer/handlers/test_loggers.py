@@ -46,7 +46,7 @@ def test_what_nobody_gets_is_no_reason_to_break() -> None:
 
 
 @pytest.mark.parametrize("how", ["level", "disable", "disabled"])
-def test_what_decides_about_it_is_guarded(how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_decides_about_it_is_guarded(how: str, logged: list[logging.LogRecord]) -> None:
     def let_through(wanted: bool) -> None:
         LOGGER.setLevel(logging.INFO if wanted or how != "level" else logging.WARNING)
         LOGGER.disabled = not wanted and how == "disabled"
@@ -56,14 +56,14 @@ def test_what_decides_about_it_is_guarded(how: str, caplog: pytest.LogCaptureFix
     found = []
     for wanted in (False, True, False, True):
         let_through(wanted)
-        found.append((compiled(LOGGER, torch.ones(2)).tolist(), len(caplog.records)))
+        found.append((compiled(LOGGER, torch.ones(2)).tolist(), len(logged)))
     assert found == [([3, 3], 0), ([4, 4], 1), ([3, 3], 1), ([4, 4], 2)]
     with no_recompile():
         compiled(LOGGER, torch.ones(2))
 
 
 @pytest.mark.parametrize("method", ["warning", "error", "critical"])
-def test_what_somebody_gets_is_written_behind_a_break(method: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_somebody_gets_is_written_behind_a_break(method: str, logged: list[logging.LogRecord]) -> None:
     def warns(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
         getattr(LOGGER, method)("number %d", 3)
@@ -72,10 +72,10 @@ def test_what_somebody_gets_is_written_behind_a_break(method: str, caplog: pytes
     compiled = minidynamo.compile(warns, backend="eager")
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
     assert f"Logger.{method}()" in compiled.breaks() and "log outside" in compiled.breaks()
-    assert [record.getMessage() for record in caplog.records] == ["number 3"]
+    assert [record.getMessage() for record in logged] == ["number 3"]
 
 
-def test_a_program_that_switches_logging_itself_leaves_it_to_python(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_program_that_switches_logging_itself_leaves_it_to_python(logged: list[logging.LogRecord]) -> None:
     def switches(x: torch.Tensor) -> torch.Tensor:
         LOGGER.disabled = True
         LOGGER.warning("never")
@@ -84,7 +84,7 @@ def test_a_program_that_switches_logging_itself_leaves_it_to_python(caplog: pyte
         return x + 1
 
     minidynamo.compile(switches, backend="eager")(torch.ones(2))
-    assert [record.getMessage() for record in caplog.records] == ["once"]
+    assert [record.getMessage() for record in logged] == ["once"]
 
 
 def test_a_logger_with_its_own_rule_is_asked_by_python() -> None:
