@@ -6,8 +6,9 @@ They read the source as text and never import it, except to compare the public n
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "minidynamo"
 COMPAT = PACKAGE / "compat"
 FILES = sorted(PACKAGE.rglob("*.py"))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 # What each room may import, besides itself and what its own rooms may import. Foundation files may import each other.
 FOUNDATION = {
@@ -118,14 +118,24 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in FILES}
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(tree_of(path)))
+
+
 def room_of(module: str) -> str:
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else "__init__"
 
 
-def imported_modules(path: Path, tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """The minidynamo modules that a tree imports, with the line."""
-    for node in ast.walk(tree):
+def imported_modules(path: Path, nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
+    """The minidynamo modules that these nodes import, with the line."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names if alias.name.split(".")[0] == "minidynamo")
         elif isinstance(node, ast.ImportFrom):
@@ -165,14 +175,16 @@ def test_imports_go_one_way():
     problems = [
         f"{place(path, line)} ({room_of(module)}) imports {target}"
         for module, path in MODULES.items()
-        for target, line in imported_modules(path, TREES[path])
+        for target, line in imported_modules(path, nodes_of(path))
         if room_of(target) not in reachable(room_of(module)) | {room_of(module)}
     ]
     complain(problems, "Pass the value or the function as an argument from above, or move it below both:")
 
 
 def test_no_import_circles():
-    edges = {module: {t for t, _ in imported_modules(path, TREES[path])} - {module} for module, path in MODULES.items()}
+    edges = {
+        module: {t for t, _ in imported_modules(path, nodes_of(path))} - {module} for module, path in MODULES.items()
+    }
     done: set[str] = set()
 
     def visit(module: str, trail: list[str]) -> None:
@@ -189,16 +201,16 @@ def test_no_import_circles():
         visit(module, [])
 
 
-def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in nodes_of(path) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
 
 
 def test_no_imports_of_ours_inside_functions():
     problems = [
         f"{place(path, line)} {function.name} imports {target}"
-        for path, tree in TREES.items()
-        for function in functions(tree)
-        for target, line in imported_modules(path, function)
+        for path in FILES
+        for function in functions(path)
+        for target, line in imported_modules(path, ast.walk(function))
     ]
     complain(problems, "An import inside a function hides a circle; import at the top or pass the value in:")
 
@@ -215,7 +227,7 @@ def table_lines(tree: ast.Module) -> int:
 
 
 def test_files_stay_small():
-    sizes = {path: len(path.read_text(encoding="utf-8").splitlines()) - table_lines(TREES[path]) for path in FILES}
+    sizes = {path: len(path.read_text(encoding="utf-8").splitlines()) - table_lines(tree_of(path)) for path in FILES}
     problems = [f"{path.relative_to(ROOT)}: {size} lines" for path, size in sizes.items() if size > MAX_FILE_LINES]
     complain(problems, f"Split by subject; a file has at most {MAX_FILE_LINES} lines, tables not counted:")
 
@@ -230,8 +242,8 @@ def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def test_functions_stay_small():
     problems = [
         f"{place(path, function.lineno)} {function.name}: {code_lines(function)} lines"
-        for path, tree in TREES.items()
-        for function in functions(tree)
+        for path in FILES
+        for function in functions(path)
         if code_lines(function) > MAX_FUNCTION_LINES
     ]
     complain(problems, f"Name the steps; a function has at most {MAX_FUNCTION_LINES} lines without its docstring:")
@@ -239,8 +251,8 @@ def test_functions_stay_small():
 
 def test_every_file_says_what_it_owns():
     problems = []
-    for path, tree in TREES.items():
-        docstring = ast.get_docstring(tree) or ""
+    for path in FILES:
+        docstring = ast.get_docstring(tree_of(path)) or ""
         wanted = 1 if path.name.startswith("__") else 2
         if len([part for part in docstring.split("\n\n") if part.strip()]) < wanted:
             problems.append(str(path.relative_to(ROOT)))
@@ -260,8 +272,8 @@ def is_private_torch(name: str) -> bool:
     return head == "torch" and any(part.startswith("_") and not part.endswith("__") for part in rest)
 
 
-def private_torch_uses(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(tree):
+def private_torch_uses(path: Path) -> Iterator[tuple[str, int]]:
+    for node in nodes_of(path):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -276,9 +288,9 @@ def test_private_torch_names_stay_in_compat():
     problems = sorted(
         {
             f"{place(path, line)} {name}"
-            for path, tree in TREES.items()
+            for path in FILES
             if COMPAT not in path.parents
-            for name, line in private_torch_uses(tree)
+            for name, line in private_torch_uses(path)
         }
     )
     complain(problems, "Re-export the name in minidynamo/compat/ with a word on why, and use it from there:")
@@ -287,9 +299,9 @@ def test_private_torch_names_stay_in_compat():
 def test_python_version_is_asked_in_compat_only():
     problems = [
         place(path, node.lineno)
-        for path, tree in TREES.items()
+        for path in FILES
         if COMPAT not in path.parents
-        for node in ast.walk(tree)
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute) and dotted(node) in ("sys.version_info", "sys.hexversion")
     ]
     complain(problems, "Use a flag of minidynamo/compat/python.py (PY312, PY313, ...):")
@@ -298,21 +310,16 @@ def test_python_version_is_asked_in_compat_only():
 def test_environment_is_read_in_config_only():
     problems = [
         place(path, node.lineno)
-        for path, tree in TREES.items()
+        for path in FILES
         if path.name != "config.py"
-        for node in ast.walk(tree)
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute) and dotted(node) in ("os.environ", "os.getenv", "os.putenv")
     ]
     complain(problems, "Add a field to minidynamo/config.py; each field is also MINIDYNAMO_<FIELD>:")
 
 
 def test_no_global_statement():
-    problems = [
-        place(path, node.lineno)
-        for path, tree in TREES.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Global)
-    ]
+    problems = [place(path, node.lineno) for path in FILES for node in nodes_of(path) if isinstance(node, ast.Global)]
     complain(problems, "State belongs into an object that is passed, or a module-level container:")
 
 
@@ -321,8 +328,8 @@ def test_assertions_only_look():
     looks = re.compile(r"isinstance|issubclass|callable|len|(.*\.)?is_\w+")
     problems = [
         f"{place(path, node.lineno)}: {ast.unparse(call.func)}()"
-        for path, tree in TREES.items()
-        for node in ast.walk(tree)
+        for path in FILES
+        for node in nodes_of(path)
         if isinstance(node, ast.Assert)
         for call in ast.walk(node.test)
         if isinstance(call, ast.Call) and not looks.fullmatch(ast.unparse(call.func))
@@ -335,8 +342,8 @@ def test_no_vague_names():
     problems += [str(path.parent.relative_to(ROOT)) for path in FILES if path.parent.name in VAGUE_NAMES]
     problems += [
         f"{place(path, node.lineno)} class {node.name}"
-        for path, tree in TREES.items()
-        for node in ast.walk(tree)
+        for path in FILES
+        for node in nodes_of(path)
         if isinstance(node, ast.ClassDef) and VAGUE_CLASSES.search(node.name)
     ]
     complain(problems, "Name it after what it owns, in the field's terms:")
@@ -364,7 +371,7 @@ def test_every_source_file_has_its_test_file():
 
 
 def test_public_names_are_documented():
-    tree = TREES[PACKAGE / "__init__.py"]
+    tree = tree_of(PACKAGE / "__init__.py")
     exported = [
         ast.literal_eval(node.value)
         for node in tree.body
