@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from minidynamo.autograd.aot import aot_compile, aot_graphs
 from minidynamo.autograd.joint import mode_of
 from minidynamo.boxed import make_boxed
+from minidynamo.comparison import seed_generators
 from minidynamo.fake_strides import FakeTensorMode
 
 
@@ -100,10 +101,10 @@ def sharing(tensors):
 
 def run(call, make, backward=True):
     """Call with fresh inputs; what came of it, as plain data that can be compared."""
-    torch.manual_seed(7)
+    seed_generators(7)
     args, leaves = make()
     inputs = [value for value in flat(args) if isinstance(value, torch.Tensor)]
-    torch.manual_seed(8)
+    seed_generators(8)
     outputs = call(args)
     tensors = [o for o in outputs if isinstance(o, torch.Tensor)]
     facts = {
@@ -134,7 +135,7 @@ def assert_same(program, make, *, stolen=(), tolerance=1e-6, backward=True):
 
     `make` returns (arguments, leaves whose gradients to compare). Returns the compiled callable.
     """
-    torch.manual_seed(7)
+    seed_generators(7)
     compiled = compile_program(program, make()[0], stolen)
     for _ in range(2):
         assert_call(compiled, program, make, tolerance, backward)
@@ -156,7 +157,7 @@ def assert_same_for_sizes(program, *makers, tolerance=1e-5, backward=True):
 
     Conditions that were decided while compiling must hold for all makers; none may be added later.
     """
-    torch.manual_seed(7)
+    seed_generators(7)
     gm, examples = graph_of(program, makers[0]()[0], dynamic=True)
     compiled = aot_compile(gm, examples, forward=interpret, backward=interpret, inference=interpret)
     env = mode_of(gm, flat(examples)).shape_env

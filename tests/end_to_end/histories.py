@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.comparison import seed_generators
 
 History = Callable[[Callable[..., Any]], Iterator[Any]]
 
@@ -53,7 +54,7 @@ def compare(history: History, backend: str) -> None:
 
 
 def _run(history: History, compiled: Callable[..., Any]) -> list[Any]:
-    torch.manual_seed(0)
+    seed_generators(0)
     gc.disable()  # what dies must not depend on when the collector happens to run
     try:
         return [described(value) for value in history(compiled)]

@@ -9,13 +9,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import minidynamo
+from minidynamo.comparison import seed_generators
 from tests.custom_functions import Doubled
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
 
 def leaves(*shapes, seed=0):
-    torch.manual_seed(seed)
+    seed_generators(seed)
     return [torch.randn(shape, requires_grad=True) for shape in shapes]
 
 
@@ -171,12 +172,12 @@ class Critic(nn.Module):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_training_with_a_gradient_penalty(backend):
-    torch.manual_seed(0)
+    seed_generators(0)
     critic = Critic()
     reference = copy.deepcopy(critic)
     results = []
     for net in (minidynamo.compile(critic, backend=backend, fullgraph=True), reference):
-        torch.manual_seed(1)
+        seed_generators(1)
         optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
         for _ in range(3):
             x = torch.randn(5, 1, 4, 4, requires_grad=True)

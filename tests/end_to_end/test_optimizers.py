@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import minidynamo
+from minidynamo.comparison import seed_generators
 from minidynamo.testing import CompileCounter, no_recompile
 
 optim = torch.optim
@@ -51,7 +52,7 @@ THE_SAME_FROM_THE_FIRST = {"adagrad", "sgd", "maximize"}
 
 
 def model():
-    torch.manual_seed(0)
+    seed_generators(0)
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
 
 
@@ -76,7 +77,7 @@ def train(make, options, how, backend="eager"):
         train_step = minidynamo.compile(train_step, backend=counter)
     losses, graphs = [], []
     for number in range(STEPS):
-        torch.manual_seed(number)
+        seed_generators(number)
         losses.append(train_step(torch.randn(3, 4)))
         schedule.step()
         graphs.append(counter.frame_count)
@@ -310,7 +311,7 @@ def test_update_written_out():
         if compiled:
             update = minidynamo.compile(update, backend=counter, fullgraph=True)
         for number in range(4):
-            torch.manual_seed(number)
+            seed_generators(number)
             net(torch.randn(3, 4)).pow(2).sum().backward()
             update()
             assert all(p.grad is None for p in net.parameters())
@@ -416,7 +417,7 @@ def test_changes_between_steps_are_noticed(change):
         optimizer = optim.AdamW(net.parameters(), lr=0.1)
         step = minidynamo.compile(optimizer.step, backend="eager") if compiled else optimizer.step
         for number in range(5):
-            torch.manual_seed(number)
+            seed_generators(number)
             for p in net.parameters():
                 p.grad = torch.randn_like(p)
             if number == 3:
@@ -443,7 +444,7 @@ def test_groups_with_different_options_and_frozen_parameters():
         if compiled:
             train_step = minidynamo.compile(train_step, backend=counter, fullgraph=True)
         for number in range(4):
-            torch.manual_seed(number)
+            seed_generators(number)
             net(torch.randn(3, 4)).pow(2).sum().backward()
             train_step(None)
             assert all(p.grad is None for p in net.parameters())
@@ -478,7 +479,7 @@ def test_one_kernel_updates_a_parameter(foreach):
         optimizer = optim.AdamW(net.parameters(), lr=0.1, foreach=foreach)
         step = minidynamo.compile(optimizer.step, fullgraph=True) if compiled else optimizer.step
         for number in range(4):
-            torch.manual_seed(number)
+            seed_generators(number)
             net(torch.randn(3, 4)).pow(2).sum().backward()
             step()
         results.append([[p.detach() for p in net.parameters()], optimizer.state_dict()])

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import minidynamo
+from minidynamo.comparison import seed_generators
 from minidynamo.events import MinidynamoNotice
 from tests.pairs import pairs
 
@@ -197,7 +198,7 @@ VALUES_ONLY: dict[str, Callable[..., Any]] = {
 
 def outcome(f: Callable[..., Any], x: torch.Tensor, *args: Any) -> list[Any]:
     """What a call gives, leaves in the generator and gives for a gradient; or its error."""
-    torch.manual_seed(7)
+    seed_generators(7)
     x = x.clone().requires_grad_()
     try:
         made = f(x, *args)
@@ -333,7 +334,7 @@ class Model(nn.Module):
 
 
 def trained(backend: str | None, steps: int) -> tuple[list[float], dict[str, torch.Tensor], int]:
-    torch.manual_seed(0)
+    seed_generators(0)
     model = Model()
     run = minidynamo.compile(model, backend=backend) if backend else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -384,7 +385,7 @@ def test_moving_averages_with_a_changing_weight_are_generated_code(dtype: torch.
             value.copy_(average.lerp(torch.lerp(value, average, weight=decay), decay))
 
     compiled = minidynamo.compile(update)
-    torch.manual_seed(0)
+    seed_generators(0)
     expected = [torch.randn(33, dtype=dtype) for _ in range(4)]
     found = [value.clone() for value in expected]
     for n in VALUES:
@@ -443,7 +444,7 @@ def test_ints_stay_ints_beside_tensors_of_ints() -> None:
 
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrent_layers_drop_what_eager_drops(layer: Any) -> None:
-    torch.manual_seed(0)
+    seed_generators(0)
     model = layer(5, 3, 2, dropout=0.4)
     compiled = minidynamo.compile(lambda x: model(x)[0], backend="aot_eager")
     with warnings.catch_warnings():
@@ -456,7 +457,7 @@ def test_recurrent_layers_drop_what_eager_drops(layer: Any) -> None:
 def updated(
     optimizer: Any, backend: str | None, name: str, values: Any, **given: Any
 ) -> tuple[list[torch.Tensor], int]:
-    torch.manual_seed(0)
+    seed_generators(0)
     layer = nn.Linear(4, 3)
     made = optimizer(layer.parameters(), lr=0.1, fused=True, **given)
     step = minidynamo.compile(made.step, backend=backend) if backend else made.step
@@ -503,7 +504,7 @@ def test_derivatives_of_derivatives() -> None:
     for n in VALUES[:4]:
         results = []
         for g in (f, compiled):
-            torch.manual_seed(1)
+            seed_generators(1)
             results.append(differentiated_twice(g, X.double(), n))
         torch.testing.assert_close(*results)
     assert compiled.stats.graphs == 2
@@ -534,7 +535,7 @@ def test_hooks_autocast_and_inference_mode() -> None:
     for n in VALUES:
         results = []
         for g in (hooked, compiled):
-            torch.manual_seed(2)
+            seed_generators(2)
             with torch.inference_mode():
                 results.append(g(X, n))
         assert torch.equal(*results)

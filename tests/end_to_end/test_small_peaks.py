@@ -13,11 +13,12 @@ from torch.utils.checkpoint import checkpoint
 import minidynamo
 from benchmarks.memory import peak_bytes
 from benchmarks.random_peaks import handed_in
+from minidynamo.comparison import seed_generators
 from tests.pairs import pairs
 
 BACKENDS = ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
-torch.manual_seed(0)
+seed_generators(0)
 lstm, gru = torch.nn.LSTMCell(64, 64), torch.nn.GRUCell(64, 64)
 
 PROGRAMS = {
@@ -81,12 +82,12 @@ def computed(x, w):
 
 def measured(program, backend, trains, loss=mean_squares, given=as_they_are):
     """Results and gradients of a step, and its peak."""
-    torch.manual_seed(0)
+    seed_generators(0)
     x, w = torch.rand(64, 64, requires_grad=True), torch.rand(64, 64).div_(8).requires_grad_()
     call = program if backend is None else minidynamo.compile(program, backend=backend, fullgraph=True)
 
     def step():
-        torch.manual_seed(0)
+        seed_generators(0)
         with torch.set_grad_enabled(trains):
             made = call(*given(x, w))
             made = list(made) if isinstance(made, tuple) else [made]
@@ -578,7 +579,7 @@ def test_what_is_written_to_an_argument_takes_no_memory(program, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("add_bias_kv", [True, False])
 def test_gradients_that_are_views_are_added_one_by_one(add_bias_kv, backend):
-    torch.manual_seed(0)
+    seed_generators(0)
     layer = torch.nn.MultiheadAttention(64, 4, add_bias_kv=add_bias_kv, batch_first=True)
     x = torch.rand(1, 64, 64, requires_grad=True)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.comparison import seed_generators
 from minidynamo.errors import Unsupported
 
 pytestmark = [
@@ -20,7 +21,7 @@ pytestmark = [
 
 
 def leaves():
-    torch.manual_seed(0)
+    seed_generators(0)
     return [torch.randn(3).add(2).requires_grad_() for _ in range(2)]
 
 

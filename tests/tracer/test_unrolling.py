@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import minidynamo
+from minidynamo.comparison import seed_generators
 from minidynamo.errors import RecompileLimit
 from minidynamo.testing import no_recompile
 from tests.pairs import pairs
@@ -95,7 +96,7 @@ def _trained(model: nn.Module, call: Callable[[Tensor], Tensor], x: Tensor) -> l
 
 @pytest.mark.parametrize(("name", "backend"), pairs(MODELS, ["eager", "aot_eager"], full=["Cell"], always=["eager"]))
 def test_few_versions_serve_all_lengths(name: str, backend: str) -> None:
-    torch.manual_seed(0)
+    seed_generators(0)
     model = MODELS[name]()
     compiled = minidynamo.compile(lambda x: model(x), backend=backend)
 
@@ -281,7 +282,7 @@ def _check_that_it_ends_there(compiled: Any, function: Callable[[Tensor, float],
         made = []
         for call in (compiled, function):
             x = torch.linspace(0.1, 0.7, 3, requires_grad=True)
-            torch.manual_seed(n)
+            seed_generators(n)
             result = call(x, n * 0.25)
             result.square().sum().backward()
             made.append([result.detach(), x.grad])
@@ -298,9 +299,9 @@ def test_a_float_that_has_changed_is_no_constant(name: str, backend: str) -> Non
     _check_that_it_ends_there(compiled, function)
     whole = minidynamo.compile(function, backend=backend, fullgraph=True)
     for n in (1, 2, 3):
-        torch.manual_seed(n)
+        seed_generators(n)
         made = whole(torch.ones(3), n * 0.25)
-        torch.manual_seed(n)
+        seed_generators(n)
         torch.testing.assert_close(made, function(torch.ones(3), n * 0.25))
 
 
@@ -330,9 +331,9 @@ def test_infinity_and_special_probabilities_have_versions() -> None:
 
     compiled = minidynamo.compile(program, backend="eager")
     for s, p in ((0.1, 0.1), (0.2, 0.2), (0.3, 0.0), (math.inf, 0.3), (0.4, 1.0), (0.5, 0.4), (0.6, 0.0), (0.7, 1.0)):
-        torch.manual_seed(1)
+        seed_generators(1)
         made = compiled(torch.ones(9), s, p)
-        torch.manual_seed(1)
+        seed_generators(1)
         torch.testing.assert_close(made, program(torch.ones(9), s, p), equal_nan=True)
     assert compiled.stats.graphs == 4 and compiled.stats.graph_breaks == 0
 
