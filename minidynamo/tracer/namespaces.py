@@ -15,7 +15,7 @@ from minidynamo.guards.source import Attr, Constant, DictKeys, InstanceAttr, Ite
 from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.copies import is_interned
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.side_effects import DELETED, UNKNOWN
+from minidynamo.tracer.side_effects import DELETED, UNKNOWN, Absence
 from minidynamo.tracer.trace_rules import is_library_value
 from minidynamo.tracer.unread import as_known, looked_at
 from minidynamo.variables.base import VariableTracker
@@ -25,13 +25,48 @@ from minidynamo.variables.objects import ObjectVariable
 
 
 class NamespaceItems(MutableMapping[DictKey, VariableTracker]):
-    """The contents of a dict whose values are read where they are stored."""
+    """The contents of a dict, `real`, whose values are read where they are stored. No name in `slots` is a key."""
 
     tx: Tracer
+    real: dict[str, Any]
+    slots: frozenset[str] = frozenset()
+
+    @property
+    def place(self) -> Source | None:
+        """Where the dict is; None for one that is made while tracing."""
+        raise NotImplementedError
+
+    def written(self, name: str) -> VariableTracker | Absence:
+        """What the program has written under a name, DELETED, or UNKNOWN."""
+        raise NotImplementedError
+
+    def stored(self, name: str) -> VariableTracker:
+        """What the dict holds under a name that nobody has written."""
+        raise NotImplementedError
+
+    def __contains__(self, key: object) -> bool:
+        name = key.token if isinstance(key, DictKey) else None
+        if not isinstance(name, str) or name in self.slots:
+            return False
+        written = self.written(name)
+        if written is not UNKNOWN:
+            return written is not DELETED
+        kind = GuardKind.HAS_KEY if name in self.real else GuardKind.MISSING_KEY
+        self.tx.guard(self.place, kind, name)
+        return name in self.real
+
+    def name_at(self, key: DictKey) -> str:
+        """The name that is a key. Raises KeyError if it is none."""
+        if key not in self:
+            raise KeyError(key.token)
+        assert isinstance(key.token, str)
+        return key.token
 
     def moved_at(self, key: DictKey) -> VariableTracker:
         """What is under a key, for who only moves it."""
-        raise NotImplementedError
+        name = self.name_at(key)
+        written = self.written(name)
+        return as_known(self.tx, written) if isinstance(written, VariableTracker) else self.stored(name)
 
     def __getitem__(self, key: DictKey) -> VariableTracker:
         return looked_at(self.tx, self.moved_at(key))
@@ -53,8 +88,16 @@ class InstanceItems(NamespaceItems):
         self.slots = slots
 
     @property
-    def _place(self) -> Source | None:
+    def place(self) -> Source | None:
         return Attr(self.obj.source, "__dict__") if self.obj.source is not None else None
+
+    def written(self, name: str) -> VariableTracker | Absence:
+        return self.tx.side_effects.attr(self.obj, name)
+
+    def stored(self, name: str) -> VariableTracker:
+        if self.obj.source is None:
+            return self.tx.wrap(self.real[name], None)
+        return self.tx.graph.unread(self.real[name], InstanceAttr(self.obj.source, name))
 
     def _names(self) -> list[str]:
         names = dict.fromkeys(self.real)
@@ -66,38 +109,15 @@ class InstanceItems(NamespaceItems):
         return list(names)
 
     def __iter__(self) -> Iterator[DictKey]:
-        self.tx.guard(self._place, GuardKind.DICT_KEYS, tuple(self.real))
+        self.tx.guard(self.place, GuardKind.DICT_KEYS, tuple(self.real))
         return iter([self._key(name) for name in self._names()])
 
     def _key(self, name: str) -> DictKey:
         """The key of an attribute, which is another text than usual where it came by way of the dict."""
-        place = (
-            None if self._place is None or is_interned(name) else Item(DictKeys(self._place), [*self.real].index(name))
-        )
+        place = self.place
+        if place is not None:
+            place = None if is_interned(name) else Item(DictKeys(place), [*self.real].index(name))
         return key_of(ConstantVariable(name, source=place))
-
-    def __contains__(self, key: object) -> bool:
-        name = key.token if isinstance(key, DictKey) else None
-        if not isinstance(name, str) or name in self.slots:
-            return False
-        pending = self.tx.side_effects.attr(self.obj, name)
-        if pending is not UNKNOWN:
-            return pending is not DELETED
-        kind = GuardKind.HAS_KEY if name in self.real else GuardKind.MISSING_KEY
-        self.tx.guard(self._place, kind, name)
-        return name in self.real
-
-    def moved_at(self, key: DictKey) -> VariableTracker:
-        if key not in self:
-            raise KeyError(key.token)
-        name, source = key.token, self.obj.source
-        assert isinstance(name, str)
-        pending = self.tx.side_effects.attr(self.obj, name)
-        if isinstance(pending, VariableTracker):
-            return as_known(self.tx, pending)
-        if source is None:
-            return self.tx.wrap(self.real[name], None)
-        return self.tx.graph.unread(self.real[name], InstanceAttr(source, name))
 
     def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
         if not isinstance(key.token, str):
@@ -113,10 +133,7 @@ class InstanceItems(NamespaceItems):
         self.tx.side_effects.set_attr(self.obj, key.token, value)
 
     def __delitem__(self, key: DictKey) -> None:
-        if key not in self:
-            raise KeyError(key.token)
-        assert isinstance(key.token, str)
-        self.tx.side_effects.delete_attr(self.obj, key.token)
+        self.tx.side_effects.delete_attr(self.obj, self.name_at(key))
 
 
 class ClassItems(MutableMapping[DictKey, VariableTracker]):
@@ -162,52 +179,37 @@ class ModuleItems(NamespaceItems):
 
     def __init__(self, tx: Tracer, namespace: dict[str, Any], trusted: bool) -> None:
         self.tx = tx
-        self.namespace = namespace
+        self.real = namespace
         self.trusted = trusted
-        self.place = Constant(namespace, "G", hidden=True)
 
-    def __iter__(self) -> Iterator[DictKey]:
-        if self.tx.side_effects.writes_globals(self.namespace):
-            why = "The module has what was written when the graph has ended."
-            self.tx.break_graph("MD206", "all globals are asked for behind a write to one", why=why)
-        names = (*self.namespace,)
-        self.tx.guard(self.place, GuardKind.DICT_KEYS, names)
-        return iter([key_of(ConstantVariable(name)) for name in names])
+    @property
+    def place(self) -> Source:
+        return Constant(self.real, "G", hidden=True)
 
-    def __contains__(self, key: object) -> bool:
-        name = key.token if isinstance(key, DictKey) else None
-        if not isinstance(name, str):
-            return False
-        written = self.tx.side_effects.read_global(self.namespace, name)
-        if written is not UNKNOWN:
-            return written is not DELETED
-        kind = GuardKind.HAS_KEY if name in self.namespace else GuardKind.MISSING_KEY
-        self.tx.guard(self.place, kind, name)
-        return name in self.namespace
+    def written(self, name: str) -> VariableTracker | Absence:
+        return self.tx.side_effects.read_global(self.real, name)
 
-    def moved_at(self, key: DictKey) -> VariableTracker:
-        if key not in self:
-            raise KeyError(key.token)
-        name = key.token
-        assert isinstance(name, str)
-        written = self.tx.side_effects.read_global(self.namespace, name)
-        if isinstance(written, VariableTracker):
-            return as_known(self.tx, written)
-        value = self.namespace[name]
+    def stored(self, name: str) -> VariableTracker:
+        value = self.real[name]
         if self.trusted and is_library_value(value):
             if isinstance(value, types.FunctionType | types.BuiltinFunctionType):  # which programs replace
-                self.tx.guard(global_source(self.namespace, name), GuardKind.IDENTITY, value)
+                self.tx.guard(global_source(self.real, name), GuardKind.IDENTITY, value)
             return self.tx.wrap(value, Constant(value, name))
-        return self.tx.graph.unread(value, global_source(self.namespace, name))
+        return self.tx.graph.unread(value, global_source(self.real, name))
+
+    def __iter__(self) -> Iterator[DictKey]:
+        if self.tx.side_effects.writes_globals(self.real):
+            why = "The module has what was written when the graph has ended."
+            self.tx.break_graph("MD206", "all globals are asked for behind a write to one", why=why)
+        names = (*self.real,)
+        self.tx.guard(self.place, GuardKind.DICT_KEYS, names)
+        return iter([key_of(ConstantVariable(name)) for name in names])
 
     def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
         name = key.token
         if not isinstance(name, str) or not is_interned(name):
             self.tx.break_graph("MD206", "a global gets a computed name", why="A dict keeps the very text.")
-        self.tx.side_effects.set_global(self.namespace, name, value)
+        self.tx.side_effects.set_global(self.real, name, value)
 
     def __delitem__(self, key: DictKey) -> None:
-        if key not in self:
-            raise KeyError(key.token)
-        assert isinstance(key.token, str)
-        self.tx.side_effects.set_global(self.namespace, key.token, None)
+        self.tx.side_effects.set_global(self.real, self.name_at(key), None)
