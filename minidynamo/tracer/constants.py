@@ -292,19 +292,12 @@ def asks_for_members(cls: type) -> bool:
     return issubclass(cls, enum.Flag) and has_own_missing(cls)
 
 
-def involves_own_operators(variable: VariableTracker) -> bool:
-    """Whether a member of an enum whose operators the program has written is the value, or an item of it."""
-    if isinstance(variable, ConstantVariable):
-        return has_own(variable.python_type) or asks_for_members(variable.python_type)
-    if isinstance(variable, DictVariable | SetVariable):
-        return any(involves_own_operators(key.variable) for key in variable.items)
-    return isinstance(variable, SequenceVariable) and any(map(involves_own_operators, variable.items))
-
-
 def involves_own(variable: VariableTracker, *names: str) -> bool:
-    """Whether a member of an enum for which the program has written one of these methods is the value, or is in it."""
+    """Whether a member of an enum for which the program has written one of these methods is the value, or is in it;
+    without names, one that an operator calls."""
     if isinstance(variable, ConstantVariable):
-        return has_own(variable.python_type, *names)
+        cls = variable.python_type
+        return has_own(cls, *names) or (not names and asks_for_members(cls))
     held: list[VariableTracker] = []
     if isinstance(variable, DictVariable | SetVariable):
         held += [key.variable for key in variable.items]

@@ -25,7 +25,7 @@ from minidynamo.tracer.constants import (
     below,
     from_result,
     has_own,
-    involves_own_operators,
+    involves_own,
 )
 from minidynamo.tracer.exceptions import says, tracked, unsaid
 from minidynamo.tracer.operator_table import BINARY, COMPARISONS, IN_PLACE, UNARY
@@ -59,7 +59,7 @@ def involves_tensor(variable: VariableTracker) -> bool:
 def fold(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker | None:
     """The result on constants, None when an operand is not one, or has operators of the program's own; errors are
     raised natively."""
-    if any(map(involves_own_operators, operands)):
+    if any(map(involves_own, operands)):
         return None
     for name in BINARY.get(function) or (UNARY.get(function, ""),):
         for operand in operands:
