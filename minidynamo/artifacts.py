@@ -13,7 +13,9 @@ import itertools
 import linecache
 import os
 import re
+import shutil
 import tempfile
+import time
 import traceback
 import types
 from collections.abc import Callable, Iterator
@@ -112,6 +114,7 @@ def code_dir() -> Path:
 
 # What a file is called that is being written, or was when its process was killed.
 PART = ".part"
+_KEPT_SECONDS = 7 * 24 * 3600
 
 _serial = itertools.count()
 _HOST_PROGRAM = re.compile(r"[/\\]\d{4,}_host_\w+\.py$")
@@ -153,6 +156,16 @@ def _write_here(path: Path, content: bytes) -> None:
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+        _remove_old(cache_dir() / "generated")
+
+
+def _remove_old(runs: Path) -> None:
+    """Remove the texts of processes that have written none for long: nobody looks at them any more."""
+    before = time.time() - _KEPT_SECONDS
+    for run in runs.glob("run_*"):
+        with contextlib.suppress(OSError):
+            if run.stat().st_mtime < before:
+                shutil.rmtree(run, ignore_errors=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:

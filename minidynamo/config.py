@@ -40,7 +40,7 @@ class Config:
     backend: str = _option("native", "backend used when compile() names none")
     cache_dir: str = _option("", "folder of generated code; empty means the user's cache folder")
     graph_cache: bool = _option(True, "keep compiled graphs in the cache folder, for the next process")
-    cache_limit_mb: int = _option(1024, "size of the cache folder, in MiB, from which what is old is removed")
+    cache_limit_mb: int = _option(1024, "size of stored graphs and kernels, in MiB, from which what is old is removed")
     profile: str = _option("", "name of the job whose changing sizes are remembered for its next run; empty: none are")
     debug_dir: str = _option("", "also write every artifact below this folder")
     logs: str = _option("", "what to log, in torch's grammar")

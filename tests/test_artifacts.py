@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import os
 import traceback
 from pathlib import Path
 
@@ -40,6 +41,18 @@ def test_without_a_debug_folder_texts_go_below_the_cache(tmp_path):
         assert Path(artifacts.write("host", "", "x")).is_relative_to(tmp_path / "generated")
     with config.patch(cache_dir=""):
         assert artifacts.cache_dir().name == "minidynamo"
+
+
+def test_texts_of_processes_are_removed_when_none_was_written_for_long(tmp_path):
+    for name in ("run_1", "run_2", "notes"):
+        (tmp_path / "generated" / name).mkdir(parents=True)
+        (tmp_path / "generated" / name / "text.py").write_text("1")
+    for name in ("run_1", "notes"):
+        os.utime(tmp_path / "generated" / name, (0, 0))
+    with config.patch(cache_dir=str(tmp_path)):
+        artifacts.write("host", "", "x")
+    left = {path.name for path in (tmp_path / "generated").iterdir()}
+    assert left == {"run_2", "notes", f"run_{os.getpid()}"}
 
 
 def test_a_loaded_function_shows_its_source_in_tracebacks(folder):
