@@ -137,7 +137,7 @@ def test_cache_why_of_an_unknown_key(stored, capsys, key, said):
 
 def test_cache_clear_removes_everything(stored, capsys):
     assert cli.main(["cache", "clear"]) == 0
-    assert capsys.readouterr().out.startswith("Removed 4 files, 0.0 MiB, from ")
+    assert capsys.readouterr().out.startswith("Removed 5 files, 0.0 MiB, from ")
     cli.main(["cache", "ls"])
     assert "0 graphs" in capsys.readouterr().out
 

@@ -4,6 +4,7 @@ It does not know what an entry holds. Layout, below `artifacts.cache_dir()`:
 
     graphs/<key>.json     a line with the hash of the rest, then the entry as JSON; when it was used last is its time
     graphs/<key>.hits     one byte for each time it was used
+    graphs/looked         empty; its time is when a process has looked last whether there are too many
 
 The libraries of kernels lie beside them, below `kernels/` (see `codegen/runtime/disk_cache.py`), and count as well when
 room has to be made.
@@ -29,6 +30,7 @@ from minidynamo.errors import Diagnostic
 from minidynamo.events import notice
 
 _ABANDONED_SECONDS = 3600
+_BETWEEN_LOOKS_SECONDS = 600
 # What eviction leaves of the limit, so that it does not run for every entry.
 _KEPT_SHARE = 0.8
 
@@ -87,8 +89,21 @@ def write(name: str, content: Any) -> bool:
         fix = "Make room there, or name another folder in MINIDYNAMO_CACHE_DIR."
         notice(Diagnostic("MD602", "a compiled graph could not be stored", why=why, fix=fix))
         return False
-    make_room(config.cache_limit_mb << 20)
+    if not _looked_lately():
+        make_room(config.cache_limit_mb << 20)
     return True
+
+
+def _looked_lately() -> bool:
+    """Whether some process has looked for room lately, else that this one does: where there is much to look at, that
+    takes as long as many a compile."""
+    stamp = folder() / "looked"
+    with contextlib.suppress(OSError):
+        if abs(time.time() - stamp.stat().st_mtime) < _BETWEEN_LOOKS_SECONDS:
+            return True
+    with contextlib.suppress(OSError):
+        stamp.touch()
+    return False
 
 
 def note_use(name: str) -> None:
