@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import torch
 
-from minidynamo.bytecode.analysis import cannot_cut, group_of, live_locals
+from minidynamo.bytecode.analysis import cannot_cut, group_of, live_locals, written_slots
 from minidynamo.bytecode.instructions import location
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.profile import Line
 from minidynamo.tracer.interpreter import Frame
-from minidynamo.tracer.lifetimes import lives_on
+from minidynamo.tracer.lifetimes import is_held_behind, lives_on
 from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import reachable
 from minidynamo.tracer.trace_rules import is_trusted_module, runs_as_written
@@ -153,7 +153,10 @@ def break_before(frame: Frame, title: str, diagnostic: Diagnostic, *, in_callee:
     live = live_locals(code, index)
     cells = {name: CellVariable() for name in code.co_cellvars} | frame.cells
     dead = ((name, value) for name, value in frame.local_slots.items() if name not in live)
-    lasting = frozenset(name for name, value in dead if lives_on(frame, value))
+    stay = {*frame.local_slots} - written_slots(code, index)
+    lasting = frozenset(
+        name for name, value in dead if (name in stay and is_held_behind(frame, value)) or lives_on(frame, value)
+    )
     own = ((name, cells[name]) for name in code.co_cellvars)
     lasting |= {name for name, cell in own if cell.cell is not None or cell.contents is not None}
     live |= lasting

@@ -47,6 +47,23 @@ def lives_on(frame: Frame, variable: VariableTracker) -> bool:
     return dies_any(frame.tx.graph, held, (), are_watched)
 
 
+def is_held_behind(frame: Frame, variable: VariableTracker) -> bool:
+    """Whether a local, unless it is bound anew, stays bound behind a break although the frame needs it no more."""
+    source = variable.source
+    return source in frame.arrived and _holds_more(frame.tx.graph, source, frame.arrived[source])
+
+
+def _holds_more(graph: GraphView, source: Source, value: object) -> bool:
+    """Whether a value that the frame was entered with is more than it looks: a container, an object, or a tensor with
+    a history that the program has only moved.
+
+    To know that nobody can see such a value die early, each call would have to look at all that dies with it.
+    """
+    if not issubclass(type(value), torch.Tensor):
+        return not is_constant_value(value)
+    return graph.known(source) is None and _is_in_history(value)
+
+
 def _real(frame: Frame, variable: VariableTracker) -> object:
     found = variable.here if isinstance(variable, ConstantVariable) else getattr(variable, "value", None)
     return frame.arrived.get(variable.source) if found is None and variable.source is not None else found
@@ -118,7 +135,7 @@ def held_to_the_end(
                 frame.tx.guard(source, GuardKind.UNNOTICED_DEATH, (lost, own, loses_unnoticed))
             continue
         emptied = variable is not None and frame.tx.side_effects.is_changed(variable)  # the dict of keywords, for one
-        if returns and not emptied and not issubclass(type(value), torch.Tensor):
+        if returns and not emptied and _holds_more(graph, source, value):
             lasting.add(source)
             continue
         if quiet and isinstance(variable, TensorVariable) and not _reads_more_than(variable):

@@ -251,6 +251,26 @@ def test_a_turn_of_a_loop_does_not_look_through_the_turns_before(monkeypatch):
     assert compiled.stats.recompiles == 4
 
 
+def hands_on_all(*args):
+    return decoder(*args)[0] + 1
+
+
+def hands_on_one(h, x):
+    return decoder(h, x)[0] + 1
+
+
+@pytest.mark.parametrize("fn", [hands_on_all, hands_on_one])
+def test_what_a_callee_breaks_on_is_held_by_the_caller_instead_of_looked_through(fn, monkeypatch):
+    looked_at = []
+    compiled, x = minidynamo.compile(fn, backend="eager"), torch.ones(3, requires_grad=True)
+    monkeypatch.setattr(compat, "kept_by", lambda function: looked_at.append(function) or [])
+    for _ in range(3):
+        looked_at.clear()
+        got = compiled(x.sin().cos(), x)
+    assert torch.equal(got, fn(x.sin().cos(), x)) and not looked_at
+    assert compiled.stats.recompiles == 0
+
+
 def _seconds(fn, *args):
     started = time.perf_counter()
     fn(*args)
