@@ -84,12 +84,18 @@ class Index:
 
     def __add__(self, other: Index | Extent) -> Index:
         other = as_index(other)
+        if not (self.terms and other.terms):
+            return Index(self.terms or other.terms, self.const + other.const)
         return _sum([*self.terms, *other.terms], self.const + other.const)
 
     def __sub__(self, other: Index | Extent) -> Index:
         return self + as_index(other) * -1
 
     def __mul__(self, factor: Extent) -> Index:
+        if factor == 1:
+            return self
+        if factor and isinstance(factor, int) and all(isinstance(c, int) for _, c in self.terms):  # the order stays
+            return Index(tuple((atom, c * factor) for atom, c in self.terms), self.const * factor)
         return _sum([(atom, c * factor) for atom, c in self.terms], self.const * factor)
 
     def __floordiv__(self, divisor: Extent) -> Index:

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minidynamo.codegen.ir import index
 from minidynamo.codegen.ir.expr import IndexValue
 from minidynamo.codegen.ir.index import Index, Lookup, Var, as_index, delinearize, flatten, row_major
 
@@ -32,6 +33,18 @@ def indices(draw, depth=3):
             return inner * number
         case _:
             return inner + draw(indices(depth=depth - 1))
+
+
+@given(indices(), st.integers(-3, 3))
+def test_products_are_sorted_and_folded_as_sums_are(a, n):
+    found = a * n + 5
+    assert found == index._sum(found.terms, found.const)
+
+
+def test_nothing_is_sorted_anew_for_a_factor_or_a_constant(monkeypatch):
+    before = i * 4 + j
+    monkeypatch.delattr(index, "_sum")
+    assert before * 1 is before and value((before + 3) * 2 + 1, {VI: 2, VJ: 1}) == 25
 
 
 @given(indices(), indices(), st.integers(1, 16))
