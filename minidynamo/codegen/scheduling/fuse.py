@@ -5,8 +5,10 @@ It moves nothing across what lifetimes forbid, makes no circles, and decides the
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
+import operator
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -71,6 +73,10 @@ class Fusion:
             for name in {*map(self.lifetimes.root, names)} & self.stores.keys():
                 self.touching[name].append(k)
         self.before = [self._predecessors(k) for k in range(len(self.nodes))]
+        # For each group, as bits, all groups that must run before it.
+        self.behind: dict[int, int] = {}
+        for k, before in enumerate(self.before):
+            self.behind[k] = functools.reduce(operator.or_, (self.behind[p] | 1 << p for p in before), 0)
 
     def _predecessors(self, k: int) -> set[int]:
         """Nodes that must run before node k: those it reads, what stored into an input that it reads, and readers of
@@ -109,7 +115,15 @@ class Fusion:
         del self.members[b]
         for k in joined:
             self.group[k] = a
+        self._join_behind(a, b)
         return True
+
+    def _join_behind(self, a: int, b: int) -> None:
+        both = 1 << a | 1 << b
+        found = self.behind[a] = (self.behind[a] | self.behind.pop(b)) & ~both
+        for g, behind in self.behind.items():
+            if behind & both:
+                self.behind[g] = behind & ~both | 1 << a | found
 
     def _fits(self, nodes: list[Loops]) -> bool:
         if len({n.out.device for n in nodes}) > 1:
@@ -162,16 +176,7 @@ class Fusion:
 
     def _is_reached(self, source: int, target: int) -> bool:
         """Whether `target` depends on `source` through a third group."""
-        stack = [g for g in self._groups_before(target) if g != source]
-        seen = set(stack)
-        while stack:
-            for g in self._groups_before(stack.pop()):
-                if g == source:
-                    return True
-                if g not in seen:
-                    seen.add(g)
-                    stack.append(g)
-        return False
+        return any(self.behind[g] >> source & 1 for g in self._groups_before(target))
 
     def _groups_before(self, g: int) -> set[int]:
         return {self.group[p] for k in self.members[g] for p in self.before[k]} - {g}
