@@ -27,7 +27,7 @@ from minidynamo.autograd.hook_graphs import HookTracer
 from minidynamo.autograd.images import lay_out_images
 from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
 from minidynamo.autograd.joint import Trace, trace_joint
-from minidynamo.autograd.joint_graph import Forward, Joint, ancestors
+from minidynamo.autograd.joint_graph import Forward, Joint, places_behind
 from minidynamo.autograd.numbers import is_number
 from minidynamo.autograd.orders import handed_on
 from minidynamo.autograd.outputs import Results, plan_outputs, result_strides
@@ -428,9 +428,11 @@ def _sources(
     trace: Trace, functional: FunctionalGraph, gradients: Sequence[fx.Node | None]
 ) -> tuple[tuple[int, ...], ...]:
     """For `GraphSignature.gradient_sources`."""
+    tangents, behind = range(len(functional.tangents)), places_behind(functional.emitter.graph, functional.tangents)
+    read = (0 if node is None else behind.get(node, 0) for node in gradients)
     found = (
-        {*_tangents_of(node, functional.tangents), *trace.zeros_from.get(i, ())}
-        for i, node in zip(trace.gradients, gradients)
+        {*(place for place in tangents if places >> place & 1), *trace.zeros_from.get(i, ())}
+        for i, places in zip(trace.gradients, read)
     )
     return tuple(tuple(sorted(places)) for places in found)
 
@@ -474,11 +476,6 @@ def _kept_apart(signature: GraphSignature, parts: Partition, read: KeptFor) -> G
         for value, places in zip(signature.saved, read)
     ]
     return replace(signature, saved=tuple(saved), kept_for=kept_for)
-
-
-def _tangents_of(gradient: fx.Node | None, tangents: list[fx.Node]) -> tuple[int, ...]:
-    used = ancestors([] if gradient is None else [gradient])
-    return tuple(i for i, tangent in enumerate(tangents) if tangent in used)
 
 
 def _with_edges(signature: GraphSignature, trace: Trace) -> GraphSignature:

@@ -15,7 +15,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_slot
 
 from minidynamo import compat
-from minidynamo.autograd.joint_graph import ancestors
+from minidynamo.autograd.joint_graph import places_behind
 
 HANDED_OVER = "handed_over"
 """Where a gradient function notes edges that eager has instead of ones to what it was computed from."""
@@ -153,11 +153,11 @@ def zeros_from(
     if len(targets) < 2:
         return {}
     made = {i: _node(value, tracer) for i, value in zip(sources, gradients) if value is not None}
-    behind = {i: ancestors([node]) for i, node in made.items()}
     tangents = [node for node in tracer.graph.nodes if node.op == "placeholder"][-len(targets) :]
+    behind = places_behind(tracer.graph, tangents)
     found: dict[int, list[int]] = {}
-    for place, (target, tangent) in enumerate(zip(targets, tangents)):
-        unread = [i for i, nodes in behind.items() if tangent not in nodes]
+    for place, target in enumerate(targets):
+        unread = [i for i, node in made.items() if not behind.get(node, 0) >> place & 1]
         functions = functions_behind([target]) if unread else []
         leaves = {id(compat.leaf_of(function)) for function in functions}
         asked = [i for i in unread if id(sources[i]) in leaves or sources[i].grad_fn in functions]

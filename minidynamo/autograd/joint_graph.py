@@ -89,6 +89,18 @@ def ancestors(roots: Iterable[fx.Node], sources: Callable[[fx.Node], Iterable[fx
     return found
 
 
+def places_behind(graph: fx.Graph, marked: Sequence[fx.Node]) -> dict[fx.Node, int]:
+    """For each node that is computed from some of the `marked` ones, or is one: the places of these, as bits."""
+    found = {node: 1 << place for place, node in enumerate(marked)}
+    for node in graph.nodes:
+        places = found.get(node, 0)
+        for source in node.all_input_nodes:
+            places |= found.get(source, 0)
+        if places:
+            found[node] = places
+    return found
+
+
 def is_effect(node: fx.Node) -> bool:
     """Whether `node` must run in forward whoever uses it: it draws random numbers or checks something."""
     if node.op != "call_function":

@@ -5,7 +5,7 @@ import operator
 import torch
 from torch import fx
 
-from minidynamo.autograd.joint_graph import Forward, Joint, ancestors, maker_of, tangent_dependent
+from minidynamo.autograd.joint_graph import Forward, Joint, ancestors, maker_of, places_behind, tangent_dependent
 
 
 def test_ancestors():
@@ -13,6 +13,14 @@ def test_ancestors():
     x, y = graph.placeholder("x"), graph.placeholder("y")
     z = graph.call_function(torch.add, (x, 1))
     assert ancestors([z]) == {x, z} and y not in ancestors([z])
+
+
+def test_places_behind_says_of_each_node_which_of_some_it_is_computed_from():
+    graph = fx.Graph()
+    x, y, z = map(graph.placeholder, "xyz")
+    both = graph.call_function(torch.add, (graph.call_function(torch.sin, (y,)), x))
+    places = places_behind(graph, [x, y])
+    assert (places[x], places[y], places[both]) == (1, 2, 3) and z not in places
 
 
 def test_the_maker_of_one_of_several_results_is_the_operation():
