@@ -5,7 +5,7 @@ It traces nothing; `frame.py` asks it where a trace has to end. How a frame is c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from types import FunctionType
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from minidynamo.bytecode.analysis import cannot_cut, group_of, live_locals, writ
 from minidynamo.bytecode.instructions import location
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.profile import Line
+from minidynamo.guards.source import Source
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.lifetimes import is_held_behind, lives_on
 from minidynamo.tracer.opcodes.calls import callable_position
@@ -143,8 +144,11 @@ def _values(frame: Frame, index: int) -> list[VariableTracker]:
     return [*(value for value in frame.stack if not isinstance(value, Null)), *plain, *frame.cells.values()]
 
 
-def break_before(frame: Frame, title: str, diagnostic: Diagnostic, *, in_callee: bool) -> Break:
-    """The end of a frame that is cut before its next instruction; `title` is what messages call it."""
+def break_before(
+    frame: Frame, title: str, diagnostic: Diagnostic, given_up: Collection[Source], *, in_callee: bool
+) -> Break:
+    """The end of a frame that is cut before its next instruction; `title` is what messages call it, `given_up` what is
+    not held to its end."""
     code, index = frame.code, frame.next_index
     reason = cannot_cut(code, index)
     if reason is not None:
@@ -153,10 +157,13 @@ def break_before(frame: Frame, title: str, diagnostic: Diagnostic, *, in_callee:
     live = live_locals(code, index)
     cells = {name: CellVariable() for name in code.co_cellvars} | frame.cells
     dead = ((name, value) for name, value in frame.local_slots.items() if name not in live)
-    stay = {*frame.local_slots} - written_slots(code, index)
-    lasting = frozenset(
-        name for name, value in dead if (name in stay and is_held_behind(frame, value)) or lives_on(frame, value)
-    )
+    bound_anew = written_slots(code, index)
+
+    def stays(name: str, value: VariableTracker) -> bool:
+        held = name not in bound_anew and value.source not in given_up and is_held_behind(frame, value)
+        return held or lives_on(frame, value)
+
+    lasting = frozenset(name for name, value in dead if stays(name, value))
     own = ((name, cells[name]) for name in code.co_cellvars)
     lasting |= {name for name, cell in own if cell.cell is not None or cell.contents is not None}
     live |= lasting

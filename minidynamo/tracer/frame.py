@@ -165,7 +165,7 @@ def _end(request: FrameRequest, frame: Frame, stop: _Stop | None) -> Return | Br
     if frame.result is not None:
         return Return(frame.result)
     assert stop is not None
-    return break_before(frame, request.title, stop.diagnostic, in_callee=stop.cut.in_callee)
+    return break_before(frame, request.title, stop.diagnostic, request.steal, in_callee=stop.cut.in_callee)
 
 
 def _expect_none_escaping(request: FrameRequest, cuts: Cuts, result: VariableTracker) -> None:

@@ -67,6 +67,25 @@ def test_a_local_that_was_assigned_to_is_not_the_stolen_list():
         assert xs == [] and len(ys) == 1
 
 
+def test_elements_are_gone_behind_the_break_at_which_a_stolen_list_is_dead():
+    given, alive = [], []
+
+    def count(x):
+        alive.append(sum(not storage.expired() for storage in given))
+
+    def f(xs, y):
+        y = xs[0] * 2 + y + xs[1]
+        minidynamo.disable(count)(y)
+        return y
+
+    compiled = minidynamo.compile(f, backend="eager", steal=("xs",))
+    for _ in range(2):
+        xs = [ones(2), ones(2)]
+        given[:] = [StorageWeakRef(x.untyped_storage()) for x in xs]
+        assert torch.equal(compiled(xs, ones(2)), ones(2) * 4)
+    assert alive == [0, 0]
+
+
 def test_only_lists_can_be_stolen():
     f = minidynamo.compile(lambda xs=None: 1 if xs is None else xs[0] + 1, backend="eager", steal=("xs",))
     f([ones(2)])
