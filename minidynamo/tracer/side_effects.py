@@ -62,6 +62,15 @@ class AttrDeleted(Effect):
 
 
 @dataclass(frozen=True, eq=False)
+class CounterAdvanced(Effect):
+    """A number that a class of a library counts in went up. What the library has counted meanwhile stays counted."""
+
+    obj: ClassVariable
+    name: str
+    by: int
+
+
+@dataclass(frozen=True, eq=False)
 class CellSet(Effect):
     """A closure cell was written; `value` is None when it was emptied."""
 
@@ -252,6 +261,11 @@ class SideEffects:
         """Report `cls.name = value` (or, with None, its deletion) on a class from outside."""
         self._class_attributes[cls.value, name] = DELETED if value is None else value
         self._record(AttrDeleted(cls, name) if value is None else AttrSet(cls, name, value))
+
+    def advance_counter(self, cls: ClassVariable, name: str, value: VariableTracker, by: int) -> None:
+        """Report that a class of a library counts on, here to `value`."""
+        self._class_attributes[cls.value, name] = value
+        self._record(CounterAdvanced(cls, name, by))
 
     def class_attr(self, cls: type, name: str) -> VariableTracker | Absence:
         """What was written to the class itself, not to its bases."""

@@ -7,6 +7,7 @@ import functools
 import pytest
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 import minidynamo
 from minidynamo.testing import CompileCounter, no_recompile
@@ -211,6 +212,36 @@ def test_hooks_that_keep_features():
         linear = extractor.net[0].forward(x)
         assert torch.equal(doubled, linear * 2) and torch.equal(extractor.features["1"], out)
         assert torch.equal(extractor.features["0"], linear)
+
+
+def test_hooks_that_the_first_call_installs():
+    class Recording(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = model()
+            self.is_ready = False
+
+        def forward(self, x):
+            seen = []
+            if not self.is_ready:
+                for layer in self.net:
+                    layer.register_forward_hook(lambda module, args, out: self.seen.append(out))
+                self.is_ready = True
+            self.seen = seen
+            return self.net(x), seen
+
+    recording = Recording()
+    minidynamo.compile(recording, backend="aot_eager", fullgraph=True)
+    before = RemovableHandle.next_id
+    x = torch.randn(2, 4, requires_grad=True)
+    for _ in range(3):
+        out, seen = recording(x)
+        linear = recording.net[0].forward(x)
+        assert len(seen) == 2 and torch.equal(seen[0], linear) and torch.equal(seen[1], out)
+    identities = [key for layer in recording.net for key in layer._forward_hooks]
+    assert len({*identities}) == 2 and min(identities) >= before
+    assert recording.net[0].register_forward_hook(lambda *_: None).id not in identities
+    assert RemovableHandle.next_id >= before + 3
 
 
 @pytest.mark.filterwarnings("ignore:MD302")

@@ -107,7 +107,10 @@ def written_class_attribute(tx: Tracer, cls: type, name: str) -> tuple[VariableT
 
 @writes(ClassVariable)
 def _write_class(tx: Tracer, obj: ClassVariable, name: str, value: VariableTracker | None) -> None:
-    """`cls.name = value`. Names with a meaning to Python, and values that bind in other ways, are left to Python."""
+    """`cls.name = value`. Names with a meaning to Python, and values that bind in other ways, are left to Python.
+
+    So are classes of libraries, but for what they count, as torch does the handles of hooks.
+    """
     cls = obj.value
     special = "__setattr__" if value is not None else "__delattr__"
     custom, owner = lookup_on_class(type(cls), special)
@@ -115,14 +118,30 @@ def _write_class(tx: Tracer, obj: ClassVariable, name: str, value: VariableTrack
         args = [obj, ConstantVariable(name), *([] if value is None else [value])]
         tx.call(tx.wrap(custom, class_source(owner, special)), args)
         return
-    described = lookup_on_class(type(cls), name)[1] is not None or name.startswith("__") or is_trusted_class(cls)
-    if described or not is_plain_setter(custom, special) or not (value is None or _binds_plainly(value)):
+    described = lookup_on_class(type(cls), name)[1] is not None or name.startswith("__")
+    of_library, by = is_trusted_class(cls), _counts(tx, cls, name, value)
+    binds = value is not None and not _binds_plainly(value)
+    if described or not is_plain_setter(custom, special) or (by is None if of_library else binds):
         tx.break_graph("MD206", f"writing `{name}` of the class {cls.__name__} cannot be captured", fix=CHANGE_OUTSIDE)
+    written_to = ClassVariable(cls, source=Constant(cls, cls.__name__))
+    if of_library and value is not None and by is not None:
+        tx.side_effects.advance_counter(written_to, name, value, by)
+        return
     if value is None:
         written = tx.side_effects.class_attr(cls, name)
         if written is DELETED or (written is UNKNOWN and name not in cls.__dict__):
             tx.raises(AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}"))
-    tx.side_effects.set_class_attr(ClassVariable(cls, source=Constant(cls, cls.__name__)), name, value)
+    tx.side_effects.set_class_attr(written_to, name, value)
+
+
+def _counts(tx: Tracer, cls: type, name: str, value: VariableTracker | None) -> int | None:
+    """By how much a write of one int over another advances the class's counter; None for other writes."""
+    written = tx.side_effects.class_attr(cls, name)
+    before = written.value if isinstance(written, ConstantVariable) else cls.__dict__.get(name)
+    if type(before) is not int or not isinstance(value, ConstantVariable) or value.python_type is not int:
+        return None
+    number: int = value.value
+    return number - before
 
 
 def _binds_plainly(value: VariableTracker) -> bool:

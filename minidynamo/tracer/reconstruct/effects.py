@@ -18,6 +18,7 @@ from minidynamo.tracer.side_effects import (
     Called,
     CellSet,
     ContentsChanged,
+    CounterAdvanced,
     Effect,
     GlobalSet,
 )
@@ -59,6 +60,10 @@ def _delete_attr(rebuild: Rebuilder, effect: AttrDeleted) -> list[str]:
     return [f"{owner}.__delattr__({obj}, {effect.name!r})"]
 
 
+def _advance(rebuild: Rebuilder, effect: CounterAdvanced) -> list[str]:
+    return [f"{rebuild.value(effect.obj)}.{effect.name} += {effect.by}"]
+
+
 def _set_cell(rebuild: Rebuilder, effect: CellSet) -> list[str]:
     cell = rebuild.value(effect.cell)
     if effect.value is None:
@@ -81,6 +86,7 @@ _REPLAYS: dict[type[Effect], Callable[[Rebuilder, Any], list[str]]] = {
     ContentsChanged: _contents,
     AttrSet: _set_attr,
     AttrDeleted: _delete_attr,
+    CounterAdvanced: _advance,
     CellSet: _set_cell,
     GlobalSet: _set_global,
     Called: _call,
@@ -97,6 +103,6 @@ def lost_effects(effects: Sequence[Effect]) -> str:
         elif isinstance(effect, Called):
             names["calls"] = None
         elif target is not None and target.source is not None:
-            attribute = f".{effect.name}" if isinstance(effect, (AttrSet, AttrDeleted)) else ""
+            attribute = f".{effect.name}" if isinstance(effect, (*_OF_ATTRIBUTES, CounterAdvanced)) else ""
             names[f"`{target.source.display()}{attribute}`"] = None
     return f"The changes to {', '.join(names) or 'closed-over variables'}"
