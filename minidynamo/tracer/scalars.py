@@ -2,8 +2,9 @@
 
 A float tensor on the CPU that comes from outside holds a number that Python can read before the graph runs; what the
 graph then does to such a tensor is done to the number, too, rounded as the tensor rounds: `step += 1` of an optimizer.
-So what a program computes of it stays a number of the frame (`numbers.py`). Nothing is read, or guarded, before the
-program asks. What is written in a way that is not known here cannot be read.
+So what a program computes of it stays a number of the frame (`numbers.py`). Of integers that is so where the program
+makes the tensor of numbers of its own, as of sizes. Nothing is read, or guarded, before the program asks. What is
+written in a way that is not known here cannot be read.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from minidynamo.tracer import numbers, numpy_numbers
 from minidynamo.tracer.protocol import Number, Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import SequenceVariable
+from minidynamo.variables.containers import ListVariable, SequenceVariable, SliceVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -31,7 +32,9 @@ Kwargs = Mapping[str, VariableTracker]
 # Tensors, and the numbers that they hold.
 Numbers = list[tuple[TensorVariable, Number]]
 
-_DTYPES = (torch.float32, torch.float64)
+_FLOATS = (torch.float32, torch.float64)
+_DTYPES = (*_FLOATS, torch.int64)
+_LARGEST = 2**62  # so that the next sum, or difference, does not leave the integers of tensors
 _FLOAT32 = Constant(ctypes.c_float, "c_float")
 _OWNS = Constant(owns_its_memory, "owns_its_memory")
 
@@ -58,7 +61,9 @@ def _held(tx: Tracer, tensor: TensorVariable) -> Number | None:
 def _arriving(tx: Tracer, tensor: TensorVariable) -> VariableTracker | None:
     """The number with which a tensor comes from outside, where Python reads it before the graph runs."""
     real, source = tx.graph.real(tensor), tensor.source
-    if real is None or source is None or tx.graph.subgraph is not None or not owns_its_memory(real):
+    if real is None or source is None or tx.graph.subgraph is not None or real.dtype not in _FLOATS:
+        return None
+    if not owns_its_memory(real):
         return None
     tx.graph.shapes.require(Computed("{0}({1})", (_OWNS, source)), True)
     return tx.graph.floating(real.item(), Held(source))
@@ -82,11 +87,14 @@ def _rounding(tx: Tracer, number: Number | None, dtype: torch.dtype) -> Number |
 
 def _rounded(tx: Tracer, number: VariableTracker, dtype: torch.dtype) -> VariableTracker | None:
     """A number as a tensor of this dtype holds it."""
+    if dtype is torch.int64 and not _is_between(tx, number, -_LARGEST, _LARGEST):
+        return None
     if isinstance(number, ConstantVariable):
         return ConstantVariable(torch.tensor(number.value, dtype=dtype, device="cpu").item())
-    if not isinstance(number, NumberVariable) or number.cls is not float or number.source is None:
+    cls = float if dtype in _FLOATS else int
+    if not isinstance(number, NumberVariable) or number.cls is not cls or number.source is None:
         return None
-    if dtype is torch.float64:
+    if dtype is not torch.float32:
         return number
     rounded = numbers.computed_text("{0}({1}).value", _FLOAT32, number)
     return None if rounded is None else tx.graph.floating(ctypes.c_float(number.here).value, rounded)
@@ -105,9 +113,20 @@ def _result(
         values = [value for operand in given if (value := operand()) is not None]
         if len(values) < len(given) or (function is operator.truediv and not tx.truth(values[1])):
             return None  # where torch gives infinity, Python would raise
+        if function is operator.floordiv and not (
+            _is_between(tx, values[0], -1, _LARGEST) and _is_between(tx, values[1], 0, _LARGEST)
+        ):
+            return None  # of others, torch's ways to round are not all Python's
         return values[0] if function is None else _rounded(tx, tx.call(function, values), dtype)
 
     return number
+
+
+def _is_between(tx: Tracer, number: VariableTracker, least: int, most: int) -> bool:
+    """Whether a number is larger than the one and smaller than the other, which is guarded."""
+    return tx.truth(tx.call(operator.gt, [number, ConstantVariable(least)])) and tx.truth(
+        tx.call(operator.lt, [number, ConstantVariable(most)])
+    )
 
 
 # What the graph writes and makes
@@ -139,13 +158,15 @@ def _written_to(tx: Tracer, function: Callable[..., Any] | None, receiver: Varia
     if not isinstance(receiver, TensorVariable) or len(others) > 1:
         return []
     dtype = tx.graph.use(receiver).dtype
+    if dtype not in _FLOATS:
+        return []
     right = [_operand(tx, other, dtype, casts=function is None) for other in others]
     left = [_held(tx, receiver)] if function is not None else [] if others else [_always(ConstantVariable(0.0))]
     number = _result(tx, function, [*left, *right], dtype)
     return [] if number is None else [(receiver, number)]
 
 
-def made(tx: Tracer, target: Any, args: Args, result: VariableTracker) -> Numbers:
+def made(tx: Tracer, target: Any, args: Args, kwargs: Kwargs, result: VariableTracker) -> Numbers:
     """The tensor that a call has made, if it holds one number that can be followed, and that number."""
     if not isinstance(result, TensorVariable) or not (target in _FILLS or target in _COMPUTES):
         return []
@@ -153,8 +174,10 @@ def made(tx: Tracer, target: Any, args: Args, result: VariableTracker) -> Number
     if fake.ndim or fake.dtype not in _DTYPES:
         return []
     if target in _FILLS:
-        return [(result, _always(ConstantVariable(_FILLS[target])))]
+        return [(result, _always(ConstantVariable(fake.new_tensor(_FILLS[target]).item())))]
     function, position = _COMPUTES[target]
+    if function is operator.floordiv and fake.dtype in _FLOATS:
+        return []
     taken = args if function is not None else args[position : position + 1]
     operands = [_operand(tx, arg, fake.dtype, casts=function is None) for arg in taken]
     number = _result(tx, function, operands, fake.dtype)
@@ -179,6 +202,28 @@ def as_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> tuple[Arg
     if number is not None:
         args = [*args[:place], number, *args[place + 1 :]]
     return args, {**kwargs, **given} if given else kwargs
+
+
+def as_sizes(tx: Tracer, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
+    """The arguments, with the integers that tensors hold in the place of these, as torch reads sizes and positions in
+    them; None where there are none."""
+    taken = [_as_size(tx, arg) for arg in args]
+    named = {name: _as_size(tx, arg) for name, arg in kwargs.items()}
+    pairs = zip((*taken, *named.values()), (*args, *kwargs.values()))
+    return None if all(one is other for one, other in pairs) else (taken, named)
+
+
+def _as_size(tx: Tracer, arg: VariableTracker) -> VariableTracker:
+    if isinstance(arg, TensorVariable) and tx.graph.use(arg).dtype is torch.int64:
+        return read(tx, arg) or arg
+    if isinstance(arg, SliceVariable):
+        return SliceVariable(*(_as_size(tx, part) for part in (arg.start, arg.stop, arg.step)))
+    if not isinstance(arg, SequenceVariable) or arg.cls not in (tuple, list):
+        return arg
+    items = [_as_size(tx, item) for item in arg.items]
+    if all(one is other for one, other in zip(items, arg.items)):
+        return arg
+    return TupleVariable(items) if arg.cls is tuple else ListVariable(items)
 
 
 # Keywords that are numbers.
@@ -213,4 +258,6 @@ _COMPUTES: dict[Any, tuple[Callable[..., Any] | None, int]] = {
     torch.full: (None, 1),
     **{function: (function, 0) for function in (operator.neg, operator.add, operator.sub, operator.mul)},
     operator.truediv: (operator.truediv, 0),
+    operator.floordiv: (operator.floordiv, 0),
+    torch.div: (operator.floordiv, 0),  # of integers it gives some only with a way to round them
 }

@@ -54,6 +54,11 @@ _NO_FAKE_FORM = (UnsupportedOperator, UnsupportedFakeTensor, NotImplementedError
 _NEEDS_VALUES = (DataDependentOutput, DynamicOutputShape)
 
 
+def _needs_values(failed: CallFailed) -> bool:
+    cause = failed.__cause__
+    return isinstance(cause, _NEEDS_VALUES) or "its data is not allocated" in str(cause)
+
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -202,7 +207,7 @@ class Trace:
             read = as_torch_reads(target, args, kwargs)
             made = self.graph.emit(target, *with_plain_numbers(self, target, *read))
             self.graph.shapes.announce_decisions()
-            scalars.note(self, [*stored, *scalars.made(self, target, args, made)])
+            scalars.note(self, [*stored, *scalars.made(self, target, args, kwargs, made)])
             if not self.chain.awaits_errors:
                 around = [frame for frame in self.frames if is_in_try(frame.code, frame.index)]
                 self.chain.emits_in_try |= bool(around)
@@ -215,6 +220,9 @@ class Trace:
                 fix=INSTEAD.get(str(error), ""),
             )
         except CallFailed as failed:
+            sizes = scalars.as_sizes(self, args, kwargs) if _needs_values(failed) else None
+            if sizes is not None:
+                return self.emit(target, *sizes)
             given = zip((*args, *(kwargs or {}).values()), (*read[0], *read[1].values()))
             self._refuse(name, failed, as_given=all(one is other for one, other in given))
         unroll_pieces(self, name, args, made)
@@ -226,7 +234,7 @@ class Trace:
         """Raise what a call raises, or cut the graph there. `as_given`: torch has seen what the program gives it."""
         cause = failed.__cause__
         assert cause is not None
-        if isinstance(cause, _NEEDS_VALUES) or "its data is not allocated" in str(cause):
+        if _needs_values(failed):
             what, fix = f"{name} needs the values of tensors", instead_of_values(name)
             self.break_graph("MD215", what, why="They are known when it runs.", fix=fix)
         if isinstance(cause, _NO_FAKE_FORM) or "no fake impl" in str(cause):

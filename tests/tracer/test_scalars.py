@@ -65,6 +65,39 @@ def test_numbers_are_those_of_eager(program, dtype):
     assert counter.frame_count == 1
 
 
+def sizes(x, n):
+    half = torch.div(x.size(0), 2, rounding_mode="trunc")
+    parts = x.view(half, 2, -1)
+    count = (half * n - 1) // 3
+    return parts, x[half], x[: half + 1], x.new_zeros(size=(count + 1, half)), torch.arange(half), count.item()
+
+
+def written_sizes(x, n):
+    rows = torch.tensor(x.size(0))
+    rows.sub_(n)
+    return x[:rows]
+
+
+@pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")
+@pytest.mark.parametrize(("program", "is_whole"), [(sizes, True), (written_sizes, False)])
+def test_sizes_in_tensors(program, is_whole):
+    compiled = minidynamo.compile(program, backend="aot_eager", fullgraph=is_whole)
+    for rows, n in ((4, 3), (8, 3), (6, 5), (10, 2)):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(compiled(x, n), program(x, n), rtol=0, atol=0)
+    assert not is_whole or compiled.stats.graphs <= 3
+
+
+def test_products_that_leave_the_integers_of_tensors():
+    @minidynamo.compile(backend="eager")
+    def f(n):
+        square = torch.tensor(n) * n
+        return square.item(), (-square // 7).item(), torch.div(-n, 7, rounding_mode="trunc").item()
+
+    for n in (2, 3, 2**31, 2**32 + 3, -5):
+        assert f(n) == f.py_func(n)
+
+
 def test_decisions_are_guarded():
     @minidynamo.compile(**whole)
     def f(x, t):
