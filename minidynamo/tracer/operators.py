@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
-from minidynamo.tracer import number_texts, numbers, numpy_numbers, parts, registry
+from minidynamo.tracer import number_texts, numbers, numpy_numbers, parts, registry, scalars
 from minidynamo.tracer.advice import instead_of
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.constants import (
@@ -370,6 +370,9 @@ def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
         known = tx.graph.constant(obj)
         if known is not None and known.numel() == 1:
             return bool(known)
+        number = scalars.read(tx, obj)
+        if number is not None:
+            return tx.truth(number)
         _leave_to_python(tx)
     if isinstance(obj, SequenceVariable) and is_trusted_class(obj.python_type):  # a namedtuple's can say otherwise
         return tx.truth(tx.call_method(obj, "__len__"))

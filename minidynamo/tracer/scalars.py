@@ -1,10 +1,10 @@
 """Owns the numbers that tensors of one element hold, where Python can follow them: what `item()` gives while tracing.
 
-A float tensor on the CPU that comes from outside holds a number that Python can read before the graph runs; what the
-graph then does to such a tensor is done to the number, too, rounded as the tensor rounds: `step += 1` of an optimizer.
-So what a program computes of it stays a number of the frame (`numbers.py`). Of integers that is so where the program
-makes the tensor of numbers of its own, as of sizes. Nothing is read, or guarded, before the program asks. What is
-written in a way that is not known here cannot be read.
+A tensor on the CPU that comes from outside holds a number that Python can read before the graph runs; what the graph
+then does to such a tensor is done to the number, too, rounded as the tensor rounds: `step += 1` of an optimizer. So
+what a program computes of it stays a number of the frame (`numbers.py`), as does a size that it makes a tensor of; what
+it decides by it is guarded. Nothing is read, or guarded, before the program asks. What is written in a way that is not
+known here cannot be read.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from minidynamo.compat import constant_behind, foreach_add_, foreach_copy_, foreach_mul_, memory_of, owns_its_memory
+from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Held
 from minidynamo.tracer import numbers, numpy_numbers
 from minidynamo.tracer.protocol import Number, Tracer
@@ -48,7 +49,9 @@ def read(tx: Tracer, tensor: TensorVariable) -> VariableTracker | None:
 def _held(tx: Tracer, tensor: TensorVariable) -> Number | None:
     """The number in a tensor now, whatever is written to the tensor before somebody asks for it."""
     fake = tx.graph.use(tensor)
-    if fake.ndim or fake.dtype not in _DTYPES or fake.device.type != "cpu" or fake.layout is not torch.strided:
+    if fake.ndim or fake.device.type != "cpu" or fake.layout is not torch.strided:
+        return None
+    if fake.dtype not in (*_DTYPES, torch.bool):
         return None
     known = constant_behind(fake)
     if known is not None:
@@ -61,12 +64,21 @@ def _held(tx: Tracer, tensor: TensorVariable) -> Number | None:
 def _arriving(tx: Tracer, tensor: TensorVariable) -> VariableTracker | None:
     """The number with which a tensor comes from outside, where Python reads it before the graph runs."""
     real, source = tx.graph.real(tensor), tensor.source
-    if real is None or source is None or tx.graph.subgraph is not None or real.dtype not in _FLOATS:
-        return None
-    if not owns_its_memory(real):
+    if real is None or source is None or tx.graph.subgraph is not None or not owns_its_memory(real):
         return None
     tx.graph.shapes.require(Computed("{0}({1})", (_OWNS, source)), True)
-    return tx.graph.floating(real.item(), Held(source))
+    if real.dtype is torch.bool:
+        tx.guard(Held(source), GuardKind.EQUALS, real.item())
+        return ConstantVariable(real.item())
+    if real.dtype in _FLOATS:
+        return tx.graph.floating(real.item(), Held(source))
+    number = tx.graph.integer(int(real.item()), Held(source))
+    return number if _is_between(tx, number, -_LARGEST, _LARGEST) else None
+
+
+def _filled(value: float, dtype: torch.dtype) -> Number:
+    """What a tensor of this dtype holds that is filled with `value`."""
+    return _always(ConstantVariable(torch.tensor(value, dtype=dtype, device="cpu").item()))
 
 
 def _always(number: VariableTracker) -> Number:
@@ -78,7 +90,8 @@ def _operand(tx: Tracer, variable: VariableTracker, dtype: torch.dtype, *, casts
     if isinstance(variable, TensorVariable):
         held, own = _held(tx, variable), tx.graph.use(variable).dtype
         return held if own is dtype else _rounding(tx, held, dtype) if casts else None
-    return _rounding(tx, _always(variable), dtype) if variable.python_type in (int, float) else None
+    kinds = (int, float) if casts or dtype in _FLOATS else (int,)
+    return _rounding(tx, _always(variable), dtype) if variable.python_type in kinds else None
 
 
 def _rounding(tx: Tracer, number: Number | None, dtype: torch.dtype) -> Number | None:
@@ -87,6 +100,8 @@ def _rounding(tx: Tracer, number: Number | None, dtype: torch.dtype) -> Number |
 
 def _rounded(tx: Tracer, number: VariableTracker, dtype: torch.dtype) -> VariableTracker | None:
     """A number as a tensor of this dtype holds it."""
+    if dtype is torch.bool:
+        return ConstantVariable(tx.truth(number))
     if dtype is torch.int64 and not _is_between(tx, number, -_LARGEST, _LARGEST):
         return None
     if isinstance(number, ConstantVariable):
@@ -113,7 +128,7 @@ def _result(
         values = [value for operand in given if (value := operand()) is not None]
         if len(values) < len(given) or (function is operator.truediv and not tx.truth(values[1])):
             return None  # where torch gives infinity, Python would raise
-        if function is operator.floordiv and not (
+        if function in _ROUNDING and not (
             _is_between(tx, values[0], -1, _LARGEST) and _is_between(tx, values[1], 0, _LARGEST)
         ):
             return None  # of others, torch's ways to round are not all Python's
@@ -158,30 +173,39 @@ def _written_to(tx: Tracer, function: Callable[..., Any] | None, receiver: Varia
     if not isinstance(receiver, TensorVariable) or len(others) > 1:
         return []
     dtype = tx.graph.use(receiver).dtype
-    if dtype not in _FLOATS:
-        return []
     right = [_operand(tx, other, dtype, casts=function is None) for other in others]
-    left = [_held(tx, receiver)] if function is not None else [] if others else [_always(ConstantVariable(0.0))]
+    left = [_held(tx, receiver)] if function is not None else [] if others else [_filled(0.0, dtype)]
     number = _result(tx, function, [*left, *right], dtype)
     return [] if number is None else [(receiver, number)]
 
 
 def made(tx: Tracer, target: Any, args: Args, kwargs: Kwargs, result: VariableTracker) -> Numbers:
     """The tensor that a call has made, if it holds one number that can be followed, and that number."""
-    if not isinstance(result, TensorVariable) or not (target in _FILLS or target in _COMPUTES):
+    if not isinstance(result, TensorVariable) or not (target in _FILLS or target in _COMPUTES or target in _COMPARES):
         return []
     fake = tx.graph.use(result)
-    if fake.ndim or fake.dtype not in _DTYPES:
+    if target in _COMPARES and not fake.ndim:
+        return _compared(tx, target, args, result)
+    if fake.ndim or fake.dtype not in _DTYPES or target in _COMPARES:
         return []
     if target in _FILLS:
-        return [(result, _always(ConstantVariable(fake.new_tensor(_FILLS[target]).item())))]
+        return [(result, _filled(_FILLS[target], fake.dtype))]
     function, position = _COMPUTES[target]
-    if function is operator.floordiv and fake.dtype in _FLOATS:
+    if function in _ROUNDING and fake.dtype in _FLOATS:
         return []
     taken = args if function is not None else args[position : position + 1]
     operands = [_operand(tx, arg, fake.dtype, casts=function is None) for arg in taken]
     number = _result(tx, function, operands, fake.dtype)
     return [] if number is None or not taken else [(result, number)]
+
+
+def _compared(tx: Tracer, function: Callable[..., Any], args: Args, result: TensorVariable) -> Numbers:
+    """Whether a comparison holds, where torch compares in the dtype that all tensors among the operands have."""
+    dtypes = {tx.graph.use(arg).dtype for arg in args if isinstance(arg, TensorVariable)}
+    if len(dtypes) != 1 or dtypes.isdisjoint(_DTYPES):
+        return []
+    compared = _result(tx, function, [_operand(tx, arg, *dtypes, casts=False) for arg in args], torch.bool)
+    return [] if compared is None else [(result, compared)]
 
 
 def note(tx: Tracer, found: Iterable[tuple[TensorVariable, Number]]) -> None:
@@ -237,6 +261,7 @@ _FILLED: dict[Any, int] = {torch.full: 1, torch.full_like: 1, "new_full": 2}
 # operations in place -> what they do to the number (None: they replace it), and whether to each of a list
 _WRITES: dict[Any, tuple[Callable[..., Any] | None, bool]] = {
     operator.iadd: (operator.add, False),
+    operator.isub: (operator.sub, False),
     operator.imul: (operator.mul, False),
     "add_": (operator.add, False),
     "mul_": (operator.mul, False),
@@ -252,6 +277,8 @@ _FILLS: dict[Any, float] = {
     **dict.fromkeys((torch.zeros, torch.zeros_like, "new_zeros"), 0.0),
     **dict.fromkeys((torch.ones, torch.ones_like, "new_ones"), 1.0),
 }
+_ROUNDING = (operator.floordiv, operator.mod)
+_COMPARES = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 # functions that compute tensors -> what they do to the numbers (None: they take one as it is), and where that is
 _COMPUTES: dict[Any, tuple[Callable[..., Any] | None, int]] = {
     **dict.fromkeys((torch.tensor, torch.as_tensor, torch.clone, "clone"), (None, 0)),
@@ -259,5 +286,6 @@ _COMPUTES: dict[Any, tuple[Callable[..., Any] | None, int]] = {
     **{function: (function, 0) for function in (operator.neg, operator.add, operator.sub, operator.mul)},
     operator.truediv: (operator.truediv, 0),
     operator.floordiv: (operator.floordiv, 0),
+    operator.mod: (operator.mod, 0),
     torch.div: (operator.floordiv, 0),  # of integers it gives some only with a way to round them
 }

@@ -144,6 +144,8 @@ def _grad(tx: Tracer, obj: TensorVariable) -> VariableTracker:
 # Methods that give Python values: those of a tensor made of constants are known.
 _READING = frozenset(("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"))
 
+_READING_NUMBERS: dict[str, type | None] = {"item": None, "tolist": None, "__int__": int, "__float__": float}
+
 
 def call_tensor_method(
     tx: Tracer,
@@ -157,9 +159,10 @@ def call_tensor_method(
         known = tx.graph.constant(receiver)
         if known is not None:
             return from_constant(getattr(known, name)())
-        number = scalars.read(tx, receiver) if name in ("item", "tolist") else None
+        number = scalars.read(tx, receiver) if name in _READING_NUMBERS else None
         if number is not None:
-            return number
+            kind = _READING_NUMBERS[name]
+            return number if kind is None else tx.call(kind, [number])
     if name == "size" and not args and not kwargs:
         return facts.sizes(tx, receiver)
     if name in METHOD_BREAKS:
