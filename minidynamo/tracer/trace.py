@@ -220,7 +220,7 @@ class Trace:
                 fix=INSTEAD.get(str(error), ""),
             )
         except CallFailed as failed:
-            sizes = scalars.as_sizes(self, args, kwargs) if _needs_values(failed) else None
+            sizes = scalars.as_sizes(self, args, kwargs or {}) if _needs_values(failed) else None
             if sizes is not None:
                 return self.emit(target, *sizes)
             given = zip((*args, *(kwargs or {}).values()), (*read[0], *read[1].values()))
