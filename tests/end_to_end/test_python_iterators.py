@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 
 import pytest
 import torch
@@ -133,3 +134,29 @@ def exhausted_stays_exhausted(x, xs, d):
 )
 def test_iterator_over_something_that_changes(fn):
     assert_same_as_eager(fn, lambda: (torch.ones(2), [1, 2, 3], {"a": 1, "b": 2}), calls=2)
+
+
+FROM_OUTSIDE = {
+    "list": lambda: iter([1, 2, 3]),
+    "enumerate": lambda: enumerate("ab"),
+    "zip": lambda: zip([1, 2], "ab"),
+    "generator": lambda: (k for k in range(3)),
+    "chain": lambda: itertools.chain([1], [2, 3]),
+}
+
+
+@pytest.mark.parametrize("name", FROM_OUTSIDE)
+def test_an_iterator_from_outside_is_its_own_iterator(name):
+    def same(x, iterator):
+        return x + (iter(iterator) is iterator)
+
+    def zipped(x, iterator):
+        for item, factor in zip(iterator, (2, 3)):
+            x = x * factor
+        return x, item, list(iterator)
+
+    make = FROM_OUTSIDE[name]
+    assert minidynamo.compile(same, backend="eager", fullgraph=True)(torch.zeros(()), make()) == 1
+    compiled = minidynamo.compile(zipped, backend="eager")
+    assert str(compiled(torch.ones(2), make())) == str(zipped(torch.ones(2), make()))
+    assert "__iter__" not in str(compiled.breaks())

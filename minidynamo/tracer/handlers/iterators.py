@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,7 +41,7 @@ from minidynamo.variables.iterators import (
     ZipIterator,
 )
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.variables.objects import ObjectVariable
+from minidynamo.variables.objects import ObjectVariable, OpaqueVariable
 
 LIST_REVERSED: type = type(reversed([0]))
 TUPLE_ITERATOR: type = type(iter(()))
@@ -67,6 +68,8 @@ def _iter(tx: Tracer, obj: VariableTracker, sentinel: VariableTracker | None = N
         played = tx.call(until, [obj, sentinel])
         return LibraryIterator(CALLING, played, iter, (obj, sentinel))
     cls = obj.python_type
+    if isinstance(obj, OpaqueVariable) and (cls in _ITERATORS or cls is types.GeneratorType):
+        return obj  # one that was made elsewhere is its own iterator, too
     iterable = class_has(cls, "__iter__")
     if not iterable and class_has(cls, "__getitem__"):
         return by_index(tx, obj)
