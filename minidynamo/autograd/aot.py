@@ -109,6 +109,7 @@ _HOOKS_OF_CHECKPOINTS = Diagnostic(
 )
 
 
+@compat.with_denormals()
 def aot_compile(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],

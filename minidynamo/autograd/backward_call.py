@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from minidynamo import compat
 from minidynamo.autograd.accumulation import accumulating
 from minidynamo.autograd.chains import is_cut
 from minidynamo.autograd.holders import NOTHING
@@ -155,8 +156,8 @@ class Parts:
     """
 
     def __init__(self, compile_it: Callable[[Part], BoxedCallable | None]) -> None:
-        self.compile_it = compile_it
-        self.whole = Lazy(functools.partial(compile_it, WHOLE))  # type: ignore[arg-type]
+        self.compile_it = compat.with_denormals()(compile_it)
+        self.whole = Lazy(functools.partial(self.compile_it, WHOLE))  # type: ignore[arg-type]
         self.lock = ForkSafeLock()
         self.known: dict[Part, BoxedCallable | None] = {}
 

@@ -6,6 +6,7 @@ Which of them guards hold on to is decided in `guards/`.
 from __future__ import annotations
 
 import contextlib
+import sys
 import typing
 
 import torch
@@ -48,6 +49,21 @@ ATTENTION_FUNCTIONS: tuple[typing.Any, ...] = (
     torch._native_multi_head_attention,
     torch._transformer_encoder_layer_fwd,
 )
+
+
+@contextlib.contextmanager
+def with_denormals() -> typing.Iterator[None]:
+    """Inside the block numbers close to zero are what they are, also where `torch.set_flush_denormal(True)` has this
+    thread read and write them as zeros: a graph is compiled for calls under either, and kept for other processes.
+    """
+    flushes = sys.float_info.min / 2 == 0
+    if flushes:
+        torch.set_flush_denormal(False)
+    try:
+        yield
+    finally:
+        if flushes:
+            torch.set_flush_denormal(True)
 
 
 DeviceContext = torch.utils._device.DeviceContext

@@ -290,3 +290,27 @@ def test_functions_of_every_half_number(dtype):
             if alike.float().mean() < (0.99 if name == "gelu" else 0.999):  # where oneDNN takes half numbers, too
                 wrong[name] = (a[~alike], b[~alike])
     assert wrong == {}
+
+
+@pytest.mark.cpp
+def test_constants_close_to_zero_hang_on_the_call_alone():
+    """A graph is compiled, and its backward, while the thread reads such numbers as zeros."""
+
+    def gradient(f):
+        x = torch.full((4,), 1e3, requires_grad=True)
+        made = f(x)
+        return made.detach(), *torch.autograd.grad(made.sum(), x)
+
+    def program(x):
+        return x * 1e-39 * 3
+
+    compiled = minidynamo.compile(program, fullgraph=True)
+    torch.set_flush_denormal(True)
+    try:
+        assert all(t.eq(0).all() for t in gradient(compiled))
+        assert torch.ones(1).mul(1e-39).item() == 0
+    finally:
+        torch.set_flush_denormal(False)
+    for made, expected in zip(gradient(compiled), gradient(program), strict=True):
+        assert expected.all()
+        assert torch.equal(made, expected)
