@@ -156,7 +156,7 @@ class Parts:
     """
 
     def __init__(self, compile_it: Callable[[Part], BoxedCallable | None]) -> None:
-        self.compile_it = compat.with_denormals()(compile_it)
+        self.compile_it = compat.keeping_modes()(compat.with_denormals()(compile_it))
         self.whole = Lazy(functools.partial(self.compile_it, WHOLE))  # type: ignore[arg-type]
         self.lock = ForkSafeLock()
         self.known: dict[Part, BoxedCallable | None] = {}

@@ -51,6 +51,35 @@ ATTENTION_FUNCTIONS: tuple[typing.Any, ...] = (
 )
 
 
+def _modes() -> tuple[list[typing.Any], list[typing.Any]]:
+    """The modes that are open: those that see operations, and those that see torch's functions; the outermost first."""
+    return (
+        [torch_dispatch_mode_at(index) for index in range(torch_dispatch_mode_count())],
+        [torch_function_mode_at(index) for index in range(torch_function_mode_count())],
+    )
+
+
+@contextlib.contextmanager
+def keeping_modes() -> typing.Iterator[None]:
+    """An error that leaves the block finds the modes that were open in front of it, also where an interrupt has come
+    while torch entered or left one: all that runs in this thread later would go through a mode that is left behind.
+    """
+    before = _modes()
+    try:
+        yield
+    except BaseException:
+        if _modes() != before:
+            for _ in range(torch_dispatch_mode_count()):
+                torch._C._pop_torch_dispatch_stack(None)
+            for _ in range(torch_function_mode_count()):
+                torch._C._pop_torch_function_stack()
+            for mode in before[0]:
+                torch._C._push_on_torch_dispatch_stack(mode)
+            for mode in before[1]:
+                torch._C._push_on_torch_function_stack(mode)
+        raise
+
+
 @contextlib.contextmanager
 def with_denormals() -> typing.Iterator[None]:
     """Inside the block numbers close to zero are what they are, also where `torch.set_flush_denormal(True)` has this

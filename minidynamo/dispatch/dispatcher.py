@@ -201,8 +201,8 @@ class Dispatcher:
     def install(self, entry: Entry) -> None:
         """Add an entry; calls that start from now on see it. Entries that can never fit again are dropped."""
         with _compiling:
-            self.entries = [*(old for old in self.entries if old.alive()), entry]
             self.next_number += 1
+            self.entries = [*(old for old in self.entries if old.alive()), entry]
             self._regenerate()
         publish("entry", self.name, entry=entry)
 
@@ -329,7 +329,8 @@ class Dispatcher:
             raise RecompileRefused(refusal(self.name, failures))
         self._busy = True
         try:
-            outcome = self._compile_entry(self, boxed)
+            with compat.keeping_modes():
+                outcome = self._compile_entry(self, boxed)
         finally:
             self._busy = False
             self.misfits = ()
@@ -345,8 +346,14 @@ class Dispatcher:
 
     def _regenerate(self) -> None:
         function = self._function()
-        if function is not None and function.__code__ is self._code:  # else the program has given it other code
+        if function is None or function.__code__ is not self._code:  # the program has given it other code
+            return
+        try:
             function.__code__ = self._generate(function.__globals__)
+        except BaseException:  # an interrupt: code of an older generation would be told for ever to look again
+            self._body_names = {}
+            function.__code__ = self._generate(function.__globals__)
+            raise
 
     def _generate(self, namespace: dict[str, Any]) -> types.CodeType:
         """The code of a function for the current entries, with what it names put into `namespace`."""

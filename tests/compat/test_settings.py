@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from minidynamo import compat
 
@@ -29,3 +31,21 @@ def test_questions_that_programs_ask_are_answered():
 def test_nothing_is_cast_inside_of_the_context():
     with torch.autocast("cpu", dtype=torch.bfloat16), compat.without_autocast():
         assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_error_finds_the_modes_of_before(lost):
+    """Torch may be interrupted while it enters a mode, or while one is left for a moment."""
+    outer = FakeTensorMode()
+    with outer, torch.device("meta"):
+        with pytest.raises(KeyboardInterrupt), compat.keeping_modes():
+            if lost:
+                torch._C._pop_torch_function_stack()
+                torch._C._pop_torch_dispatch_stack(None)
+            else:
+                FakeTensorMode().__enter__()
+                compat.enter_device(torch.device("cpu"))
+            raise KeyboardInterrupt
+        assert (compat.torch_dispatch_mode_count(), compat.torch_dispatch_mode_at(0)) == (1, outer)
+        assert compat.open_devices() == (torch.device("meta"),)
+    assert type(torch.ones(2)) is torch.Tensor

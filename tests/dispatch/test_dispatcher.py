@@ -11,6 +11,7 @@ import weakref
 
 import pytest
 
+from minidynamo import artifacts
 from minidynamo.bytecode.breaks import drive, make_break
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import frame_point
@@ -221,6 +222,30 @@ def test_errors_of_the_compiler_reach_the_caller_and_leave_everything_usable():
     with pytest.raises(ValueError, match="no"):
         compiled(1)
     assert compiled(1) == 2
+
+
+@pytest.mark.parametrize("when", ["the text is written", "the text is done"])
+def test_an_interrupt_while_code_is_written_leaves_everything_usable(monkeypatch, when):
+    load = artifacts.load
+
+    def interrupted(kind, *args):
+        monkeypatch.setattr(artifacts, "load", load)
+        if when == "the text is done":
+            load(kind, *args)
+        raise KeyboardInterrupt
+
+    def compile_entry(dispatcher, values):
+        if values == [1]:
+            monkeypatch.setattr(artifacts, "load", interrupted)
+        return entry(returning(f"body {values[0]}"), f"a == {values[0]}")
+
+    dispatcher = root_dispatcher(lambda a: None, compile_entry)
+    call = dispatcher.function
+    with pytest.raises(KeyboardInterrupt):
+        call(1)
+    assert (call(1), call(2), call(1)) == ("body 1", "body 2", "body 1")
+    assert dispatcher.stats.hits == 2
+    assert dispatcher.next_number == 2
 
 
 def test_native_for_good_asks_once():
