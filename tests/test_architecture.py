@@ -40,6 +40,7 @@ FOUNDATION = {
 }
 FOUNDATION |= {"autograd_calls", "tensor_hooks", "transforming"}
 FOUNDATION |= {
+    "compiling",
     "copied_results",
     "declarations",
     "deferred",

@@ -109,7 +109,6 @@ _HOOKS_OF_CHECKPOINTS = Diagnostic(
 )
 
 
-@compat.with_denormals()
 def aot_compile(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from minidynamo import compat
 from minidynamo.autograd.accumulation import accumulating
 from minidynamo.autograd.chains import is_cut
 from minidynamo.autograd.holders import NOTHING
@@ -22,6 +21,7 @@ from minidynamo.autograd.layouts import GradientLayout
 from minidynamo.autograd.parts import WHOLE, Part
 from minidynamo.autograd.signature import GraphSignature
 from minidynamo.boxed import BoxedCallable, HandOver, hands_over
+from minidynamo.compiling import undisturbed
 from minidynamo.locks import ForkSafeLock
 
 MOST_PARTS = 8
@@ -156,7 +156,7 @@ class Parts:
     """
 
     def __init__(self, compile_it: Callable[[Part], BoxedCallable | None]) -> None:
-        self.compile_it = compat.keeping_modes()(compat.with_denormals()(compile_it))
+        self.compile_it = undisturbed()(compile_it)
         self.whole = Lazy(functools.partial(self.compile_it, WHOLE))  # type: ignore[arg-type]
         self.lock = ForkSafeLock()
         self.known: dict[Part, BoxedCallable | None] = {}

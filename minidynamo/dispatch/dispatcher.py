@@ -23,6 +23,7 @@ from minidynamo import artifacts, compat
 from minidynamo.boxed import BoxedCallable, mark_boxed
 from minidynamo.bytecode.breaks import BoxedStep, drive
 from minidynamo.bytecode.layout import FramePoint
+from minidynamo.compiling import undisturbed
 from minidynamo.config import config
 from minidynamo.counters import Stats
 from minidynamo.dispatch.frames import Frame, ResumeFrame, RootFrame
@@ -329,7 +330,7 @@ class Dispatcher:
             raise RecompileRefused(refusal(self.name, failures))
         self._busy = True
         try:
-            with compat.keeping_modes():
+            with undisturbed():
                 outcome = self._compile_entry(self, boxed)
         finally:
             self._busy = False
