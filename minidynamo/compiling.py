@@ -1,4 +1,4 @@
-"""Owns what holds while something is compiled: signals wait, numbers are what they are, and modes of torch are put back.
+"""Owns what holds while something is compiled: signals wait, numbers are what they are, torch's modes are put back.
 
 Torch opens and leaves modes of its own at each operation that it traces. A handler that raises in the midst of that may
 end the process, or leave a mode open that all operations of the program would go through from then on.
