@@ -162,7 +162,7 @@ def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwne
         except _NeedsConstants as needed:
             notice(_fixed(frame.name, needed.__cause__ or needed))
             fixed = replace(frame.profile, dynamic=False)
-            return _convert(replace(frame, profile=fixed), values, owner)
+            return _convert(replace(frame, profile=fixed), values, owner, last=True)
 
 
 class _NeedsConstants(Exception):
@@ -182,7 +182,8 @@ def _unchanged(value: Any) -> Any:
     return value
 
 
-def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) -> Conversion:
+def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner, *, last: bool = False) -> Conversion:
+    """One attempt. Unless it is the last, it raises _NeedsConstants where another one may succeed."""
     options = owner.options
     key = options.backend.key()
     load_fake_tensors()
@@ -200,16 +201,16 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) ->
     except (ComptimeError, ArgumentError, Unsupported, DeclaredSizeFixed):
         raise
     except Exception as error:
-        if frame.profile.has_varied():
+        if frame.profile.has_varied() and not last:
             raise _NeedsConstants from error
         return _run_as_written(frame, _internal(frame, error), options, error)
-    is_symbolic = traced.shapes is not None and traced.shapes.is_symbolic
+    is_symbolic = traced.shapes is not None and traced.shapes.is_symbolic and not last
     try:
         run = None
         if traced.graph is not None:
             run = options.backend.run(traced.graph, [given.node.meta["example_value"] for given in traced.inputs])
             if not options.fullgraph and newly_constant(traced, frame.profile.turns):
-                return _convert(frame, values, owner)  # which ends in front of what needs it
+                return _convert(frame, values, owner, last=last)  # which ends in front of what needs it
     except BackendError as error:
         if is_symbolic:
             raise _NeedsConstants from error

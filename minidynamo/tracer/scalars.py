@@ -35,6 +35,7 @@ Numbers = list[tuple[TensorVariable, Number]]
 
 _FLOATS = (torch.float32, torch.float64)
 _DTYPES = (*_FLOATS, torch.int64)
+_DEEPEST = 50  # operations on one number: what is asked of it is written as one expression
 _LARGEST = 2**62  # so that the next sum, or difference, does not leave the integers of tensors
 _FLOAT32 = Constant(ctypes.c_float, "c_float")
 _OWNS = Constant(owns_its_memory, "owns_its_memory")
@@ -95,7 +96,9 @@ def _operand(tx: Tracer, variable: VariableTracker, dtype: torch.dtype, *, casts
 
 
 def _rounding(tx: Tracer, number: Number | None, dtype: torch.dtype) -> Number | None:
-    return None if number is None else lambda: None if (given := number()) is None else _rounded(tx, given, dtype)
+    if number is None:
+        return None
+    return _Followed(lambda: None if (given := number()) is None else _rounded(tx, given, dtype), _depth(number))
 
 
 def _rounded(tx: Tracer, number: VariableTracker, dtype: torch.dtype) -> VariableTracker | None:
@@ -115,15 +118,30 @@ def _rounded(tx: Tracer, number: VariableTracker, dtype: torch.dtype) -> Variabl
     return None if rounded is None else tx.graph.floating(ctypes.c_float(number.here).value, rounded)
 
 
+class _Followed:
+    """The number in a tensor that was computed from others, in so many steps; it is computed once, when it is read."""
+
+    def __init__(self, compute: Number, depth: int) -> None:
+        self.compute = functools.cache(compute)
+        self.depth = depth
+
+    def __call__(self) -> VariableTracker | None:
+        return self.compute()
+
+
+def _depth(number: Number) -> int:
+    return number.depth if isinstance(number, _Followed) else 0
+
+
 def _result(
     tx: Tracer, function: Callable[..., Any] | None, operands: Sequence[Number | None], dtype: torch.dtype
 ) -> Number | None:
     """What a tensor holds that `function` gives for the operands; without a function, the first of them."""
     given = [operand for operand in operands if operand is not None]
-    if len(given) < len(operands):
+    depth = 1 + max((_depth(operand) for operand in given), default=0)
+    if len(given) < len(operands) or depth > _DEEPEST:
         return None
 
-    @functools.cache
     def number() -> VariableTracker | None:
         values = [value for operand in given if (value := operand()) is not None]
         if len(values) < len(given) or (function is operator.truediv and not tx.truth(values[1])):
@@ -134,7 +152,7 @@ def _result(
             return None  # of others, torch's ways to round are not all Python's
         return values[0] if function is None else _rounded(tx, tx.call(function, values), dtype)
 
-    return number
+    return _Followed(number, depth)
 
 
 def _is_between(tx: Tracer, number: VariableTracker, least: int, most: int) -> bool:

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.errors import BackendError
+from minidynamo.events import MinidynamoNotice
 from minidynamo.testing import CompileCounter, no_recompile
 
 whole = {"backend": "eager", "fullgraph": True}
@@ -224,3 +226,25 @@ def test_numbers_too_large_for_the_tensor_are_infinite():
     assert torch.isinf(compiled(torch.ones(1), number(float("inf"))))
     f = minidynamo.compile(lambda x, t: x * t.mul_(t).item(), **whole)
     assert torch.isinf(f(torch.ones(1), number(1e30)))
+
+
+@pytest.mark.parametrize("steps, graphs", [(50, 1), (51, 2), (400, 2)])
+def test_a_long_way_to_a_number_is_cut_where_it_is_read(steps, graphs):
+    def program(x, t):
+        for _ in range(steps):
+            t = t + 1
+        return x * t.item()
+
+    counter = CompileCounter()
+    x, t = torch.ones(2), number(3, torch.int64)
+    assert torch.equal(minidynamo.compile(program, backend=counter)(x, t), program(x, t))
+    assert counter.frame_count == graphs
+
+
+def test_a_backend_that_fails_with_numbers_of_any_kind_has_its_own_error():
+    def backend(gm, examples):
+        raise ValueError("no numbers")
+
+    compiled = minidynamo.compile(lambda x, t: x * t.item(), backend=backend)
+    with pytest.warns(MinidynamoNotice, match="MD310"), pytest.raises(BackendError, match="no numbers"):
+        compiled(torch.ones(2), number(3.0))
