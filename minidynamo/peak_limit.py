@@ -18,6 +18,7 @@ from minidynamo.autograd.gradients_apart import Wholes, gradients_apart, returns
 from minidynamo.autograd.numbers import has_symbols
 from minidynamo.autograd.parts import Part, part_of
 from minidynamo.autograd.rehearsal import eager_memory
+from minidynamo.autograd.with_hints import with_hints
 from minidynamo.config import config
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph_memory import graph_plan
@@ -123,10 +124,11 @@ class PeakLimit:
         _compare("until backward", between, eager.between + sum(states))
         allowed = eager.peak + sum(states) + max(states, default=0)  # the state that there was before one is set again
         if self.estimate is not None and _is_above(backward, allowed):
-            if has_symbols(list(captured.example_inputs)):
-                return
-            assert captured.graphs.backward is not None
             graph = _taking_repeated(captured) if how.get("repeated") else captured.graphs.backward
+            if has_symbols(list(captured.example_inputs)) and graph is not None:
+                graph = with_hints(graph)
+            if graph is None:
+                return
             backward = _Backward(captured, graph, self.plan_backward).need(**how)
         _compare("in backward", backward, allowed)
 

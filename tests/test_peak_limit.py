@@ -71,6 +71,23 @@ def test_sizes_that_vary_are_those_of_the_call():
     assert_runs_as_captured(call, columns, torch.rand(64, 64))
 
 
+@pytest.mark.cpp
+def test_backward_kernels_for_sizes_that_vary_are_planned_for_those_of_the_call():
+    def gated(x):
+        return x.sum(0), torch.nn.functional.glu(x)
+
+    def both(call, x):
+        made = call(x)
+        return [*made, *torch.autograd.grad(sum(value.square().mean() for value in made), x)]
+
+    compiled = minidynamo.compile(gated, backend="native", fullgraph=True, dynamic=True)
+    x = torch.rand(64, 64, requires_grad=True)
+    with pytest.warns(MinidynamoNotice, match="MD412 .* in backward"):
+        got = both(compiled, x)
+    torch.testing.assert_close(got, both(gated, x))
+    assert peak_bytes(lambda: both(compiled, x)) <= peak_bytes(lambda: both(gated, x))
+
+
 def test_the_texts_are_those_of_what_runs():
     call = minidynamo.compile(columns, backend="aot_eager", fullgraph=True)
     with pytest.warns(MinidynamoNotice, match="MD412"):

@@ -16,7 +16,7 @@ from torch import fx
 from minidynamo import compat, fake_strides
 from minidynamo.autograd.counting import Counting
 from minidynamo.autograd.inputs import layout_of
-from minidynamo.autograd.numbers import is_symbolic
+from minidynamo.autograd.with_hints import without_data
 from minidynamo.storages import strided_in
 from minidynamo.switches import preserved
 
@@ -124,13 +124,8 @@ class _Rehearsal:
 
     def as_input(self, value: Any) -> Any:
         """A value like `value`, without data and with the size of this call."""
-        if not isinstance(value, torch.Tensor):
-            return _hint(value)
-        if value.layout is not torch.strided:
-            raise NotImplementedError("its memory is not one storage")
-        shape, stride = ([_hint(size) for size in sizes] for sizes in (value.shape, value.stride()))
-        leaf = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
-        if not value.requires_grad:
+        leaf = without_data(value)
+        if not isinstance(value, torch.Tensor) or not value.requires_grad:
             return leaf
         self.leaves.append(leaf.requires_grad_())
         return leaf if value.is_leaf else leaf.clone()
@@ -141,7 +136,3 @@ class _Rehearsal:
             self.constants[id(value)] = self.mode.from_tensor(value)
             self.counting.note([self.constants[id(value)]], counts=False)
         return self.constants[id(value)]
-
-
-def _hint(value: Any) -> Any:
-    return value.node.hint if is_symbolic(value) else value
