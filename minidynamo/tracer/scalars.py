@@ -249,23 +249,30 @@ def as_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> tuple[Arg
 def as_sizes(tx: Tracer, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
     """The arguments, with the integers that tensors hold in the place of these, as torch reads sizes and positions in
     them; None where there are none."""
-    taken = [_as_size(tx, arg) for arg in args]
-    named = {name: _as_size(tx, arg) for name, arg in kwargs.items()}
-    pairs = zip((*taken, *named.values()), (*args, *kwargs.values()))
-    return None if all(one is other for one, other in pairs) else (taken, named)
+    values = [*kwargs.values()]
+    taken, named = _as_sizes(tx, args), _as_sizes(tx, values)
+    return None if taken is args and named is values else (taken, dict(zip(kwargs, named)))
+
+
+def _as_sizes(tx: Tracer, args: Args) -> Args:
+    """The arguments themselves where nothing is read in them."""
+    found = [_as_size(tx, arg) for arg in args]
+    return args if all(one is other for one, other in zip(found, args)) else found
 
 
 def _as_size(tx: Tracer, arg: VariableTracker) -> VariableTracker:
     if isinstance(arg, TensorVariable) and tx.graph.use(arg).dtype is torch.int64:
         return read(tx, arg) or arg
     if isinstance(arg, SliceVariable):
-        return SliceVariable(*(_as_size(tx, part) for part in (arg.start, arg.stop, arg.step)))
+        ends = [arg.start, arg.stop, arg.step]
+        taken = _as_sizes(tx, ends)
+        return arg if taken is ends else SliceVariable(*taken)
     if not isinstance(arg, SequenceVariable) or arg.cls not in (tuple, list):
         return arg
-    items = [_as_size(tx, item) for item in arg.items]
-    if all(one is other for one, other in zip(items, arg.items)):
+    taken = _as_sizes(tx, arg.items)
+    if taken is arg.items:
         return arg
-    return TupleVariable(items) if arg.cls is tuple else ListVariable(items)
+    return TupleVariable([*taken]) if arg.cls is tuple else ListVariable([*taken])
 
 
 # Keywords that are numbers.

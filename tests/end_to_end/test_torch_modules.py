@@ -102,7 +102,7 @@ for _d in (1, 2, 3):
         add(functools.partial(_make, getattr(nn, _pattern.format(_d))), _shape)
 add(lambda: nn.Conv2d(4, 2, 3, padding="same", padding_mode="reflect"), (1, 4, 5, 5), name="Conv2d reflect")
 add(lambda: nn.MaxPool2d(2, return_indices=True), (1, 4, 4, 4), name="MaxPool2d indices")
-add(lambda: nn.BatchNorm2d(4, momentum=None), (2, 4, 3, 3), name="BatchNorm2d cumulative", graphs=2, breaks=3)
+add(lambda: nn.BatchNorm2d(4, momentum=None), (2, 4, 3, 3), name="BatchNorm2d cumulative")
 add(lambda: nn.SyncBatchNorm(4), (2, 4, 3))
 add(lambda: nn.FractionalMaxPool2d(2, output_size=3), (1, 2, 8, 8))
 add(lambda: nn.Fold((4, 5), (2, 2)), (2, 12, 12))

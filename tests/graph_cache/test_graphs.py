@@ -17,7 +17,7 @@ from minidynamo.errors import UserLocation
 from minidynamo.graph_cache.encoding import Damaged, NotStorable
 from minidynamo.graph_cache.graphs import read_graph, write_graph
 from minidynamo.graph_cache.key import Key, key_of
-from minidynamo.taken_apart import PART_OF
+from minidynamo.taken_apart import PART_OF, Call
 from minidynamo.unfused_memory import DIES
 
 LINE = UserLocation("program.py", 3, "f")
@@ -52,7 +52,7 @@ def written(dynamic: bool) -> tuple[fx.GraphModule, Key, Any]:
     key = key_of(gm, inputs, {}, {})
     backward = aot_graphs(gm, inputs).backward
     assert backward is not None
-    next(node for node in backward.graph.nodes if node.op == "call_function").meta[PART_OF] = "mm"
+    next(node for node in backward.graph.nodes if node.op == "call_function").meta[PART_OF] = Call("mm", 3)
     return backward, key, json.loads(json.dumps(write_graph(backward, key)))
 
 

@@ -47,7 +47,7 @@ def probabilities_of_other_data(x):
         (lambda x: torch.nn.functional.ctc_loss(x.view(1, 1, 4), CLASSES, (1,), (1,)), "behind the compiled function"),
         (lambda x: copy.deepcopy(x[1:]), "clone()"),
         (lambda x: LAZY(x) + 1, "call the lazy module once"),
-        (lambda x: LAYER.register_forward_hook(print), "change it outside"),
+        (lambda x: setattr(torch.nn.Linear, "own", 1), "change it outside"),
         (lambda x: ExceptionGroup("a", [ValueError(), x]), "make it outside"),
         (lambda x: x * float(ARRAY[1:].sum()), "from_numpy"),
         (lambda x: flex_attention(*[x.view(1, 1, 2, 2)] * 3), "torch.compile(flex_attention)"),
