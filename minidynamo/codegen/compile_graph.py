@@ -146,12 +146,7 @@ def _scheduled(
         lowered = lower_graph(gm, target=target, uncut=uncut)
         if config.verify_ir:
             verify_program(lowered)
-        deaths = Deaths(
-            *(
-                frozenset(known for node, known in zip(inputs, lowered.inputs) if mark in node.meta)
-                for mark in (DIES, RETURNED, MAY_DIE)
-            )
-        )
+        deaths = Deaths(*(_noting(mark, inputs, lowered.inputs) for mark in (DIES, RETURNED, MAY_DIE)))
         loops, _, program = scheduled(lowered, name, limit, deaths=deaths, **how)
         above = excess(program, limit, handing_over=handing_over, deaths=deaths)
         if above <= 0 or target != "triton":
@@ -160,6 +155,11 @@ def _scheduled(
         if not more:
             return loops, program, above
         uncut |= more
+
+
+def _noting(mark: str, inputs: Sequence[fx.Node], names: Sequence[str]) -> frozenset[str]:
+    """The names of those inputs that note something."""
+    return frozenset(name for node, name in zip(inputs, names) if mark in node.meta)
 
 
 def build(program: HostProgram, target: str, name: str, paths: dict[str, str]) -> tuple[str, Launchers]:

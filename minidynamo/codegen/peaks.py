@@ -206,9 +206,9 @@ def _cut(orders: Sequence[_Halves], excess: int | None) -> Change | None:
         whole = halves.cost(0)
         for place in range(1, len(halves.nodes)):
             saved, traffic = whole - halves.cost(place), halves.traffic(place)
-            fits = traffic * LEAST_SAVED <= saved if excess is None else traffic <= MOST_TRAFFIC * excess
+            is_cheap = traffic * LEAST_SAVED <= saved if excess is None else traffic <= MOST_TRAFFIC * excess
             enough = excess is not None and saved >= excess
-            if saved > 0 and fits:
+            if saved > 0 and is_cheap:
                 found.append(((0, traffic, -saved) if enough else (1, -saved, traffic), halves, place))
     if not found:
         return None

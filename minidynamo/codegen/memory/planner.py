@@ -170,10 +170,12 @@ class Planner:
     def _is_reusable(self, name: str, position: int) -> bool:
         return name in self.own and self.live.storage_end[name] <= position
 
-    def _fitting(self, names: Iterable[str], out: Buffer) -> str | None:
-        """Which of these tensors `out` can lie in, preferably one that need not be laid out anew."""
+    def _fitting(self, names: Iterable[str], out: Buffer, kernel: Kernel | None = None) -> str | None:
+        """Which of these tensors `out` can lie in, preferably one that need not be laid out anew. What the `kernel`
+        reads it has to be able to write over."""
         found = [name for name in names if fits(self.own[name], out)]
-        return min(found, key=lambda name: not same_layout(self.own[name], out), default=None)
+        found.sort(key=lambda name: not same_layout(self.own[name], out))
+        return next((name for name in found if kernel is None or may_overwrite(kernel, name, out.name)), None)
 
     def _launch(self, kernel: Kernel, position: int) -> set[str]:
         """Find memory for what the kernel writes and launch it; the names that it took over."""
@@ -194,7 +196,7 @@ class Planner:
             if place is not None:
                 self.waiting.remove(place)
             else:
-                place = self._fitting((n for n in candidates if may_overwrite(kernel, n, out.name)), out)
+                place = self._fitting(candidates, out, kernel)
                 if place is None:
                     fresh.append(Allocate(out))
                     continue
