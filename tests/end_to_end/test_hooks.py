@@ -244,6 +244,20 @@ def test_hooks_that_the_first_call_installs():
     assert RemovableHandle.next_id >= before + 3
 
 
+def test_a_counter_of_a_library_is_set_to_what_the_program_says(monkeypatch):
+    """Also where the program has not read it."""
+
+    def program(x):
+        RemovableHandle.next_id = 1000
+        return x + 1
+
+    monkeypatch.setattr(RemovableHandle, "next_id", 7)
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    for before in (7, 8, 1000, 7):
+        RemovableHandle.next_id = before
+        assert compiled(torch.ones(())) == 2 and RemovableHandle.next_id == 1000
+
+
 @pytest.mark.filterwarnings("ignore:MD302")
 def test_a_hook_that_counts_calls_sees_every_call():
     class Counting:

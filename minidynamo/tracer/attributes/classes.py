@@ -119,12 +119,13 @@ def _write_class(tx: Tracer, obj: ClassVariable, name: str, value: VariableTrack
         tx.call(tx.wrap(custom, class_source(owner, special)), args)
         return
     described = lookup_on_class(type(cls), name)[1] is not None or name.startswith("__")
-    of_library, by = is_trusted_class(cls), _counts(tx, cls, name, value)
-    binds = value is not None and not _binds_plainly(value)
-    if described or not is_plain_setter(custom, special) or (by is None if of_library else binds):
+    plain = not described and is_plain_setter(custom, special) and (value is None or _binds_plainly(value))
+    of_library = is_trusted_class(cls)
+    by = _counted(tx, cls, name, value) if plain and of_library else None
+    if not plain or (of_library and by is None):
         tx.break_graph("MD206", f"writing `{name}` of the class {cls.__name__} cannot be captured", fix=CHANGE_OUTSIDE)
     written_to = ClassVariable(cls, source=Constant(cls, cls.__name__))
-    if of_library and value is not None and by is not None:
+    if value is not None and by is not None:
         tx.side_effects.advance_counter(written_to, name, value, by)
         return
     if value is None:
@@ -134,12 +135,14 @@ def _write_class(tx: Tracer, obj: ClassVariable, name: str, value: VariableTrack
     tx.side_effects.set_class_attr(written_to, name, value)
 
 
-def _counts(tx: Tracer, cls: type, name: str, value: VariableTracker | None) -> int | None:
+def _counted(tx: Tracer, cls: type, name: str, value: VariableTracker | None) -> int | None:
     """By how much a write of one int over another advances the class's counter; None for other writes."""
     written = tx.side_effects.class_attr(cls, name)
     before = written.value if isinstance(written, ConstantVariable) else cls.__dict__.get(name)
     if type(before) is not int or not isinstance(value, ConstantVariable) or value.python_type is not int:
         return None
+    if written is UNKNOWN:  # the difference hangs on it also where the program has not read it
+        tx.guard(class_source(cls, name), GuardKind.EQUALS, before)
     number: int = value.value
     return number - before
 
