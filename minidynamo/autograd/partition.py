@@ -177,7 +177,8 @@ def _mark_dying(
     for node, value in zip(backward.nodes, given):
         if value in dying:
             node.meta[DIES] = True
-            node.meta.update({RETURNED: True} if value in returned else {})
+            if value in returned:
+                node.meta[RETURNED] = True
 
 
 def exposed(

@@ -35,8 +35,6 @@ def _copied(gm: fx.GraphModule) -> fx.GraphModule:
             continue
         if node.op == "placeholder":
             values[node] = without_data(node.meta["val"])
-        elif node.op == "get_attr":
-            values[node] = node.meta["val"]
         else:
             given = fx.map_arg((node.args, node.kwargs), values.__getitem__)
             values[node] = node.target(*given[0], **given[1])
@@ -45,7 +43,7 @@ def _copied(gm: fx.GraphModule) -> fx.GraphModule:
             continue
         env[node] = graph.create_node(node.op, node.target, args, kwargs, node.name)
         env[node].meta = {**node.meta, "val": values[node]}
-    return compat.graph_module(gm, graph)
+    return compat.graph_module(torch.nn.Module(), graph)
 
 
 def without_data(value: Any) -> Any:

@@ -109,7 +109,7 @@ def _planned(
     handing_over: bool,
     otherwise: Callable[[], fx.GraphModule] | None,
 ) -> tuple[LoopProgram, HostProgram]:
-    limit = functools.partial(peak_of_operations, gm)
+    limit = functools.cache(functools.partial(peak_of_operations, gm))
     schedule = functools.partial(_scheduled, target=target, name=name, handing_over=handing_over)
     loops, program, above = schedule(gm, limit)
     if otherwise is not None and above > 0:

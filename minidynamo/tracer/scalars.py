@@ -197,7 +197,7 @@ def _written_to(tx: Tracer, function: Callable[..., Any] | None, receiver: Varia
     return [] if number is None else [(receiver, number)]
 
 
-def made(tx: Tracer, target: Any, args: Args, kwargs: Kwargs, result: VariableTracker) -> Numbers:
+def made(tx: Tracer, target: Any, args: Args, result: VariableTracker) -> Numbers:
     """The tensor that a call has made, if it holds one number that can be followed, and that number."""
     if not isinstance(result, TensorVariable) or not (target in _FILLS or target in _COMPUTES or target in _COMPARES):
         return []

@@ -207,7 +207,7 @@ class Trace:
             read = as_torch_reads(target, args, kwargs)
             made = self.graph.emit(target, *with_plain_numbers(self, target, *read))
             self.graph.shapes.announce_decisions()
-            scalars.note(self, [*stored, *scalars.made(self, target, args, kwargs, made)])
+            scalars.note(self, [*stored, *scalars.made(self, target, args, made)])
             if not self.chain.awaits_errors:
                 around = [frame for frame in self.frames if is_in_try(frame.code, frame.index)]
                 self.chain.emits_in_try |= bool(around)

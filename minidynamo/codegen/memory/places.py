@@ -26,7 +26,7 @@ from minidynamo.codegen.ir.loops import (
     numbers_between,
 )
 from minidynamo.codegen.memory.liveness import Call, Liveness, analyze, defined
-from minidynamo.codegen.memory.takeover import filled, fills, may_overwrite, same_layout
+from minidynamo.codegen.memory.takeover import filled, fits, may_overwrite, same_layout
 from minidynamo.codegen.scheduling.lifetimes import made, reads
 
 Places = dict[str, str]
@@ -132,7 +132,7 @@ class _Search:
         buffers = self.program.buffers
         if earlier is None or not same_layout(buffers[before], buffers[write.value]):
             return False
-        if before != lying and not fills(buffers[before], buffers[lying]):
+        if before != lying and not fits(buffers[before], buffers[lying]):
             return False
         self.places[write.value] = before
         return self.place(earlier)

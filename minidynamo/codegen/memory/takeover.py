@@ -17,14 +17,9 @@ def same_layout(a: Buffer, b: Buffer) -> bool:
     return (a.shape, a.stride, a.dtype, a.device) == (b.shape, b.stride, b.dtype, b.device)
 
 
-def fits(old: Buffer, new: Buffer) -> bool:
-    """Whether the memory of one tensor is that of the other: as many elements without gaps, in any shape."""
-    return old.device == new.device and fills(old, new)
-
-
-def fills(view: Buffer, whole: Buffer) -> bool:
-    """Whether a view of a tensor without gaps is all of it."""
-    return view.dtype == whole.dtype and view.numel == view.span == whole.numel == whole.span
+def fits(a: Buffer, b: Buffer) -> bool:
+    """Whether the memory of one tensor can be that of the other: as many elements without gaps, in any shape."""
+    return (a.dtype, a.device) == (b.dtype, b.device) and a.numel == a.span == b.numel == b.span
 
 
 def may_overwrite(kernel: Kernel, read: str, written: str) -> bool:

@@ -74,9 +74,9 @@ class Fusion:
                 self.touching[name].append(k)
         self.before = [self._predecessors(k) for k in range(len(self.nodes))]
         # For each group, as bits, all groups that must run before it.
-        self.behind: dict[int, int] = {}
+        self.earlier: dict[int, int] = {}
         for k, before in enumerate(self.before):
-            self.behind[k] = functools.reduce(operator.or_, (self.behind[p] | 1 << p for p in before), 0)
+            self.earlier[k] = functools.reduce(operator.or_, (self.earlier[p] | 1 << p for p in before), 0)
 
     def _predecessors(self, k: int) -> set[int]:
         """Nodes that must run before node k: those it reads, what stored into an input that it reads, and readers of
@@ -115,15 +115,15 @@ class Fusion:
         del self.members[b]
         for k in joined:
             self.group[k] = a
-        self._join_behind(a, b)
+        self._join_earlier(a, b)
         return True
 
-    def _join_behind(self, a: int, b: int) -> None:
+    def _join_earlier(self, a: int, b: int) -> None:
         both = 1 << a | 1 << b
-        found = self.behind[a] = (self.behind[a] | self.behind.pop(b)) & ~both
-        for g, behind in self.behind.items():
-            if behind & both:
-                self.behind[g] = behind & ~both | 1 << a | found
+        found = self.earlier[a] = (self.earlier[a] | self.earlier.pop(b)) & ~both
+        for g, earlier in self.earlier.items():
+            if earlier & both:
+                self.earlier[g] = earlier & ~both | 1 << a | found
 
     def _fits(self, nodes: list[Loops]) -> bool:
         if len({n.out.device for n in nodes}) > 1:
@@ -176,7 +176,7 @@ class Fusion:
 
     def _is_reached(self, source: int, target: int) -> bool:
         """Whether `target` depends on `source` through a third group."""
-        return any(self.behind[g] >> source & 1 for g in self._groups_before(target))
+        return any(self.earlier[g] >> source & 1 for g in self._groups_before(target))
 
     def _groups_before(self, g: int) -> set[int]:
         return {self.group[p] for k in self.members[g] for p in self.before[k]} - {g}
