@@ -6,6 +6,7 @@ A graph that is compiled is cut at them (`autograd/segments.py`). What may be ca
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,21 @@ def _nothing_yet(_: torch.Tensor) -> None:
 
 gradients = torch.autograd.grad
 
+_EAGER_BACKWARD = "has_eager_backward"
+
+
+def with_eager_backward(function: Callable[..., Any], operator: object = None) -> Callable[..., Any]:
+    """Mark a function of a graph, which calls `operator` if that is given: a compiled graph is cut at its calls, and
+    autograd runs its backward eagerly."""
+    vars(function)[_EAGER_BACKWARD] = operator
+    return function
+
+
+def eager_operator(function: object) -> object:
+    """Return the operator that a function marked by `with_eager_backward` calls; None for any other function."""
+    return vars(function).get(_EAGER_BACKWARD) if isinstance(function, types.FunctionType) else None
+
+
 # The functions, each with the positions of the arguments whose gradients are looked at.
 _LOOKS_AT: dict[Callable[..., Any], int | None] = {
     make_parameter: None,
@@ -70,12 +86,15 @@ _LOOKS_AT: dict[Callable[..., Any], int | None] = {
 
 def is_autograd_call(node: fx.Node) -> bool:
     """Whether autograd must see the call that the node makes."""
-    return node.op == "call_function" and node.target in _LOOKS_AT
+    if node.op != "call_function":
+        return False
+    is_marked = isinstance(node.target, types.FunctionType) and _EAGER_BACKWARD in vars(node.target)
+    return is_marked or node.target in _LOOKS_AT
 
 
 def gives_several(node: fx.Node) -> bool:
     """Whether the result of such a call is a tuple, not a tensor that may be subscripted itself."""
-    return node.target is gradients
+    return isinstance(node.meta.get("example_value"), (tuple, list))
 
 
 def differentiates_again(node: fx.Node) -> bool:
@@ -85,5 +104,5 @@ def differentiates_again(node: fx.Node) -> bool:
 
 def looked_at(node: fx.Node) -> list[fx.Node]:
     """The tensors whose gradients such a call looks at: what is computed from one must be seen to be, by autograd."""
-    position = _LOOKS_AT.get(node.target) if is_autograd_call(node) else None  # type: ignore[arg-type]
+    position = _LOOKS_AT.get(node.target) if node.op == "call_function" else None  # type: ignore[arg-type]
     return [] if position is None else nodes_in(node.args[position])

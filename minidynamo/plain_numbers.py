@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional
 
 from minidynamo import compat
+from minidynamo.autograd_calls import eager_operator
 from minidynamo.compat import FUSED_UPDATES, OpOverload, OpOverloadPacket
 
 T = TypeVar("T")
@@ -64,7 +65,8 @@ def plain(function: Any) -> Plain | None:
 
 
 def operator_of(function: Any) -> OpOverload | None:
-    """The operator of a program that a function is; None for torch's own, and for several under one name."""
+    """The operator of a program that a function is, or calls; None for torch's own, and for several under one name."""
+    function = eager_operator(function) or function
     if isinstance(function, OpOverloadPacket):
         overloads = function.overloads()
         function = getattr(function, overloads[0]) if len(overloads) == 1 else None

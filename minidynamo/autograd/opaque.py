@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, track_tensor_tree
 from torch.fx.node import map_aggregate
@@ -20,7 +21,7 @@ from torch.fx.node import map_aggregate
 from minidynamo import compat
 from minidynamo.autograd.batches import has_batches
 from minidynamo.autograd.counting import Counting
-from minidynamo.autograd.histories import HANDED_OVER
+from minidynamo.autograd.histories import HANDED_OVER, functions_behind
 from minidynamo.autograd.joint_graph import ancestors
 from minidynamo.autograd.numbers import is_symbolic
 from minidynamo.autograd.recomputation import is_random
@@ -124,6 +125,8 @@ class Operation:
         if any(is_random(node) for node in tracer.graph.nodes if node not in before):
             raise NotOpaque("it draws random numbers")
         self.written = {i: copy._version for i, copy in enumerate(copies) if copy._version}
+        if any(isinstance(function, BackwardCFunction) for function in functions_behind(made)):
+            return  # it may keep tensors as attributes of its context
         kept = {tracer.unwrap_proxy(value).node for value in saved}
         read = ancestors(kept)
         self.unread = frozenset(i for i, value in enumerate(own) if tracer.unwrap_proxy(value).node not in read)

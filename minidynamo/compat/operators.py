@@ -65,6 +65,28 @@ def definition_of(op: typing.Any) -> typing.Any:
     return types.SimpleNamespace(backward=found._backward_fn, setup_context=found._setup_context_fn, casts=casts)
 
 
+def has_python_derivative(op: OpOverload) -> bool:
+    """Whether autograd runs Python code for the operator: a registered formula, or a kernel that was registered in
+    Python for autograd, or for all of torch's dispatch."""
+    namespace, _, name = schema_of(op).name.partition("::")
+    if namespace in ("aten", "prims", "prim", "minidynamo"):
+        return False
+    overload = schema_of(op).overload_name
+    names = [name, f"{name}.{overload}"] if overload else [name, f"{name}.default"]
+    return any(f"{namespace}/{each}/{key}" in torch.library._impls for each in names for key in _DIFFERENTIATING)
+
+
+_DIFFERENTIATING = ("Autograd", "AutogradCPU", "AutogradCUDA", "CompositeImplicitAutograd", "")
+
+
+def formulas_of(op: OpOverload) -> tuple[typing.Any, str, str] | None:
+    """The object that holds the registered derivative of an operator, and its attributes: the backward formula, and
+    `setup_context`, which may be None. None if torch does not tell the formula."""
+    found = torch._library.custom_ops.OPDEFS.get(schema_of(op).name)
+    known = found is not None and found._opoverload is op and found._backward_fn is not None
+    return (found, "_backward_fn", "_setup_context_fn") if known else None
+
+
 def overload_of(definition: typing.Any) -> OpOverload:
     """The operator that `torch.library.custom_op` has made."""
     made: OpOverload = definition._opoverload

@@ -1,9 +1,9 @@
 """Owns the tracing of one frame: from a `FrameRequest` to a `TracedFrame`, in at most two attempts.
 
 It compiles nothing and prints nothing. Nothing is ever undone: when the first attempt cannot go on at an instruction of
-the root frame, a second one starts afresh and ends there. When its graph checks what it must not (`expectations.py`),
-all starts afresh without checks. Where a frame can be cut is in `cutting.py`, what it leaves
-behind in `frame_end.py`.
+the root frame, a second one starts afresh and ends there. A trace starts afresh, too, when the graph checks what it
+must not (`expectations.py`), and when a derivative turns out to run eagerly (`eager_backward.py`). Where a frame can be
+cut is in `cutting.py`, what it leaves to the next one in `frame_end.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Local, Source
 from minidynamo.switches import preserved
 from minidynamo.tracer.cutting import Cut, Cuts, break_before
+from minidynamo.tracer.eager_backward import DerivativeNotTraced
 from minidynamo.tracer.exceptions import Raised
 from minidynamo.tracer.expectations import Unexpected, can_run_twice, may_expect
 from minidynamo.tracer.frame_end import finish
@@ -67,6 +68,14 @@ def trace_frame(request: FrameRequest) -> TracedFrame:
 
 
 def _traced(request: FrameRequest, first: int) -> TracedFrame:
+    while True:  # each time with one more derivative that runs eagerly
+        try:
+            return _traced_once(request, first)
+        except DerivativeNotTraced:
+            first = 1
+
+
+def _traced_once(request: FrameRequest, first: int) -> TracedFrame:
     stop, number = None, first
     while True:  # each attempt ends before the one before it
         try:

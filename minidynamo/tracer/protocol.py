@@ -238,6 +238,11 @@ class GraphView(Protocol):
         """Whether that is so in what is being traced."""
         ...
 
+    @property
+    def may_be_left(self) -> bool:
+        """Whether every subgraph that is open may run eagerly instead, after a graph break."""
+        ...
+
     def open_subgraph(
         self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False, may_be_left: bool = False
     ) -> AbstractContextManager[Subgraph]:

@@ -115,7 +115,7 @@ def rule_for(value: Any) -> Rule:
         return Rule(Action.POLYFILL, function=POLYFILLS[key])
     if key in FOLDABLE:
         return Rule(Action.FOLD)
-    if key in _graph_functions() or isinstance(value, OpOverload | OpOverloadPacket):
+    if key in _graph_functions():
         return Rule(Action.IN_GRAPH)
     if isinstance(value, types.FunctionType):
         return _function_rule(value)

@@ -195,7 +195,7 @@ class Prints(Function):
         return gradient * 2
 
 
-@programs(leaf, graphs=1, breaks=1)
+@programs(leaf, graphs=1)
 def prints_in_backward(x):
     return Prints.apply(x) + 1
 

@@ -50,7 +50,7 @@ def opaque_to_torch(x):
         (torch.special.erf, Action.IN_GRAPH),
         (torch.linalg.norm, Action.IN_GRAPH),
         (torch.fft.rfft, Action.IN_GRAPH),
-        (torch.ops.aten.relu.default, Action.IN_GRAPH),
+        (torch.ops.aten.relu.default, Action.HANDLER),
         (torch.zeros, Action.IN_GRAPH),
         (opaque_to_us, Action.IN_GRAPH),
         (opaque_to_torch, Action.IN_GRAPH),

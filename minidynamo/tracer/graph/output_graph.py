@@ -108,7 +108,12 @@ class OutputGraph:
     @property
     def may_end_here(self) -> bool:
         """Whether the graph may end in what is being traced, or in front of it."""
-        return self.may_end and self._open.may_be_left
+        return self.may_end and self.may_be_left
+
+    @property
+    def may_be_left(self) -> bool:
+        """Whether every subgraph that is open may run eagerly instead, after a graph break."""
+        return self._open.may_be_left
 
     # What is known of the outside
 

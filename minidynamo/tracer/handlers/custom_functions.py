@@ -1,31 +1,32 @@
 """Owns calls of `torch.autograd.Function.apply`: one graph node that runs the user's forward, and later backward.
 
 Both are traced here, into a graph that is thrown away: for the guards on everything they read, and to be sure that they
-change nothing outside. What autograd makes of the node is torch's own business, in `minidynamo.autograd` too.
+change nothing outside. A backward that cannot be traced runs eagerly (`eager_backward.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
-from torch import fx
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from minidynamo import compat
+from minidynamo.autograd_calls import with_eager_backward
 from minidynamo.copied_results import of_its_own
 from minidynamo.guards.source import Computed, Constant, Names, Source
 from minidynamo.plain_numbers import run_whole
-from minidynamo.tracer import registry
+from minidynamo.tracer import eager_backward, registry
+from minidynamo.tracer.graph.subgraphs import Subgraph
 from minidynamo.tracer.handlers.trials import changing_nothing
-from minidynamo.tracer.handlers.values import constant, none
+from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.numbers import pinned
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.containers import SequenceVariable, TupleVariable
+from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -66,22 +67,22 @@ def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: V
         _refuse(tx, cls.value, what)
 
     tensors = [arg for arg in args if isinstance(arg, TensorVariable)]
-    given = tuple(_given(tx, arg) for arg in args)
+    given = tuple(given_to(tx, arg) for arg in args)
+    trains = torch.is_grad_enabled() and any(tx.graph.use(tensor).requires_grad for tensor in tensors)
     with (
         tx.graph.open_subgraph(tensors, takes_numbers=True) as trial,
         changing_nothing(tx, refuse, may_write=True),
-        _without_grad(tx),
+        eager_backward.without_grad(tx),
     ):
         ctx, result = _forward(tx, cls, given)
-        if any(tx.graph.use(tensor).requires_grad for tensor in tensors):
-            made, gradients = _backward(tx, cls, ctx, result)
-            if not all(_is_computed_from(gradients, gradient) for gradient in made):
-                refuse("its backward returns what does not depend on the gradient that it gets")
         if trial.changed_facts() is not None:
             refuse("it changes the shape of a tensor")
-    for value in trial.inputs:  # what the user's code reads elsewhere is there when it is traced, and no later
-        if isinstance(value, NumberVariable) and not _is_made_of_given(value.source):
-            pinned(value)
+        if trains and not eager_backward.runs_eagerly(cls.value):
+            eager_backward.follow(tx, cls.value, trial, result, functools.partial(_backward, tx, cls, ctx))
+    pin_others(trial)
+    if trains and eager_backward.runs_eagerly(cls.value):
+        eager_backward.allow(tx, f"{cls.value.__name__}.apply()", args)
+        return tx.emit(with_eager_backward(applier(cls.value)), [_as_plain(arg) for arg in args])
     kinds = {arg.cls for arg in args if isinstance(arg, NumberVariable)}
     why = ""
     if float in kinds and (trial.draws or trial.writes):
@@ -112,12 +113,20 @@ class _Given(Source):
         return self.number.display()
 
 
-def _given(tx: Tracer, arg: VariableTracker) -> VariableTracker:
+def given_to(tx: Tracer, arg: VariableTracker) -> VariableTracker:
     """What is traced for an argument: a number that is known to be one."""
     if not isinstance(arg, NumberVariable) or arg.source is None:
         return arg
     make = tx.graph.floating if arg.cls is float else tx.graph.integer
     return make(arg.here, _Given(arg.source))
+
+
+def pin_others(trial: Subgraph) -> None:
+    """Guard the values of numbers that traced code reads, unless they are among its arguments: it reads them when it is
+    compiled, and not in each call."""
+    for value in trial.inputs:
+        if isinstance(value, NumberVariable) and not _is_made_of_given(value.source):
+            pinned(value)
 
 
 def _is_made_of_given(source: Source | None) -> bool:
@@ -163,48 +172,10 @@ def _forward(
     return ctx, result
 
 
-def _backward(
-    tx: Tracer, cls: ClassVariable, ctx: VariableTracker, result: VariableTracker
-) -> tuple[list[TensorVariable], list[TensorVariable]]:
-    """The gradients that the user's backward returns, and those that it is given."""
+def _backward(tx: Tracer, cls: ClassVariable, ctx: VariableTracker, *gradients: VariableTracker) -> VariableTracker:
     assert issubclass(cls.value, Function)
     name = "vjp" if cls.value.backward is Function.backward else "backward"
-    outputs = _items(result)
-    gradients = [tx.emit(torch.zeros_like, [out]) if isinstance(out, TensorVariable) else none() for out in outputs]
-    made = _items(tx.call(tx.getattr(cls, name), [ctx, *gradients]))
-    return _tensors(made), _tensors(gradients)
-
-
-def _items(value: VariableTracker) -> Sequence[VariableTracker]:
-    return value.items if isinstance(value, SequenceVariable) else [value]
-
-
-def _tensors(values: Iterable[VariableTracker]) -> list[TensorVariable]:
-    return [value for value in values if isinstance(value, TensorVariable)]
-
-
-def _is_computed_from(given: list[TensorVariable], made: TensorVariable) -> bool:
-    """Whether a gradient depends on those that backward is given. Otherwise nobody could tell that it is not called,
-    as when its results are not used."""
-    sought, seen, todo = {value.node for value in given}, set[fx.Node](), [made.node]
-    while todo:
-        node = todo.pop()
-        if node in sought:
-            return True
-        if node not in seen:
-            seen.add(node)
-            todo += node.all_input_nodes
-    return False
-
-
-@contextlib.contextmanager
-def _without_grad(tx: Tracer) -> Iterator[None]:
-    before = torch.is_grad_enabled()
-    tx.graph.switch(compat.set_grad_enabled, False)
-    try:
-        yield
-    finally:
-        tx.graph.switch(compat.set_grad_enabled, before)
+    return tx.call(tx.getattr(cls, name), [ctx, *gradients])
 
 
 def _refuse(tx: Tracer, cls: type, what: str) -> NoReturn:

@@ -1,0 +1,133 @@
+"""Owns calls of operators while tracing, and the derivatives that programs have registered for theirs.
+
+An operator is one node of the graph. A derivative written in Python is traced for its guards, or runs eagerly
+(`eager_backward.py`), like that of a custom Function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+from minidynamo.autograd_calls import with_eager_backward
+from minidynamo.compat import OpOverload, OpOverloadPacket
+from minidynamo.guards.source import Attr, Constant
+from minidynamo.nested import tensors_in
+from minidynamo.tracer import eager_backward, registry
+from minidynamo.tracer.constants import from_constant
+from minidynamo.tracer.handlers.custom_functions import Context, given_to, pin_others
+from minidynamo.tracer.handlers.trials import changing_nothing
+from minidynamo.tracer.handlers.values import constant
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import BuiltinVariable
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import SequenceVariable, TupleVariable
+from minidynamo.variables.numbers import NumberVariable
+from minidynamo.variables.tensors import TensorVariable
+
+
+@registry.instances(OpOverload)
+@registry.instances(OpOverloadPacket)
+def _operator(
+    tx: Tracer, function: BuiltinVariable, /, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    if not torch.is_grad_enabled() or not any(_requires_grad(tx, arg) for arg in (*args, *kwargs.values())):
+        return tx.emit(function.value, args, kwargs)
+    written = [op for op in _overloads(function.value) if compat.has_python_derivative(op)]
+    for op in written:
+        if not eager_backward.runs_eagerly(op):
+            _follow(tx, op, args, kwargs)
+    if not any(map(eager_backward.runs_eagerly, written)):
+        return tx.emit(function.value, args, kwargs)
+    eager_backward.allow(tx, f"{function.value}()", ())
+    return tx.emit(_eager_call(function.value), args, kwargs)
+
+
+def _requires_grad(tx: Tracer, arg: VariableTracker) -> bool:
+    if isinstance(arg, SequenceVariable):
+        return any(_requires_grad(tx, item) for item in arg.items)
+    return isinstance(arg, TensorVariable) and tx.graph.use(arg).requires_grad
+
+
+def _overloads(operator: OpOverload | OpOverloadPacket) -> list[OpOverload]:
+    if isinstance(operator, OpOverload):
+        return [operator]
+    return [getattr(operator, name) for name in operator.overloads()]
+
+
+def _follow(tx: Tracer, op: OpOverload, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]) -> None:
+    """Trace the derivative of an operator in a trial, for its guards, or have it run eagerly."""
+    formulas = compat.formulas_of(op)
+    inputs = None if formulas is None else _inputs(tx, op, args, kwargs)
+    if formulas is None or inputs is None:
+        eager_backward.run_eagerly(op)
+    owner, backward, setup_context = formulas
+    source = Constant(owner, str(op))
+
+    def refuse(what: str) -> None:
+        eager_backward.run_eagerly(op)
+
+    with (
+        tx.graph.open_subgraph([arg for arg in inputs if isinstance(arg, TensorVariable)], takes_numbers=True) as trial,
+        changing_nothing(tx, refuse, may_write=True),
+        eager_backward.without_grad(tx),
+    ):
+        result = tx.emit(op, args, kwargs)
+        needs = tuple(_requires_grad(tx, arg) for arg in inputs)
+        ctx = tx.call(tx.wrap(Context, None), [constant(needs)])
+
+        def differentiate(*gradients: VariableTracker) -> VariableTracker:
+            if (setup := getattr(owner, setup_context)) is not None:
+                named = {"ctx": ctx, "inputs": TupleVariable([*inputs]), "output": result}
+                tx.call(tx.wrap(setup, Attr(source, setup_context)), [], named)
+            return tx.call(tx.wrap(getattr(owner, backward), Attr(source, backward)), [ctx, *gradients])
+
+        eager_backward.follow(tx, op, trial, result, differentiate)
+    pin_others(trial)
+
+
+def _inputs(
+    tx: Tracer, op: OpOverload, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
+) -> list[VariableTracker] | None:
+    """Return the arguments in the order of the schema, defaults included; None if there are keyword-only ones, or lists
+    of tensors, whose gradients are nested."""
+    found = []
+    for position, parameter in enumerate(compat.schema_of(op).arguments):
+        if parameter.kwarg_only or (position >= len(args) and parameter.name not in kwargs):
+            if parameter.kwarg_only or not parameter.has_default_value():
+                return None
+            found.append(from_constant(parameter.default_value))
+            continue
+        arg = args[position] if position < len(args) else kwargs[parameter.name]
+        if not isinstance(arg, TensorVariable | ConstantVariable | NumberVariable):
+            return None
+        found.append(given_to(tx, arg))
+    return found
+
+
+def _eager_call(operator: OpOverload | OpOverloadPacket) -> Callable[..., object]:
+    """Return a function of graphs that calls an operator whose derivative runs eagerly. On fake tensors, the derivative
+    has no part in the call: `setup_context` may change Python objects."""
+
+    def call(*args: object, **kwargs: object) -> object:
+        tensors = [*tensors_in((args, kwargs))]
+        if not any(isinstance(value, compat.FakeTensor) for value in tensors):
+            return operator(*args, **kwargs)
+        return _Undifferentiated.apply(operator, args, kwargs, *tensors)  # type: ignore[no-untyped-call]
+
+    call.__name__ = call.__qualname__ = str(operator).replace(".", "_")
+    return with_eager_backward(call, operator)
+
+
+class _Undifferentiated(torch.autograd.Function):
+    """A call of an operator on fake tensors, whose results require grad and are never differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, operator: Callable[..., Any], args: Any, kwargs: Any, *tensors: torch.Tensor) -> Any:
+        """Return the results of the call. `tensors` are those among its arguments."""
+        made = operator(*args, **kwargs)
+        return tuple(made) if isinstance(made, list) else made

@@ -1,0 +1,331 @@
+"""Derivatives in Python that a graph cannot hold run eagerly in every backward: those that read numbers from tensors,
+change Python state, or write to tensors from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import minidynamo
+
+BACKENDS = ("eager", "aot_eager", "native")
+STATE: dict[str, Any] = {"scale": 1.0, "calls": 0, "seen": []}
+LIBRARY = torch.library.Library("minidynamo_eager_backward", "FRAGMENT")
+
+
+def grouped(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    out, start = torch.zeros(x.shape[0], weight.shape[2]), 0
+    for i, end in enumerate(ends.tolist()):
+        out[start:end] = x[start:end] @ weight[i]
+        start = end
+    return out
+
+
+def grouped_gradients(x: Tensor, weight: Tensor, ends: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    dx, dw, start = torch.zeros_like(x), torch.zeros_like(weight), 0
+    for i, end in enumerate(ends.tolist()):
+        dx[start:end] = grad[start:end] @ weight[i].T
+        dw[i] = x[start:end].T @ grad[start:end]
+        start = end
+    return dx, dw, None
+
+
+def keep(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*inputs[:2])
+    ctx.ends = inputs[2]
+
+
+grouped_op = torch.library.custom_op(
+    "minidynamo_eager_backward::grouped",
+    grouped,
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor ends) -> Tensor",
+)
+grouped_op.register_fake(lambda x, w, ends: x.new_empty(x.shape[0], w.shape[2]))
+grouped_op.register_autograd(lambda ctx, g: grouped_gradients(*ctx.saved_tensors, ctx.ends, g), setup_context=keep)
+
+
+class Grouped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, ends):
+        keep(ctx, (x, weight, ends), None)
+        return grouped_op(x, weight, ends)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grouped_gradients(*ctx.saved_tensors, ctx.ends, grad)
+
+
+LIBRARY.define("doubled(Tensor x) -> Tensor")
+LIBRARY.impl("doubled", lambda x: x * 2, "CompositeExplicitAutograd")
+torch.library.register_fake("minidynamo_eager_backward::doubled", torch.empty_like, lib=LIBRARY)
+torch.library.register_autograd(
+    "minidynamo_eager_backward::doubled", lambda ctx, g: counted(g * 2 * STATE["scale"]), lib=LIBRARY
+)
+
+LIBRARY.define("tripled(Tensor x) -> Tensor")
+LIBRARY.impl("tripled", lambda x: x * 3 * STATE["scale"], "CompositeImplicitAutograd")
+
+
+def counted(grad: Tensor) -> Tensor:
+    STATE["calls"] += 1
+    return grad
+
+
+@torch.library.custom_op("minidynamo_eager_backward::scaled", mutates_args=())
+def scaled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+scaled.register_fake(torch.empty_like)
+scaled.register_autograd(lambda ctx, g: g * STATE["scale"])
+
+
+@torch.library.custom_op("minidynamo_eager_backward::factored", mutates_args=())
+def factored(x: Tensor) -> Tensor:
+    return x * 2
+
+
+factored.register_fake(torch.empty_like)
+factored.register_autograd(lambda ctx, g: g * STATE["factor"])
+
+
+class Amax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, amax):
+        ctx.amax = amax
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.amax.copy_(torch.maximum(ctx.amax, grad.abs().max()))
+        return grad, None
+
+
+class Counts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, steps):
+        ctx.steps = steps
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.steps.add_(1)
+        return grad * 2, None
+
+
+class MainGrad(torch.autograd.Function):
+    """Adds the gradient of a weight to a tensor that the weight holds, and returns none."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        ctx.weight = weight
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        ctx.weight.main_grad.add_(x.T @ grad)
+        return grad @ weight.T, None
+
+
+class KeepsState(torch.autograd.Function):
+    """Each backward adds to what forward has made."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.state = torch.zeros(())
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.state += 1
+        return grad * ctx.state
+
+
+class ReadsNumber(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, limit):
+        ctx.limit = limit
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return (grad * 2 if ctx.limit > 2 else grad * int(ctx.limit)), None
+
+
+class Notes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, log):
+        ctx.log = log
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.log.append(tuple(grad.shape))
+        return grad, None
+
+
+class Constant(torch.autograd.Function):
+    """A straight-through gradient that does not depend on the incoming one."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.ones(grad.shape)
+
+
+class Raises(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise NotImplementedError("no derivative")
+
+
+class Counted(torch.autograd.Function):
+    """A Function that torch.func can transform, whose backward reads and changes Python state."""
+
+    @staticmethod
+    def forward(x):
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return counted(grad * 2 * ctx.saved_tensors[0] * STATE["scale"])
+
+
+def by_groups(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    def run(wrap: Callable[..., Any]) -> Any:
+        f = wrap(lambda x, w, ends: function(x * 2, w, ends).sin())
+        found = []
+        for ends in ([2, 6, 8], [0, 3, 8], [8, 8, 8]):
+            torch.manual_seed(0)
+            x, w = torch.randn(8, 4, requires_grad=True), torch.randn(3, 4, 5, requires_grad=True)
+            f(x, w, torch.tensor(ends)).square().sum().backward()
+            found += [x.grad, w.grad]
+        return found
+
+    return run
+
+
+def with_buffer(function: Callable[[Tensor, Any], Tensor], make: Callable[[], Any]) -> Callable[..., Any]:
+    """Runs forward, backward twice, then forward alone: which of them write, and how often."""
+
+    def run(wrap: Callable[..., Any]) -> Any:
+        f, buffer, found = wrap(lambda x, b: function(x * 2, b) * 3), make(), []
+
+        def look() -> None:
+            found.append(buffer.clone() if isinstance(buffer, Tensor) else [*buffer])
+
+        for scale in (1.0, 2.0, 0.5):
+            x = (torch.arange(4.0) * scale).requires_grad_()
+            y = f(x, buffer)
+            look()
+            y.sum().backward(retain_graph=True)
+            look()
+            (y * y).sum().backward()
+            look()
+            f(x, buffer)
+            look()
+            found.append(x.grad)
+        return found
+
+    return run
+
+
+def by_state(function: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    def run(wrap: Callable[..., Any]) -> Any:
+        f, found = wrap(lambda x: function(x.sin()) * 3), []
+        STATE["calls"] = 0
+        for STATE["scale"] in (1.0, 1.0, 7.0, 0.5):
+            x = torch.ones(3, requires_grad=True)
+            y = f(x)
+            y.sum().backward()
+            found += [y.detach(), x.grad, STATE["calls"]]
+        return found
+
+    return run
+
+
+def main_grad(wrap: Callable[..., Any]) -> Any:
+    f, found = wrap(lambda x, w: MainGrad.apply(x.cos(), w).sin()), []
+    weight = torch.linspace(0, 1, 12).reshape(4, 3).requires_grad_()
+    weight.main_grad = torch.zeros(4, 3)
+    for scale in (1.0, 2.0):
+        x = (torch.arange(8.0).reshape(2, 4) * scale).requires_grad_()
+        f(x, weight).sum().backward()
+        found += [x.grad, weight.grad, weight.main_grad.clone()]
+    return found
+
+
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "an operator reads integers": by_groups(torch.ops.minidynamo_eager_backward.grouped),
+    "a Function reads integers": by_groups(Grouped.apply),
+    "a checkpoint": by_groups(
+        lambda *args: checkpoint(torch.ops.minidynamo_eager_backward.grouped, *args, use_reentrant=False)
+    ),
+    "reads a number": with_buffer(ReadsNumber.apply, lambda: torch.tensor(3.0)),
+    "a gradient goes into a buffer": with_buffer(Amax.apply, lambda: torch.zeros(())),
+    "backward counts": with_buffer(Counts.apply, lambda: torch.zeros(())),
+    "backward appends": with_buffer(Notes.apply, list),
+    "a count of forward": with_buffer(lambda x, _: KeepsState.apply(x), lambda: torch.zeros(())),
+    "main_grad": main_grad,
+    "a formula reads state": by_state(scaled),
+    "a formula of a library": by_state(torch.ops.minidynamo_eager_backward.doubled),
+    "a composite kernel": by_state(torch.ops.minidynamo_eager_backward.tripled),
+    "a constant gradient": by_state(Constant.apply),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_same_as_eager(name: str, backend: str) -> None:
+    expected = PROGRAMS[name](lambda f: f)
+    whole = name != "backward appends"  # a graph would make the list anew
+    actual = PROGRAMS[name](lambda f: minidynamo.compile(f, backend=backend, fullgraph=whole))
+    for number, (one, other) in enumerate(zip(expected, actual, strict=True)):
+        torch.testing.assert_close(other, one, msg=lambda text, number=number: f"value {number}: {text}")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_error_of_backward_is_raised_by_backward(backend: str) -> None:
+    f = minidynamo.compile(lambda x: Raises.apply(x * 2) + 1, backend=backend, fullgraph=True)
+    x = torch.ones(3, requires_grad=True)
+    y = f(x)
+    with pytest.raises(NotImplementedError, match="no derivative"):
+        y.sum().backward()
+
+
+def test_a_formula_that_only_computes_stays_in_the_graph() -> None:
+    STATE["factor"] = 2.0
+    f = minidynamo.compile(lambda x: factored(x.sin()).cos(), backend="aot_eager", dynamic=False)
+    x = torch.ones(3, requires_grad=True)
+    f(x).sum().backward()
+    assert f.stats.graphs == 1 and f.code().count("ATen graph of forward") == 1
+    with minidynamo.testing.no_recompile():
+        f(x)
+    STATE["factor"] = 3.0
+    f(x)
+    assert f.stats.recompiles == 1 and "STATE" in f.why()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inside_of_a_transform(backend: str) -> None:
+    program = by_state(lambda x: x * torch.func.grad(lambda x: Counted.apply(x).sum())(x))
+    torch.testing.assert_close(program(lambda f: minidynamo.compile(f, backend=backend)), program(lambda f: f))
