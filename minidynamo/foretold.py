@@ -45,6 +45,7 @@ def _ordered_as_now(shape: Sequence[Any], op: OpOverload, x: Tensor, *args: Any,
     def now(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return [*map(now, value)]
+        # Layout only: the operator runs on tensors without data, for its strides.
         return hint_of(value) if isinstance(value, torch.SymInt) else value
 
     given = torch.empty_strided(now([*x.shape]), now([*x.stride()]), dtype=x.dtype, device="meta")

@@ -64,6 +64,7 @@ def workspace_of(op: Any, args: Sequence[Any], made: Any) -> int:
 
 
 def _operand(value: torch.Tensor) -> Operand:
+    # Cost only: the bytes that a kernel of torch takes.
     shape, stride = (tuple(map(hint_of, sizes)) for sizes in (value.shape, value.stride()))
     return Operand(shape, stride, value.dtype, value.device)
 

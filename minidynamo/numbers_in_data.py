@@ -33,8 +33,11 @@ def hangs_on_data(value: Any) -> bool:
 
 
 def hint_of(number: Any) -> int:
-    """The number, or what a symbolic one was in the call that is being compiled for; what hangs on numbers that tensors
-    hold, what it is where those are zero."""
+    """Return a number of the call that is being compiled for, with 0 for each number that a tensor holds.
+
+    The result is a stand-in: it may decide a layout, an order or an estimate of costs, and never a value. Each use says
+    which of these it decides. A number that decides a value is an input of the graph, or is read when the graph runs.
+    """
     if not isinstance(number, compat.SYMBOLIC_NUMBERS):
         return int(number)
     node = number.node

@@ -35,4 +35,5 @@ def storages_of(nodes: Iterable[fx.Node]) -> dict[object, int]:
 
 def storage_bytes(tensor: torch.Tensor) -> int:
     """The bytes of a tensor's memory; sizes that change are taken to be what they were when the graph was traced."""
+    # Cost only: peaks are planned and predicted by it.
     return hint_of(tensor.untyped_storage().nbytes())

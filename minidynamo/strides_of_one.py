@@ -40,6 +40,7 @@ def with_places_of_one(rule: Rule, result: torch.Tensor, op: OpOverload, args: S
         return result
     sizes = [*zip(result.shape, strides, result.stride())]
     if not _is_empty(result):
+        # Layout only: compares the strides of this call.
         if any(hint_of(own) != hint_of(foretold) for size, own, foretold in sizes if not _is_one(size)):
             return result
         strides = [own if _is_one(size) else foretold for size, own, foretold in sizes]
@@ -72,7 +73,7 @@ def _operands(op: OpOverload, args: Sequence[Any]) -> list[Any]:
 
 
 def _now(numbers: Iterable[Any]) -> tuple[int, ...]:
-    """Numbers as they are in this call."""
+    """Return numbers as they are in this call, for strides alone."""
     return tuple(map(hint_of, numbers))
 
 
@@ -162,6 +163,7 @@ def _seen_as(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
     begin, reached, made = 1, 1, 1
     for dim in reversed(range(len(old))):
         begin *= old[dim]
+        # Layout only: whether two dimensions are adjacent in memory.
         if dim and (old[dim - 1] == 1 or given[dim - 1] == begin * hint_of(base)):
             continue
         while place >= 0 and (reached < begin or new[place] == 1):

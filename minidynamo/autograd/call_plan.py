@@ -86,6 +86,7 @@ def _written(value: Any, *, is_gradient: bool) -> WrittenLayout | str | None:
 
 def _without_symbols(value: SavedValue) -> SavedValue:
     """What is shown of a saved value, with the sizes of the call that was compiled for."""
+    # Reports only: sizes and bytes that users are shown.
     return replace(value, shape=tuple(map(hint_of, value.shape)), bytes=hint_of(value.bytes))
 
 

@@ -84,6 +84,7 @@ def _with_gradients(signature: GraphSignature, results: Sequence[Any]) -> Iterat
 
 
 def _bytes(view: torch.Tensor) -> int:
+    # Cost only: bytes for the prediction of peaks.
     return hint_of(view.numel()) * view.itemsize
 
 

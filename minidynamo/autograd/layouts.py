@@ -54,6 +54,7 @@ class WrittenLayout:
 def written_layout(like: torch.Tensor) -> WrittenLayout:
     """The layout of a fake tensor, without its symbols. Raises GraphRefused for a symbolic one with gaps."""
     order = _dense_order(like) if has_symbols(like) else None
+    # Layout only: recorded for messages and for the order of dimensions where sizes vary.
     shape, stride = tuple(map(hint_of, like.shape)), tuple(map(hint_of, like.stride()))
     return WrittenLayout(shape, stride, order, like.dtype, like.device)
 

@@ -200,6 +200,7 @@ class Network:
 
 def bytes_of(value: torch.Tensor) -> int:
     """The bytes that keeping a tensor costs."""
+    # Cost only: weights of the minimum cut.
     if value.layout is torch.strided:
         return hint_of(value.untyped_storage().nbytes())
     return hint_of(value.numel()) * value.element_size()

@@ -48,6 +48,7 @@ def _device(node: fx.Node) -> torch.device | None:
 
 def _elements(node: fx.Node) -> int:
     """How many numbers `node` draws, each of which takes a byte at least."""
+    # Cost only: whether keeping the state of the generator is cheaper than keeping the draws.
     return max(hint_of(value.numel()) for value in _results(node) if isinstance(value, torch.Tensor))
 
 

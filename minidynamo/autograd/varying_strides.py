@@ -19,6 +19,7 @@ from minidynamo.strides import dense_strides
 
 def order_of(like: torch.Tensor) -> tuple[int, ...]:
     """The dimensions of a tensor from the innermost to the outermost."""
+    # Order only: of dimensions in memory.
     sizes, strides = tuple(map(hint_of, like.shape)), tuple(map(hint_of, like.stride()))
     return tuple(sorted(range(like.ndim), key=lambda d: (strides[d], sizes[d], -d)))
 
@@ -48,6 +49,7 @@ def viewed(value: torch.Tensor, shape: Sequence[Any]) -> tuple[Any, ...] | None:
         count, step = old.pop()
         other = 1
         while key(count) != key(other) and (old or new):
+            # Layout only: how a repeated dimension is split.
             if new and hint_of(other) <= hint_of(count):
                 made.append(step * other)
                 other = other * new.pop()
@@ -83,6 +85,7 @@ def _is_telling(value: Any) -> bool:
     if not isinstance(value, torch.Tensor):
         return not is_symbolic(value) or _is_known(value)
     sizes, strides = [*filter(is_symbolic, value.shape)], [*filter(is_symbolic, value.stride())]
+    # Layout only: whether the strides of this call tell the order of dimensions.
     return all(map(_is_known, sizes + strides)) and all(hint_of(size) > 1 for size in sizes)
 
 
@@ -95,6 +98,7 @@ def _now(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return type(value)(map(_now, value))
     if isinstance(value, torch.Tensor):
+        # Layout only: the tensor has no data, and its strides alone are looked at.
         shape, strides = [*map(hint_of, value.shape)], [*map(hint_of, value.stride())]
         with value.fake_mode:  # type: ignore[attr-defined]
             return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
