@@ -66,17 +66,21 @@ def definition_of(op: typing.Any) -> typing.Any:
 
 
 def has_python_derivative(op: OpOverload) -> bool:
-    """Whether autograd runs Python code for the operator: a registered formula, or a kernel that was registered in
-    Python for autograd, or for all of torch's dispatch."""
+    """Whether autograd runs Python code for the operator: a registered formula, or a kernel for autograd."""
+    return _has_python_kernel(op, ("Autograd", "AutogradCPU", "AutogradCUDA"))
+
+
+def is_python_composite(op: OpOverload) -> bool:
+    """Whether the operator is a Python function that calls other operators, which autograd and tracing see instead."""
+    return _has_python_kernel(op, ("CompositeImplicitAutograd", ""))
+
+
+def _has_python_kernel(op: OpOverload, keys: tuple[str, ...]) -> bool:
     namespace, _, name = schema_of(op).name.partition("::")
     if namespace in ("aten", "prims", "prim", "minidynamo"):
         return False
-    overload = schema_of(op).overload_name
-    names = [name, f"{name}.{overload}"] if overload else [name, f"{name}.default"]
-    return any(f"{namespace}/{each}/{key}" in torch.library._impls for each in names for key in _DIFFERENTIATING)
-
-
-_DIFFERENTIATING = ("Autograd", "AutogradCPU", "AutogradCUDA", "CompositeImplicitAutograd", "")
+    named = f"{name}.{schema_of(op).overload_name or 'default'}"
+    return any(f"{namespace}/{each}/{key}" in torch.library._impls for each in (name, named) for key in keys)
 
 
 def formulas_of(op: OpOverload) -> tuple[typing.Any, str, str] | None:

@@ -35,13 +35,15 @@ from minidynamo.variables.tensors import TensorVariable
 def _operator(
     tx: Tracer, function: BuiltinVariable, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    if not torch.is_grad_enabled() or not any(_requires_grad(tx, arg) for arg in (*args, *kwargs.values())):
-        return tx.emit(function.value, args, kwargs)
-    written = [op for op in _overloads(function.value) if compat.has_python_derivative(op)]
-    for op in written:
-        if not eager_backward.runs_eagerly(op):
-            _follow(tx, op, args, kwargs)
-    if not any(map(eager_backward.runs_eagerly, written)):
+    overloads = _overloads(function.value)
+    eager = any(map(compat.is_python_composite, overloads))
+    if not eager and torch.is_grad_enabled() and any(_requires_grad(tx, arg) for arg in (*args, *kwargs.values())):
+        written = [op for op in overloads if compat.has_python_derivative(op)]
+        for op in written:
+            if not eager_backward.runs_eagerly(op):
+                _follow(tx, op, args, kwargs)
+        eager = any(map(eager_backward.runs_eagerly, written))
+    if not eager:
         return tx.emit(function.value, args, kwargs)
     eager_backward.allow(tx, f"{function.value}()", ())
     return tx.emit(_eager_call(function.value), args, kwargs)

@@ -96,6 +96,9 @@ define("twice.b", "(Tensor x, int n) -> Tensor", lambda x, n: x * n)
 torch.library.register_autograd("minidynamo_operators::twice.a", lambda ctx, g: g * 2 * STATE["scale"], lib=LIBRARY)
 
 
+LIBRARY.define("composite(Tensor x) -> Tensor")
+LIBRARY.impl("composite", lambda x: x * STATE["scale"], "CompositeImplicitAutograd")
+
 PROGRAMS: dict[str, Callable[..., Tensor]] = {
     "a default": lambda x, which: ops.powers(x.sin()),
     "a keyword": lambda x, which: ops.powers(x.sin(), power=3.0),
@@ -107,6 +110,8 @@ PROGRAMS: dict[str, Callable[..., Tensor]] = {
     "a decision": lambda x, which: ops.chosen(x.sin(), which),
     "a kernel for autograd": lambda x, which: ops.cubed(x.sin()),
     "overloads": lambda x, which: ops.twice(x.sin()) + ops.twice.b(x.detach(), 3),
+    "a kernel that calls other operators": lambda x, which: ops.composite(x.sin()) + x,
+    "such a kernel without gradients": lambda x, which: ops.composite(x.detach()) + x,
     "inference": lambda x, which: ops.noted(x.detach()) + x,
     "a size": lambda x, which: ops.noted(x, x.shape[0]),
 }
