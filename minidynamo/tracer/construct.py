@@ -29,7 +29,14 @@ from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.tracer.unread import all_looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable, storage_class
+from minidynamo.variables.containers import (
+    DictVariable,
+    ListVariable,
+    SetVariable,
+    TupleVariable,
+    is_plain_namedtuple,
+    storage_class,
+)
 from minidynamo.variables.objects import ClassVariable, ModuleVariable, ObjectVariable
 
 _HEAP_TYPE = 1 << 9
@@ -186,7 +193,7 @@ def _new_object(
 def _new_tuple(tx: Tracer, cls: VariableTracker, items: VariableTracker | None = None, /) -> VariableTracker:
     value = class_to_make(tx, tuple.__new__, cls)
     unpacked = [] if items is None else hold(tx, unpack_moved(tx, items))
-    if value is tuple or hasattr(value, "_fields"):
+    if value is tuple or is_plain_namedtuple(value):
         return TupleVariable(unpacked, value)
     return ObjectVariable(None, value, TupleVariable(unpacked))
 

@@ -5,6 +5,7 @@ It does not know of instances' own dictionaries; `instances.py` does.
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 import types
@@ -36,6 +37,7 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
 
 MISSING = object()
+FIELD: type = type(vars(collections.namedtuple("FIELD", "name"))["name"])  # how a namedtuple finds its items
 TYPE_OF = object.__dict__["__class__"]
 FUNCTIONS = (FunctionVariable, NestedFunctionVariable)
 # Functions, and functions behind a cache.

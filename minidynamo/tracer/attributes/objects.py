@@ -14,6 +14,7 @@ import torch
 
 from minidynamo.guards.source import Attr
 from minidynamo.tracer.attributes.binding import (
+    FIELD,
     FUNCTIONS,
     TYPE_OF,
     bind,
@@ -25,6 +26,7 @@ from minidynamo.tracer.attributes.binding import (
     is_data_descriptor,
     is_plain_setter,
     lookup_on_class,
+    read_built_in_descriptor,
 )
 from minidynamo.tracer.attributes.classes import written_class_attribute
 from minidynamo.tracer.attributes.instances import (
@@ -148,6 +150,8 @@ def _read_descriptor(tx: Tracer, obj: ObjectVariable, name: str, found: Any, own
     if obj.storage is not None and issubclass(obj.storage.python_type, owner):
         found_below = find_attribute(tx, obj.storage, name)  # what the built-in class says of the container
         return exact_copy(tx, obj.storage) if found_below is obj.storage else found_below
+    if isinstance(found, FIELD) and obj.storage is not None:  # of a namedtuple that has more than its items
+        return read_built_in_descriptor(tx, found, obj.storage, obj.cls, name)
     if isinstance(found, types.MemberDescriptorType):
         return read_slot(tx, obj, name)
     if found is vars(BaseException)["args"] and isinstance(obj.value, BaseException) and obj.source is not None:

@@ -20,14 +20,14 @@ from minidynamo.tracer.wrap import wrap
 from minidynamo.tracer.wrappers.contents import places_in, size_of
 from minidynamo.tracer.wrappers.objects import instance_of_subclass, is_made_in_c, opaque
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.containers import TupleVariable, is_plain_namedtuple
 
 
 @wrapper(tuple, torch.Size)
 @subclass_wrapper(tuple)
 def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
     graph.guard(source, GuardKind.TYPE, type(value))
-    if type(value) not in (tuple, torch.Size) and not _is_namedtuple(type(value)):
+    if type(value) not in (tuple, torch.Size) and not is_plain_namedtuple(type(value)):
         return _tuple_subclass(graph, value, source)
     variable = TupleVariable(_items(graph, value, source), type(value), source=source)
     graph.values.remember(value, variable)
@@ -36,22 +36,15 @@ def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> Variab
 
 def _items(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> OutsideTuple:
     """The items of a tuple, to be tracked when the program asks for them."""
-    exact = type(value) is tuple or _is_plain_namedtuple(type(value))
+    exact = _is_read_as_tuple(type(value))
     places = places_in(source, tuple, exact)
     reader = TupleReader(value, size_of(source, tuple, exact), places, functools.partial(wrap, graph))
     return OutsideTuple(graph, source, reader)
 
 
-def _is_namedtuple(cls: type) -> bool:
-    """Whether it is a namedtuple that gives its items as a tuple does."""
-    as_tuple = all(getattr(cls, name) is getattr(tuple, name) for name in ("__iter__", "__getattribute__"))
-    return as_tuple and hasattr(cls, "_fields")
-
-
-def _is_plain_namedtuple(cls: type) -> bool:
+def _is_read_as_tuple(cls: type) -> bool:
     """Whether nothing of its own runs when its items are read."""
-    as_tuple = (getattr(cls, name) is getattr(tuple, name, None) for name in ("__getitem__", "__len__"))
-    return hasattr(cls, "_fields") and all(as_tuple)
+    return all(getattr(cls, name) is getattr(tuple, name) for name in ("__getitem__", "__len__", "__getattribute__"))
 
 
 def _tuple_subclass(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
