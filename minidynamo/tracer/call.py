@@ -6,6 +6,7 @@ It knows no particular function; those are handlers, polyfills and graph functio
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 import itertools
@@ -95,6 +96,9 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
         cls, given = value.__objclass__, args[0].python_type
         if not issubclass(given, cls):
             tx.raises(TypeError(f"`{value.__name__}` of {cls.__name__} is called with a {given.__name__}"))
+        if cls is dict and issubclass(given, collections.OrderedDict) and value.__name__ in _CHANGES_OF_DICTS:
+            why = "The order that an OrderedDict keeps does not follow."
+            tx.break_graph("MD206", f"`dict.{value.__name__}` changes an OrderedDict", why=why)
         if _works_on_storage(args[0], cls):
             return call_built_in(tx, args[0], value.__name__, args[1:], kwargs, cls)
     number = number_functions.call(tx, value, args, kwargs)
@@ -134,6 +138,9 @@ def _takes_code(value: Any, args: Args, kwargs: Kwargs) -> bool:
 
 # What is done by tracing Python code, whose instructions look at what they use, and what becomes of unknown functions.
 _LOOK_THEMSELVES = (Action.INLINE, Action.POLYFILL, Action.UNWRAP, Action.BREAK)
+_CHANGES_OF_DICTS = frozenset(
+    "__delitem__ __init__ __ior__ __setitem__ clear pop popitem setdefault update".split()  # noqa: SIM905
+)
 _METHODS_OF_CLASSES = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -266,7 +273,8 @@ def call_built_in(
         tx.break_graph("MD206", f"{cls.__name__}.{name} is used", why=why, fix=INSTEAD.get(cls.__name__, ""))
     storage = receiver.storage if isinstance(receiver, ObjectVariable) else None
     if storage is not None and lookup_on_class(cls, name)[1] is not object:
-        return _call_on_storage(tx, receiver, storage, name, args, kwargs)
+        base = cls if issubclass(storage.python_type, cls) else storage.python_type
+        return _call_on_storage(tx, receiver, storage, name, args, kwargs, base)
     given = receiver
     if isinstance(receiver, NumberVariable) and not kwargs:
         number = number_functions.call_method(tx, receiver, name, args)
@@ -290,11 +298,14 @@ def call_built_in(
 
 
 def _call_on_storage(
-    tx: Tracer, obj: VariableTracker, storage: VariableTracker, name: str, args: Args, kwargs: Kwargs
+    tx: Tracer, obj: VariableTracker, storage: VariableTracker, name: str, args: Args, kwargs: Kwargs, cls: type
 ) -> VariableTracker:
-    """A method of the built-in class below an instance; what gives the container itself back gives the instance."""
-    cls = storage.python_type
-    handler = registry.SUBCLASS_METHODS.get((cls, name))
+    """A method of `cls`, the built-in class below an instance or a base of it: `dict.copy` of an OrderedDict, say.
+
+    A method that returns the container itself returns the instance.
+    """
+    owner = lookup_on_class(cls, name)[1]
+    handler = None if owner is None else registry.SUBCLASS_METHODS.get((owner, name))
     if handler is not None:
         return call_handler(tx, handler, [obj, *args], kwargs)
     result = call_built_in(tx, storage, name, args, kwargs, cls)

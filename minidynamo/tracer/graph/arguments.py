@@ -6,6 +6,7 @@ Which calls become nodes is decided in `output_graph.py`.
 from __future__ import annotations
 
 import math
+import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -26,6 +27,14 @@ from minidynamo.variables.tensors import TensorVariable
 
 class NotInGraph(Exception):
     """A value cannot be an argument of a graph node, or its result; the message names its class."""
+
+
+_READ_BY_TORCH = ("__len__", "__getitem__", "__iter__", "__index__", "__int__", "__float__", "__bool__", "keys", "items")
+
+
+def _reads_itself(cls: type) -> bool:
+    """Whether a class of containers overrides a method by which some functions of torch read it, and others do not."""
+    return any(isinstance(getattr(cls, name, None), types.FunctionType) for name in _READ_BY_TORCH)
 
 
 class Arguments:
@@ -59,6 +68,8 @@ class Arguments:
         if isinstance(variable, ClassVariable):
             raise NotInGraph("class")  # the text of a graph has no name for it
         if isinstance(variable, ObjectVariable) and variable.storage is not None:
+            if isinstance(variable.storage, SequenceVariable | DictVariable) and _reads_itself(variable.cls):
+                raise NotInGraph(variable.cls.__name__)
             return self.one(variable.storage)  # torch looks at the container below
         if isinstance(variable, SequenceVariable) and variable.cls in (list, tuple, torch.Size):
             cls = list if variable.cls is list else tuple

@@ -1,6 +1,6 @@
 """Owns the methods of dicts, OrderedDicts, defaultdicts, mapping proxies and their views that are not polyfills.
 
-Updating, merging and comparing are in `tracer/polyfills/dicts.py`.
+Comparing, and copying by calls of the methods of a mapping, are in `tracer/polyfills/dicts.py`.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import collections
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, DictKeys, Item
 from minidynamo.tracer import registry
+from minidynamo.tracer.attributes import guard_class_attribute, lookup_on_class
 from minidynamo.tracer.constants import key_named
 from minidynamo.tracer.exceptions import made
 from minidynamo.tracer.handlers.lists import length_of, storage_of
@@ -81,12 +82,18 @@ def _find(self: DictVariable, key: DictKey) -> VariableTracker | None:
 
 
 @registry.method(defaultdict, "__missing__")
-def _missing(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTracker:
-    factory = self.default_factory
+@registry.subclass_method(defaultdict, "__missing__")
+def _missing(tx: Tracer, self: VariableTracker, key: VariableTracker) -> VariableTracker:
+    below = storage_of(self)
+    assert isinstance(below, DictVariable)
+    factory = below.default_factory
     if factory is None or (isinstance(factory, ConstantVariable) and factory.value is None):
         tx.raises(made(KeyError, key))
     value = tx.call(factory, unread=True)
-    _setitem(tx, self, key, value)
+    if below is self:
+        _setitem(tx, below, key, value)
+    else:
+        tx.call_method(self, "__setitem__", [key, value])
     return value
 
 
@@ -98,13 +105,17 @@ def _get(
     return _find(self, expect_key(tx, key)) or default or none()
 
 
-@registry.methods(MAPPINGS, "copy")
-def _copy(tx: Tracer, self: DictVariable) -> VariableTracker:
-    cls = dict if self.cls is mappingproxy else self.cls
-    return DictVariable(hold_named(tx, {**entries_as_moved(self.items)}), cls, self.default_factory)
+@registry.method(dict, "copy")
+@registry.subclass_method(dict, "copy")
+@registry.method(mappingproxy, "copy")
+def _copy(tx: Tracer, self: VariableTracker) -> VariableTracker:
+    return merge(tx, DictVariable({}), self)
 
 
-registry.method(defaultdict, "__copy__")(_copy)
+@registry.method(OrderedDict, "copy")
+@registry.method(defaultdict, "copy", "__copy__")
+def _copy_of_class(tx: Tracer, self: DictVariable) -> VariableTracker:
+    return DictVariable(hold_named(tx, {**entries_as_moved(self.items)}), self.cls, self.default_factory)
 
 
 @registry.methods(MAPPINGS, "keys")
@@ -133,7 +144,7 @@ def _setitem(tx: Tracer, self: DictVariable, key: VariableTracker, value: Variab
     return none()
 
 
-@registry.method(dict, "setdefault")
+@registry.methods((dict, OrderedDict), "setdefault")
 @registry.takes_unread("default")
 def _setdefault(
     tx: Tracer, self: DictVariable, key: VariableTracker, default: VariableTracker | None = None, /
@@ -231,35 +242,109 @@ registry.methods(MAPPINGS, "__eq__")(_equality(True))
 registry.methods(MAPPINGS, "__ne__")(_equality(False))
 
 
-def _merged(tx: Tracer, first: DictVariable, second: DictVariable, cls: type) -> VariableTracker:
-    factory = first.default_factory or second.default_factory
-    entries = {**entries_as_moved(first.items), **entries_as_moved(second.items)}
-    return DictVariable(hold_named(tx, entries), cls, factory)
+def is_dict(variable: VariableTracker) -> bool:
+    """Whether it is a dict, of any class, whose contents are tracked."""
+    return isinstance(storage_of(variable), DictVariable) and issubclass(variable.python_type, dict)
 
 
-@registry.methods(MAPPINGS, "__or__")
-def _or(tx: Tracer, self: DictVariable, other: VariableTracker) -> VariableTracker:
-    other = storage_of(other)
-    if not isinstance(other, DictVariable) or self.cls is mappingproxy or other.cls is mappingproxy:
+@registry.method(dict, "__or__")
+@registry.subclass_method(dict, "__or__")
+def _or(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableTracker:
+    if not is_dict(self) or not is_dict(other):
         return not_implemented()
-    # For a subclass on the right Python asks its __ror__ first, which the caller has done.
-    return _merged(tx, self, other, self.cls)
+    return merge(tx, merge(tx, DictVariable({}), self), other)
 
 
-@registry.methods(MAPPINGS, "__ror__")
-def _ror(tx: Tracer, self: DictVariable, other: VariableTracker) -> VariableTracker:
-    other = storage_of(other)
-    if not isinstance(other, DictVariable) or self.cls is mappingproxy or other.cls is mappingproxy:
-        return not_implemented()
-    return _merged(tx, other, self, self.cls)
+@registry.method(dict, "__ror__")
+@registry.subclass_method(dict, "__ror__")
+def _ror(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableTracker:
+    return _or(tx, other, self)
+
+
+def _joined(join: Callable[..., VariableTracker], cls: type) -> None:
+    """Register `|` of a class whose result has the class of the left operand that is a `cls`, else of the right one."""
+
+    def join_left(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableTracker:
+        return join(tx, self, self, other) if is_dict(other) else not_implemented()
+
+    def join_right(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableTracker:
+        owner = other if issubclass(other.python_type, cls) else self
+        return join(tx, owner, other, self) if is_dict(other) else not_implemented()
+
+    for name, handler in (("__or__", join_left), ("__ror__", join_right)):
+        registry.method(cls, name)(handler)
+        registry.subclass_method(cls, name)(handler)
+
+
+def _join_ordered(tx: Tracer, owner: VariableTracker, left: VariableTracker, right: VariableTracker) -> VariableTracker:
+    made = tx.call(tx.call(type, [owner]), [left])
+    return update_ordered(tx, made, right)
+
+
+def _join_default(tx: Tracer, owner: VariableTracker, left: VariableTracker, right: VariableTracker) -> VariableTracker:
+    below = storage_of(owner)
+    assert isinstance(below, DictVariable)
+    made = tx.call(tx.call(type, [owner]), [below.default_factory or none(), left])
+    if not is_dict(made):
+        tx.break_graph("MD206", f"`|` of a {owner.python_type.__name__} that makes no dict")
+    merge(tx, made, right)
+    return made
+
+
+_joined(_join_ordered, OrderedDict)
+_joined(_join_default, defaultdict)
 
 
 # --- construction -------------------------------------------------------------------------------------------------
 
 
-def _is_read_directly(cls: type) -> bool:
-    """Whether C code copies the contents of an instance without calling its methods."""
-    return next(vars(base)["__iter__"] for base in cls.__mro__ if "__iter__" in vars(base)) is dict.__iter__
+# How CPython converts a container whose class overrides methods. Only in the column "raw" it calls none of them.
+#
+# | into            | by                                      | raw                           | else                 |
+# |-----------------|-----------------------------------------|-------------------------------|----------------------|
+# | a dict          | dict(), copy, update, |, |=, {**d},     | a dict class whose `__iter__` | `keys()`, `d[key]`,  |
+# |                 | f(**d), defaultdict()                   | is that of `dict`             | or pairs             |
+# | an OrderedDict  | OrderedDict(), update, |, |=            | dict                          | the same             |
+# | a set           | set(), frozenset(), update, |, |=       | any set class                 | `iter(s)`            |
+# | a list, a tuple | list(), tuple(), extend, +=, *s, sorted | list, tuple                   | `iter(s)`            |
+# | a list, a tuple | +, *, slices                            | any list or tuple class       |                      |
+#
+# A subclass of OrderedDict stores what comes by its own `__setitem__`; all other dicts store it raw.
+
+
+def _raw_entries(tx: Tracer, mapping: VariableTracker) -> Mapping[DictKey, VariableTracker] | None:
+    """The entries of a mapping that C copies into a dict without calling a method; None where it calls methods."""
+    storage, cls = storage_of(mapping), mapping.python_type
+    if not isinstance(storage, DictVariable):
+        return None
+    if storage is not mapping:
+        found, owner = lookup_on_class(cls, "__iter__")
+        assert owner is not None
+        guard_class_attribute(tx, cls, owner, "__iter__", found)
+        if found is not vars(dict)["__iter__"]:
+            return None
+    return {**entries_as_moved(storage.items)}
+
+
+def merge(tx: Tracer, made: VariableTracker, other: VariableTracker) -> VariableTracker:
+    """Put the contents of a mapping or of pairs into a dict, as `dict.update` does, and return the dict."""
+    below = storage_of(made)
+    assert isinstance(below, DictVariable)
+    entries = _raw_entries(tx, other)
+    if entries is None:
+        tx.call(dict_update, [below, other])
+    else:
+        store_entries(tx, below, entries)
+        tx.side_effects.contents_changed(below)
+    return made
+
+
+def update_ordered(tx: Tracer, made: VariableTracker, other: VariableTracker) -> VariableTracker:
+    """Put the contents of a mapping or of pairs into an OrderedDict, as `OrderedDict.update` does, and return it."""
+    if isinstance(made, DictVariable) and isinstance(other, DictVariable):
+        return merge(tx, made, other)  # no method of either is overridden
+    tx.call(dict_update, [made, other])
+    return made
 
 
 def fill(
@@ -267,13 +352,27 @@ def fill(
 ) -> VariableTracker:
     """Put the contents of a mapping or of pairs, and keywords, into a new dict."""
     for arg in args:
-        plain = storage_of(arg)
-        if isinstance(plain, DictVariable) and (plain is arg or _is_read_directly(arg.python_type)):
-            store_entries(tx, made, entries_as_moved(plain.items))
-        else:
-            tx.call(dict_update, [made, arg])
+        (update_ordered if made.cls is OrderedDict else merge)(tx, made, arg)
     store_entries(tx, made, {key_named(name): value for name, value in kwargs.items()})
     return made
+
+
+@registry.method(dict, "update")
+@registry.method(OrderedDict, "update")
+@registry.takes_unread("kwargs")
+def _update(
+    tx: Tracer, self: DictVariable, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker
+) -> VariableTracker:
+    fill(tx, self, () if iterable is None else (iterable,), kwargs)
+    tx.side_effects.contents_changed(self)
+    return none()
+
+
+@registry.method(dict, "__ior__")
+@registry.method(OrderedDict, "__ior__")
+def _ior(tx: Tracer, self: DictVariable, other: VariableTracker) -> VariableTracker:
+    _update(tx, self, other)
+    return self
 
 
 @registry.function(dict)
@@ -322,14 +421,7 @@ def _defaultdict(
     return fill(tx, made, () if iterable is None else (iterable,), kwargs)
 
 
-@registry.method(dict, "__init__")
-@registry.takes_unread("kwargs")
-def _init(
-    tx: Tracer, self: DictVariable, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker
-) -> VariableTracker:
-    fill(tx, self, () if iterable is None else (iterable,), kwargs)
-    tx.side_effects.contents_changed(self)
-    return none()
+registry.method(dict, "__init__")(_update)
 
 
 @registry.function(mappingproxy)

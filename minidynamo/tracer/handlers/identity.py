@@ -7,11 +7,13 @@ that exists has one, which is guarded; one made while tracing has none, but its 
 from __future__ import annotations
 
 import _thread
+from typing import NoReturn
 
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer import registry
+from minidynamo.tracer.exceptions import caught
 from minidynamo.tracer.handlers.values import hash_of, is_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import is_outside, needed_by, parts
@@ -99,4 +101,12 @@ def _thread_number(tx: Tracer) -> VariableTracker:
 
 @registry.function(vars)
 def _vars(tx: Tracer, obj: VariableTracker | None = None, /) -> VariableTracker:
-    return tx.call(locals) if obj is None else tx.getattr(obj, "__dict__")
+    if obj is None:
+        return tx.call(locals)
+
+    def refuse(error: VariableTracker) -> NoReturn:
+        tx.raises(TypeError("vars() argument must have __dict__ attribute"), exact=True)
+
+    found = caught(AttributeError, lambda: tx.getattr(obj, "__dict__"), refuse)
+    assert found is not None
+    return found

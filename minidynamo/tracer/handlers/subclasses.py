@@ -13,10 +13,9 @@ from typing import Any
 
 from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.dicts import factory_of, fill
-from minidynamo.tracer.handlers.lists import storage_of
-from minidynamo.tracer.handlers.values import class_has, expect_key, none, not_implemented
+from minidynamo.tracer.handlers.values import class_has, expect_key, none
 from minidynamo.tracer.moved_items import moved_under
-from minidynamo.tracer.polyfills.dicts import dict_ior, dict_setdefault, dict_update
+from minidynamo.tracer.polyfills.dicts import dict_update, ordered_copy, ordered_ior, ordered_setdefault
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable
@@ -63,30 +62,14 @@ def _on_the_instance(twin: Callable[..., Any]) -> registry.Handler:
 
 
 registry.subclass_method(OrderedDict, "update", "__init__")(_on_the_instance(dict_update))
-registry.subclass_method(OrderedDict, "setdefault")(_on_the_instance(dict_setdefault))
-registry.subclass_method(OrderedDict, "__ior__")(_on_the_instance(dict_ior))
-
-
-@registry.subclass_method(OrderedDict, "copy")
-def _copy_ordered(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
-    return tx.call(_class_of(tx, obj), [obj])
+registry.subclass_method(OrderedDict, "setdefault")(_on_the_instance(ordered_setdefault))
+registry.subclass_method(OrderedDict, "__ior__")(_on_the_instance(ordered_ior))
+registry.subclass_method(OrderedDict, "copy")(_on_the_instance(ordered_copy))
 
 
 @registry.subclass_method(defaultdict, "copy", "__copy__")
 def _copy_default(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
     return tx.call(_class_of(tx, obj), [_dict_below(obj).default_factory or none(), obj])
-
-
-def _merged(tx: Tracer, obj: ObjectVariable, other: VariableTracker) -> VariableTracker:
-    if not isinstance(storage_of(other), DictVariable):
-        return not_implemented()
-    made = tx.call_method(obj, "copy")
-    tx.call_method(made, "update", [other])
-    return made
-
-
-registry.subclass_method(OrderedDict, "__or__")(_merged)
-registry.subclass_method(defaultdict, "__or__")(_merged)
 
 
 @registry.method(defaultdict, "__init__")

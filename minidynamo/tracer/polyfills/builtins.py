@@ -13,7 +13,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from minidynamo.tracer.polyfills.lists import sized_list
+from minidynamo.tracer.polyfills.lists import iterates_itself, sized_list
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.polyfills.sets import unordered_items
 from minidynamo.tracer.registry import polyfill
@@ -23,6 +23,9 @@ _END: Any = object()
 
 def _ranked_items(iterable):
     # Equal or incomparable items (NaN, sets) would show in which order the set gave them.
+    cls = type(iterable)
+    if issubclass(cls, (set, frozenset)) and iterates_itself(cls):
+        return list(iterable)
     items = unordered_items(iterable)
     for item in items:
         if not issubclass(type(item), (int, float, str, bytes)) or item != item:

@@ -1,4 +1,4 @@
-"""Owns the polyfills of the methods of dicts and OrderedDicts that update, merge and compare.
+"""Owns the polyfills of the methods of dicts and of subclasses of OrderedDict that update, copy and compare.
 
 The other methods have handlers in `handlers/dicts.py`.
 """
@@ -12,11 +12,11 @@ from __future__ import annotations
 import collections
 
 from minidynamo.tracer.polyfills.lists import same_or_equal, sequence_equal
-from minidynamo.tracer.registry import polyfill, polyfill_class_method
+from minidynamo.tracer.registry import polyfill_class_method
 
 
-@polyfill(dict.update, collections.OrderedDict.update)
 def dict_update(self, other=(), /, **kwargs):
+    """`update` by the methods of the mapping; a dict that is no instance of a subclass stores the entries raw."""
     if hasattr(other, "keys"):
         for key in other.keys():  # noqa: SIM118 (this is the protocol of dict.update)
             self[key] = other[key]
@@ -27,17 +27,26 @@ def dict_update(self, other=(), /, **kwargs):
         self[key] = value
 
 
-@polyfill(collections.OrderedDict.setdefault)
-def dict_setdefault(self, key, default=None, /):
-    if key not in self:
-        self[key] = default
-    return self[key]
+def ordered_setdefault(self, key, default=None, /):
+    """`setdefault` of an instance of a subclass of OrderedDict."""
+    if key in self:
+        return self[key]
+    self[key] = default
+    return default
 
 
-@polyfill(dict.__ior__, collections.OrderedDict.__ior__)
-def dict_ior(self, other, /):
-    self.update(other)
+def ordered_ior(self, other, /):
+    """`|=` of an instance of a subclass of OrderedDict."""
+    dict_update(self, other)
     return self
+
+
+def ordered_copy(self, /):
+    """`copy` of an instance of a subclass of OrderedDict."""
+    made = type(self)()
+    for key in list(collections.OrderedDict.__iter__(self)):
+        made[key] = self[key]
+    return made
 
 
 @polyfill_class_method("fromkeys", collections.OrderedDict)

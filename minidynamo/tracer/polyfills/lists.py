@@ -28,7 +28,12 @@ def says_length(cls: type) -> bool:
     return any(isinstance(getattr(cls, name, None), types.FunctionType) for name in ("__len__", "__length_hint__"))
 
 
-registry.fold(says_length)
+def iterates_itself(cls: type) -> bool:
+    """Whether a class has written what its instances give one by one; the tracer runs it."""
+    return isinstance(getattr(cls, "__iter__", None), types.FunctionType)
+
+
+registry.fold(says_length, iterates_itself)
 
 
 def ask_length(iterable, default=0):
