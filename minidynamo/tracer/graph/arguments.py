@@ -29,7 +29,7 @@ class NotInGraph(Exception):
     """A value cannot be an argument of a graph node, or its result; the message names its class."""
 
 
-_READ_BY_TORCH = ("__len__", "__getitem__", "__iter__", "__index__", "__int__", "__float__", "__bool__", "keys", "items")
+_READ_BY_TORCH = ("__len__", "__getitem__", "__iter__", "__index__", "__int__", "__float__", "__bool__", "keys")
 
 
 def _reads_itself(cls: type) -> bool:

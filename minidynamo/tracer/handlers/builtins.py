@@ -20,6 +20,7 @@ from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.local_texts import is_local, refuse_local_text
 from minidynamo.tracer.handlers.trials import leaves_message
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
+from minidynamo.tracer.moved_items import exact_copy
 from minidynamo.tracer.number_texts import formatted, written
 from minidynamo.tracer.numbers import extreme, involves_number
 from minidynamo.tracer.polyfills.builtins import better, decided, sum_of_numbers
@@ -171,6 +172,9 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
     for name in special:
         if _writes_itself(obj, name):
             return _expect_result(tx, tx.call_method(obj, name), name, str)
+        if name == "__str__" and issubclass(obj.python_type, (str, bytes)) and _writes_itself(obj, "__repr__"):
+            obj = exact_copy(tx, storage_of(obj))  # `str.__str__` does not ask for the `__repr__` of a subclass
+            break
     text = written(tx, function, obj)
     if text is not None:
         return text

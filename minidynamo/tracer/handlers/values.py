@@ -108,7 +108,9 @@ def expect_constant(tx: Tracer, variable: VariableTracker, what: str) -> Any:
 
 def expect_index(tx: Tracer, key: VariableTracker, owner: str) -> int | slice:
     """An int or slice for indexing a list, tuple or deque named `owner`; raises natively what Python raises."""
-    if isinstance(key, ObjectVariable) and class_has(key.cls, "__index__"):
+    if isinstance(key, ObjectVariable) and issubclass(key.cls, int):
+        key = key.storage or key  # C reads the number of an instance of a subclass, whatever its `__index__` says
+    elif isinstance(key, ObjectVariable) and class_has(key.cls, "__index__"):
         key = tx.call_method(key, "__index__")
     value = expect_constant(tx, key, f"an index into a {owner}")
     if not isinstance(value, int | slice):

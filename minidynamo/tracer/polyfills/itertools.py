@@ -41,7 +41,7 @@ _NO_LIMIT = object()
 
 @polyfill(itertools.repeat)
 def repeat(object, times=_NO_LIMIT):
-    return _repeat_forever(object) if times is _NO_LIMIT else iter([object] * times)
+    return _repeat_forever(object) if times is _NO_LIMIT else iter([object] * operator.index(times))
 
 
 def _repeat_forever(item):
@@ -90,7 +90,7 @@ def _accumulated(source, function, initial):
 
 @polyfill(itertools.product)
 def product(*iterables, repeat=1):
-    pools = [tuple(pool) for pool in iterables] * repeat
+    pools = [tuple(pool) for pool in iterables] * operator.index(repeat)
     rows: list[tuple[Any, ...]] = [()]
     for pool in pools:
         rows = [(*row, item) for row in rows for item in pool]
