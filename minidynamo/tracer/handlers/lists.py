@@ -160,6 +160,11 @@ def _hash(tx: Tracer, self: TupleVariable) -> VariableTracker:
     return constant(hash(expect_constant(tx, self, "the hash of a tuple")))
 
 
+@registry.method(tuple, "__getnewargs__")
+def _getnewargs(tx: Tracer, self: TupleVariable) -> VariableTracker:
+    return TupleVariable([TupleVariable(hold(tx, [*as_moved(self.items)]))])
+
+
 @registry.method(torch.Size, "numel")
 def _numel(tx: Tracer, self: TupleVariable) -> VariableTracker:
     assert isinstance(self, TupleVariable)
