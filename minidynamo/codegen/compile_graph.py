@@ -23,6 +23,7 @@ from minidynamo.codegen.lowering.registry import find as find
 from minidynamo.codegen.lowering.registry import lowered_ops as lowered_ops
 from minidynamo.codegen.memory.plan import HostProgram
 from minidynamo.codegen.memory.report import memory_plan
+from minidynamo.codegen.memory.verify import verify_host
 from minidynamo.codegen.peaks import Deaths, Limit, cut_at_peak, excess, scheduled
 from minidynamo.codegen.printers import cpp, triton
 from minidynamo.codegen.printers.host import Calling, print_host
@@ -119,6 +120,8 @@ def _planned(
 
 
 def _compile(loops: LoopProgram, program: HostProgram, target: str, name: str) -> CompiledGraph:
+    if config.verify_ir:
+        verify_host(program)
     paths: dict[str, str] = {}
     kernels_text = "\n".join(map(kernel_text, program.kernels))
     loops_text = program_text(loops)

@@ -6,12 +6,13 @@ It holds the step types and what can be computed from them without a device. Who
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel
-from minidynamo.codegen.ir.size import hint
+from minidynamo.codegen.ir.expr import Scalar
+from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel, Name
+from minidynamo.codegen.ir.size import Size, hint, size_of, symbols_of
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,45 @@ class Return:
 
 
 Step = Allocate | Reuse | Place | Launch | Extern | GetItem | Free | HandOver | Return
+
+
+def read_by(step: Step) -> Iterator[str]:
+    """Every name that a step reads: tensors and numbers, those in sizes and in scalar arguments of kernels included."""
+    match step:
+        case Allocate():
+            yield from mentioned((step.buffer.shape, step.buffer.stride))
+        case Reuse() | Place():
+            yield step.source
+            if isinstance(step, Place) or step.relaid:
+                yield from mentioned((step.buffer.shape, step.buffer.stride))
+        case Launch():
+            yield from step.args
+            for number in step.kernel.numbers:
+                yield from (number.name,) if isinstance(number, Scalar) else mentioned(size_of(number))
+        case Extern():
+            yield from mentioned((step.args, tuple(value for _, value in step.kwargs)))
+        case GetItem():
+            yield step.source
+        case Free():
+            yield from step.names
+        case HandOver():
+            yield step.name
+        case Return():
+            yield from mentioned(step.values)
+            yield from step.counted
+    if isinstance(step, (Extern, GetItem)) and step.layout is not None:
+        yield from mentioned(step.layout.stride)
+
+
+def mentioned(value: object) -> Iterator[str]:
+    """Every name in an argument, those in sizes included."""
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from mentioned(item)
+    elif isinstance(value, Size):
+        yield from (symbol.name for symbol in symbols_of(value))
+    elif isinstance(value, Name):
+        yield value.name
 
 
 @dataclass(frozen=True)

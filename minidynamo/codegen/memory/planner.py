@@ -6,15 +6,25 @@ once; nothing is held back for later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel, LoopProgram, Name, names_in
-from minidynamo.codegen.ir.size import Size, size_of, symbols_of
 from minidynamo.codegen.memory.liveness import Call, analyze
 from minidynamo.codegen.memory.places import find_places
-from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Place, Return, Reuse, Step
+from minidynamo.codegen.memory.plan import (
+    Allocate,
+    Free,
+    HandOver,
+    HostProgram,
+    Launch,
+    Place,
+    Return,
+    Reuse,
+    Step,
+    mentioned,
+    read_by,
+)
 from minidynamo.codegen.memory.takeover import filled, fits, in_place, may_overwrite, same_layout
 from minidynamo.compat import OpOverload
 
@@ -37,39 +47,13 @@ def plan_memory(
 
 def _needed(prelude: Sequence[Compute], steps: Sequence[Step]) -> tuple[Compute, ...]:
     """Those numbers of the prelude that a step needs, directly or through others, and what raises errors."""
-    needed = {name for step in steps for name in _numbers(step)}
+    needed = {name for step in steps for name in read_by(step)}
     kept: list[Compute] = []
     for number in reversed(prelude):
         if number.out in needed or number.raises:
             kept.append(number)
-            needed.update(_mentioned(number.args))
+            needed.update(mentioned(number.args))
     return tuple(reversed(kept))
-
-
-def _numbers(step: Step) -> Iterator[str]:
-    match step:
-        case Allocate() | Reuse(relaid=True):
-            yield from _mentioned((step.buffer.shape, step.buffer.stride))
-        case Launch():
-            for number in step.kernel.numbers:
-                yield from (number.name,) if isinstance(number, Scalar) else _mentioned(size_of(number))
-        case Extern():
-            yield from _mentioned((step.args, tuple(value for _, value in step.kwargs)))
-        case Return():
-            yield from _mentioned(step.values)
-    if isinstance(step, (Extern, GetItem)) and step.layout is not None:
-        yield from _mentioned(step.layout.stride)
-
-
-def _mentioned(value: object) -> Iterator[str]:
-    """Every name below an argument, those of sizes included."""
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _mentioned(item)
-    elif isinstance(value, Size):
-        yield from (symbol.name for symbol in symbols_of(value))
-    elif isinstance(value, Name):
-        yield value.name
 
 
 class Planner:
@@ -81,6 +65,9 @@ class Planner:
         self.live = analyze(self.schedule, program.inputs, program.outputs, self.places)
         self.handed = self._handed() if handing_over else {}
         self.own: dict[str, Buffer] = {}
+        # Inputs that are numbers, and numbers made of inputs. They hold no memory, and sizes and kernels read them
+        # besides the calls whose arguments name them.
+        self.numbers = {*program.numbers, *(number.out for number in program.prelude)}
         # Results of extern calls, tuples among them, that share memory with nothing.
         self.fresh: set[str] = set()
         self.steps: list[Step] = []
@@ -147,7 +134,8 @@ class Planner:
         return new
 
     def _free(self, names: Sequence[str]) -> None:
-        names = [name for name in names if name not in self.program.numbers]
+        """Free tensors, and tuples of them. Numbers stay to the end."""
+        names = [name for name in names if name not in self.numbers]
         if names:
             self.steps.append(Free(tuple(names)))
 
