@@ -31,13 +31,18 @@ def defined(call: Call) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Liveness:
-    """Positions in the schedule; -1 is before it, infinity behind it. `root[name]` owns the storage of a view;
-    `final[name]` is where an output is made or read last."""
+    """Positions in the schedule; -1 is before it, infinity behind it. `roots[name]` are the values whose storage a view
+    may share: one for a view of torch's, any argument for a function of which nothing is known. `final[name]` is where
+    an output is made or read last."""
 
     last_use: dict[str, float]
     storage_end: dict[str, float]
-    root: dict[str, str]
+    roots: dict[str, tuple[str, ...]]
     final: dict[str, float]
+
+    def owners(self, name: str) -> tuple[str, ...]:
+        """The values that own the storage of `name`, or may own it; `name` itself if it is no view."""
+        return self.roots.get(name, (name,))
 
     def dying(self, position: int) -> list[str]:
         """Names that are not read behind step `position`, in the order in which they came up."""
@@ -58,19 +63,20 @@ def analyze(
     when a value is made."""
     places = places or {}
     last: dict[str, float] = dict.fromkeys(inputs, -1)
-    root: dict[str, str] = {}
+    roots: dict[str, tuple[str, ...]] = {}
     for k, call in enumerate(schedule):
         for name in (*used(call), *defined(call)):
             last[name] = k
             if name in places and name in defined(call):
                 last[places[name]] = k
         if not isinstance(call, Kernel) and call.aliases:
-            root[call.out] = root.get(call.aliases[0], call.aliases[0])
+            owners = (owner for name in call.aliases for owner in roots.get(name, (name,)))
+            roots[call.out] = tuple(dict.fromkeys(owners))
     final = {name: last[name] for name in names_in(outputs) if name in last}
     for name in names_in(outputs):
         last[name] = math.inf
     ends: dict[str, float] = {}
     for name, position in last.items():
-        owner = root.get(name, name)
-        ends[owner] = max(position, ends.get(owner, -1))
-    return Liveness(last, ends, root, final)
+        for owner in roots.get(name, (name,)):
+            ends[owner] = max(position, ends.get(owner, -1))
+    return Liveness(last, ends, roots, final)

@@ -98,7 +98,7 @@ class _Search:
         old = range(start + 1, stored + 1) if last else range(start + 1, len(self.schedule))
         if any(self._names(write.place, k, live) for k in old if k <= end):
             return False
-        if live.root.get(write.value, write.value) != write.value or (not last and end == math.inf):
+        if live.owners(write.value) != (write.value,) or (not last and end == math.inf):
             return False
         self.inside[write.value], self.places[write.value] = write.place, write.place
         return self._is_gone(write.value, end, live) and self._is_written_over(write, live)
@@ -110,7 +110,7 @@ class _Search:
         call = self.schedule[int(end)]
         if not isinstance(call, Kernel):
             over = [self.places[name] for name in defined(call) if name in self.places]
-            return any(live.root.get(name, name) == value for name in over)
+            return any(live.owners(name) == (value,) for name in over)
         place = self.inside[value]
         written = [b.name for b in call.writes if place in (b.name, self.inside.get(b.name))]
         return self._names(value, int(end), live) == {value} and may_overwrite(call, value, written[0])
@@ -124,10 +124,12 @@ class _Search:
             return own and self.calls[start] == write.calls and may_overwrite(call, write.place, write.value)
         if not isinstance(call, Extern) or self.calls[start + 1] != write.calls:
             return False
-        before = filled(call, live.root)
+        before = filled(call, live.owners)
         if before is None or self._names(write.place, start, live):
             return False
-        lying = live.root.get(before, before)
+        lying, *others = live.owners(before)
+        if others:
+            return False
         earlier = next((w for w in self.program.writes if (w.place, w.value) == (write.place, lying)), None)
         buffers = self.program.buffers
         if earlier is None or not same_layout(buffers[before], buffers[write.value]):
@@ -145,14 +147,14 @@ class _Search:
             if isinstance(call, Kernel)
             else {*reads(call)}
         )
-        return {name for name in found if live.root.get(name, name) == place}
+        return {name for name in found if place in live.owners(name)}
 
     def _is_written(self, place: str, position: int, live: Liveness) -> bool:
         """Whether a step writes to the memory of an input."""
         call = self.schedule[position]
         written = call.mutates if isinstance(call, Extern) else ()
         written = (*written, *defined(call)) if isinstance(call, Kernel) or call.out in self.inside else written
-        return any(place in (live.root.get(name, name), self.inside.get(name)) for name in written)
+        return any(place in (*live.owners(name), self.inside.get(name)) for name in written)
 
 
 def _is_copy(node: Node, program: LoopProgram) -> bool:

@@ -102,13 +102,14 @@ class Planner:
             self._free([n for n in dead if n not in self.waiting])
             self._hand_over(k)
         self._free(self.waiting)
-        roots = {name: self.live.root.get(name, name) for name in names_in(self.program.outputs)}
-        self.steps.append(Return(self.program.outputs, tuple(n for n, root in roots.items() if root in self.counted)))
+        returned = dict.fromkeys(names_in(self.program.outputs))
+        counted = tuple(name for name in returned if not self.counted.isdisjoint(self.live.owners(name)))
+        self.steps.append(Return(self.program.outputs, counted))
         return self.steps
 
     def _take_over(self, call: Extern | GetItem, position: int) -> set[str]:
         """Let a call that fills a copy of its first argument fill the argument itself, where that dies; its name."""
-        first = filled(call, self.live.root) if isinstance(call, Extern) else None
+        first = filled(call, self.live.owners) if isinstance(call, Extern) else None
         if first is None or not isinstance(call, Extern) or call.layout is None:
             return set()
         out = replace(call.layout, name=call.out)
@@ -168,7 +169,8 @@ class Planner:
     def _launch(self, kernel: Kernel, position: int) -> set[str]:
         """Find memory for what the kernel writes and launch it; the names that it took over."""
         dying = [b for b in kernel.reads if self.live.last_use[b.name] == position]
-        seen_as_views = {self.live.root.get(b.name) for b in kernel.reads}  # which show other places
+        views = [b.name for b in kernel.reads if b.name in self.live.roots]
+        seen_as_views = {owner for name in views for owner in self.live.owners(name)}  # which show other places
         candidates = [b.name for b in dying if self._is_reusable(b.name, position) and b.name not in seen_as_views]
         renamed: dict[str, str] = {}
         reused: list[Step] = []

@@ -5,6 +5,8 @@ Who else reads that memory, and when, is for others to know.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from minidynamo.codegen.ir.expr import Load, loads
 from minidynamo.codegen.ir.loops import Buffer, Extern, Kernel, Name, Store, names_in
 from minidynamo.codegen.memory.regions import stays
@@ -39,15 +41,15 @@ def may_overwrite(kernel: Kernel, read: str, written: str) -> bool:
     return not (early or late) or stays(kernel, early, late, read, written)
 
 
-def filled(call: Extern, root: dict[str, str]) -> str | None:
+def filled(call: Extern, owners: Callable[[str], Collection[str]]) -> str | None:
     """The argument that a call fills a copy of, if the call could as well fill the argument itself: nothing else that
-    is given to it lies there. `root` owns the storage of a view."""
+    is given to it lies there. `owners` of a name own the storage that it lies in."""
     first = call.args[0] if call.args else None
     if in_place(call) is None or call.layout is None or not isinstance(first, Name):
         return None
     rest = [*names_in(call.args[1:]), *names_in(tuple(value for _, value in call.kwargs))]
-    place = root.get(first.name, first.name)
-    return None if any(root.get(name, name) == place for name in rest) else first.name
+    place = {*owners(first.name)}
+    return None if any(not place.isdisjoint(owners(name)) for name in rest) else first.name
 
 
 def in_place(call: Extern) -> OpOverload | None:

@@ -70,7 +70,7 @@ class Fusion:
         # What reads the memory of an input that is stored into, views included.
         self.touching: dict[str, list[int]] = {name: [] for name in self.stores}
         for k, names in enumerate(self.reads):
-            for name in {*map(self.lifetimes.root, names)} & self.stores.keys():
+            for name in self._roots(names) & self.stores.keys():
                 self.touching[name].append(k)
         self.before = [self._predecessors(k) for k in range(len(self.nodes))]
         # For each group, as bits, all groups that must run before it.
@@ -82,11 +82,14 @@ class Fusion:
         """Nodes that must run before node k: those it reads, what stored into an input that it reads, and readers of
         an input that it overwrites."""
         found = {self.maker[name] for name in self.reads[k] if name in self.maker}
-        roots = {*map(self.lifetimes.root, self.reads[k])}
-        found |= {self.stores[name] for name in roots & self.stores.keys() if self.stores[name] < k}
+        found |= {self.stores[name] for name in self._roots(self.reads[k]) & self.stores.keys() if self.stores[name] < k}
         if self.stores.get(made(self.nodes[k])) == k:
             found |= {r for r in self.touching[made(self.nodes[k])] if r < k}
         return found
+
+    def _roots(self, names: Iterable[str]) -> set[str]:
+        """The values in whose storage the values of these names lie, or may lie."""
+        return {root for name in names for root in self.lifetimes.roots(name)}
 
     def segment(self, members: Iterable[int]) -> int:
         """The segment in which a group runs: that of its last member."""
@@ -148,7 +151,8 @@ class Fusion:
         for p in placed:
             if p.node.out.name in self.program.inputs:
                 name = p.node.out.name
-                old = [load for q in placed for load in loads(q.node.body) if self.lifetimes.root(load.buffer) == name]
+                found = [load for q in placed for load in loads(q.node.body)]
+                old = [load for load in found if name in self.lifetimes.roots(load.buffer)]
                 as_views = any(load.buffer != name for load in old)  # which show other places
                 if old and (domain.columns or as_views or any(load.index != p.node.index for load in old)):
                     return False
@@ -206,8 +210,8 @@ class Fusion:
         as soon as it can, and so is handed over as soon as it can be."""
         if not isinstance(node, Extern) or not node.is_view or node.out in self.readers:
             return False
-        root = self.lifetimes.root(node.out)
-        return root not in self.program.inputs and root not in self.lifetimes.writes
+        owners = self.lifetimes.roots(node.out)
+        return not any(root in self.program.inputs or root in self.lifetimes.writes for root in owners)
 
     def ordered(self) -> list[Item]:
         """Groups, externs and views in an order that respects every dependency and the order of extern calls."""

@@ -104,7 +104,7 @@ def _may_inline(
     here, there = lifetimes.segments[k], lifetimes.segments[u]
     if not all(lifetimes.may_read_later(load.buffer, here, there) for load in read):
         return False
-    if any(k < mutated.get(lifetimes.root(load.buffer), k) < u for load in read):
+    if any(k < mutated.get(root, k) < u for load in read for root in lifetimes.roots(load.buffer)):
         return False
     return _keeps_write_order(producer, user, read, uses, lifetimes, mutated)
 
@@ -121,7 +121,7 @@ def _keeps_write_order(
     view of one."""
     if user.out.name not in mutated:
         return True
-    written = [load for load in read if lifetimes.root(load.buffer) in mutated]
+    written = [load for load in read if any(root in mutated for root in lifetimes.roots(load.buffer))]
     if not written:
         return True
     same = all(load.buffer == user.out.name for load in written)

@@ -46,7 +46,7 @@ class Lifetimes:
         self.last_read: dict[str, float] = {}
         self.writes: dict[str, list[int]] = {}
         # Views share the storage of their source, so reading one is reading the other.
-        self._root: dict[str, str] = {}
+        self._roots: dict[str, tuple[str, ...]] = {}
         self.segments: list[int] = []
         segment = 0
         for node in program.nodes:
@@ -57,28 +57,29 @@ class Lifetimes:
                 case Loops() if node.out.name in program.inputs:
                     self.writes.setdefault(node.out.name, []).append(segment)
                 case Extern() | GetItem():
-                    for name in node.aliases[:1]:
-                        self._root[node.out] = self.root(name)
+                    if node.aliases:
+                        owners = (root for name in node.aliases for root in self.roots(name))
+                        self._roots[node.out] = tuple(dict.fromkeys(owners))
                     if isinstance(node, Extern):
-                        for name in node.mutates:
-                            self.writes.setdefault(self.root(name), []).append(segment)
+                        for root in {root for name in node.mutates for root in self.roots(name)}:
+                            self.writes.setdefault(root, []).append(segment)
                         segment += not node.is_view
         for name in names_in(program.outputs):
             self._touch(name, math.inf)
         self.last = segment
 
-    def root(self, name: str) -> str:
-        """The value that owns the storage of `name`."""
-        return self._root.get(name, name)
+    def roots(self, name: str) -> tuple[str, ...]:
+        """The values that own the storage of `name`, or may own it."""
+        return self._roots.get(name, (name,))
 
     def _touch(self, name: str, segment: float) -> None:
-        root = self.root(name)
-        self.last_read[root] = max(segment, self.last_read.get(root, 0))
+        for root in self.roots(name):
+            self.last_read[root] = max(segment, self.last_read.get(root, 0))
 
     def may_read_later(self, name: str, segment: int, later: int) -> bool:
         """Whether a read of `name` may move from `segment` to `later`."""
         if later <= segment:
             return True
-        root = self.root(name)
-        crossed = any(segment <= write < later for write in self.writes.get(root, ()))
-        return not crossed and self.last_read.get(root, 0) >= later
+        roots = self.roots(name)
+        crossed = any(segment <= write < later for root in roots for write in self.writes.get(root, ()))
+        return not crossed and all(self.last_read.get(root, 0) >= later for root in roots)

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from minidynamo.codegen.ir.loops import LoopProgram
+from minidynamo.codegen.ir.loops import Extern, GetItem, LoopProgram, Name
 from minidynamo.codegen.memory.liveness import analyze, defined, used
 from minidynamo.codegen.scheduling.schedule import schedule
 from tests.codegen.graphs import lower
@@ -31,6 +31,16 @@ def test_last_uses():
 def test_a_view_keeps_storage_but_not_the_name():
     program, found = steps(lambda x: (x + 1).t(), torch.ones(3, 4))
     live = analyze(found, program.inputs, program.outputs)
-    assert live.root == {"t": "add"}
+    assert live.roots == {"t": ("add",)}
     assert live.last_use["add"] == 1
     assert live.storage_end["add"] == math.inf
+
+
+def test_what_may_lie_in_the_memory_of_any_argument_keeps_all_of_them():
+    """Of a function that is no operator of torch's nobody knows which argument it returns."""
+    call = Extern("call", "anything", (Name("x"), Name("y")), aliases=("x", "y"))
+    item = GetItem("item", "call", 0, aliases=("x", "y"))
+    live = analyze([call, item], ("x", "y"), (Name("item"),))
+    assert live.owners("item") == ("x", "y") and live.owners("x") == ("x",)
+    assert live.last_use["x"] == live.last_use["y"] == 0
+    assert live.storage_end["x"] == live.storage_end["y"] == math.inf

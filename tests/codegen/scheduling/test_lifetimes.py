@@ -40,3 +40,13 @@ def test_no_read_moves_across_a_write():
     lifetimes = Lifetimes(type(program)(program.inputs, nodes, program.outputs, program.buffers))
     assert not lifetimes.may_read_later("x_1", 0, 1)
     assert lifetimes.may_read_later("x_1", 1, 2)
+
+
+def test_reading_what_may_lie_in_several_values_is_reading_each_of_them():
+    program = lower(lambda x, y, w: ((x + 1) * (w @ w), y), *torch.ones(3, 4, 4))
+    call = Extern("call", "anything", (Name("x_1"), Name("y_1")), aliases=("x_1", "y_1"))
+    write = Extern("none", "fill", (Name("y_1"),), mutates=("y_1",))
+    nodes = (call, write, *program.nodes)
+    lifetimes = Lifetimes(type(program)(program.inputs, nodes, program.outputs, program.buffers))
+    assert lifetimes.roots("call") == ("x_1", "y_1")
+    assert not lifetimes.may_read_later("call", 1, 2)  # which would come after the write to one of them
