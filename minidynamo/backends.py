@@ -30,7 +30,7 @@ from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_fun
 from minidynamo.codegen import compile_graph
 from minidynamo.config import Config, config, with_changes
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, first_line, nearest
-from minidynamo.events import notice, phase
+from minidynamo.events import notice, phase, publish
 from minidynamo.graph_marks import COMPUTES_FIRST, RECORDS_WRITES, TELLS_OPERATORS
 from minidynamo.graph_memory import IN_PLACE, graph_plan
 from minidynamo.graph_text import graph_text
@@ -209,6 +209,7 @@ class _Generator:
             if stage != "backward" or self.on_error == "raise":
                 raise failure from (error.__cause__ or error)
             notice(failure.diagnostic)
+            publish("fallback", f"{stage} graph", diagnostic=failure.diagnostic)
             return make_boxed(graph, handing_over=True)
         if self.cache is not None:
             self.cache.note(compiled, text)

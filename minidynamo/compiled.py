@@ -230,6 +230,13 @@ class CompiledFunction:
             known = self._own_forward = compile_function(forward, replace(self.options, name=None), family=self)
         return known
 
+    def graph_failed(self, diagnostic: Diagnostic) -> int:
+        """Count a graph that failed where the program does not; how many there have been."""
+        self.stats.graph_failures += 1
+        if diagnostic not in self.fallbacks:
+            self.fallbacks.append(diagnostic)
+        return self.stats.graph_failures
+
     def expect(self, point: FramePoint, found: FrameProfile) -> None:
         """Note what is known to vary of the values with which a frame will go on at `point`."""
         self._expected.setdefault(point, FrameProfile()).add(found)

@@ -11,7 +11,7 @@ import functools
 import sys
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -35,6 +35,7 @@ from minidynamo.errors import (
     InternalError,
     SkipFrame,
     Unsupported,
+    UserLocation,
     summary,
 )
 from minidynamo.events import notice, phase, publish
@@ -47,9 +48,11 @@ from minidynamo.names import weakly
 from minidynamo.options import BackendKey, CompileOptions
 from minidynamo.saved_tensor_hooks import hooks_in_force, inlining
 from minidynamo.stealing import stolen_arguments
+from minidynamo.switches import is_switch
 from minidynamo.tracer.foreseen import foreseen, foreseen_of_callee
 from minidynamo.tracer.frame import trace_frame
 from minidynamo.tracer.frame_request import FrameRequest, StackSlot
+from minidynamo.tracer.graph_failures import Failure
 from minidynamo.tracer.residual import Surroundings, print_residual
 from minidynamo.tracer.second_run import Again
 from minidynamo.tracer.traced_frame import Break, Null, TracedFrame
@@ -71,6 +74,10 @@ class FrameOwner(Protocol):
 
     def called_at_break(self, target: Any) -> Any:
         """What to call instead of `target`, which could not be inlined."""
+        ...
+
+    def graph_failed(self, diagnostic: Diagnostic) -> int:
+        """Count a graph that failed where the program does not; how many there have been."""
         ...
 
     def expect(self, point: FramePoint, found: FrameProfile) -> None:
@@ -243,7 +250,7 @@ def _conversion(
         called = foreseen_of_callee(traced, cut, frame.fn.__code__, frame.profile)
         if called is not None:
             owner.expect_call(*called)
-    # An error of the graph may be meant for a handler; then it is no news that the frame ran again.
+    # An error of the graph may be meant for a handler of the program's.
     handles = traced.emits_in_try or any(instruction.handler for instruction in decode(frame.fn.__code__))
     surroundings = Surroundings(
         root=frame.point is None,
@@ -255,7 +262,8 @@ def _conversion(
         again=Again(
             run=frame.run_as_written,
             wanted=owner.options.on_error == "eager" or handles,
-            ran=None if handles else functools.partial(_ran_again, frame.name),
+            failed=functools.partial(_graph_failed, frame.name, _first_line(frame, traced), weakly(owner.graph_failed)),
+            may_handle=traced.emits_in_try or traced.awaits_errors,
             kept=frozenset(frame.fn.__code__.co_varnames) - written_slots(frame.fn.__code__),
         ),
     )
@@ -302,15 +310,33 @@ def _run_as_written(
     return Conversion(frame.name, None, fallback=diagnostic)
 
 
-def _ran_again(name: str, failure: str) -> None:
+def _first_line(frame: FrameToConvert, traced: TracedFrame) -> UserLocation:
+    """The line of the first operation of a graph that computes; without one, that of the frame's function."""
+    nodes = () if traced.graph is None else traced.graph.graph.nodes
+    known = (node.meta.get("user_location") for node in nodes if not is_switch(node.target))
+    code = frame.fn.__code__
+    return next(filter(None, known), UserLocation(code.co_filename, code.co_firstlineno, code.co_name))
+
+
+def _graph_failed(name: str, where: UserLocation, count: Callable[[Diagnostic], int], failure: Failure) -> None:
+    """Tell that a graph failed where the program does not: each time to subscribers, the first times to the user."""
+    lines = [f"Raised while computing {line}" for line in failure.lines[:1]]
     diagnostic = Diagnostic(
         "MD523",
-        f"the compiled graph of {name} failed, and the call ran again as written",
-        why=f"{failure.partition(chr(10))[0]}\nThe same program without the graph raises nothing.",
+        f"the compiled graph of {name} failed, and the call ran again eagerly",
+        why="\n".join([failure.text, *lines, "The same program without the graph raises no such error."]),
         fix="Repair the backend, or leave the function as it is with @minidynamo.disable.",
+        where=where,
     )
-    notice(diagnostic)
+    times = count(diagnostic)
     publish("fallback", name, diagnostic=diagnostic)
+    if times <= _TOLD_TIMES:
+        again = f", for time {times}" if times > 1 else ""
+        notice(replace(diagnostic, what=f"{diagnostic.what}{again}"), noticed=set())
+
+
+_TOLD_TIMES = 3
+"""How often a user is told that graphs of one compiled function fail."""
 
 
 def _not_whole(diagnostic: Diagnostic) -> Diagnostic:

@@ -46,6 +46,7 @@ class Stats:
     native_runs: misses that ran as the user wrote it
     graphs, graph_breaks: what was captured, and where a graph ended
     fallbacks: frames that were given up
+    graph_failures: calls of a graph that failed where the program does not, so that the frame ran again eagerly
     cache_hits, cache_misses: graphs that came from the disk, and those that had to be made
     guard_ns: nanoseconds that the guards of a frame take, over `timed_calls`, one of a thousand
     seconds_by_phase: the time of compiling, each phase without those inside
@@ -58,6 +59,7 @@ class Stats:
     graphs: int = 0
     graph_breaks: int = 0
     fallbacks: int = 0
+    graph_failures: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
     timed_calls: int = 0
@@ -115,6 +117,7 @@ class Stats:
         guards = f", guards {self.guard_ns / 1000:.1f} us" if self.timed_calls else ""
         frames = f", {self.frames} frames" if self.frames != self.calls else ""
         happened = f"{self.hits} hits, {self.misses} misses, {self.recompiles} recompiles"
+        happened += f", {self.graph_failures} failures of graphs" if self.graph_failures else ""
         return f"{self.calls} calls{frames}, {happened}{guards}"
 
 

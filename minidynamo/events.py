@@ -38,7 +38,7 @@ KINDS = {
     "graph_break": "capture stopped; data: diagnostic",
     "entry": "a frame got one more compiled version; data: entry",
     "recompile": "no entry fitted; data: failures (the failed guards of each), diagnostic",
-    "fallback": "something runs eagerly that was meant to be compiled; data: diagnostic",
+    "fallback": "something runs eagerly that was meant to be compiled, for good or (MD523) this time; data: diagnostic",
     "artifact": "a text was written; name: its kind, data: path, text",
     "cache": "a stored graph was looked for or written; name: hit, miss, store or skip; data: key, reason",
     "notice": "a diagnostic that is shown once; data: diagnostic",
@@ -134,7 +134,7 @@ def notice(diagnostic: Diagnostic, *, noticed: set[tuple[str, str]] = _noticed) 
 
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
-_GENERATED = re.compile(r"\d{4,}_[a-z]+_\w+\.py")  # as artifacts.py names files
+_GENERATED = re.compile(r"\d{4,}_[a-z]+_\w+\.py|<minidynamo \w+>")  # as artifacts.py names files
 
 
 def _level_of_the_user() -> int:

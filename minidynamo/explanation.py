@@ -93,6 +93,11 @@ class Explanation:
         return self.stats.graph_breaks
 
     @property
+    def graph_failure_count(self) -> int:
+        """How often a graph failed where the program does not, so that a frame ran again eagerly."""
+        return self.stats.graph_failures
+
+    @property
     def break_reasons(self) -> list[Diagnostic]:
         """Why graphs ended or functions run as written, with code, reason and your line."""
         return [*self._record.breaks, *self._record.fallbacks]

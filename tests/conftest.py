@@ -24,7 +24,7 @@ from minidynamo.codegen.runtime import triton_launch
 from minidynamo.codegen.runtime.triton_launch import TARGETS, LaunchSpec
 from minidynamo.comparison import seed_generators
 from minidynamo.config import config
-from minidynamo.events import forget_notices
+from minidynamo.events import Event, forget_notices, on_event
 from tests.thinning import is_thinned, left_out
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -105,6 +105,30 @@ def seed() -> None:
 def fresh_notices() -> None:
     """What a test is told does not depend on which tests ran before."""
     forget_notices()
+
+
+HIDDEN = ("MD299", "MD510", "MD523")
+"""The codes of what is minidynamo's or a backend's fault, and of which a second run eagerly would hide the effect."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_hidden(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test fails where capture, generated code or a backend has failed and the frame ran eagerly instead, though the
+    result is right. Tests that provoke such a failure are marked `provokes_failures`."""
+    if request.node.get_closest_marker("provokes_failures"):
+        yield
+        return
+    found: list[str] = []
+
+    def note(event: Event) -> None:
+        diagnostic = event.data.get("diagnostic")
+        if event.kind in ("fallback", "notice") and diagnostic.code in HIDDEN:
+            found.append(diagnostic.render())
+
+    stop = on_event(note)
+    yield
+    stop()
+    assert not found, "\n".join(["a failure was hidden by a run eagerly:", *dict.fromkeys(found)])
 
 
 @pytest.fixture(autouse=True)

@@ -81,6 +81,7 @@ def test_a_frame_that_cannot_be_cut_runs_as_written_after_one_notice(capsys, mon
         minidynamo.compile(endless, backend="eager", fullgraph=True)(torch.ones(1))
 
 
+@pytest.mark.provokes_failures
 def test_a_bug_of_ours_costs_speed_only_and_is_written_down(monkeypatch):
     def broken(request):
         raise RuntimeError("a bug\nwith details")
@@ -99,6 +100,7 @@ def test_a_bug_of_ours_costs_speed_only_and_is_written_down(monkeypatch):
     assert type(caught.value.__cause__) is RuntimeError
 
 
+@pytest.mark.provokes_failures
 def test_a_bug_in_printing_costs_speed_only_too(monkeypatch):
     def broken(*args, **keywords):
         raise KeyError("bug")

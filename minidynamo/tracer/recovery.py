@@ -17,6 +17,7 @@ from minidynamo.guards.writers import CONTAINERS
 from minidynamo.saved_tensor_hooks import came_before_saving
 from minidynamo.structure import leaves
 from minidynamo.tracer.graph.written_places import Places, Writes
+from minidynamo.tracer.graph_failures import is_from_signal_handler
 
 
 class HeldTensor(weakref.ref[torch.Tensor]):
@@ -234,12 +235,13 @@ def revive(
     is_numbered: bool = False,
 ) -> list[Any] | None:
     """The arguments again, and lists, places, what was overwritten and generators as they were. None when that cannot
-    be had, so that `error` goes on, with a note on what is `lost`, or when it asks for the end of the program.
+    be had, so that `error` goes on, with a note on what is `lost`; or when it asks for the end of the program, or a
+    handler of a signal raised it.
 
     `is_numbered`: lists and places are all that has changed, and the operators of the user's have numbers.
     """
     number = artifacts.raised_operator(error) if is_numbered else 0
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception) or is_from_signal_handler(error):
         _refill(taken, number)
         return None
     values = [_given_back(value) for value in held]

@@ -21,6 +21,7 @@ from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.expectations import checks, only_computes
 from minidynamo.tracer.graph.dead_code import may_raise
 from minidynamo.tracer.graph.written_places import Writes
+from minidynamo.tracer.graph_failures import Failure, running_again
 from minidynamo.tracer.moved_items import as_moved
 from minidynamo.tracer.reachable import target_of
 from minidynamo.tracer.reconstruct.effects import lost_effects
@@ -48,13 +49,15 @@ class Again:
 
     `run(list)` runs the frame as the user wrote it and ends as the residual program does; it is used when the graph
     raises, nothing has been written or given up, and either effects are pending or it is `wanted` (there are try or
-    with regions, or the user wants it) or the graph was to write. `ran` is told what the graph had raised when it then
-    ends without an error. `kept` are the parameters that the frame as written holds to its end.
+    with regions, or the user wants it) or the graph was to write. `failed` is told what the graph raised if the
+    program raises nothing like that in the second run. `may_handle`: the program may handle an error of the graph
+    itself. `kept` are the parameters that the frame as written holds to its end.
     """
 
     run: BoxedCallable | None = None
     wanted: bool = False
-    ran: Callable[[str], None] | None = None
+    failed: Callable[[Failure], None] | None = None
+    may_handle: bool = False
     kept: Collection[str] = frozenset()
 
 
@@ -285,13 +288,15 @@ class SecondRun:
             f"{name}={value}" for name in ("taken", "overwritten", "random", "drawn") if (value := getattr(self, name))
         ]
         revived = f"{self.held} = {self.names.constant(revive, 'revive')}({', '.join(arguments)})"
-        native = self.as_written(self.held)
-        told, again = [], [f"    return {native}"]
-        if self.again.ran is not None:
-            failure, value = self.names.fresh("failure"), self.names.fresh("value")
-            ran_again = self.names.constant(self.again.ran, "ran_again")
-            told = [f'    {failure} = f"{{type({error}).__name__}}: {{{error}}}"']
-            again = [f"    {value} = {native}", f"    {ran_again}({failure})", f"    return {value}"]
+        run, told = self.names.constant(self.again.run, "run_as_written"), []
+        run = f"{run}({self.held})"
+        if self.again.run is not None and self.again.failed is not None:
+            failure = self.names.fresh("failure")
+            told = [f"    {failure} = {self.names.constant(Failure.of, 'failure_of')}({error})"]
+            watch = running_again(
+                self.again.run, self.again.failed, may_handle=self.again.may_handle, checks=self.checks
+            )
+            run = f"{self.names.constant(watch, 'run_again')}({self.held}, {failure})"
         return [
             "try:",
             f"    {call}",
@@ -303,10 +308,13 @@ class SecondRun:
             "else:",
             f"    {' = '.join(filter(None, (self.held, self.taken, self.overwritten)))} = None",
             f"if {self.held} is not None:",
-            *again,
+            f"    return {self.returned(run)}",
         ]
 
     def as_written(self, values: str) -> str:
         """A run of the frame as the user wrote it, and what the residual returns then."""
-        run = f"{self.names.constant(self.again.run, 'run_as_written')}({values})"
+        return self.returned(f"{self.names.constant(self.again.run, 'run_as_written')}({values})")
+
+    def returned(self, run: str) -> str:
+        """What the residual returns for what a run of the frame returns."""
         return f"(None, {run})" if self.returns_pair else run

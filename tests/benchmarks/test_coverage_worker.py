@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import multiprocessing
 
+import pytest
 import torch
 
 import minidynamo
 from benchmarks.coverage import Finding
 from benchmarks.coverage_case import Case, Corpus, vector
-from benchmarks.coverage_worker import find_out
+from benchmarks.coverage_worker import HiddenFailure, find_out, nothing_hidden
+from minidynamo.events import MinidynamoNotice
 
 
 def finding_and_turns(fn, *makers):
@@ -80,3 +82,17 @@ def test_every_program_stands_in_the_corpus_once():
 
     assert [case.name for case in programs] == ["one"]
     assert len(programs[0].makers) == 2
+
+
+class Inner(torch.nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+@pytest.mark.provokes_failures
+def test_a_failure_that_a_second_run_hides_is_found():
+    inner = minidynamo.compile(Inner(), backend=lambda gm, inputs: minidynamo.make_boxed_func(lambda *args: 1 / 0))
+    with pytest.warns(MinidynamoNotice), pytest.raises(HiddenFailure, match="MD523"), nothing_hidden():
+        inner(vector())
+    with nothing_hidden():
+        minidynamo.compile(Inner(), backend="eager")(vector())

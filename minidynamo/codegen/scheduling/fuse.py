@@ -82,7 +82,8 @@ class Fusion:
         """Nodes that must run before node k: those it reads, what stored into an input that it reads, and readers of
         an input that it overwrites."""
         found = {self.maker[name] for name in self.reads[k] if name in self.maker}
-        found |= {self.stores[name] for name in self._roots(self.reads[k]) & self.stores.keys() if self.stores[name] < k}
+        read = self._roots(self.reads[k])
+        found |= {self.stores[name] for name in read & self.stores.keys() if self.stores[name] < k}
         if self.stores.get(made(self.nodes[k])) == k:
             found |= {r for r in self.touching[made(self.nodes[k])] if r < k}
         return found
