@@ -6,6 +6,7 @@
 import collections
 import copy
 import itertools
+import types
 from collections import OrderedDict, defaultdict
 
 import pytest
@@ -216,6 +217,19 @@ class Scaled(dict):
         return super().__getitem__(key) * 10
 
 
+class Reporting(list):
+    def __iter__(self):
+        return iter([7, 8])
+
+
+@programs(lambda: (vector(), Reporting([1, 2])))
+def added_to_itself(x, s):
+    s.extend(s)
+    s += s
+    s += [3]
+    return x * len(s), [list.__getitem__(s, place) for place in range(7)], [*s]
+
+
 class Output(OrderedDict):
     def __init__(self, *args, **named):
         super().__init__(*args, **named)
@@ -311,6 +325,15 @@ def test_numbers_as_bounds():
 @programs(lambda: (vector(), Name("ab"), b"ab"), graphs=0)
 def texts_of_texts(x, name, data):
     return x, str(name), repr(name), f"{name}", f"{name!r}", "%s" % (name,), "{}".format(name), str(data)  # noqa: UP031, UP032
+
+
+def proxied(x, d):
+    proxy = types.MappingProxyType(d)
+    return x * 2, dict(proxy), {**proxy}, proxy.get("a"), proxy["a"], len(proxy)
+
+
+def test_read_only_views_of_instances_of_a_subclass():
+    assert_same_as_eager(proxied, lambda: (vector(), Scaled(a=1)), calls=2)
 
 
 def without_dict(x):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -48,6 +49,8 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     cls = type(value)
     if cls is dict and "__builtins__" in value:  # globals: each item is a variable, two ways to write one thing
         return opaque(graph, value, source)
+    if cls is types.MappingProxyType and type(gc.get_referents(value)[0]) not in (dict, collections.OrderedDict):
+        return opaque(graph, value, source)  # of a mapping whose class may run code of its own
     owner = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
     raw = [*dict.__iter__(value)] if issubclass(cls, dict) else [*value]
     plain = cls in (dict, collections.defaultdict, collections.OrderedDict) and 0 < len(raw) <= LARGEST_CONTAINER
