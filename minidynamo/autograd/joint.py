@@ -473,6 +473,16 @@ def _raise_delayed_errors(targets: Iterable[torch.Tensor]) -> None:
             function(None)  # type: ignore[operator]
 
 
+def _itself(function: Any) -> contextlib.AbstractContextManager[Any]:
+    """A context in which a function of torch runs itself, also where the program has replaced it in its module.
+
+    Such a function gives itself to the modes around it by its name there, and would give them the replacement.
+    """
+    namespace = getattr(function, "__globals__", {})
+    is_replaced = namespace.get(getattr(function, "__name__", ""), function) is not function
+    return compat.without_torch_function() if is_replaced else contextlib.nullcontext()
+
+
 class _CheckingInterpreter(LocatingInterpreter):
     """Also traces the checks that torch leaves out, and the nodes in `opaque` as operations that are."""
 
@@ -495,7 +505,8 @@ class _CheckingInterpreter(LocatingInterpreter):
             return made
         args = (*with_ends(target, args),)
         before = self.recorder.newest()
-        result = super().call_function(target, args, kwargs)
+        with _itself(target):
+            result = super().call_function(target, args, kwargs)
         traced = self.traced_since(before)
         without_vectors(traced, (args, kwargs), result)
         return kwargs["out"] if write_unseen(target, args, kwargs, traced) else result

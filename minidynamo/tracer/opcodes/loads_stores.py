@@ -223,8 +223,11 @@ def read_global(frame: Frame, name: str) -> VariableTracker:
         tx.guard(namespace_source(namespace), GuardKind.MISSING_KEY, name)
     known: Any = namespace.get("__builtins__", builtins)
     known = known if isinstance(known, dict) else vars(known)
-    if name not in known:
-        if not frame.trusted:
+    written = tx.side_effects.read_global(known, name)
+    if isinstance(written, VariableTracker):
+        return written
+    if name not in known or written is DELETED:
+        if name not in known and not frame.trusted:
             tx.guard(Constant(known, "builtins", hidden=True), GuardKind.MISSING_KEY, name)
         tx.raises(NameError(f"name {name!r} is not defined"), exact=True, name=ConstantVariable(name))
     return tx.wrap(known[name], Constant(known[name], name))

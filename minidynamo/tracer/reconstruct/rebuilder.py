@@ -7,17 +7,16 @@ referred to several times is built once.
 
 from __future__ import annotations
 
-import sys
+import builtins
 import types
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 
 from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.guards.source import Constant, Referent
-from minidynamo.names import Namespace, module_of, name_of
+from minidynamo.names import Namespace, name_of
 from minidynamo.tracer.reachable import is_outside, parts
 from minidynamo.tracer.reconstruct.builders import BUILDERS, FILLERS, KEEPERS, Build, hint_of
 from minidynamo.tracer.reconstruct.constants import Pins, is_new
@@ -33,7 +32,6 @@ from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
 _LIVING = (FunctionVariable, BuiltinVariable, ClassVariable, PythonModuleVariable)
 # Classes whose own names ("cell", "function") say less than those under which `types` has them.
 _TYPE_NAMES = {types.CellType: "CellType", types.FunctionType: "FunctionType", types.MethodType: "MethodType"}
-_LIBRARIES = ("torch", "builtins", "operator", "math", "functools", "itertools", "collections", "types", "copy")
 
 
 class Rebuilder:
@@ -173,31 +171,25 @@ class Rebuilder:
         return name
 
     def literal(self, value: object) -> str:
-        """Python text for a constant: a literal where there is one, else a readable path or a named constant."""
+        """Python text for a constant: a literal where there is one, else a name."""
         spelled = self.pins.literal(value)
         if spelled is not None:
             return spelled
         if isinstance(value, torch.dtype):
-            return f"{self.names.constant(torch, 'torch')}.{str(value).removeprefix('torch.')}"
+            return self.constant(value, str(value).removeprefix("torch."))
         return self.constant(value)
 
     def constant(self, value: object, hint: str = "") -> str:
-        """Text for an object that is known now and lives on: its path in a library, or a name of its own."""
-        if isinstance(value, type) and value in _TYPE_NAMES:
-            return self.names.constant(value, _TYPE_NAMES[value])
-        name = name_of(value)
-        for module in (module_of(value), "torch", "torch.nn.functional", "torch.Tensor"):
-            root, _, rest = module.partition(".")
-            if root not in _LIBRARIES or root not in sys.modules:
-                continue
-            owner: Any = sys.modules[root]
-            for part in filter(None, rest.split(".")):
-                owner = getattr(owner, part, None)
-            if getattr(owner, name, None) is value and name.isidentifier():
-                if root == "builtins":
-                    return self.names.constant(value, name)
-                return ".".join(filter(None, (self.names.constant(sys.modules[root], root), rest, name)))
-        return self.names.constant(value, hint or name)
+        """Returns a name that is bound to an object which lives on.
+
+        A path to the object (`torch.sin`) is no name for it: a store of this program may have replaced it there. So
+        may it a builtin, which otherwise keeps its own name.
+        """
+        if not hint:
+            hint = _TYPE_NAMES.get(value, name_of(value)) if isinstance(value, type) else name_of(value)
+        if self.side_effects.writes_globals(vars(builtins)):
+            hint = f"own_{hint}"
+        return self.names.constant(value, hint)
 
 
 def _contains_itself(variable: VariableTracker, graph: Mapping[VariableTracker, list[VariableTracker]]) -> bool:

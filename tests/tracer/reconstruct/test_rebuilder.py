@@ -1,5 +1,6 @@
 """What is built equals what the program made, and each object is built once."""
 
+import builtins
 import collections
 import enum
 import types
@@ -84,12 +85,25 @@ def test_plain_values(variable: VariableTracker, expected: object) -> None:
     assert rebuilt(TupleVariable([variable, variable])) == (expected, expected)
 
 
-def test_what_is_known_of_torch_has_its_readable_name() -> None:
-    rebuild = Rebuilder(Namespace(), SideEffects(), {}, ())
-    assert rebuild.value(BuiltinVariable(torch.relu)) == "torch.relu"
-    assert rebuild.value(FunctionVariable(torch.nn.functional.softmax)) == "torch.nn.functional.softmax"
-    assert rebuild.value(C(torch.bfloat16)) == "torch.bfloat16"
-    assert rebuild.value(FunctionVariable(key)) == "key"
+def test_objects_of_libraries_are_bound_to_names_not_read_from_their_modules() -> None:
+    names = Namespace()
+    rebuild = Rebuilder(names, SideEffects(), {}, ())
+    for variable, name in (
+        (BuiltinVariable(torch.relu), "relu"),
+        (FunctionVariable(torch.nn.functional.softmax), "softmax"),
+        (C(torch.bfloat16), "bfloat16"),
+        (FunctionVariable(key), "key"),
+    ):
+        assert rebuild.value(variable) == name
+        assert names.values[name] is variable.value
+
+
+def test_builtins_are_bound_where_the_program_replaces_one() -> None:
+    names, effects = Namespace(), SideEffects()
+    assert Rebuilder(names, effects, {}, ()).value(BuiltinVariable(len)) == "len"
+    effects.set_global(vars(builtins), "len", C(3))
+    name = Rebuilder(names, effects, {}, ()).value(BuiltinVariable(len))
+    assert names.values[name] is len
 
 
 def test_an_object_that_is_referred_to_twice_is_built_once() -> None:
