@@ -45,6 +45,11 @@ class OutsideTuple(Sequence[VariableTracker]):
         assert isinstance(reader, TupleReader)
         return reader
 
+    @property
+    def real(self) -> tuple[Any, ...]:
+        """The tuple itself."""
+        return self._reader.real
+
     def _unread(self, place: int) -> UnreadVariable:
         reader = self._reader
         return UnreadVariable(tuple.__getitem__(reader.real, place), source=reader.place(place))

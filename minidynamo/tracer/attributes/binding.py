@@ -24,7 +24,7 @@ from minidynamo.tracer.copies import ISO_CALENDAR_DATE
 from minidynamo.tracer.exceptions import caught
 from minidynamo.tracer.moved_items import moved_item
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class
+from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class, is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
@@ -43,6 +43,12 @@ FUNCTIONS = (FunctionVariable, NestedFunctionVariable)
 # Functions, and functions behind a cache.
 _BECOME_METHODS = (types.FunctionType, type(functools.lru_cache(int)))
 _CONTAINERS = (tuple, list, dict, set, frozenset, deque)
+
+
+def asked_by_program(tx: Tracer) -> bool:
+    """Whether the program itself is running, not a function of a library: it may use attributes that it has added to
+    objects of libraries, which the libraries do not know."""
+    return not is_trusted_module(tx.frames[-1].namespace.get("__name__"))
 
 
 def lookup_on_class(cls: type, name: str, passed: Collection[type] = ()) -> tuple[Any, type | None]:

@@ -17,11 +17,13 @@ from minidynamo.tracer import parts, registry
 from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes.binding import (
     MISSING,
+    asked_by_program,
     bind,
     built_in,
     claims_class,
     class_of,
     guard_class_attribute,
+    is_data_descriptor,
     lookup_on_class,
     or_getattr,
 )
@@ -34,8 +36,9 @@ from minidynamo.tracer.attributes.lookup import (
     store_attribute,
     writes,
 )
-from minidynamo.tracer.constants import NotConstant, from_constant, given_back
+from minidynamo.tracer.constants import NotConstant, from_constant, given_back, key_named
 from minidynamo.tracer.copies import can_be_two, is_made_anew
+from minidynamo.tracer.outside_tuples import OutsideTuple
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_trusted_class
@@ -44,7 +47,7 @@ from minidynamo.variables.callables import (
     BoundBuiltin,
 )
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable
+from minidynamo.variables.containers import DictVariable, TupleVariable
 from minidynamo.variables.objects import (
     NamespaceVariable,
     OpaqueVariable,
@@ -93,19 +96,55 @@ def _of_value(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker |
         return part
     cls = obj.python_type
     raw, owner = lookup_on_class(cls, name)
+    comes_first = name != "__dict__" and is_data_descriptor(raw)
+    if cls.__dictoffset__ and not comes_first and (asked_by_program(tx) or not is_trusted_class(cls)):
+        found = _of_member(tx, obj, name)
+        if found is not None:
+            return found
     if owner is not None and (callable(raw) or isinstance(raw, classmethod | staticmethod | property)):
         guard_class_attribute(tx, cls, owner, name, raw)
         return bind(tx, raw, owner, obj, cls, name)
-    stored = instance_dict(obj.value)
-    if stored is not None and name in stored and not is_trusted_class(cls):  # a member of the program's own enum
-        title = enum.Enum.__str__(obj.value) if isinstance(obj.value, enum.Enum) else str(obj.value)
-        return tx.wrap(stored[name], InstanceAttr(Constant(obj.value, title), name))
     return None if _held(obj.value, name) is MISSING else _folded(tx, obj, name)
+
+
+def _of_member(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker | None:
+    """Returns the value that a member of an enum holds itself. That it holds none is guarded: attributes may be added
+    to a member."""
+    stored = instance_dict(obj.value)
+    if stored is None:
+        return None
+    member = Constant(obj.value, enum.Enum.__str__(obj.value) if isinstance(obj.value, enum.Enum) else str(obj.value))
+    if name == "__dict__":
+        return tx.wrap(stored, Attr(member, name))
+    table = tx.graph.tracker_of(stored)
+    if isinstance(table, DictVariable):  # to which the program may have written
+        return table.items.get(key_named(name))
+    if name in stored:
+        return tx.wrap(stored[name], InstanceAttr(member, name))
+    tx.guard(member, GuardKind.NO_INSTANCE_ATTR, name)
+    return None
 
 
 def _has_attributes(obj: VariableTracker) -> bool:
     """Whether it is an OrderedDict, whose instances can have attributes of their own; `state_dict()` makes one."""
     return isinstance(obj, DictVariable) and obj.cls is OrderedDict and not isinstance(obj, NamespaceVariable)
+
+
+@looks_up(TupleVariable)
+def _tuple(tx: Tracer, obj: TupleVariable, name: str) -> VariableTracker | None:
+    """Returns what the class has, and what an instance of a subclass of a namedtuple holds itself."""
+    return or_getattr(tx, obj, obj.cls, name, lambda: _of_tuple(tx, obj, name))
+
+
+def _of_tuple(tx: Tracer, obj: TupleVariable, name: str) -> VariableTracker | None:
+    found = built_in(tx, obj, name)
+    stored = instance_dict(obj.items.real) if found is None and isinstance(obj.items, OutsideTuple) else None
+    if stored is None or obj.source is None:
+        return found
+    if name in stored:
+        return tx.wrap(stored[name], InstanceAttr(obj.source, name))
+    tx.guard(obj.source, GuardKind.NO_INSTANCE_ATTR, name)
+    return None
 
 
 @looks_up(DictVariable)

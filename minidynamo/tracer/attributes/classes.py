@@ -14,6 +14,7 @@ from minidynamo.tracer.advice import CHANGE_OUTSIDE
 from minidynamo.tracer.attributes.binding import (
     FUNCTIONS,
     TYPE_OF,
+    asked_by_program,
     bind,
     class_of,
     class_source,
@@ -46,6 +47,8 @@ from minidynamo.variables.objects import (
     NamespaceVariable,
 )
 
+_IMMUTABLE = 1 << 8  # CPython's flag of classes that take no attributes
+
 
 @looks_up(ClassVariable)
 def _class(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
@@ -68,7 +71,17 @@ def _usual(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
     if meta_owner is not None:
         guard_class_attribute(tx, type(cls), meta_owner, name, meta)
         return bind(tx, meta, meta_owner, obj, type(cls), name)
+    if asked_by_program(tx):
+        _guard_library_lacks(tx, cls, name)
     return None
+
+
+def _guard_library_lacks(tx: Tracer, cls: type, name: str) -> None:
+    """Guard that no class of a library has an attribute, which a program may add. Of the program's classes all names
+    are guarded anyway."""
+    for base in cls.__mro__:
+        if is_trusted_class(base) and not base.__flags__ & _IMMUTABLE:
+            tx.guard(Attr(Constant(base, base.__name__), "__dict__"), GuardKind.MISSING_KEY, name)
 
 
 def _of_metaclass(tx: Tracer, obj: ClassVariable, name: str, found: Any, owner: type) -> VariableTracker:

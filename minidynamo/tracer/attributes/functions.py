@@ -5,6 +5,7 @@ Calls of them are `call.py`'s.
 
 from __future__ import annotations
 
+import functools
 import operator
 import types
 
@@ -12,11 +13,10 @@ from minidynamo.compat import OpOverloadPacket
 from minidynamo.defaults import are_followed
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item
+from minidynamo.names import name_of
 from minidynamo.steering import COMPILED, own_mark
 from minidynamo.tracer.advice import CHANGE_OUTSIDE
-from minidynamo.tracer.attributes.binding import (
-    built_in,
-)
+from minidynamo.tracer.attributes.binding import asked_by_program, built_in
 from minidynamo.tracer.attributes.lookup import (
     cannot_write,
     find_attribute,
@@ -59,6 +59,7 @@ _READABLE = frozenset(
 # What functions in C make anew of what stands in them at each read. Their `__module__` can be replaced.
 _NAMES_IN_C = ("__name__", "__qualname__", "__doc__")
 _WRITTEN_IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+_CACHED: type = type(functools.lru_cache(int))
 _DEFAULTS = ("__defaults__", "__kwdefaults__")
 
 
@@ -97,12 +98,18 @@ def _function(tx: Tracer, obj: FunctionVariable, name: str) -> VariableTracker |
     if (table := _table(tx, obj)) is not None and pending is not DELETED:
         found = table.items.get(key_named(name))
         return built_in(tx, obj, name) if found is None else found
-    if name in obj.value.__dict__ and pending is not DELETED:
-        source = Item(Attr(obj.source, "__dict__"), name) if obj.source else None
-        return tx.wrap(obj.value.__dict__[name], source)
-    if obj.source is not None and not is_trusted_module(obj.value.__module__):
-        tx.guard(Attr(obj.source, "__dict__"), GuardKind.MISSING_KEY, name)
-    return built_in(tx, obj, name)
+    return built_in(tx, obj, name) if pending is DELETED else _stored(tx, obj, name) or built_in(tx, obj, name)
+
+
+def _stored(tx: Tracer, obj: FunctionVariable | BuiltinVariable, name: str) -> VariableTracker | None:
+    """Returns the value that the dictionary of a function holds. That it holds none is guarded, where a program may
+    have put it there."""
+    place = Attr(obj.source or Constant(obj.value, name_of(obj.value)), "__dict__")
+    if name in obj.value.__dict__:
+        return tx.wrap(obj.value.__dict__[name], Item(place, name))
+    if asked_by_program(tx) or not is_trusted_module(obj.value.__module__):
+        tx.guard(place, GuardKind.MISSING_KEY, name)
+    return None
 
 
 @writes(FunctionVariable)
@@ -167,8 +174,10 @@ def _bound_builtin(tx: Tracer, obj: BoundBuiltin, name: str) -> VariableTracker 
 
 @looks_up(BuiltinVariable)
 def _built_in_callable(tx: Tracer, obj: BuiltinVariable, name: str) -> VariableTracker | None:
-    """What a function in C is called, and `torch.ops.aten.add.Tensor`: an operator makes its overloads, which stay,
-    when they are first read."""
+    """What a function in C is called, what one with an `lru_cache` holds, and `torch.ops.aten.add.Tensor`: an operator
+    makes its overloads, which stay, when they are first read."""
+    if isinstance(obj.value, _CACHED) and (stored := _stored(tx, obj, name)) is not None:
+        return stored
     if isinstance(obj.value, OpOverloadPacket) and name in obj.value.overloads():
         overload = getattr(obj.value, name)
         return tx.wrap(overload, Constant(overload, name))

@@ -15,7 +15,13 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item
 from minidynamo.names import name_of
 from minidynamo.tracer import registry
-from minidynamo.tracer.attributes.binding import built_in, is_data_descriptor, is_plain_setter, lookup_on_class
+from minidynamo.tracer.attributes.binding import (
+    asked_by_program,
+    built_in,
+    is_data_descriptor,
+    is_plain_setter,
+    lookup_on_class,
+)
 from minidynamo.tracer.attributes.lookup import (
     cannot_write,
     looks_up,
@@ -97,7 +103,7 @@ def _comes_first(cls: type, name: str) -> bool:
 
 def _guard_replaceable(tx: Tracer, module: PythonModuleVariable, name: str, value: object) -> None:
     """Guard a library's function where programs replace one: where they call it, and in torch.nn.functional."""
-    own = not is_trusted_module(tx.frames[-1].namespace.get("__name__")) or module.value is torch.nn.functional
+    own = asked_by_program(tx) or module.value is torch.nn.functional
     if own and isinstance(value, types.FunctionType | types.BuiltinFunctionType):
         tx.guard(Attr(Constant(module.value, module.value.__name__), name), GuardKind.IDENTITY, value)
 

@@ -24,7 +24,7 @@ import torch.fx
 from minidynamo.bytecode.instructions import Instruction, decode
 from minidynamo.compat import FakeTensor, is_assumed_constant
 from minidynamo.errors import Diagnostic
-from minidynamo.guards.source import Attr, Called, Constant, Item, Source, call_or_none
+from minidynamo.guards.source import Called, Constant, Source, call_or_none
 from minidynamo.tracer import registry
 from minidynamo.tracer.constants import NotConstant, as_constant, is_constant_value
 from minidynamo.tracer.graph.subgraphs import Subgraph
@@ -279,13 +279,6 @@ def _may_draw(tx: Tracer, subgraph: Subgraph) -> bool:
     examples = (node.meta.get("example_value") for node in subgraph.graph.nodes)
     mode = next((example.fake_mode for example in examples if isinstance(example, FakeTensor)), None)
     return mode is None or draws_random_numbers(module, [tx.graph.use(tensor) for tensor in subgraph.tensors], mode)
-
-
-@registry.attributes(BuiltinVariable)
-def _attribute_of_cached(tx: Tracer, obj: BuiltinVariable, name: str) -> VariableTracker | None:
-    if not isinstance(obj.value, CACHED_FUNCTION) or name not in obj.value.__dict__:
-        return None
-    return tx.wrap(obj.value.__dict__[name], Item(Attr(obj.source, "__dict__"), name) if obj.source else None)
 
 
 def _is_telling_key(variable: VariableTracker) -> bool:
