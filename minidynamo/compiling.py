@@ -1,7 +1,8 @@
-"""Owns what holds while something is compiled: signals wait, numbers are what they are, torch's modes are put back.
+"""Owns what holds while something is compiled: signals wait, numbers are what they are, torch's state is put back.
 
 Torch opens and leaves modes of its own at each operation that it traces. A handler that raises in the midst of that may
-end the process, or leave a mode open that all operations of the program would go through from then on.
+end the process, or leave a mode open that all operations of the program would go through from then on. So may an error
+of torch's own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _WAITING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Around a compile, of which nothing but its result and its error may be seen behind it."""
-    with _signals_waiting(), compat.keeping_modes(), compat.with_denormals():
+    with _signals_waiting(), compat.keeping_thread_state(), compat.with_denormals():
         yield
 
 

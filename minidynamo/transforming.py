@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.fx
 
 from minidynamo.plain_numbers import run_whole
 from minidynamo.structure import Structure, leaves, rebuild, structure_of
@@ -44,11 +45,13 @@ class Transformation:
         """The call, for a function that is `subgraph(*captured, *tensors)`; `inputs` are those, in this order."""
         tensors = [leaf for leaf in leaves([*self.args, dict(self.kwargs)]) if isinstance(leaf, Argument)]
         captured, given = inputs[: -len(tensors)], inputs[-len(tensors) :]
+        # A call of a graph module prints the generated text around an error, which the caller may handle.
+        run = subgraph.forward if isinstance(subgraph, torch.fx.GraphModule) else subgraph
 
         def function(*args: Any, **kwargs: Any) -> Any:
             spec = leaves([*(self.args if self.takes is None else self.takes), dict(self.kwargs)])
             found = [tensor for slot, tensor in zip(spec, leaves([*args, kwargs])) if isinstance(slot, Argument)]
-            return rebuild(self.result, subgraph(*captured, *found))
+            return rebuild(self.result, run(*captured, *found))
 
         def filled(value: Any) -> Any:
             parts = [given[leaf.position] if isinstance(leaf, Argument) else leaf for leaf in leaves(value)]

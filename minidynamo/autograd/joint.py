@@ -252,6 +252,7 @@ class _Tracing:
     def trace(self, decompositions: dict[OpOverload, Callable[..., Any]]) -> Trace:
         self.casts_once = torch.is_autocast_cache_enabled()
         with contextlib.ExitStack() as stack:
+            stack.enter_context(compat.keeping_thread_state())  # it may be traced once more after an error
             stack.enter_context(preserved())
             stack.enter_context(compat.traced_lazily())
             given = [self.flat[i] for i in (*self.tensors, *self.numbers)]

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import traceback
 import typing
 
 import torch
 import torch.utils._device
+from torch.autograd import forward_ad as _forward_ad
 
 # Grad mode and default dtype, as FX graphs set them.
 set_grad_enabled = torch._C._set_grad_enabled
@@ -59,25 +61,64 @@ def _modes() -> tuple[list[typing.Any], list[typing.Any]]:
     )
 
 
-@contextlib.contextmanager
-def keeping_modes() -> typing.Iterator[None]:
-    """An error that leaves the block finds the modes that were open in front of it, also where an interrupt has come
-    while torch entered or left one: all that runs in this thread later would go through a mode that is left behind.
+def _clear_frames(error: BaseException) -> None:
+    """Clear the local variables of the frames that an error has left, and of those of the errors that it came from.
+
+    Torch has guards among them, which set the state of the thread when they die: as long as somebody keeps the error,
+    they would die later, when that state is another one.
     """
-    before = _modes()
-    try:
-        yield
-    except BaseException:
-        if _modes() != before:
-            for _ in range(torch_dispatch_mode_count()):
-                torch._C._pop_torch_dispatch_stack(None)
-            for _ in range(torch_function_mode_count()):
-                torch._C._pop_torch_function_stack()
-            for mode in before[0]:
-                torch._C._push_on_torch_dispatch_stack(mode)
-            for mode in before[1]:
-                torch._C._push_on_torch_function_stack(mode)
-        raise
+    todo: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while todo:
+        found = todo.pop()
+        if found is not None and id(found) not in seen:
+            seen.add(id(found))
+            todo += [found.__context__, found.__cause__]
+            traceback.clear_frames(found.__traceback__)
+
+
+def _transforms() -> int:
+    """How many transforms of torch.func are running."""
+    return len(torch._C._functorch.get_interpreter_stack() or ())
+
+
+def _restore_modes(modes: tuple[list[typing.Any], list[typing.Any]]) -> None:
+    """Close the modes that are open now, and open these."""
+    for _ in range(torch_dispatch_mode_count()):
+        torch._C._pop_torch_dispatch_stack(None)
+    for _ in range(torch_function_mode_count()):
+        torch._C._pop_torch_function_stack()
+    for mode in modes[0]:
+        torch._C._push_on_torch_dispatch_stack(mode)
+    for mode in modes[1]:
+        torch._C._push_on_torch_function_stack(mode)
+
+
+@contextlib.contextmanager
+def keeping_thread_state() -> typing.Iterator[None]:
+    """After the block the state of torch's thread is as it was before, also after an error that the block has handled.
+
+    That is: the running transforms of torch.func, the levels of forward derivatives, the modes that are open, and the
+    keys by which torch dispatches. An interrupt may come while torch changes them, and torch's own errors may leave
+    some of them changed; all that runs in this thread later would run under them.
+    """
+    modes, transforms, level = _modes(), _transforms(), _forward_ad._current_level
+    derives_forward = torch._C._is_fwd_grad_enabled()
+    keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    with torch._C._ForceDispatchKeyGuard(*keys):  # which brings the keys back when the block ends
+        try:
+            yield
+        except BaseException as error:
+            _clear_frames(error)
+            raise
+        finally:
+            if _transforms() > transforms:
+                torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(transforms)
+            while _forward_ad._current_level > level:
+                _forward_ad.exit_dual_level()
+            torch._C._set_fwd_grad_enabled(derives_forward)
+            if _modes() != modes:
+                _restore_modes(modes)
 
 
 @contextlib.contextmanager

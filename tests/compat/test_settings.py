@@ -38,7 +38,7 @@ def test_an_error_finds_the_modes_of_before(lost):
     """Torch may be interrupted while it enters a mode, or while one is left for a moment."""
     outer = FakeTensorMode()
     with outer, torch.device("meta"):
-        with pytest.raises(KeyboardInterrupt), compat.keeping_modes():
+        with pytest.raises(KeyboardInterrupt), compat.keeping_thread_state():
             if lost:
                 torch._C._pop_torch_function_stack()
                 torch._C._pop_torch_dispatch_stack(None)

@@ -25,6 +25,7 @@ from minidynamo.compat import (
     constant_behind,
     constant_of,
     forget_constant,
+    keeping_thread_state,
     memory_of,
     written_lists,
 )
@@ -446,7 +447,7 @@ class OutputGraph:
         """
         fakes = [self.example(variable) for variable in inputs]
         versions = Versions(fakes)
-        with self._fakes.mode:
+        with keeping_thread_state(), self._fakes.mode:  # the program goes on after an error
             outcome = made.call(self._open.module(subgraph), fakes)
         if not all(fake.is_inference() for fake in versions.written()):
             raise RuntimeError("the function writes to its arguments")
