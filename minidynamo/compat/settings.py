@@ -62,9 +62,9 @@ def _modes() -> tuple[list[typing.Any], list[typing.Any]]:
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Clear the local variables of the frames that an error has left, and of those of the errors that it came from.
+    """Clear the local variables of the frames of torch that an error has left, and of the errors that it came from.
 
-    Torch has guards among them, which set the state of the thread when they die: as long as somebody keeps the error,
+    There are guards among them, which set the state of the thread when they die: as long as somebody keeps the error,
     they would die later, when that state is another one.
     """
     todo: list[BaseException | None] = [error]
@@ -74,7 +74,10 @@ def _clear_frames(error: BaseException) -> None:
         if found is not None and id(found) not in seen:
             seen.add(id(found))
             todo += [found.__context__, found.__cause__]
-            traceback.clear_frames(found.__traceback__)
+            for frame, _ in traceback.walk_tb(found.__traceback__):
+                if frame.f_globals.get("__name__", "").partition(".")[0] == "torch":
+                    with contextlib.suppress(RuntimeError):  # one that still runs
+                        frame.clear()
 
 
 def _transforms() -> int:

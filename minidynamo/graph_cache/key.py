@@ -107,6 +107,15 @@ def key_of(
     return Key(*texts, _describe(nodes), surroundings, writer.symbols)
 
 
+def is_replaced(name: str) -> bool:
+    """Whether torch's class of tensors has something under `name` that torch has not put there."""
+    found = inspect.getattr_static(torch.Tensor, name, None)
+    if getattr(found, "__name__", name) != name and not name.startswith("__"):  # `__neg__` is called `neg`
+        return True
+    module = found.__module__ if isinstance(found, types.FunctionType) else "torch"
+    return module.partition(".")[0] != "torch"
+
+
 def _sorted_lines(values: Mapping[str, Any]) -> list[str]:
     return [f"  {name}: {' '.join(str(values[name]).split())}" for name in sorted(values)]
 
@@ -170,6 +179,8 @@ class _Writer:
 
     def target(self, node: fx.Node) -> str:
         if node.op == "call_method":
+            if is_replaced(str(node.target)):
+                raise NotStorable(f"the program has replaced torch.Tensor.{node.target}")
             return f".{node.target}"
         if node.op != "call_function":
             raise NotStorable(f"it calls the module {node.target}")

@@ -162,6 +162,14 @@ def context_manager(x):
     return y, z, module(x)
 
 
+def method_of_tensors(x):
+    with mock.patch.object(torch.Tensor, "mean", lambda self: self * 100):
+        y = x.mean()
+        print(end="")
+        z = x.mean()
+    return y, z, x.mean()
+
+
 PROGRAMS = (
     function_of_torch,
     without_a_break,
@@ -174,6 +182,7 @@ PROGRAMS = (
     builtin,
     mocks,
     context_manager,
+    method_of_tensors,
 )
 PLACES = (
     *((F, name) for name in ("silu", "relu", "gelu")),

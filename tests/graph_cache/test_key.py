@@ -10,7 +10,7 @@ from torch.nn import functional
 from minidynamo.compat import FakeTensorMode
 from minidynamo.errors import UserLocation
 from minidynamo.graph_cache.encoding import NotStorable
-from minidynamo.graph_cache.key import differences, key_of
+from minidynamo.graph_cache.key import differences, is_replaced, key_of
 
 
 def fake(*shape, **facts):
@@ -205,3 +205,15 @@ def test_numbers_of_operators_are_a_part_of_the_key():
             node.meta["user_location"] = replace(place, operator=operator)
         names.append(key_of(traced, (fake(2, 3), fake(3, 2)), {}, {}).name)
     assert names[0] != names[1]
+
+
+@pytest.mark.parametrize("replacement", [lambda self: self * 100, torch.Tensor.sum])
+def test_a_graph_with_a_replaced_method_of_tensors_is_not_stored(replacement, monkeypatch):
+    key(lambda x: x.mean(), fake(2))
+    monkeypatch.setattr(torch.Tensor, "mean", replacement)
+    with pytest.raises(NotStorable, match=r"replaced torch\.Tensor\.mean"):
+        key(lambda x: x.mean(), fake(2))
+
+
+def test_all_methods_of_tensors_are_torchs():
+    assert [name for name in dir(torch.Tensor) if is_replaced(name)] == []
