@@ -17,6 +17,7 @@ from typing import Any, TypeVar, Unpack, cast, overload
 import torch
 
 from minidynamo.arguments import CompileKeywords, checked_options
+from minidynamo.checked_results import forget_wrong_operators
 from minidynamo.codegen.runtime import library
 from minidynamo.compat import OpOverload, OpOverloadPacket, is_made_by_torch_compile, module_call
 from minidynamo.compiled import CompiledFunction, all_compiled, compile_function, is_current
@@ -286,6 +287,8 @@ def reset(target: Any = None) -> None:
     for record in records:
         record.reset()
     forget_notices()
+    if target is None:
+        forget_wrong_operators()
 
 
 def uncompile(target: Any) -> Any:

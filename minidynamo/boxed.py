@@ -19,6 +19,7 @@ from torch import fx
 
 from minidynamo import artifacts, compat
 from minidynamo.branching import is_cond, subgraphs_of
+from minidynamo.checked_results import Promise, check_number_of, is_trusted
 from minidynamo.errors import ArgumentError, Diagnostic, InternalError
 from minidynamo.events import notice
 from minidynamo.names import Namespace
@@ -146,6 +147,11 @@ class _Program:
         self.final = final_results(self.nodes) if handing_over else {}
         self.receiver = self.names.fresh("hand_over") if handing_over else ""
         self.location: object = None
+        # A gradient of another dtype is converted, as autograd does: no frame can run again for it.
+        self.converts = handing_over
+        self.symbols = _sizes_of_inputs(self.nodes) if any(_operator_of_users(n.target) for n in self.nodes) else {}
+        self.bound: dict[Any, str] = {}  # the names of those symbols that are compared
+        self.comparisons = {node: self.comparison(node) for node in self.nodes}
 
     def print(self) -> str:
         body = self.prologue()
@@ -153,6 +159,7 @@ class _Program:
             if node.op != "placeholder" and node not in self.hoisted and not self.is_subgraph(node):
                 body += self.location_comment(node)
                 body += self.conditional(node) if is_cond(node) else [self.statement(node) + self.deletion(node)]
+                body += self.comparisons[node]
                 body += self.handing_over(node)
         if any(is_switch(node.target) for node in self.nodes):
             body = self.restoring_settings(body)
@@ -165,6 +172,7 @@ class _Program:
         lines.append(f"    {self.names.constant(reject_unboxed, 'reject_unboxed')}({self.args})")
         if inputs:
             lines.append(f"{', '.join(node.name for node in inputs)}{',' * (len(inputs) == 1)} = {self.args}")
+        lines += [f"{name} = {self.symbols[symbol]}" for symbol, name in self.bound.items()]
         lines.append(f"{self.args}.clear()")
         unused = [node.name for node in inputs if not node.users]
         for node in inputs:
@@ -224,6 +232,36 @@ class _Program:
             f"{node.name} = {chosen}({given})",
         ]
         return lines if node.users else [*lines, f"del {node.name}"]
+
+    def comparison(self, node: fx.Node) -> list[str]:
+        """Compare what an operator of the user's returns with what its fake implementation promises: what follows was
+        traced for that."""
+        call = node.args[0] if node.target is operator.getitem else node
+        op = _operator_of_users(call.target) if isinstance(call, fx.Node) and node.users else None
+        if op is None:
+            return []
+        captured = "val" not in node.meta
+        promised, name = node.meta.get("example_value" if captured else "val"), str(op.name())
+        if isinstance(promised, list):
+            return check_number_of(node.name, name, len(promised), self.names)
+        if not isinstance(promised, torch.Tensor) or promised.layout is not torch.strided or promised.is_neg():
+            return []
+        shape, stride = [*map(self.size, promised.shape)], [*map(self.size, promised.stride())]
+        promise = Promise(
+            name, shape, stride, promised.dtype, promised.device, converts=self.converts, relays=not captured
+        )
+        return promise.check(node.name, self.names)
+
+    def size(self, size: Any) -> str | None:
+        """A size or a stride in Python; None for one that does not follow from the inputs."""
+        if not isinstance(size, torch.SymInt):
+            return str(size)
+        template, symbols = compat.symbolic().text(size.node.expr)
+        if not all(symbol in self.symbols for symbol in symbols):
+            return None
+        for symbol in symbols:
+            self.bound.setdefault(symbol, self.names.fresh("size"))
+        return f"({template.format(*(self.bound[symbol] for symbol in symbols))})"
 
     def deletion(self, node: fx.Node) -> str:
         names = [dead.name for dead in self.dying.get(node, ())]
@@ -306,6 +344,28 @@ def _last_uses(nodes: list[fx.Node], hoisted: Iterable[fx.Node]) -> dict[fx.Node
                 seen.add(used)
                 dying.setdefault(node, []).append(used)
     return dying
+
+
+def _operator_of_users(target: Any) -> compat.OpOverload | None:
+    """The operator that a call runs, if torch does not ship it and it is sure which overload that is."""
+    if isinstance(target, compat.OpOverloadPacket) and target.overloads() == ["default"]:
+        target = target.default
+    return target if isinstance(target, compat.OpOverload) and not is_trusted(target) else None
+
+
+def _sizes_of_inputs(nodes: list[fx.Node]) -> dict[Any, str]:
+    """A text in Python for each symbol that is a size or a stride of an input, or an input itself."""
+    texts: dict[Any, str] = {}
+    for node in nodes:
+        value = node.meta.get("val", node.meta.get("example_value")) if node.op == "placeholder" else None
+        found = [(value, node.name)]
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            found = [(size, f"{node.name}.shape[{dim}]") for dim, size in enumerate(value.shape)]
+            found += [(stride, f"{node.name}.stride({dim})") for dim, stride in enumerate(value.stride())]
+        for number, text in found:
+            if isinstance(number, torch.SymInt) and isinstance(number.node.expr, compat.symbolic().Symbol):
+                texts.setdefault(number.node.expr, text)
+    return texts
 
 
 def _function_hint(target: Any) -> str:

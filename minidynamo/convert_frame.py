@@ -33,6 +33,7 @@ from minidynamo.errors import (
     Diagnostic,
     GraphBreak,
     InternalError,
+    ResultDiffers,
     SkipFrame,
     Unsupported,
     UserLocation,
@@ -43,12 +44,13 @@ from minidynamo.graph_text import graph_text
 from minidynamo.guards.cache import Entry, make_entry
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.source import Local
-from minidynamo.guards.state import saved_tensor_hook_guards
+from minidynamo.guards.state import fake_implementation_guards, saved_tensor_hook_guards
 from minidynamo.names import weakly
 from minidynamo.options import BackendKey, CompileOptions
 from minidynamo.saved_tensor_hooks import hooks_in_force, inlining
 from minidynamo.stealing import stolen_arguments
 from minidynamo.switches import is_switch
+from minidynamo.tracer.expectations import calls_operators_of_users
 from minidynamo.tracer.foreseen import foreseen, foreseen_of_callee
 from minidynamo.tracer.frame import trace_frame
 from minidynamo.tracer.frame_request import FrameRequest, StackSlot
@@ -269,7 +271,9 @@ def _conversion(
     )
     residual = print_residual(traced, frame.parameters, run, surroundings)
     with phase("guards"):
-        hook_guards = saved_tensor_hook_guards(frame.hooks) if _saves_tensors(traced.graph) else ()
+        hook_guards = saved_tensor_hook_guards(frame.hooks) if _saves_tensors(traced.graph) else []
+        if calls_operators_of_users(traced.graph):
+            hook_guards += fake_implementation_guards()
         guards = traced.all_guards()
         frame.profile.turns.note(constants(traced, guards))
         entry = make_entry(
@@ -320,6 +324,8 @@ def _first_line(frame: FrameToConvert, traced: TracedFrame) -> UserLocation:
 
 def _graph_failed(name: str, where: UserLocation, count: Callable[[Diagnostic], int], failure: Failure) -> None:
     """Tell that a graph failed where the program does not: each time to subscribers, the first times to the user."""
+    if failure.kind is ResultDiffers:  # of which there was a notice
+        return
     lines = [f"Raised while computing {line}" for line in failure.lines[:1]]
     diagnostic = Diagnostic(
         "MD523",

@@ -176,6 +176,10 @@ class KernelBuildError(BackendError):
     """A compiler refused a kernel that minidynamo wrote, or does not run at all."""
 
 
+class ResultDiffers(BackendError):
+    """An operator returned something else than its fake implementation promised, for which a graph was compiled."""
+
+
 class GraphRefused(BackendError):
     """The autograd stage cannot express a graph; nothing has been run. Backends run it operation by operation."""
 

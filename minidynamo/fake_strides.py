@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from minidynamo import compat
+from minidynamo.checked_results import is_found_wrong
 from minidynamo.compat import OpOverload
 from minidynamo.foretold import FORETOLD
 from minidynamo.strides import is_dense
@@ -439,6 +440,8 @@ class FakeTensorMode(compat.FakeTensorMode):
         self.draws |= torch.Tag.nondeterministic_seeded in op.tags
         if op in SIZED_BY_DATA:
             raise compat.DynamicOutputShape(func)
+        if is_found_wrong(op):
+            raise NotImplementedError(f"{op.name()} has returned something else than it promised (MD524)")
         if op is aten.select.int:
             _need_place(*args)
         if op in DIMENSIONS:

@@ -38,7 +38,7 @@ FOUNDATION = {
     "graph_text",
     "kernel_memory",
 }
-FOUNDATION |= {"autograd_calls", "tensor_hooks", "transforming"}
+FOUNDATION |= {"checked_results", "autograd_calls", "tensor_hooks", "transforming"}
 FOUNDATION |= {
     "compiling",
     "copied_results",

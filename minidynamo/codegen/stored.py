@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from minidynamo import artifacts, compat
+from minidynamo.checked_results import as_promised
 from minidynamo.codegen import compile_graph
 from minidynamo.codegen.ir import alike, loops
 from minidynamo.codegen.ir.expr import Scalar
@@ -32,7 +33,7 @@ _FUNCTIONS: dict[str, Any] = {
     "as_strided": torch.as_strided,
     "on_gpu": host_functions.on_gpu,
     "count_as_new": host_functions.count_as_new,
-    "with_strides": host_functions.with_strides,
+    "as_promised": as_promised,
     "must_fit": host_functions.must_fit,
     "bernoulli": random_numbers.bernoulli,
     "fill_bernoulli": random_numbers.fill_bernoulli,

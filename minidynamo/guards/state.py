@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from minidynamo import compat
+from minidynamo.checked_results import number_found_wrong
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind
 from minidynamo.guards.source import Constant, Item, Result
 from minidynamo.saved_tensor_hooks import hooks_in_force
@@ -87,6 +88,14 @@ def saved_tensor_hook_guards(hooks: Sequence[Any] | None) -> list[Guard]:
     if hooks is None:
         return [Guard(_SAVED_TENSOR_HOOKS, GuardKind.IDENTITY, None)]
     return [Guard(Item(_SAVED_TENSOR_HOOKS, k), GuardKind.IDENTITY, hook) for k, hook in enumerate(hooks)]
+
+
+_FOUND_WRONG = Result(Constant(number_found_wrong, "number_found_wrong"))
+
+
+def fake_implementation_guards() -> list[Guard]:
+    """That no more operators were found whose fake implementation promises other results than they return."""
+    return [Guard(_FOUND_WRONG, GuardKind.EQUALS, number_found_wrong())]
 
 
 class KernelSettings:

@@ -159,6 +159,11 @@ def can_run_twice(traced: TracedFrame) -> bool:
     return writes is None or (writes.can_be_put_back and not writes.are_recorded)
 
 
+def calls_operators_of_users(graph: torch.fx.GraphModule | None) -> bool:
+    """Whether the graph runs code of the user's, whose results may be others than promised."""
+    return graph is not None and not all(map(only_computes, graph.graph.nodes))
+
+
 def only_computes(node: torch.fx.Node) -> bool:
     """Whether a node runs no code of the user's."""
     target = node.target

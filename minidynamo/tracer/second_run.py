@@ -14,11 +14,12 @@ from torch import fx
 
 from minidynamo.boxed import BoxedCallable
 from minidynamo.compat import has_saved_tensor_hooks
+from minidynamo.errors import ResultDiffers
 from minidynamo.graph_marks import COMPUTES_FIRST, TELLS_OPERATORS
 from minidynamo.guards.source import Constant, key_expression
 from minidynamo.names import Namespace
 from minidynamo.tracer.attributes import instance_dict
-from minidynamo.tracer.expectations import checks, only_computes
+from minidynamo.tracer.expectations import calls_operators_of_users, checks, only_computes
 from minidynamo.tracer.graph.dead_code import may_raise
 from minidynamo.tracer.graph.written_places import Writes
 from minidynamo.tracer.graph_failures import Failure, running_again
@@ -95,9 +96,12 @@ class SecondRun:
     @property
     def may_come(self) -> bool:
         """Whether an error of the graph is answered by running the frame again."""
-        if self.again.run is None:
-            return False
-        # Whether a second run would tell, or do, what an error alone does not.
+        return self.again.run is not None and (self.is_asked_for or calls_operators_of_users(self.traced.graph))
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether a second run tells, or does, what an error alone does not. Otherwise the frame runs again only if an
+        operator returns something else than promised."""
         asked = bool(self.effects) or self.again.wanted or self.traced.writes is not None
         return asked or self.checks or any(draw.late for draw in self.traced.side_effects.draws)
 
@@ -297,10 +301,13 @@ class SecondRun:
                 self.again.run, self.again.failed, may_handle=self.again.may_handle, checks=self.checks
             )
             run = f"{self.names.constant(watch, 'run_again')}({self.held}, {failure})"
+        awaited = "BaseException" if self.taken else "Exception"
+        if not self.is_asked_for and not self.taken:
+            awaited = self.names.constant(ResultDiffers, "ResultDiffers")
         return [
             "try:",
             f"    {call}",
-            f"except {'BaseException' if self.taken else 'Exception'} as {error}:",
+            f"except {awaited} as {error}:",
             f"    {revived}",
             f"    if {self.held} is None:",
             "        raise",

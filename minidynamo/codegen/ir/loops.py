@@ -142,7 +142,7 @@ class Extern:
 
     `aliases` names the values whose storage the result may share (views), `mutates` those it writes. A result that is
     not one tensor (a tuple, a list, a number, None) is taken apart by `GetItem`; `unused` are those in it that nobody
-    takes. `layout` is the one tensor that comes out, if it is one.
+    takes. `layout` is the one tensor that comes out, if it is one; `count` the length of a list.
     """
 
     out: str
@@ -155,6 +155,7 @@ class Extern:
     origins: Origins = field(default=(), compare=False)
     in_place: Any = None
     unused: tuple[Buffer, ...] = field(default=(), compare=False)
+    count: int | None = None
 
     @property
     def is_view(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from minidynamo.checked_results import is_trusted
 from minidynamo.codegen.lowering.registry import base_name
 from minidynamo.compat import OpOverload
 from minidynamo.gradient_dtypes import are_of_autograd
@@ -61,7 +62,7 @@ def is_uncertain(node: fx.Node, uncertain: Container[fx.Node]) -> bool:
     """Whether the dtype of a result of torch is uncertain: an operation takes several floating dtypes, as losses and
     normalizations do, or what it takes is `uncertain` itself and nothing settles the dtype of its result."""
     value = node.meta.get("val")
-    if node.op != "call_function" or _is_settled(node, value):
+    if node.op != "call_function" or _is_settled(node, value) or _is_checked(node):
         return False
     if node.target is operator.getitem:
         call, place = node.args
@@ -77,6 +78,11 @@ def _is_settled(node: fx.Node, value: Any) -> bool:
     if isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex()):
         return True
     return any(isinstance(arg, torch.dtype) for arg in (*node.args, *node.kwargs.values()))
+
+
+def _is_checked(node: fx.Node) -> bool:
+    """Whether the host program compares the whole result with what its fake implementation promises."""
+    return isinstance(node.target, OpOverload) and not is_trusted(node.target)
 
 
 def _is_like_the_first(call: Any, uncertain: Container[fx.Node]) -> bool:

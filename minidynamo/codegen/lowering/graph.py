@@ -329,7 +329,9 @@ class GraphLowering:
         aliases, mutates = self._aliases(node), self._mutates(node)
         op, origins = called_by(node), self._origins(node)
         unused = () if aliases else tuple(self._unused(node, name))
-        extern = Extern(name, op, args, kwargs, aliases, mutates, layout, origins, node.meta.get(IN_PLACE), unused)
+        made, in_place = node.meta.get("val"), node.meta.get(IN_PLACE)
+        count = len(made) if isinstance(made, list) else None
+        extern = Extern(name, op, args, kwargs, aliases, mutates, layout, origins, in_place, unused, count)
         self.builder.nodes.append(extern)
         if not extern.is_view:  # kernels behind it read what was written from the input
             self.calls += 1

@@ -16,13 +16,14 @@ import torch
 
 from minidynamo import compat
 from minidynamo.boxed import UNBOXED
+from minidynamo.checked_results import Promise, check_number_of, is_trusted
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Name, Origins
 from minidynamo.codegen.ir.size import Extent, Size, group
 from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Place, Return, Reuse, Step
 from minidynamo.codegen.printers.base import Lines, extent_of
 from minidynamo.codegen.runtime import random_numbers
-from minidynamo.codegen.runtime.host_functions import count_as_new, on_gpu, with_strides
+from minidynamo.codegen.runtime.host_functions import count_as_new, on_gpu
 from minidynamo.names import Namespace
 from minidynamo.redrawing import draw, draw_again
 
@@ -71,6 +72,10 @@ class _HostPrinter:
         handing_over = any(isinstance(step, HandOver) for step in program.steps)
         self.receiver = self.names.fresh("hand_over") if handing_over else ""
         self.gpus: dict[torch.device, tuple[str, str]] = {}
+        # The call that each result comes from.
+        self.calls: dict[str, Extern | None] = {}
+        # A gradient of another dtype is converted, as autograd does: no frame can run again for it.
+        self.converts = handing_over
 
     def print(self) -> tuple[str, dict[str, Any]]:
         args = self.names.fresh("args")
@@ -90,7 +95,7 @@ class _HostPrinter:
                 self.lines.origins(origins_of(step))
                 self.lines(self.step(step))
                 if isinstance(step, (Extern, GetItem)):
-                    self.check_strides(step)
+                    self.lines(*self.check(step))
         self.lines("", "", "call._boxed_call = True")
         if self.receiver:
             self.lines("call._hands_over = True")
@@ -185,17 +190,25 @@ class _HostPrinter:
         increment = self.names.constant(compat.increment_version, "increment_version")
         return f"{increment}(({', '.join(written)},)); "
 
-    def check_strides(self, step: Extern | GetItem) -> None:
-        """Kernels and backward graphs go by the strides in the graph; fake tensors do not foretell them for every
-        operation as it was built for this device."""
-        if step.layout is None or step.aliases or step.out not in self.addressed or step.layout.stride in ((), (1,)):
-            return
-        if isinstance(step, Extern) and step.is_in_place:
-            return
-        relaid = self.names.constant(with_strides, "with_strides")
-        strides = _sizes(step.layout.stride)
-        self.lines(f"if {step.out}.stride() != {strides}:")
-        self.lines(f"    {step.out} = {relaid}({step.out}, {strides})")
+    def check(self, step: Extern | GetItem) -> list[str]:
+        """Statements that compare a result with what kernels and the code that gets the results rely on: fake tensors
+        foretell the strides of ATen not for every build, and other operators may have any fake implementation."""
+        call = step if isinstance(step, Extern) else self.calls.get(step.source)
+        self.calls[step.out] = call
+        if call is None or call.is_in_place or step.out in call.mutates:
+            return []
+        trusted = is_trusted(call.op)
+        if step.layout is None:
+            count = step.count if isinstance(step, Extern) and not trusted else None
+            return [] if count is None else check_number_of(step.out, _label(call.op), count, self.names)
+        if trusted and (step.aliases or step.out not in self.addressed):
+            return []
+        layout = step.layout
+        shape, stride = [*map(str, layout.shape)], [*map(str, layout.stride)]
+        promise = Promise(
+            _label(call.op), shape, stride, layout.dtype, layout.device, trusted=trusted, converts=self.converts
+        )
+        return promise.check(step.out, self.names)
 
     def allocation(self, buffer: Buffer) -> str:
         shape, stride, dtype = _sizes(buffer.shape), _sizes(buffer.stride), self.value(buffer.dtype)
@@ -254,6 +267,11 @@ def _addressed(program: HostProgram) -> set[str]:
             case Extern() | GetItem() if step.out in names:
                 names.update(step.aliases)
     return names
+
+
+def _label(op: Any) -> str:
+    """The name of what is called, for messages."""
+    return str(op.name()) if isinstance(op, compat.OpOverload) else getattr(op, "__name__", type(op).__name__)
 
 
 def _operator_name(op: Any) -> str:

@@ -12,17 +12,6 @@ import torch
 
 from minidynamo import compat
 
-
-def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """`tensor`, or a copy with `strides` if its own differ in a dimension of more than one element. Nobody has written
-    to the copy."""
-    if all(have == want or n <= 1 for n, have, want in zip(tensor.shape, tensor.stride(), strides)):
-        return tensor
-    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
-    count_as_new(copy)
-    return copy
-
-
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 
 
