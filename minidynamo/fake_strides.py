@@ -20,7 +20,7 @@ from minidynamo.compat import OpOverload
 from minidynamo.foretold import FORETOLD
 from minidynamo.strides import is_dense
 from minidynamo.strides_of_one import Rule as RuleOfOne
-from minidynamo.strides_of_one import has_places_of_one, rule_for, with_places_of_one
+from minidynamo.strides_of_one import as_iterated, has_places_of_one, rule_for, with_places_of_one
 
 aten = torch.ops.aten
 
@@ -39,7 +39,7 @@ def _elementwise(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
 
 
 def _together(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    strides = compat.elementwise_strides(*(t.expand(result.shape) for t in tensors if t.dim()))
+    strides = as_iterated(result, tensors)
     return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
 
@@ -54,6 +54,20 @@ def _rule_of(op: OpOverload, args: Sequence[Any]) -> Rule | None:
 
 def _row_major(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
     return torch.empty(result.shape, dtype=result.dtype, device=result.device)
+
+
+def _row_major_unless_broadcast(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """As eager computes the gradient of a loss: over zeros that are laid out by rows. Where the input, which comes second,
+    is broadcast, the target and the gradient decide."""
+    gradient, x, target, *_ = given
+    is_whole = x.dim() == result.dim() and x.shape == result.shape
+    return _row_major(result, given) if is_whole else _elementwise(result, [target, gradient])
+
+
+def _like_the_gradient(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """Like the gradient, which comes first; as foretold where that is broadcast."""
+    is_whole = given[0].dim() == result.dim() and given[0].shape == result.shape
+    return _like_the_first(result, given) if is_whole else result
 
 
 def _like_the_first(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
@@ -131,7 +145,12 @@ RULES: dict[OpOverload, Rule] = {
             aten.complex.default,
             aten.copysign.Tensor,
             aten.div.Tensor_mode,
+            aten.elu_backward.default,
             aten.floor_divide.default,
+            aten.hardshrink_backward.default,
+            aten.hardsigmoid_backward.default,
+            aten.hardswish_backward.default,
+            aten.hardtanh_backward.default,
             aten.heaviside.default,
             aten.logaddexp.default,
             aten.logaddexp2.default,
@@ -140,6 +159,7 @@ RULES: dict[OpOverload, Rule] = {
             aten.logical_xor.default,
             aten.logit_backward.default,
             aten.native_dropout_backward.default,
+            aten.softplus_backward.default,
             aten.special_xlog1py.default,
             aten.xlogy.Tensor,
         ),
@@ -149,11 +169,21 @@ RULES: dict[OpOverload, Rule] = {
     aten.binary_cross_entropy.default: _like_the_first,
     aten.binary_cross_entropy_backward.default: _like_the_second,
     aten.huber_loss.default: _like_the_first,
+    **dict.fromkeys(
+        (
+            aten.huber_loss_backward.default,
+            aten.mse_loss_backward.default,
+            aten.smooth_l1_loss_backward.default,
+        ),
+        _row_major_unless_broadcast,
+    ),
     aten.index.Tensor: _read_through,
     aten.isin.Tensor_Scalar: _row_major,
     aten.isin.Tensor_Tensor: _row_major,
     aten.ldexp.Tensor: _scaled_by_a_power,
     aten._log_softmax_backward_data.default: _on_cpu(_row_major),
+    aten.leaky_relu_backward.default: _second_first,
+    aten.log_sigmoid_backward.default: _on_cpu(_like_the_gradient),
     aten.log_sigmoid_forward.default: _on_cpu(_row_major),
     aten.max_pool3d_with_indices.default: _on_cpu(_pooled_volumes),
     aten.max_unpool2d.default: _channels_last_or_not,
@@ -194,6 +224,15 @@ what drops nothing returns a copy."""
 
 LIKE_THE_FIRST = frozenset({aten.huber_loss.default})
 """What has the dtype of its first argument, although torch foretells one that all arguments have in common."""
+
+
+def _dtype_of_scaled(x: torch.Tensor, exponent: torch.Tensor) -> torch.dtype:
+    """The dtype of a product with a power of two: that of floating numbers stays beside whole exponents; otherwise the
+    power has a dtype of its own, and weighs as much as the exponent has dimensions."""
+    whole = not (exponent.is_floating_point() or exponent.is_complex() or exponent.dtype is torch.bool)
+    if whole and x.is_floating_point():
+        return x.dtype
+    return torch.result_type(x, exponent.new_empty(exponent.shape, dtype=torch.result_type(exponent, 2.0)))
 
 
 def _is_like_the_first(op: OpOverload, args: Sequence[Any]) -> bool:
@@ -466,6 +505,9 @@ class FakeTensorMode(compat.FakeTensorMode):
         if _is_like_the_first(op, args):
             with self:
                 result = torch.empty_like(result, dtype=args[0].dtype)
+        if op is aten.ldexp.Tensor and not compat.is_composite(op):
+            with self:
+                result = torch.empty_like(result, dtype=_dtype_of_scaled(*args))
         if op in LIKE_THE_WHOLE:
             with self:
                 result = _as_copied(result)

@@ -29,7 +29,7 @@ def rule_for(op: OpOverload, kwargs: Mapping[str, Any]) -> Rule | None:
     """The rule of an operation for dimensions of one element."""
     if op._schema.is_mutable or kwargs.get("memory_format") not in (None, torch.preserve_format):
         return None
-    return RULES.get(op, _as_iterated if torch.Tag.pointwise in op.tags else None)
+    return RULES.get(op, as_iterated if torch.Tag.pointwise in op.tags else None)
 
 
 def with_places_of_one(rule: Rule, result: torch.Tensor, op: OpOverload, args: Sequence[Any]) -> torch.Tensor:
@@ -91,7 +91,7 @@ def _as_allocated(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
     return like.stride() if _is_empty(like) or _is_dense(_now(like.shape), _now(like.stride())) else None
 
 
-def _as_iterated(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
+def as_iterated(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
     """As eager's iterator lays out what it makes of `operands`, numbers among them."""
     tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
     shape, strides = _now(result.shape), [_now(tensor.stride()) for tensor in tensors]
@@ -178,7 +178,7 @@ def _seen_as(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
 def _dropped_out(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
     """A mask like the argument, or a product with it, of which each is laid out as the other."""
     allocated = result.dtype is torch.bool or _is_empty(result)
-    return _as_allocated(result, operands) if allocated else _as_iterated(result, [*operands] * 2)
+    return _as_allocated(result, operands) if allocated else as_iterated(result, [*operands] * 2)
 
 
 def _rolled(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
@@ -191,7 +191,7 @@ def _rolled(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
 def _of_target(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
     """Of a loss that is computed in what is made like the target."""
     _, target, *_ = operands
-    return _as_allocated(result, [target]) or _as_iterated(result, [target, 1])
+    return _as_allocated(result, [target]) or as_iterated(result, [target, 1])
 
 
 def _expanded(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
@@ -218,7 +218,7 @@ def _each(rule: Rule, names: str) -> dict[OpOverload, Rule]:
 
 RULES: dict[OpOverload, Rule] = {
     **_each(_as_allocated, _ALLOCATED),
-    **_each(_as_iterated, _ITERATED),
+    **_each(as_iterated, _ITERATED),
     **_each(_row_major, _ROW_MAJOR),
     **_each(_seen_as, "_unsafe_view.default view.default"),
     aten.binary_cross_entropy_with_logits.default: _of_target,

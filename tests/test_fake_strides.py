@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -29,6 +30,21 @@ BINARY = [
     aten.special_xlog1py.default,
     aten.xlogy.Tensor,
 ]
+
+GRADIENTS = {
+    aten.elu_backward.default: lambda g, x: (g, 1.0, 1.0, 1.0, False, x),
+    aten.hardshrink_backward.default: lambda g, x: (g, x, 0.5),
+    aten.hardsigmoid_backward.default: lambda g, x: (g, x),
+    aten.hardswish_backward.default: lambda g, x: (g, x),
+    aten.hardtanh_backward.default: lambda g, x: (g, x, -1.0, 1.0),
+    aten.huber_loss_backward.default: lambda g, x: (g, x, x, 0, 1.0),
+    aten.leaky_relu_backward.default: lambda g, x: (g, x, 0.1, False),
+    aten.log_sigmoid_backward.default: lambda g, x: (g, x, x.new_empty(x.shape)),
+    aten.mse_loss_backward.default: lambda g, x: (g, x, x, 0),
+    aten.smooth_l1_loss_backward.default: lambda g, x: (g, x, x, 0, 1.0),
+    aten.softplus_backward.default: lambda g, x: (g, x, 1.0, 20.0),
+    aten.threshold_backward.default: lambda g, x: (g, x, 0.1),
+}
 
 
 def laid_out(shape, order):
@@ -64,6 +80,33 @@ def test_two_arguments_decide_in_eagers_order(op):
             pair.append(made if chosen.random() < 0.8 else made.expand(shape))
         real, foretold = of_eager_and_foretold(op, *pair, **kwargs)
         assert real == foretold, [(t.shape, t.stride()) for t in pair]
+
+
+@pytest.mark.parametrize("op", GRADIENTS, ids=str)
+def test_gradients_of_activations_and_losses_lie_as_in_eager(op):
+    rows, last = torch.rand(2, 3, 4, 5), torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    ways = [
+        rows,
+        rows[..., :1].expand(2, 3, 4, 5),
+        rows[:1, :1, :1, :1].expand(2, 3, 4, 5),
+        last,
+        rows.mT.contiguous().mT,
+    ]
+    ways.append(torch.rand(2, 4, 3, 10)[..., ::2].transpose(1, 2))
+    for gradient, x in itertools.product(ways, repeat=2):
+        real, foretold = of_eager_and_foretold(op, *GRADIENTS[op](gradient, x))
+        assert real == foretold, [gradient.stride(), x.stride()]
+
+
+@pytest.mark.skipif(compat.is_composite(aten.ldexp.Tensor), reason="it consists of other operations in this torch")
+def test_a_product_with_a_power_of_two_has_eagers_dtype():
+    dtypes = (torch.bool, torch.int32, torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    for dtype, other in itertools.product(dtypes, repeat=2):
+        if other is torch.bool and dtype.is_floating_point:  # for which torch has no kernel
+            continue
+        for shape, other_shape in itertools.product([(), (2, 3)], repeat=2):
+            given = torch.ones(shape, dtype=dtype), torch.ones(other_shape, dtype=other)
+            of_eager_and_foretold(aten.ldexp.Tensor, *given)  # which compares the dtypes
 
 
 @pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.bfloat16), (torch.bool, torch.float16)], ids=str)
@@ -140,7 +183,7 @@ def test_bools_to_the_power_of_a_bool_are_bools():
 
 
 def test_every_other_rule_says_what_eager_does():
-    assert {*OTHERS, *BINARY} == {*RULES}
+    assert {*OTHERS, *BINARY, *GRADIENTS} == {*RULES}
     for op, arguments in OTHERS.items():
         real, foretold = of_eager_and_foretold(op, *arguments())
         assert real == foretold, op

@@ -1,0 +1,76 @@
+"""Gradients that are laid out in another way than what was computed: values and strides are those of eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import minidynamo
+
+ACTIVATIONS = {
+    "softplus": F.softplus,
+    "elu": F.elu,
+    "celu": F.celu,
+    "gelu": F.gelu,
+    "leaky_relu": F.leaky_relu,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "hardtanh": F.hardtanh,
+    "hardshrink": F.hardshrink,
+    "logsigmoid": F.logsigmoid,
+    "threshold": lambda h: F.threshold(h, 0.1, 0.0),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_before_a_transpose(name, backend):
+    activation = ACTIVATIONS[name]
+
+    def f(x, weight, bias):
+        y = activation(F.linear(x, weight) + bias).transpose(1, 2)
+        return y.contiguous().view(2, 8, 2, 3).cumsum(-1)
+
+    compiled = minidynamo.compile(f, backend=backend)
+    for seed in range(2):
+        found = []
+        for run in (f, compiled):
+            torch.manual_seed(seed)
+            args = [torch.randn(*sizes, requires_grad=True) for sizes in ((2, 6, 4), (8, 4), (8,))]
+            result = run(*args)
+            weights = torch.linspace(-1, 1, result.numel()).reshape(result.shape)
+            found.append([result.detach(), *torch.autograd.grad((result * weights).sum(), args)])
+        torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+LOSSES = {"mse": F.mse_loss, "smooth_l1": F.smooth_l1_loss, "huber": F.huber_loss}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_of_losses_are_laid_out_by_rows(name):
+    loss = LOSSES[name]
+
+    def f(x, y):
+        return loss(x.exp(), y.exp())
+
+    compiled = minidynamo.compile(f, backend="aot_eager")
+    found = []
+    for run in (f, compiled):
+        x = torch.rand(5, 3, generator=torch.Generator().manual_seed(0)).t().requires_grad_()
+        (gradient,) = torch.autograd.grad(run(x, torch.ones(3, 5)), x)
+        found.append((gradient, gradient.stride()))
+    torch.testing.assert_close(found[1][0], found[0][0])
+    assert found[1][1] == found[0][1]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float16])
+def test_powers_of_two_have_eagers_dtype(dtype, backend):
+    def f(x, exponent):
+        return torch.ldexp(x, exponent).sin()
+
+    compiled = minidynamo.compile(f, backend=backend)
+    for count in (3, 1000):
+        x, exponent = torch.ones(count, dtype=dtype), torch.tensor(1.5, dtype=torch.bfloat16)
+        torch.testing.assert_close(compiled(x, exponent), f(x, exponent))
