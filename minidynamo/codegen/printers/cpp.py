@@ -38,6 +38,7 @@ from minidynamo.codegen.printers.cpp_folds import BETTER, Fold
 from minidynamo.config import config
 
 POINTWISE_BLOCK = 2048  # neighbouring rows that are one item of work
+SHORT_SUM = 64  # elements of a float sum that are added in double from the first on
 SUM_BLOCK = 2048  # elements of a float sum in vector lanes before they go to a double
 COLUMN_SUM_BLOCK = 128  # the same where each column has its own sum
 MOMENTS_BLOCK = 1024  # elements of a row that moments take at once; chunks of all types fit into it
@@ -288,7 +289,8 @@ class _KernelPrinter(CppExpressions):
 
     def nest(self, loop: Loop) -> None:
         """A loop with axes: folds start, the axes run, the innermost in vector lanes, folds end."""
-        folds = Fold.all_of(loop.body, loop.axes, self.sum_block(loop))
+        short = not self.column and known_at_least(SHORT_SUM - extent_of(loop.axes), 0)
+        folds = Fold.all_of(loop.body, loop.axes, self.sum_block(loop), short)
         rows = [fold for fold in folds if fold.leads]
         if rows and (places := self.rows_in_memory(loop, folds)):
             size = self.size(extent_of(loop.axes))

@@ -29,7 +29,8 @@ BETTER = {"argmax": "exceeds", "argmin": "undercuts"}
 
 @dataclass(frozen=True)
 class Fold:
-    """How one Accumulate is spelled. A long float sum runs in blocks of floats (`part`) that are added in double.
+    """How one Accumulate is spelled. A long float sum runs in blocks of floats (`part`) that are added in double. A
+    `short` one runs in double from the start: it costs nothing there, and the result is rounded once.
     `in_order` says that the loops visit positions in ascending order: of equal values the first one is met first.
     Moments take blocks of a row at once; those of the same elements are folded once, by the `leader`."""
 
@@ -37,17 +38,18 @@ class Fold:
     parted: bool
     in_order: bool
     leader: str = ""
+    short: bool = False
 
     @staticmethod
-    def of(s: Accumulate, axes: Sequence[Var], sum_block: int) -> Fold:
+    def of(s: Accumulate, axes: Sequence[Var], sum_block: int, short: bool = False) -> Fold:
         visited = flatten([as_index(v) for v in axes], row_major([v.extent for v in axes]))
-        parted = sum_block > 0 and s.combine == "sum" and s.dtype is torch.float32
-        return Fold(s, parted, s.position in (None, visited))
+        is_sum = s.combine == "sum" and s.dtype is torch.float32
+        return Fold(s, sum_block > 0 and is_sum, s.position in (None, visited), short=short and is_sum)
 
     @staticmethod
-    def all_of(body: Sequence[Statement], axes: Sequence[Var], sum_block: int) -> list[Fold]:
-        """The folds of one loop."""
-        folds = [Fold.of(s, axes, sum_block) for s in body if isinstance(s, Accumulate)]
+    def all_of(body: Sequence[Statement], axes: Sequence[Var], sum_block: int, short: bool = False) -> list[Fold]:
+        """The folds of one loop. `short`: it takes few steps for each result."""
+        folds = [Fold.of(s, axes, sum_block, short) for s in body if isinstance(s, Accumulate)]
         leaders: dict[tuple[Expr, torch.dtype], str] = {}
         for s in (fold.source for fold in folds if fold.is_moment):
             leaders.setdefault((s.value, s.dtype), s.name)
@@ -80,7 +82,7 @@ class Fold:
     def type(self) -> str:
         if self.source.combine in BETTER:
             return "int64_t"
-        return "double" if self.parted else self.compared
+        return "double" if self.parted or self.short else self.compared
 
     @property
     def total(self) -> str:
