@@ -294,13 +294,32 @@ class OwnLength(collections.namedtuple("OwnLength", "a b")):
         return iter((10, 20))
 
 
-def test_a_special_method_that_comes_later():
+LATER = {
+    "__len__": (lambda self: 5, len),
+    "__iter__": (lambda self: iter((7, 8)), lambda p: ([*p], tuple(p), sum(p))),
+    "__eq__": (lambda self, other: "eq", lambda p: p == (1, 2)),
+    "__hash__": (lambda self: 7, lambda p: {7: 1, (1, 2): 2}.get(p)),
+    "__add__": (lambda self, other: "added", lambda p: p + (1,)),  # noqa: RUF005
+    "__bool__": (lambda self: False, bool),
+    "__contains__": (lambda self, item: True, lambda p: 9 in p),
+    "__str__": (lambda self: "text", str),
+    "__getattr__": (lambda self, name: name, lambda p: getattr(p, "scale", 0)),
+    "scale": (3, lambda p: getattr(p, "scale", 0)),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_method_that_comes_later(name):
     class Late(collections.namedtuple("Late", "a b")):
         __slots__ = ()
 
-    def length(x, p):
-        return x * len(p)
+    value, ask = LATER[name]
 
-    compiled = assert_same_as_eager(length, lambda: (vector(), Late(1, 2)))
-    Late.__len__ = lambda self: 5
-    assert torch.equal(compiled(torch.ones(2), Late(1, 2)), torch.full((2,), 5.0))
+    def asked_one(x, p):
+        return ask(p), x + 1
+
+    compiled = assert_same_as_eager(asked_one, lambda: (vector(), Late(1, 2)))
+    setattr(Late, name, value)
+    assert compiled(torch.ones(1), Late(1, 2)) == asked_one(torch.ones(1), Late(1, 2))
+    delattr(Late, name)
+    assert compiled(torch.ones(1), Late(1, 2)) == asked_one(torch.ones(1), Late(1, 2))

@@ -16,7 +16,7 @@ from minidynamo.guards.source import Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.outside_tuples import OutsideTuple, TupleReader
 from minidynamo.tracer.registry import subclass_wrapper, wrapper
-from minidynamo.tracer.wrap import wrap
+from minidynamo.tracer.wrap import guard_names, wrap
 from minidynamo.tracer.wrappers.contents import places_in, size_of
 from minidynamo.tracer.wrappers.objects import instance_of_subclass, is_made_in_c, opaque
 from minidynamo.variables.base import VariableTracker
@@ -29,6 +29,7 @@ def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> Variab
     graph.guard(source, GuardKind.TYPE, type(value))
     if type(value) not in (tuple, torch.Size) and not is_plain_namedtuple(type(value)):
         return _tuple_subclass(graph, value, source)
+    guard_names(graph, type(value))  # a namedtuple whose class gets a special method is no longer plain
     variable = TupleVariable(_items(graph, value, source), type(value), source=source)
     graph.values.remember(value, variable)
     return variable
