@@ -57,8 +57,8 @@ def _row_major(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
 
 
 def _row_major_unless_broadcast(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """As eager computes the gradient of a loss: over zeros that are laid out by rows. Where the input, which comes second,
-    is broadcast, the target and the gradient decide."""
+    """As eager computes the gradient of a loss: over zeros that are laid out by rows. Where the input, which comes
+    second, is broadcast, the target and the gradient decide."""
     gradient, x, target, *_ = given
     is_whole = x.dim() == result.dim() and x.shape == result.shape
     return _row_major(result, given) if is_whole else _elementwise(result, [target, gradient])

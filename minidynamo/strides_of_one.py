@@ -91,7 +91,7 @@ def _as_allocated(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
     return like.stride() if _is_empty(like) or _is_dense(_now(like.shape), _now(like.stride())) else None
 
 
-def as_iterated(result: torch.Tensor, operands: Sequence[Any]) -> Strides:
+def as_iterated(result: torch.Tensor, operands: Sequence[Any]) -> Sequence[Any]:
     """As eager's iterator lays out what it makes of `operands`, numbers among them."""
     tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
     shape, strides = _now(result.shape), [_now(tensor.stride()) for tensor in tensors]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from minidynamo.autograd.numbers import has_symbols, is_dense_in
-from minidynamo.autograd.varying_strides import order_of, with_repeats
+from minidynamo.autograd.varying_strides import order_of, strides_of_ranks
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.numbers_in_data import hint_of
 from minidynamo.strides import dense_strides
@@ -88,7 +88,7 @@ class GradientLayout:
         if shape is None:
             shape, stride = self.shape, stride or self.stride
         else:
-            stride = dense_strides(self.order, shape) if stride is None else with_repeats(self.order, shape, stride)
+            stride = dense_strides(self.order, shape) if stride is None else strides_of_ranks(stride, shape)
         if self.kind is not torch.strided:
             return self.nothing(shape) if gradient is None else gradient
         if gradient is None:
@@ -107,26 +107,39 @@ class GradientLayout:
 
     def own_order(self, gradient: torch.Tensor) -> tuple[int, ...] | None:
         """The strides, without gaps, of a gradient whose dimensions come in another order in memory; None if it fits
-        but for gaps, or its order cannot be told. Sizes that vary are laid out in the one order."""
-        if self.is_symbolic:
-            return None
-        inner = sorted((stride, dim) for dim, stride in enumerate(gradient.stride()) if self.shape[dim] > 1)
+        but for gaps, or its order cannot be told. Where sizes vary these are ranks."""
+        shape = gradient.shape
+        inner = sorted((stride, dim) for dim, stride in enumerate(gradient.stride()) if shape[dim] > 1)
         strides, reached, step = list(self.stride), 1, 1
         for stride, dim in inner:
             if stride < reached:
                 return None
-            strides[dim], reached, step = step, stride * self.shape[dim], step * self.shape[dim]
+            strides[dim], reached, step = step, stride * shape[dim], step * shape[dim]
+        if self.is_symbolic:
+            found = [dim for _, dim in inner]
+            return None if found == [d for d in self.order if shape[d] > 1] else self._ranks(found, gradient)
         return None if tuple(strides) == self.stride else tuple(strides)
 
+    def _ranks(self, inner: Sequence[int], gradient: torch.Tensor) -> tuple[int, ...]:
+        """The place of each dimension from the innermost on, from 1; 0 where elements repeat. `inner` has the
+        dimensions of several elements in their order; the others keep their places in the usual one."""
+        following, strides = iter(inner), gradient.stride()
+        order = [next(following) if gradient.shape[dim] > 1 else dim for dim in self.order]
+        own = [dim for dim in order if strides[dim]]
+        return tuple(own.index(dim) + 1 if strides[dim] else 0 for dim in range(len(order)))
+
     def own_gaps(self, gradient: torch.Tensor) -> tuple[int, ...] | None:
-        """The strides of a gradient, if they are others than those that it was traced with. Sizes that vary are laid
-        out in the one order, but for dimensions that repeat: 0 stands for these, 1 for the others."""
+        """The strides of a gradient, if they are others than those that it was traced with. Where sizes vary, these
+        are ranks: it is laid out without gaps in its own order, but for dimensions that repeat."""
         strides = gradient.stride()
         if _is_lazy(gradient):
             return None
+        if self.is_symbolic and 0 not in strides:
+            return self.own_order(gradient)
         if self.is_symbolic:
-            repeats = with_repeats(self.order, gradient.shape, strides) == strides
-            return tuple(int(stride > 0) for stride in strides) if repeats and 0 in strides else None
+            several = [dim for dim in self.order if gradient.shape[dim] > 1]
+            ranks = self._ranks(sorted(several, key=lambda dim: strides[dim]), gradient)
+            return ranks if strides_of_ranks(ranks, gradient.shape) == strides else None
         alike = all(given == own or n == 1 for given, own, n in zip(strides, self.stride, gradient.shape))
         return None if alike else strides
 

@@ -17,7 +17,7 @@ from minidynamo.autograd.locations import USERS_BACKWARD
 from minidynamo.autograd.mutation import is_view
 from minidynamo.autograd.numbers import has_symbols, key, keys
 from minidynamo.autograd.opaque import Gradients
-from minidynamo.autograd.varying_strides import foretold, order_of, viewed, with_repeats
+from minidynamo.autograd.varying_strides import foretold, order_of, strides_of_ranks, viewed
 from minidynamo.compat import OpOverload
 from minidynamo.strides import dense_strides
 
@@ -137,7 +137,7 @@ def lay_out_anew(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> 
     )
     for tangent, strides in tangents.items():
         layouts.traced[tangent] = like = tangent.meta["val"]
-        own = with_repeats(order_of(like), like.shape, strides) if has_symbols(like) else strides
+        own = strides_of_ranks(strides, like.shape) if has_symbols(like) else strides
         tangent.meta["val"] = empty_as(like, range(like.ndim), own)
     for node in graph.nodes if tangents else ():
         # What the user's formulas give lies as they have promised, whatever they are given.

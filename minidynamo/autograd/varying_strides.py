@@ -30,6 +30,12 @@ def with_repeats(order: Sequence[int], shape: Sequence[Any], repeats: Sequence[A
     return tuple(stride if own else 0 for stride, own in zip(dense, repeats))
 
 
+def strides_of_ranks(ranks: Sequence[int], shape: Sequence[Any]) -> tuple[Any, ...]:
+    """Strides without gaps, of dimensions that are ranked from the innermost on, from 1. Elements of dimensions with
+    the rank 0 repeat."""
+    return with_repeats(sorted(range(len(ranks)), key=lambda dim: ranks[dim]), shape, ranks)
+
+
 def viewed(value: torch.Tensor, shape: Sequence[Any]) -> tuple[Any, ...] | None:
     """The strides of a tensor that is given another shape, where that is a view whatever the sizes are; else None.
 

@@ -74,3 +74,52 @@ def test_powers_of_two_have_eagers_dtype(dtype, backend):
     for count in (3, 1000):
         x, exponent = torch.ones(count, dtype=dtype), torch.tensor(1.5, dtype=torch.bfloat16)
         torch.testing.assert_close(compiled(x, exponent), f(x, exponent))
+
+
+def order_of(tensor):
+    """The dimensions of several elements, from the innermost on."""
+    return [dim for _, dim in sorted((s, d) for d, s in enumerate(tensor.stride()) if tensor.shape[d] > 1)]
+
+
+def columns(*sizes):
+    return torch.rand(*reversed(sizes)).permute(*reversed(range(len(sizes))))
+
+
+WAYS = {
+    "rows": torch.rand,
+    "columns": columns,
+    "rows with gaps": lambda *sizes: torch.rand(*sizes, 2)[..., 0],
+    "columns with gaps": lambda *sizes: columns(2, *sizes)[0],
+    "repeated": lambda *sizes: torch.rand([]).expand(*sizes),
+}
+# Generated code computes this gradient by several operations, of which the last one decides by its condition.
+COMPOSED = ("softplus", "native")
+VARYING = {
+    "square": lambda x: x * x,
+    "softplus": lambda x: F.softplus(x * x),
+    "transposed": lambda x: (x * x).t() * 2,
+    "two": lambda x: (x * x, x + 1),
+    "neighbours": lambda x: x[1:] * x[:-1],
+    "returned": lambda x: x.t(),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [(name, backend) for name in VARYING for backend in ("aot_eager", "native") if (name, backend) != COMPOSED],
+)
+def test_gradients_have_eagers_order_where_sizes_vary(name, backend):
+    f = VARYING[name]
+    for make in (torch.rand, columns):
+        compiled = minidynamo.compile(f, backend=backend, dynamic=True)
+        for way in WAYS.values():
+            for size in (7, 3):
+                x = make(size, 8).requires_grad_()
+                found = []
+                for run in (f, compiled):
+                    results = run(x) if name == "two" else [run(x)]
+                    torch.manual_seed(0)
+                    gradients = [way(*result.shape) for result in results]
+                    found.append(torch.autograd.grad(results, x, gradients)[0])
+                torch.testing.assert_close(found[1], found[0])
+                assert order_of(found[1]) == order_of(found[0])
