@@ -26,6 +26,7 @@ from minidynamo.tracer import scalars
 from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.frame_request import FrameRequest
 from minidynamo.tracer.graph.dead_code import PYTHON_NAMESPACES, is_of_torch
+from minidynamo.tracer.graph_failures import CHECK_FAILED
 from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.traced_frame import TracedFrame
 from minidynamo.variables.base import VariableTracker
@@ -35,7 +36,6 @@ from minidynamo.variables.tensors import TensorVariable
 
 aten = torch.ops.aten
 assert_async = aten._assert_async.msg  # of a tensor on the CPU it asserts at once
-_MESSAGE = "the program raises an error here"
 _HOOKED = Result(Constant(has_saved_tensor_hooks, "has_saved_tensor_hooks"))
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _MANY = 200  # instructions of one way that are looked at
@@ -62,7 +62,7 @@ def expected(frame: Frame, condition: VariableTracker, jump: Instruction, jumps_
     wanted = jumps_if is not jump_raises
     on_cpu = condition if fake.device.type == "cpu" else frame.tx.emit("cpu", [condition])
     holds = on_cpu if wanted else frame.tx.emit(torch.logical_not, [on_cpu])
-    frame.tx.emit(assert_async, [holds, from_constant(_MESSAGE)])
+    frame.tx.emit(assert_async, [holds, from_constant(CHECK_FAILED)])
     return wanted
 
 

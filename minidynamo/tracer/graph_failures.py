@@ -20,6 +20,9 @@ from minidynamo import artifacts
 from minidynamo.boxed import BoxedCallable
 from minidynamo.errors import summary
 
+CHECK_FAILED = "the program raises an error here"
+"""What a graph says where a check of a decision of the program fails, so that the frame has to run again."""
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -30,6 +33,11 @@ class Failure:
     text: str
     lines: tuple[str, ...] = ()
 
+    @property
+    def is_check(self) -> bool:
+        """Whether the graph has checked a decision of the program that is another one now."""
+        return CHECK_FAILED in self.text
+
     @staticmethod
     def of(error: BaseException) -> Failure:
         """The failure that an error is."""
@@ -37,13 +45,14 @@ class Failure:
 
 
 def running_again(
-    run: BoxedCallable, failed: Callable[[Failure], None], *, may_handle: bool, checks: bool
+    run: BoxedCallable, failed: Callable[[Failure], None], *, may_handle: bool
 ) -> Callable[[list[Any], Failure], Any]:
     """A function that runs a frame again eagerly, by `run`, and gives `failed` the failure of the graph if the program
     raises no error of its class.
 
-    `may_handle`: the program may handle the error inside the frame, so that it has to be watched. `checks`: the graph
-    checks decisions of the program, of which one way raises an error of any class.
+    `may_handle`: the program may handle the error inside the frame, so that it has to be watched. A check that fails
+    stands for an error of any class; one that is handled may be that of a twin, which the function that it stands for
+    does not raise.
     """
 
     @artifacts.passed_over
@@ -60,7 +69,8 @@ def running_again(
         return result
 
     def judge(kinds: list[type[BaseException]], failure: Failure) -> None:
-        if not (kinds and checks) and failure.kind not in kinds:
+        is_the_programs = kinds or may_handle if failure.is_check else failure.kind in kinds
+        if not is_the_programs:
             failed(failure)
 
     return run_again

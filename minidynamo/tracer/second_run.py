@@ -297,9 +297,7 @@ class SecondRun:
         if self.again.run is not None and self.again.failed is not None:
             failure = self.names.fresh("failure")
             told = [f"    {failure} = {self.names.constant(Failure.of, 'failure_of')}({error})"]
-            watch = running_again(
-                self.again.run, self.again.failed, may_handle=self.again.may_handle, checks=self.checks
-            )
+            watch = running_again(self.again.run, self.again.failed, may_handle=self.again.may_handle)
             run = f"{self.names.constant(watch, 'run_again')}({self.held}, {failure})"
         awaited = "BaseException" if self.taken else "Exception"
         if not self.is_asked_for and not self.taken:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from minidynamo.tracer.graph_failures import Failure, is_from_signal_handler, running_again
+from minidynamo.tracer.graph_failures import CHECK_FAILED, Failure, is_from_signal_handler, running_again
 
 FAILURE = Failure.of(KeyError("k"))
 
@@ -31,10 +31,10 @@ def handling(error):
     return run
 
 
-def told(run, failure=FAILURE, *, may_handle=False, checks=False):
+def told(run, failure=FAILURE, *, may_handle=False):
     """The failures that are told of a run, and what it returned or raised."""
     found = []
-    again = running_again(run, found.append, may_handle=may_handle, checks=checks)
+    again = running_again(run, found.append, may_handle=may_handle)
     try:
         result = again([1], failure)
     except Exception as error:
@@ -48,23 +48,28 @@ def test_a_failure_has_the_class_and_the_first_line():
 
 
 @pytest.mark.parametrize("may_handle", [False, True])
-@pytest.mark.parametrize("checks", [False, True])
-def test_a_run_without_errors_shows_that_the_graph_failed(may_handle, checks):
-    assert told(lambda values: values.pop(), may_handle=may_handle, checks=checks) == ([FAILURE], 1)
+def test_a_run_without_errors_shows_that_the_graph_failed(may_handle):
+    assert told(lambda values: values.pop(), may_handle=may_handle) == ([FAILURE], 1)
 
 
 @pytest.mark.parametrize("may_handle", [False, True])
 def test_an_error_of_the_same_class_is_the_programs(may_handle):
     assert told(raising(KeyError("other")), may_handle=may_handle) == ([], KeyError)
     assert told(raising(ValueError()), may_handle=may_handle) == ([FAILURE], ValueError)
-    assert told(raising(ValueError()), may_handle=may_handle, checks=True) == ([], ValueError)
 
 
 def test_an_error_that_the_program_handles_is_looked_for_where_it_may_be():
     assert told(handling(KeyError()), may_handle=True) == ([], "handled")
     assert told(handling(ValueError()), may_handle=True) == ([FAILURE], "handled")
-    assert told(handling(ValueError()), may_handle=True, checks=True) == ([], "handled")
     assert sys.gettrace() is None
+
+
+def test_a_check_that_fails_stands_for_an_error_of_any_class():
+    failure = Failure.of(RuntimeError(CHECK_FAILED))
+    assert failure.is_check and not FAILURE.is_check
+    assert told(raising(ValueError()), failure) == ([], ValueError)
+    assert told(lambda values: "ran", failure) == ([failure], "ran")
+    assert told(lambda values: "ran", failure, may_handle=True) == ([], "ran")
 
 
 def test_a_trace_function_of_others_stays_in_force():
