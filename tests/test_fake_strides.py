@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map_only
 import minidynamo
 from minidynamo import compat
 from minidynamo.fake_strides import COMPOSITES, RULES, FakeTensorMode
+from minidynamo.testing import assert_same_as_eager
 
 aten = torch.ops.aten
 BINARY = [
@@ -107,6 +108,20 @@ def test_a_product_with_a_power_of_two_has_eagers_dtype():
         for shape, other_shape in itertools.product([(), (2, 3)], repeat=2):
             given = torch.ones(shape, dtype=dtype), torch.ones(other_shape, dtype=other)
             of_eager_and_foretold(aten.ldexp.Tensor, *given)  # which compares the dtypes
+
+
+@pytest.mark.parametrize("nonlinear", [F.softplus, F.elu, F.hardswish, F.hardsigmoid, F.relu6])
+def test_parts_of_a_linear_layer_have_eagers_gradient(nonlinear):
+    # The parts' gradients are joined by `torch.cat`, which lays its result out like them.
+    def gates(x, weight):
+        one, other = torch.split((x @ weight).view(2, 8, 2, 4), [2, 2], dim=3)
+        one, other = one.reshape(2, 8, 4).sigmoid(), nonlinear(other.reshape(2, 8, 4))
+        return one.transpose(1, 2).contiguous() * other.transpose(1, 2).contiguous().cumsum(-1)
+
+    def make():
+        return torch.randn(2, 8, 16, requires_grad=True), torch.randn(16, 8, requires_grad=True)
+
+    assert_same_as_eager(gates, make, backend="aot_eager", graphs=1)
 
 
 @pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.bfloat16), (torch.bool, torch.float16)], ids=str)
