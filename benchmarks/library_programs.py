@@ -1,13 +1,13 @@
-"""Owns which programs of other libraries are looked at: models of `transformers` with tiny configurations.
+"""The programs of other libraries that are compiled and compared with eager: models with tiny configurations.
 
 It is data alone, so that the programs can be named without the libraries; `library_worker.py` builds them. Weights are
-random and nothing is downloaded.
+random and nothing is downloaded. `python -m benchmarks libraries` and tests/models run them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Settings = Mapping[str, Any]
@@ -15,26 +15,45 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Program:
-    """A model and what is done with it.
+    """A model and its use."""
 
-    `model`, `config`: names in transformers. `inputs`: a name in `library_worker.INPUTS`. `generate`: the arguments of
-    `generate()` whose tokens are compared; None for inference and training steps. `other_path`: the library itself
-    computes in another way while it is compiled, so results are close and not equal. `lora`: peft trains low-rank
-    factors beside frozen weights.
-    """
-
+    #: The class in transformers, or the name that `timm.create_model` takes.
     model: str
+    #: The class in transformers; empty for timm.
     config: str
     settings: Settings = field(default_factory=dict)
+    #: A name in `library_worker.INPUTS`.
     inputs: str = "language"
+    #: The arguments of `generate()` whose tokens are compared; None for inference and training steps.
     generate: Settings | None = None
+    #: The library itself computes differently while it is compiled, so results are close and not equal.
     other_path: bool = False
+    #: peft trains low-rank factors, and the model's own weights are frozen.
     lora: bool = False
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """What has to be installed to run it."""
+        """The packages that it needs."""
+        if not self.config:
+            return ("timm",)
         return ("transformers", "peft") if self.lora else ("transformers",)
+
+
+def _of(family: str, head: str, settings: Settings, inputs: str = "language", **more: Any) -> Program:
+    """A model and a configuration of transformers with the same first part of their names."""
+    return Program(f"{family}{head}", f"{family}Config", settings, inputs, **more)
+
+
+def _timm(model: str, settings: Settings, inputs: str = "timm") -> Program:
+    return Program(model, "", settings, inputs)
+
+
+def _with_each_experts(name: str, program: Program) -> dict[str, Program]:
+    """A mixture of experts in each implementation of transformers."""
+    return {
+        f"{name}-{experts}": replace(program, settings={**program.settings, "experts_implementation": experts})
+        for experts in ("eager", "batched_mm", "grouped_mm")
+    }
 
 
 LAYERS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
@@ -99,7 +118,15 @@ SEGFORMER = {
     "num_attention_heads": [1, 2, 2, 4],
     "decoder_hidden_size": 16,
 }
-SWIN = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4], "window_size": 4}
+SWIN = {
+    "image_size": 32,
+    "drop_path_rate": 0.0,
+    "patch_size": 2,
+    "embed_dim": 16,
+    "depths": [1, 1],
+    "num_heads": [2, 4],
+    "window_size": 4,
+}
 OPT = {
     "vocab_size": 99,
     "hidden_size": 32,
@@ -110,58 +137,392 @@ OPT = {
     "word_embed_proj_dim": 32,
 }
 LLAMA = ("LlamaForCausalLM", "LlamaConfig", DECODER)
+LM = "ForCausalLM"
+MASKED = "ForMaskedLM"
+CLASSES = "ForImageClassification"
+SEQUENCES = "ForConditionalGeneration"
+SPEECH_TO_TEXT = dict(
+    BOTH_HALVES,
+    input_feat_per_channel=8,
+    max_source_positions=40,
+    max_target_positions=32,
+    num_conv_layers=2,
+    conv_channels=16,
+    decoder_start_token_id=1,
+)
+HUBERT = dict(WAV2VEC2, hidden_dropout=0.0, feat_proj_dropout=0.0)
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+DEEPSEEK = dict(
+    DECODER,
+    **EXPERTS,
+    num_key_value_heads=4,
+    n_routed_experts=4,
+    n_group=2,
+    topk_group=1,
+    kv_lora_rank=8,
+    q_lora_rank=8,
+    qk_rope_head_dim=4,
+    v_head_dim=8,
+    qk_nope_head_dim=4,
+    first_k_dense_replace=1,
+)
+QWEN3_NEXT = dict(
+    DECODER,
+    **EXPERTS,
+    head_dim=8,
+    shared_expert_intermediate_size=16,
+    num_experts=4,
+    linear_key_head_dim=8,
+    linear_value_head_dim=8,
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    layer_types=["linear_attention", "full_attention"],
+)
+STATES = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2}
+MAMBA2 = dict(STATES, num_heads=8, head_dim=8, state_size=8, n_groups=2, chunk_size=4)
+JAMBA = dict(DECODER, num_experts=4, attn_layer_period=2, attn_layer_offset=1, mamba_d_state=8, mamba_dt_rank=4)
+BAMBA = dict(
+    DECODER,
+    attn_layer_indices=[1],
+    mamba_n_heads=8,
+    mamba_d_head=8,
+    mamba_d_state=8,
+    mamba_n_groups=1,
+    mamba_chunk_size=4,
+)
+STAGES = {"hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}
 
-PROGRAMS = {
-    "bert": Program("BertForSequenceClassification", "BertConfig", ENCODER, "classes"),
-    "roberta": Program("RobertaForMaskedLM", "RobertaConfig", ENCODER, "text"),
-    "distilbert": Program(
-        "DistilBertForSequenceClassification",
-        "DistilBertConfig",
+ENCODERS = {
+    "bert": _of("Bert", "ForSequenceClassification", ENCODER, "classes"),
+    "roberta": _of("Roberta", MASKED, ENCODER, "text"),
+    "distilbert": _of(
+        "DistilBert",
+        "ForSequenceClassification",
         {"vocab_size": 99, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 37},
         "classes",
     ),
-    "deberta": Program("DebertaV2ForSequenceClassification", "DebertaV2Config", DEBERTA, "classes"),
-    "electra": Program("ElectraForTokenClassification", "ElectraConfig", dict(ENCODER, embedding_size=16), "text"),
-    "gpt2": Program("GPT2LMHeadModel", "GPT2Config", GPT2),
-    "gptneox": Program("GPTNeoXForCausalLM", "GPTNeoXConfig", ENCODER),
-    "opt": Program("OPTForCausalLM", "OPTConfig", OPT),
+    "deberta": _of("DebertaV2", "ForSequenceClassification", DEBERTA, "classes"),
+    "deberta-v1": _of("Deberta", MASKED, DEBERTA),
+    "electra": _of("Electra", "ForTokenClassification", dict(ENCODER, embedding_size=16), "text"),
+    "albert": _of("Albert", MASKED, dict(ENCODER, embedding_size=16)),
+    "convbert": _of("ConvBert", MASKED, dict(ENCODER, embedding_size=32, conv_kernel_size=3)),
+    "esm": _of("Esm", MASKED, dict(ENCODER, pad_token_id=0, mask_token_id=1, position_embedding_type="rotary")),
+    "fnet": _of("FNet", MASKED, ENCODER, "tokens"),
+    "funnel": _of(
+        "Funnel",
+        MASKED,
+        {
+            "vocab_size": 99,
+            "block_sizes": [1, 1],
+            "num_decoder_layers": 1,
+            "d_model": 32,
+            "n_head": 4,
+            "d_head": 8,
+            "d_inner": 37,
+        },
+    ),
+    "longformer": _of("Longformer", MASKED, dict(ENCODER, attention_window=4)),
+    "mobilebert": _of(
+        "MobileBert",
+        MASKED,
+        dict(ENCODER, embedding_size=16, intra_bottleneck_size=16, num_feedforward_networks=2),
+    ),
+    "modernbert": _of(
+        "ModernBert",
+        MASKED,
+        dict(
+            ENCODER, local_attention=4, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2
+        ),
+    ),
+    "nystromformer": _of(
+        "Nystromformer", MASKED, dict(ENCODER, num_landmarks=8, segment_means_seq_len=8, conv_kernel_size=3)
+    ),
+    "xlnet": _of("XLNet", "LMHeadModel", {"vocab_size": 99, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 37}),
+}
+
+DECODERS = {
+    "gpt2": _of("GPT2", "LMHeadModel", GPT2),
+    "gptneox": _of("GPTNeoX", LM, ENCODER),
+    "opt": _of("OPT", LM, OPT),
     "llama": Program(*LLAMA),
     "llama-lora": Program(*LLAMA, lora=True),
-    "mistral": Program("MistralForCausalLM", "MistralConfig", dict(DECODER, sliding_window=8)),
-    "qwen2": Program("Qwen2ForCausalLM", "Qwen2Config", DECODER),
-    "qwen3": Program("Qwen3ForCausalLM", "Qwen3Config", dict(DECODER, head_dim=8)),
-    "gemma2": Program("Gemma2ForCausalLM", "Gemma2Config", dict(DECODER, head_dim=8)),
-    "phi3": Program("Phi3ForCausalLM", "Phi3Config", DECODER),
-    "mixtral": Program("MixtralForCausalLM", "MixtralConfig", dict(DECODER, num_local_experts=4)),
-    "mamba": Program(
-        "MambaForCausalLM",
-        "MambaConfig",
-        {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2},
-        other_path=True,
+    "mistral": _of("Mistral", LM, dict(DECODER, sliding_window=8)),
+    "qwen2": _of("Qwen2", LM, DECODER),
+    "qwen3": _of("Qwen3", LM, dict(DECODER, head_dim=8)),
+    "gemma": _of("Gemma", LM, dict(DECODER, head_dim=8)),
+    "gemma2": _of("Gemma2", LM, dict(DECODER, head_dim=8)),
+    "gemma3": Program("Gemma3ForCausalLM", "Gemma3TextConfig", dict(DECODER, head_dim=8, sliding_window=4)),
+    "phi3": _of("Phi3", LM, DECODER),
+    "bloom": _of("Bloom", LM, {"vocab_size": 99, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    "cohere": _of("Cohere", LM, DECODER),
+    "falcon": _of("Falcon", LM, dict(ENCODER, alibi=True, ffn_hidden_size=40)),
+    "gpt-neo": _of(
+        "GPTNeo",
+        LM,
+        {
+            "vocab_size": 99,
+            "hidden_size": 32,
+            "num_layers": 2,
+            "num_heads": 4,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 4,
+            "max_position_embeddings": 64,
+        },
     ),
-    "t5": Program("T5ForConditionalGeneration", "T5Config", T5, "sequences"),
-    "bart": Program(
-        "BartForConditionalGeneration", "BartConfig", dict(BOTH_HALVES, max_position_embeddings=64), "sequences"
+    "mpt": _of("Mpt", LM, {"vocab_size": 99, "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64}),
+    "olmo2": _of("Olmo2", LM, DECODER),
+    "stablelm": _of("StableLm", LM, DECODER),
+}
+
+EXPERT_MIXTURES = {
+    "mixtral": _of("Mixtral", LM, dict(DECODER, num_local_experts=4)),
+    **_with_each_experts("mixtral", _of("Mixtral", LM, dict(DECODER, num_local_experts=4, output_router_logits=True))),
+    **_with_each_experts("qwen3-moe", _of("Qwen3Moe", LM, dict(DECODER, **EXPERTS, num_experts=4, head_dim=8))),
+    **_with_each_experts("deepseek-v3", _of("DeepseekV3", LM, DEEPSEEK)),
+    **_with_each_experts(
+        "gpt-oss", _of("GptOss", LM, dict(DECODER, num_local_experts=4, num_experts_per_tok=2, head_dim=8))
     ),
-    "whisper": Program("WhisperForConditionalGeneration", "WhisperConfig", WHISPER, "speech"),
-    "wav2vec2": Program("Wav2Vec2ForCTC", "Wav2Vec2Config", WAV2VEC2, "sound"),
-    "vit": Program("ViTForImageClassification", "ViTConfig", PICTURES, "pictures"),
-    "swin": Program("SwinForImageClassification", "SwinConfig", SWIN, "pictures"),
-    "resnet": Program(
-        "ResNetForImageClassification",
-        "ResNetConfig",
-        {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]},
+    **_with_each_experts(
+        "ernie4.5-moe",
+        _of("Ernie4_5_Moe", LM, dict(DECODER, moe_intermediate_size=16, moe_k=2, moe_num_experts=4)),
+    ),
+    "jetmoe": _of("JetMoe", LM, dict(DECODER, kv_channels=8, num_local_experts=4)),
+    "switch-transformers": _of(
+        "SwitchTransformers",
+        SEQUENCES,
+        dict(
+            T5,
+            num_layers=1,
+            num_decoder_layers=1,
+            num_experts=4,
+            expert_capacity=8,
+            num_sparse_encoder_layers=1,
+            num_sparse_decoder_layers=1,
+            router_jitter_noise=0.0,
+        ),
+        "sequences",
+    ),
+}
+
+STATE_SPACES = {
+    "mamba": _of("Mamba", LM, STATES, other_path=True),
+    "falcon-mamba": _of("FalconMamba", LM, STATES, other_path=True),
+    "mamba2": _of("Mamba2", LM, MAMBA2),
+    "bamba": _of("Bamba", LM, BAMBA),
+    "jamba": _of("Jamba", LM, dict(JAMBA, experts_implementation="batched_mm"), other_path=True),
+    "qwen3-next": _of("Qwen3Next", LM, dict(QWEN3_NEXT, experts_implementation="batched_mm")),
+    "recurrent-gemma": _of(
+        "RecurrentGemma", LM, dict(DECODER, num_hidden_layers=3, lru_width=32, attention_window_size=8)
+    ),
+    "rwkv": _of("Rwkv", LM, dict(STATES, attention_hidden_size=32, intermediate_size=37, context_length=64), "tokens"),
+}
+
+TWO_HALVES = {
+    "t5": _of("T5", SEQUENCES, T5, "sequences"),
+    "longt5": _of("LongT5", SEQUENCES, dict(T5, local_radius=3), "sequences"),
+    "bart": _of("Bart", SEQUENCES, dict(BOTH_HALVES, max_position_embeddings=64), "sequences"),
+    "led": _of(
+        "LED",
+        SEQUENCES,
+        dict(BOTH_HALVES, max_encoder_position_embeddings=64, max_decoder_position_embeddings=64, attention_window=4),
+        "sequences",
+    ),
+    "m2m100": _of(
+        "M2M100",
+        SEQUENCES,
+        dict(BOTH_HALVES, max_position_embeddings=64, encoder_layerdrop=0.0, decoder_layerdrop=0.0),
+        "sequences",
+    ),
+    "pegasus": _of("Pegasus", SEQUENCES, dict(BOTH_HALVES, max_position_embeddings=64), "sequences"),
+    "prophetnet": _of(
+        "ProphetNet",
+        SEQUENCES,
+        {
+            "vocab_size": 99,
+            "hidden_size": 32,
+            "encoder_ffn_dim": 37,
+            "num_encoder_layers": 1,
+            "num_encoder_attention_heads": 4,
+            "decoder_ffn_dim": 37,
+            "num_decoder_layers": 1,
+            "num_decoder_attention_heads": 4,
+            "max_position_embeddings": 64,
+        },
+        "sequences",
+    ),
+}
+
+SOUNDS = {
+    "whisper": _of("Whisper", SEQUENCES, WHISPER, "speech"),
+    "wav2vec2": _of("Wav2Vec2", "ForCTC", WAV2VEC2, "sound"),
+    "hubert": _of("Hubert", "ForCTC", HUBERT, "sound"),
+    "wavlm": _of("WavLM", "ForCTC", HUBERT, "sound"),
+    "sew": _of("SEW", "ForCTC", dict(HUBERT, squeeze_factor=2), "sound"),
+    "audio-spectrogram": _of(
+        "AST",
+        "ForAudioClassification",
+        dict(LAYERS, patch_size=8, max_length=40, num_mel_bins=16, time_stride=8, frequency_stride=8),
+        "spectrogram",
+    ),
+    "speech-to-text": _of("Speech2Text", SEQUENCES, SPEECH_TO_TEXT, "frames"),
+    "patch-tst": _of(
+        "PatchTST",
+        "ForPrediction",
+        {
+            "num_input_channels": 2,
+            "context_length": 16,
+            "patch_length": 4,
+            "patch_stride": 4,
+            "d_model": 16,
+            "num_hidden_layers": 2,
+            "ffn_dim": 24,
+            "prediction_length": 4,
+        },
+        "series",
+    ),
+}
+
+VISION = {
+    "vit": _of("ViT", CLASSES, PICTURES, "pictures"),
+    "dinov2": _of("Dinov2", CLASSES, PICTURES, "pictures"),
+    "beit": _of("Beit", CLASSES, dict(PICTURES, use_relative_position_bias=True, drop_path_rate=0.0), "pictures"),
+    "vit-mae": _of(
+        "ViTMAE",
+        "ForPreTraining",
+        dict(
+            PICTURES,
+            decoder_num_attention_heads=4,
+            decoder_hidden_size=32,
+            decoder_num_hidden_layers=1,
+            decoder_intermediate_size=40,
+        ),
+        "masked pictures",
+    ),
+    "yolos": _of(
+        "Yolos",
+        "ForObjectDetection",
+        {**PICTURES, "image_size": [32, 32], "num_detection_tokens": 5},
         "pictures",
     ),
-    "convnext": Program(
-        "ConvNextForImageClassification",
-        "ConvNextConfig",
-        {"hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]},
+    "swin": _of("Swin", CLASSES, SWIN, "pictures"),
+    "swinv2": _of("Swinv2", CLASSES, SWIN, "pictures"),
+    "resnet": _of("ResNet", CLASSES, {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]}, "pictures"),
+    "convnext": _of("ConvNext", CLASSES, STAGES, "pictures"),
+    "cvt": _of(
+        "Cvt",
+        CLASSES,
+        {"embed_dim": [8, 16, 16], "num_heads": [1, 2, 2], "depth": [1, 2, 3], "drop_path_rate": [0.1, 0.1, 0.1]},
         "pictures",
     ),
-    "segformer": Program("SegformerForSemanticSegmentation", "SegformerConfig", SEGFORMER, "pictures"),
-    "clip": Program("CLIPModel", "CLIPConfig", CLIP, "captions"),
+    "efficientnet": _of(
+        "EfficientNet",
+        CLASSES,
+        {
+            "image_size": 32,
+            "width_coefficient": 0.25,
+            "depth_coefficient": 0.3,
+            "hidden_dim": 320,
+            "kernel_sizes": [3, 5],
+            "in_channels": [32, 16],
+            "out_channels": [16, 24],
+            "strides": [1, 2],
+            "num_block_repeats": [1, 2],
+            "expand_ratios": [1, 6],
+        },
+        "pictures",
+    ),
+    "focalnet": _of(
+        "FocalNet",
+        CLASSES,
+        dict(
+            STAGES,
+            image_size=32,
+            embed_dim=8,
+            focal_levels=[1, 1, 1, 1],
+            focal_windows=[3, 3, 3, 3],
+            drop_path_rate=0.0,
+        ),
+        "pictures",
+    ),
+    "hiera": _of(
+        "Hiera",
+        CLASSES,
+        {
+            "embed_dim": 8,
+            "image_size": [32, 32],
+            "patch_stride": [4, 4],
+            "depths": [1, 1, 1],
+            "num_heads": [1, 2, 2],
+            "num_query_pool": 2,
+            "masked_unit_size": [4, 4],
+            "masked_unit_attention": [True, True, False],
+        },
+        "pictures",
+    ),
+    "levit": _of(
+        "Levit",
+        CLASSES,
+        {
+            "image_size": 32,
+            "hidden_sizes": [16, 24, 32],
+            "num_attention_heads": [2, 2, 2],
+            "depths": [1, 1, 1],
+            "key_dim": [8, 8, 8],
+        },
+        "pictures",
+    ),
+    "mobilevit": _of(
+        "MobileViT",
+        CLASSES,
+        {
+            "image_size": 32,
+            "hidden_sizes": [16, 16, 16],
+            "neck_hidden_sizes": [8, 8, 16, 16, 16, 16, 32],
+            "num_attention_heads": 2,
+        },
+        "pictures",
+    ),
+    "segformer": _of("Segformer", "ForSemanticSegmentation", SEGFORMER, "pictures"),
+    "clip": _of("CLIP", "Model", CLIP, "captions"),
+}
+
+TIMM = {
+    "timm-byobnet": _timm("test_byobnet", {}),
+    "timm-vit": _timm(
+        "vit_tiny_patch16_224", {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 32, "num_heads": 4}
+    ),
+    "timm-resnet": _timm("resnet10t", {"layers": (1, 1, 1, 1), "channels": (8, 8, 16, 16)}),
+    "timm-se-resnext": _timm(
+        "seresnext26t_32x4d",
+        {"layers": (1, 1, 1, 1), "channels": (16, 16, 16, 16), "base_width": 16, "cardinality": 2},
+    ),
+    "timm-densenet": _timm("densenet121", {"growth_rate": 8, "block_config": (2, 2)}),
+    "timm-efficientnet": _timm("test_efficientnet", {}),
+    "timm-mobilenet-v3": _timm("mobilenetv3_small_050", {}),
+    "timm-nfnet": _timm("test_nfnet", {}),
+    "timm-mambaout": _timm("test_mambaout", {}),
+    "timm-vit-small": _timm("test_vit", {"img_size": 32, "patch_size": 8}),
+    "timm-swin": _timm(
+        "swin_tiny_patch4_window7_224",
+        {"img_size": 32, "window_size": 4, "embed_dim": 16, "depths": (1, 1), "num_heads": (2, 4)},
+    ),
+    "timm-xcit": _timm("xcit_nano_12_p16_224", {"img_size": 32, "embed_dim": 32, "depth": 2, "num_heads": 4}),
+}
+
+GENERATED = {
     "gpt2-generate": Program("GPT2LMHeadModel", "GPT2Config", GPT2, "text", generate={}),
     "llama-beams": Program(*LLAMA, "text", generate={"num_beams": 3}),
     "llama-static-cache": Program(*LLAMA, "text", generate={"cache_implementation": "static"}),
+}
+
+PROGRAMS: dict[str, Program] = {
+    **ENCODERS,
+    **DECODERS,
+    **EXPERT_MIXTURES,
+    **STATE_SPACES,
+    **TWO_HALVES,
+    **SOUNDS,
+    **VISION,
+    **TIMM,
+    **GENERATED,
 }

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch import Tensor, fx, nn
 import minidynamo
 from benchmarks.libraries import OURS, TORCH, Finding, Seen
 from benchmarks.library_programs import PROGRAMS, Program
+from benchmarks.vision_operators import import_torchvision
 
 Inputs = dict[str, Tensor]
 
@@ -73,12 +74,28 @@ INPUTS: dict[str, Callable[[Step], Inputs]] = {
     "classes": lambda step: {**text(step), "labels": torch.randint(0, 2, (step.batch,))},
     "sequences": lambda step: {**text(step), "labels": tokens(step.batch, step.length // 2)},
     "pictures": pictures,
+    # Patches of 8 by 8 are kept in the order of the noise, which models would draw themselves.
+    "masked pictures": lambda step: {**pictures(step), "noise": torch.rand(step.batch, 16)},
     "captions": lambda step: {**text(step), **pictures(step)},
     "speech": lambda step: {
         "input_features": torch.randn(step.batch, 8, 40),
         "labels": tokens(step.batch, step.length // 2),
     },
     "sound": sound,
+    "tokens": lambda step: {"input_ids": (ids := tokens(step.batch, step.length)), "labels": ids.clone()},
+    "spectrogram": lambda step: {
+        "input_values": torch.randn(step.batch, 40, 16),
+        "labels": torch.randint(0, 2, (step.batch,)),
+    },
+    "frames": lambda step: {
+        "input_features": torch.randn(step.batch, 40, 8),
+        "labels": tokens(step.batch, step.length // 2),
+    },
+    "series": lambda step: {
+        "past_values": torch.randn(step.batch, 16, 2),
+        "future_values": torch.randn(step.batch, 4, 2),
+    },
+    "timm": lambda step: {"x": torch.randn(step.batch, 3, 32, 32)},
 }
 
 
@@ -119,8 +136,11 @@ def _distance(actual: Tensor | None, expected: Tensor | None) -> float:
 
 def make(program: Program) -> Any:
     """The model, with the same weights each time."""
-    transformers = importlib.import_module("transformers")
+    import_torchvision()
     torch.manual_seed(0)
+    if not program.config:
+        return importlib.import_module("timm").create_model(program.model, num_classes=5, **program.settings)
+    transformers = importlib.import_module("transformers")
     # Sub-configurations are written to, so the model gets dicts of its own.
     settings = {key: dict(value) if isinstance(value, dict) else value for key, value in program.settings.items()}
     model = getattr(transformers, program.model)(getattr(transformers, program.config)(**settings))
@@ -143,9 +163,9 @@ def take(model: Any, call: Any, program: Program, step: Step, seed: int) -> tupl
             return list(tensors_in(call(**inputs))), []
     output = call(**inputs)
     results = list(tensors_in(output))
-    loss = output.get("loss")
+    loss = output.get("loss") if isinstance(output, Mapping) else None
     if loss is None:
-        loss = sum(result.float().square().mean() for result in results if result.requires_grad)
+        loss = torch.stack([result.float().square().mean() for result in results if result.requires_grad]).sum()
     loss.backward()
     gradients = [parameter.grad for parameter in model.parameters()]
     model.zero_grad(set_to_none=True)

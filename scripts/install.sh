@@ -28,4 +28,4 @@ if ! "$venv/bin/python" -c "import importlib.metadata as m; assert m.version('to
     fi
 fi
 pip install --quiet --constraint "$constraints" hatchling editables
-pip install --quiet --constraint "$constraints" --no-build-isolation --editable '.[dev]'
+pip install --quiet --constraint "$constraints" --no-build-isolation --editable '.[dev,models]'

@@ -34,7 +34,7 @@ MOST_WARPS = 16  # on every target: 1024 threads of AMD's
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
-    parser.addoption("--update-golden", action="store_true", help="rewrite the files below tests/golden")
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden and tests/models/table.json")
 
 
 @pytest.hookimpl(wrapper=True)
