@@ -20,7 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from minidynamo import artifacts, compat
 from minidynamo.boxed import BoxedCallable
-from minidynamo.bytecode.analysis import written_slots
+from minidynamo.bytecode.analysis import starred_parameters, written_slots
 from minidynamo.bytecode.breaks import drive, make_break
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, exits, frame_point
@@ -267,6 +267,7 @@ def _conversion(
             failed=functools.partial(_graph_failed, frame.name, _first_line(frame, traced), weakly(owner.graph_failed)),
             may_handle=traced.emits_in_try or traced.awaits_errors,
             kept=frozenset(frame.fn.__code__.co_varnames) - written_slots(frame.fn.__code__),
+            spread=starred_parameters(frame.fn.__code__),
         ),
     )
     residual = print_residual(traced, frame.parameters, run, surroundings)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeGuard
 from weakref import WeakSet
 
 import torch
@@ -17,9 +18,11 @@ from torch import fx
 
 from minidynamo.compat import memory_of, set_grad_enabled
 from minidynamo.errors import GraphBreak
+from minidynamo.guards.source import Computed, Constant, Names, Source
 from minidynamo.nested import tensors_in
 from minidynamo.tracer.exceptions import Raised
-from minidynamo.tracer.graph.subgraphs import Subgraph
+from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
+from minidynamo.tracer.numbers import pinned
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -62,7 +65,7 @@ def follow(
         made = items_of(backward(*gradients))
     except (GraphBreak, Raised):
         run_eagerly(owner)
-    if any(isinstance(value, NumberVariable) for value in {*trial.inputs} - numbers):  # which differs from call to call
+    if any(map(_is_read_elsewhere, {*trial.inputs} - numbers)):  # it differs from call to call
         run_eagerly(owner)
     given = [value for value in gradients if isinstance(value, TensorVariable)]
     depends = all(_is_computed_from(given, value) for value in made if isinstance(value, TensorVariable))
@@ -121,3 +124,50 @@ def without_grad(tx: Tracer) -> Iterator[None]:
         yield
     finally:
         tx.graph.switch(set_grad_enabled, before)
+
+
+# Numbers among the arguments
+
+
+@dataclass(frozen=True)
+class _Given(Source):
+    """A number as an argument of a custom Function, which its code may find elsewhere, too."""
+
+    number: Source
+
+    @property
+    def base(self) -> Source:
+        return self.number
+
+    def expression(self, names: Names) -> str:
+        return self.number.expression(names)
+
+    def display(self) -> str:
+        return self.number.display()
+
+
+def given_to(tx: Tracer, arg: VariableTracker) -> VariableTracker:
+    """What is traced for an argument: a number that is known to be one."""
+    if not isinstance(arg, NumberVariable) or arg.source is None:
+        return arg
+    make = tx.graph.floating if arg.cls is float else tx.graph.integer
+    return make(arg.here, _Given(arg.source))
+
+
+def pin_others(trial: Subgraph) -> None:
+    """Guard the values of numbers that traced code reads, unless they are among its arguments: it reads them when it is
+    compiled, and not in each call."""
+    for value in trial.inputs:
+        if _is_read_elsewhere(value):
+            pinned(value)
+
+
+def _is_read_elsewhere(value: GraphValue) -> TypeGuard[NumberVariable]:
+    """Return whether a number is none of the arguments, nor computed from them."""
+    return isinstance(value, NumberVariable) and not _is_made_of_given(value.source)
+
+
+def _is_made_of_given(source: Source | None) -> bool:
+    if isinstance(source, Computed):
+        return all(map(_is_made_of_given, source.operands))
+    return isinstance(source, _Given | Constant)

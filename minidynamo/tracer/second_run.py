@@ -52,7 +52,8 @@ class Again:
     raises, nothing has been written or given up, and either effects are pending or it is `wanted` (there are try or
     with regions, or the user wants it) or the graph was to write. `failed` is told what the graph raised if the
     program raises nothing like that in the second run. `may_handle`: the program may handle an error of the graph
-    itself. `kept` are the parameters that the frame as written holds to its end.
+    itself. `kept` are the parameters that the frame as written holds to its end; `spread` are those that take the
+    arguments of `*` and `**`.
     """
 
     run: BoxedCallable | None = None
@@ -60,6 +61,7 @@ class Again:
     failed: Callable[[Failure], None] | None = None
     may_handle: bool = False
     kept: Collection[str] = frozenset()
+    spread: Collection[str] = ()
 
 
 class SecondRun:
@@ -96,7 +98,10 @@ class SecondRun:
     @property
     def may_come(self) -> bool:
         """Whether an error of the graph is answered by running the frame again."""
-        return self.again.run is not None and (self.is_asked_for or calls_operators_of_users(self.traced.graph))
+        if self.again.run is None:
+            return False
+        # A dict of keywords that is held would keep what the program has taken out of it.
+        return self.is_asked_for or (not self.again.spread and calls_operators_of_users(self.traced.graph))
 
     @property
     def is_asked_for(self) -> bool:

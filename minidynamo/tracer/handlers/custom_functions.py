@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -17,10 +17,8 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from minidynamo import compat
 from minidynamo.autograd_calls import with_eager_backward
 from minidynamo.copied_results import of_its_own
-from minidynamo.guards.source import Computed, Constant, Names, Source
 from minidynamo.plain_numbers import run_whole
 from minidynamo.tracer import eager_backward, registry
-from minidynamo.tracer.graph.subgraphs import Subgraph
 from minidynamo.tracer.handlers.trials import changing_nothing
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.numbers import pinned
@@ -67,7 +65,7 @@ def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: V
         _refuse(tx, cls.value, what)
 
     tensors = [arg for arg in args if isinstance(arg, TensorVariable)]
-    given = tuple(given_to(tx, arg) for arg in args)
+    given = tuple(eager_backward.given_to(tx, arg) for arg in args)
     trains = torch.is_grad_enabled() and any(tx.graph.use(tensor).requires_grad for tensor in tensors)
     with (
         tx.graph.open_subgraph(tensors, takes_numbers=True) as trial,
@@ -79,7 +77,7 @@ def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: V
             refuse("it changes the shape of a tensor")
         if trains and not eager_backward.runs_eagerly(cls.value):
             eager_backward.follow(tx, cls.value, trial, result, functools.partial(_backward, tx, cls, ctx))
-    pin_others(trial)
+    eager_backward.pin_others(trial)
     if trains and eager_backward.runs_eagerly(cls.value):
         eager_backward.allow(tx, f"{cls.value.__name__}.apply()", args)
         return tx.emit(with_eager_backward(applier(cls.value)), [_as_plain(arg) for arg in args])
@@ -94,45 +92,6 @@ def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: V
     if why:
         refuse(why)
     return tx.emit(applier(cls.value, whole=float in kinds), [_as_plain(arg) for arg in args])
-
-
-@dataclass(frozen=True)
-class _Given(Source):
-    """A number as an argument of a custom Function, which its code may find elsewhere, too."""
-
-    number: Source
-
-    @property
-    def base(self) -> Source:
-        return self.number
-
-    def expression(self, names: Names) -> str:
-        return self.number.expression(names)
-
-    def display(self) -> str:
-        return self.number.display()
-
-
-def given_to(tx: Tracer, arg: VariableTracker) -> VariableTracker:
-    """What is traced for an argument: a number that is known to be one."""
-    if not isinstance(arg, NumberVariable) or arg.source is None:
-        return arg
-    make = tx.graph.floating if arg.cls is float else tx.graph.integer
-    return make(arg.here, _Given(arg.source))
-
-
-def pin_others(trial: Subgraph) -> None:
-    """Guard the values of numbers that traced code reads, unless they are among its arguments: it reads them when it is
-    compiled, and not in each call."""
-    for value in trial.inputs:
-        if isinstance(value, NumberVariable) and not _is_made_of_given(value.source):
-            pinned(value)
-
-
-def _is_made_of_given(source: Source | None) -> bool:
-    if isinstance(source, Computed):
-        return all(map(_is_made_of_given, source.operands))
-    return isinstance(source, _Given | Constant)
 
 
 def _as_plain(arg: VariableTracker) -> VariableTracker:

@@ -18,7 +18,7 @@ from minidynamo.guards.source import Attr, Constant
 from minidynamo.nested import tensors_in
 from minidynamo.tracer import eager_backward, registry
 from minidynamo.tracer.constants import from_constant
-from minidynamo.tracer.handlers.custom_functions import Context, given_to, pin_others
+from minidynamo.tracer.handlers.custom_functions import Context
 from minidynamo.tracer.handlers.trials import changing_nothing
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.protocol import Tracer
@@ -78,7 +78,7 @@ def _follow(tx: Tracer, op: OpOverload, args: Sequence[VariableTracker], kwargs:
         changing_nothing(tx, refuse, may_write=True),
         eager_backward.without_grad(tx),
     ):
-        result = tx.emit(op, args, kwargs)
+        result = tx.emit(op, inputs)
         needs = tuple(_requires_grad(tx, arg) for arg in inputs)
         ctx = tx.call(tx.wrap(Context, None), [constant(needs)])
 
@@ -89,7 +89,7 @@ def _follow(tx: Tracer, op: OpOverload, args: Sequence[VariableTracker], kwargs:
             return tx.call(tx.wrap(getattr(owner, backward), Attr(source, backward)), [ctx, *gradients])
 
         eager_backward.follow(tx, op, trial, result, differentiate)
-    pin_others(trial)
+    eager_backward.pin_others(trial)
 
 
 def _inputs(
@@ -107,7 +107,7 @@ def _inputs(
         arg = args[position] if position < len(args) else kwargs[parameter.name]
         if not isinstance(arg, TensorVariable | ConstantVariable | NumberVariable):
             return None
-        found.append(given_to(tx, arg))
+        found.append(eager_backward.given_to(tx, arg))
     return found
 
 
