@@ -1,4 +1,7 @@
-"""Conversions of containers whose classes override methods: CPython calls some overrides and copies past others."""
+"""Conversions of containers whose classes override methods: CPython calls some overrides and copies past others.
+
+torch.compile 2.13 calls `__getitem__` of a dict subclass in `update` and `|=`, where CPython copies the entries.
+"""
 
 # Conversions are written as users write them, not as a linter would.
 # ruff: noqa: RUF005, SIM300

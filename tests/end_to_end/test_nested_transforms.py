@@ -1,4 +1,7 @@
-"""Transforms of torch.func around each other: derivatives per sample, second derivatives, inner loops; and errors."""
+"""Transforms of torch.func around each other: derivatives per sample, second derivatives, inner loops; and errors.
+
+torch.compile 2.13 raises an internal error for `vmap(hessian(f))`.
+"""
 
 from __future__ import annotations
 

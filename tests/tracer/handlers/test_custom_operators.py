@@ -1,4 +1,7 @@
-"""Operators of programs: a derivative in Python is traced with guards, or runs eagerly; the values are eager's."""
+"""Operators of programs: a derivative in Python is traced with guards, or runs eagerly; the values are eager's.
+
+torch.compile 2.13 keeps the Python state that a formula read when it was compiled, and counts its side effects once.
+"""
 
 from __future__ import annotations
 
