@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from minidynamo.compat import name_in_errors
+from minidynamo.compat import PY313, name_in_errors
 from minidynamo.plain_numbers import hands_on
 from minidynamo.steering import IN_GRAPH, own_mark
 from minidynamo.tracer import number_functions, numbers, parts, registry
@@ -141,6 +141,8 @@ _LOOK_THEMSELVES = (Action.INLINE, Action.POLYFILL, Action.UNWRAP, Action.BREAK)
 _CHANGES_OF_DICTS = frozenset(
     "__delitem__ __init__ __ior__ __setitem__ clear pop popitem setdefault update".split()  # noqa: SIM905
 )
+# Methods of lists that copy the list itself without asking its `__iter__`, as an assignment to a slice does.
+_COPY_THEMSELVES = ("extend", "__iadd__") if PY313 else ()
 _METHODS_OF_CLASSES = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -308,6 +310,8 @@ def _call_on_storage(
     handler = None if owner is None else registry.SUBCLASS_METHODS.get((owner, name))
     if handler is not None:
         return call_handler(tx, handler, [obj, *args], kwargs)
+    if cls is list and (name in _COPY_THEMSELVES or (name == "__setitem__" and args[0].python_type is slice)):
+        args = [storage if arg is obj else arg for arg in args]
     result = call_built_in(tx, storage, name, args, kwargs, cls)
     if isinstance(storage, ConstantVariable) and _holds(result, storage.here):
         return _of_subclass(tx, obj, storage, name, args, kwargs) or exact_copy(tx, storage)

@@ -230,6 +230,7 @@ def added_to_itself(x, s):
     s.extend(s)
     s += s
     s += [3]
+    s[1:2] = s
     return x * len(s), [list.__getitem__(s, place) for place in range(7)], [*s]
 
 
