@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 
+import torch
 from torch import fx
 
 from minidynamo.boxed import BoxedCallable
@@ -18,6 +19,7 @@ from minidynamo.errors import ResultDiffers
 from minidynamo.graph_marks import COMPUTES_FIRST, TELLS_OPERATORS
 from minidynamo.guards.source import Constant, key_expression
 from minidynamo.names import Namespace
+from minidynamo.plain_numbers import operator_of
 from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.expectations import calls_operators_of_users, checks, only_computes
 from minidynamo.tracer.graph.dead_code import may_raise
@@ -157,8 +159,12 @@ class SecondRun:
 
     @property
     def redraws(self) -> bool:
-        """Whether the graph may draw random numbers, which a second run has to draw again."""
-        return any(node.meta.get("draws") for node in self.nodes)
+        """Whether the graph may draw random numbers, which a second run has to draw again.
+
+        The states of the generators take longer to copy than a small graph runs. If the frame runs again only because
+        an operator was wrong about its result, operators of the user's count only if their tags say that they draw.
+        """
+        return any(node.meta.get("draws") and (self.is_asked_for or _says_so(node)) for node in self.nodes)
 
     @property
     def nodes(self) -> Iterable[fx.Node]:
@@ -328,3 +334,9 @@ class SecondRun:
     def returned(self, run: str) -> str:
         """What the residual returns for what a run of the frame returns."""
         return f"(None, {run})" if self.returns_pair else run
+
+
+def _says_so(node: fx.Node) -> bool:
+    """Whether a node that may draw random numbers is torch's, or has the tag of operators that draw."""
+    op = operator_of(node.target)
+    return op is None or torch.Tag.nondeterministic_seeded in op.tags
