@@ -22,9 +22,9 @@ import minidynamo
 from benchmarks.coverage import EAGER, OURS, TORCH, Finding
 from benchmarks.coverage_areas import AREAS
 from benchmarks.coverage_case import Case
-from minidynamo.comparison import Observation, assert_equal_observations, observe
+from minidynamo.core.events import Event
 from minidynamo.errors import MinidynamoError
-from minidynamo.events import Event
+from minidynamo.observe.comparison import Observation, assert_equal_observations, observe
 
 SECONDS = 120  # for one case
 HIDDEN = ("MD299", "MD523")  # failures of minidynamo's or a backend's, whose effect a second run eagerly hides

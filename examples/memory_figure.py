@@ -19,7 +19,7 @@ from torch import fx, nn
 import minidynamo
 from examples.models.resnet import ResNet
 from minidynamo.autograd.aot import aot_compile
-from minidynamo.boxed import make_boxed
+from minidynamo.graph.boxed import make_boxed
 from minidynamo.observe.memory_timeline import MemoryTimeline, record_step
 
 

@@ -23,8 +23,8 @@ from torch.nn import functional
 
 import minidynamo
 from examples.models import ConvNet, Transformer
-from minidynamo.artifacts import code_dir
-from minidynamo.counters import Stats
+from minidynamo.core.artifacts import code_dir
+from minidynamo.core.stats import Stats
 
 BATCH = 64
 COMPARED_STEPS = 20

@@ -9,21 +9,14 @@ def step(x, y):
 
 from __future__ import annotations
 
-from minidynamo import deferred as _deferred  # noqa: F401, first: it says which modules run later
+from minidynamo.core import lazy_modules as _lazy_modules  # noqa: F401, before all others: it says which modules run later
+
+# isort: split
 from minidynamo import errors, testing
-from minidynamo.api import compile, explain, freeze, memory_plan, reset, saved, stats, uncompile, why
-from minidynamo.backends import boxed_nop, list_backends, register_backend
-from minidynamo.boxed import is_boxed, make_boxed_func
+from minidynamo.backends.registry import boxed_nop, list_backends, register_backend
 from minidynamo.comptime import comptime
-from minidynamo.conditional import cond
 from minidynamo.config import config
-from minidynamo.events import on_event
-from minidynamo.observe import logs as _logs
-from minidynamo.observe import progress as _progress
-from minidynamo.observe.memory_timeline import memory_timeline
-from minidynamo.saved_tensor_hooks import inlineable_hook
-from minidynamo.stealing import steal
-from minidynamo.steering import (
+from minidynamo.core.directives import (
     allow_in_graph,
     disable,
     graph_break,
@@ -32,6 +25,15 @@ from minidynamo.steering import (
     mark_static,
     set_stance,
 )
+from minidynamo.core.events import on_event
+from minidynamo.frontend.compile import compile, explain, freeze, memory_plan, reset, saved, stats, uncompile, why
+from minidynamo.frontend.cond import cond
+from minidynamo.frontend.donation import steal
+from minidynamo.graph.boxed import is_boxed, make_boxed_func
+from minidynamo.graph.saved_tensor_hooks import inlineable_hook
+from minidynamo.observe import logs as _logs
+from minidynamo.observe import progress as _progress
+from minidynamo.observe.memory_timeline import memory_timeline
 
 __version__ = "0.1.0"
 

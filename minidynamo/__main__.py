@@ -2,7 +2,7 @@
 
 import sys
 
-from minidynamo.cli import main
+from minidynamo.observe.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,8 +1,8 @@
 """Owns comptime: user code that runs while a function is being captured, at exactly the place where it stands.
 
 It changes nothing in what is captured, except for `graph_break` and proxies; what a callback may look at is in
-`comptime_context.py`. Each callback runs once per capture: when a graph break makes the tracer start over, what was
-told already is not told again.
+`frontend/comptime_context.py`. Each callback runs once per capture: when a graph break makes the tracer start over,
+what was told already is not told again.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from minidynamo.comptime_context import ComptimeContext, ComptimeVar, describe
 from minidynamo.errors import ComptimeError, Diagnostic, MinidynamoError, summary
-from minidynamo.tracer import registry
-from minidynamo.tracer.constants import NotConstant, as_constant
+from minidynamo.frontend.comptime_context import ComptimeContext, ComptimeVar, describe
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable, NestedFunctionVariable
 from minidynamo.variables.constants import ConstantVariable

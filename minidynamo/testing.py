@@ -1,7 +1,7 @@
 """Owns what tests of compiled programs need: recording backends, comparison with eager, recompile and lifetime checks.
 
 It compiles through `minidynamo.compile` like any user, so that other projects can test with it as minidynamo's own
-tests do. What is compared is decided in `minidynamo.comparison`.
+tests do. What is compared is decided in `minidynamo.observe.comparison`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from minidynamo.api import compile as compile_function
 from minidynamo.autograd.aot import aot_compile
-from minidynamo.backends import Backend, resolve
-from minidynamo.boxed import make_boxed
-from minidynamo.comparison import Observation, assert_equal_observations, observe
+from minidynamo.backends.registry import Backend, resolve
+from minidynamo.core.events import Event, on_event
 from minidynamo.errors import ArgumentError, Diagnostic
-from minidynamo.events import Event, on_event
+from minidynamo.frontend.compile import compile as compile_function
+from minidynamo.graph.boxed import make_boxed
+from minidynamo.observe.comparison import Observation, assert_equal_observations, observe
 
 OPERATIONS = ("call_function", "call_method", "call_module")
 

@@ -22,9 +22,9 @@ import torch
 
 from minidynamo.codegen.runtime import triton_launch
 from minidynamo.codegen.runtime.triton_launch import TARGETS, LaunchSpec
-from minidynamo.comparison import seed_generators
 from minidynamo.config import config
-from minidynamo.events import Event, forget_notices, on_event
+from minidynamo.core.events import Event, forget_notices, on_event
+from minidynamo.observe.comparison import seed_generators
 from tests.thinning import is_thinned, left_out
 
 GOLDEN = Path(__file__).parent / "golden"

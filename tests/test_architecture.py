@@ -18,86 +18,35 @@ PACKAGE = ROOT / "minidynamo"
 COMPAT = PACKAGE / "compat"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# What each room may import, besides itself and what its own rooms may import. Foundation files may import each other.
-FOUNDATION = {
-    "errors",
-    "fake_strides",
-    "foretold",
-    "config",
-    "compat",
-    "counters",
-    "artifacts",
-    "events",
-    "names",
-    "references",
-    "boxed",
-    "defaults",
-    "branching",
-    "graph_memory",
-    "unfused_memory",
-    "graph_text",
-    "kernel_memory",
-}
-FOUNDATION |= {"checked_results", "autograd_calls", "tensor_hooks", "transforming"}
-FOUNDATION |= {
-    "compiling",
-    "copied_results",
-    "declarations",
-    "deferred",
-    "gradient_dtypes",
-    "graph_marks",
-    "kernel_launches",
-    "locks",
-    "memory_plan",
-    "nested",
-    "numbers_in_data",
-    "options",
-    "own_operators",
-    "plain_numbers",
-    "recomputing",
-    "redrawing",
-    "saved_tensor_hooks",
-    "saved_tensors",
-    "storage_sizes",
-    "storages",
-    "strides",
-    "strides_of_one",
-    "structure",
-    "switches",
-    "taken_apart",
-    "tensor_places",
-    "write_counts",
-}
+# What each folder, or public module at the root, may import besides itself: one row each, and every arrow points up.
 MAY_IMPORT = {
-    **dict.fromkeys(FOUNDATION, FOUNDATION),
-    "bytecode": FOUNDATION,
-    "guards": {"bytecode"},
-    "variables": {"guards"},
-    "steering": FOUNDATION,
-    "tracer": {"variables", "steering"},
-    "stealing": {"guards", "steering"},
-    "convert_frame": {"tracer", "stealing"},
-    "dispatch": {"guards"},
-    "explanation": {"dispatch"},
-    "graph_cache": FOUNDATION,
-    "autograd": {"graph_cache"},
-    "codegen": {"graph_cache"},
-    "stored_graphs": {"autograd", "codegen"},
-    "peak_limit": {"autograd"},
-    "backends": {"stored_graphs", "peak_limit"},
-    "comptime_context": {"tracer"},
-    "comptime": {"comptime_context"},
-    "compiled": {"convert_frame", "explanation"},
-    "arguments": {"backends", "stealing"},
-    "api": {"arguments", "comptime", "compiled"},
-    "conditional": {"api"},
-    "observe": {"api"},
-    "cli": {"api", "observe"},
-    "comparison": FOUNDATION,
-    "testing": {"api", "comparison"},
-    "__init__": {"conditional", "observe", "cli", "testing"},
-    "__main__": {"cli"},
+    "errors": "",
+    "compat": "",
+    "config": "errors",
+    "core": "errors compat config",
+    "events": "core",
+    "graph": "errors compat config core",
+    "fake": "compat graph",
+    "memory": "errors compat graph",
+    "bytecode": "errors core graph",
+    "guards": "errors compat config core graph",
+    "variables": "graph guards",
+    "tracer": "errors compat core graph fake bytecode guards variables",
+    "graph_cache": "errors compat config core graph fake memory",
+    "autograd": "errors compat config core graph fake memory graph_cache",
+    "codegen": "errors compat config core graph fake memory graph_cache",
+    "backends": "errors compat config core graph memory graph_cache autograd codegen",
+    "frontend": "errors compat config core graph memory bytecode guards variables tracer codegen backends",
+    "comptime": "errors variables tracer frontend",
+    "observe": "errors config core graph graph_cache codegen frontend",
+    "testing": "errors core graph autograd backends frontend observe",
 }
+MAX_ROWS = 20
+# Modules with Triton kernels, which are imported when the first kernel is launched.
+MAX_DEFERRED_IMPORTS = 3
+# The two files from which a process enters; they import what they please.
+ENTRIES = {"__init__", "__main__"}
+MAX_LOOSE_FILES = {"autograd": 6, "tracer": 6}
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 60
 VAGUE_NAMES = {"utils", "util", "misc", "helpers", "helper", "common"}
@@ -147,17 +96,6 @@ def imported_modules(path: Path, nodes: Iterable[ast.AST]) -> Iterator[tuple[str
                     yield (below if below in MODULES else str(node.module)), node.lineno
 
 
-def reachable(room: str) -> set[str]:
-    """Every room that `room` may import, through the rooms in between."""
-    found: set[str] = set()
-    pending = [room]
-    while pending:
-        for below in MAY_IMPORT[pending.pop()] - found:
-            found.add(below)
-            pending.append(below)
-    return found
-
-
 def complain(problems: list[str], advice: str) -> None:
     if problems:
         pytest.fail("\n".join([advice, *problems]), pytrace=False)
@@ -167,19 +105,71 @@ def place(path: Path, line: int) -> str:
     return f"{path.relative_to(ROOT)}:{line}"
 
 
-def test_every_room_has_its_place_in_the_order():
-    unknown = sorted({room_of(module) for module in MODULES} - MAY_IMPORT.keys())
-    complain(unknown, "Put these into MAY_IMPORT of this file and into docs/architecture.md, or move the code:")
-
-
-def test_imports_go_one_way():
+def test_every_folder_has_a_row_and_every_arrow_points_up():
+    folders = {room_of(module) for module in MODULES} - ENTRIES
+    complain(sorted(folders ^ MAY_IMPORT.keys()), "Folders and rows of MAY_IMPORT differ:")
+    assert len(MAY_IMPORT) <= MAX_ROWS
+    order = list(MAY_IMPORT)
     problems = [
-        f"{place(path, line)} ({room_of(module)}) imports {target}"
+        f"{room} imports {target}, which stands below it"
+        for room, targets in MAY_IMPORT.items()
+        for target in targets.split()
+        if target not in order[: order.index(room)]
+    ]
+    complain(problems, "A folder imports folders of earlier rows alone:")
+
+
+def test_imports_follow_the_table():
+    allowed = {room: {room, *targets.split()} for room, targets in MAY_IMPORT.items()}
+    found = [
+        (room_of(module), room_of(target), place(path, line), target)
         for module, path in MODULES.items()
         for target, line in imported_modules(path, nodes_of(path))
-        if room_of(target) not in reachable(room_of(module)) | {room_of(module)}
+        if room_of(module) not in ENTRIES
     ]
+    problems = [f"{where} ({room}) imports {target}" for room, to, where, target in found if to not in allowed[room]]
     complain(problems, "Pass the value or the function as an argument from above, or move it below both:")
+    used = {(room, to) for room, to, _, _ in found}
+    unused = [
+        f"{room} -> {to}"
+        for room, targets in allowed.items()
+        for to in targets
+        if {room, to} not in ({room},) and (room, to) not in used
+    ]
+    complain(unused, "MAY_IMPORT allows arrows that no file needs:")
+
+
+def test_modules_at_the_root_are_public():
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    loose = {path.stem for path in PACKAGE.glob("*.py")} - ENTRIES
+    documented = set(re.findall(r"^\| `minidynamo\.(\w+)` \|", page, flags=re.MULTILINE))
+    assert loose == documented, "docs/api.md lists the modules that users import by path, and no others"
+    for folder, most in MAX_LOOSE_FILES.items():
+        files = [path.name for path in (PACKAGE / folder).glob("*.py") if path.stem != "__init__"]
+        assert len(files) <= most, f"{folder} has {len(files)} files outside its folders: {files}"
+
+
+def defined_names(module: str) -> set[str]:
+    """Functions and classes at the top of a module; none if there is no such module."""
+    body = tree_of(MODULES[module]).body if module in MODULES else []
+    return {node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+
+
+@pytest.mark.parametrize("module", [name for name, path in MODULES.items() if path.stem == "__init__" and "." in name])
+def test_every_folder_says_what_it_owns_and_where_to_enter(module):
+    lines = (ast.get_docstring(tree_of(MODULES[module])) or "").splitlines()
+    text = " ".join(lines)
+    owns, does_not, enter = (
+        re.search(r" Owns ", text),
+        re.search(r" Does not own ", text),
+        re.search(r" Enter at ", text),
+    )
+    assert owns and does_not and enter, f"{module}: write Owns ..., Does not own ..., Enter at `file.function`"
+    assert len(lines) <= 8, f"{module}: five lines or so; details belong into the files"
+    for name in re.findall(r"`([\w.]+)`", text[enter.start() :]):
+        file, _, function = name.rpartition(".")
+        above = module.rpartition(".")[0]
+        assert any(function in defined_names(f"{folder}.{file}") for folder in (module, above)), f"{module}: no {name}"
 
 
 def test_no_import_circles():
@@ -214,6 +204,17 @@ def test_no_imports_of_ours_inside_functions():
         for target, line in imported_modules(path, ast.walk(function))
     ]
     complain(problems, "An import inside a function hides a circle; import at the top or pass the value in:")
+
+
+def test_deferred_imports_are_counted():
+    found = [
+        place(path, node.lineno)
+        for path in FILES
+        for node in nodes_of(path)
+        if isinstance(node, ast.Call) and dotted(node.func) == "importlib.import_module"
+        if node.args and isinstance(node.args[0], ast.Constant) and str(node.args[0].value).startswith("minidynamo")
+    ]
+    complain(found[MAX_DEFERRED_IMPORTS:], f"More than {MAX_DEFERRED_IMPORTS} modules of ours are imported by name:")
 
 
 def test_no_type_checking_imports():

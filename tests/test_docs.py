@@ -15,11 +15,12 @@ import torch
 
 import minidynamo
 from minidynamo import errors
-from minidynamo.cli import error_entries
+from minidynamo.core.events import forget_notices, on_event
 from minidynamo.errors import MinidynamoError
-from minidynamo.events import forget_notices, on_event
-from minidynamo.tracer import call, trace_rules
-from minidynamo.tracer.interpreter import FrameChain
+from minidynamo.observe.cli import error_entries
+from minidynamo.tracer import trace_rules
+from minidynamo.tracer.calls import call
+from minidynamo.tracer.frames.interpreter import FrameChain
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

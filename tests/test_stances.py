@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.core.events import MinidynamoNotice
 from minidynamo.errors import ArgumentError, FrozenCallDiffers, RecompileLimit, RecompileRefused, UnknownName
-from minidynamo.events import MinidynamoNotice
 from minidynamo.testing import CompileCounter, no_recompile
 
 

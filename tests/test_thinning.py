@@ -85,7 +85,7 @@ def test_few_programs_and_tests_without_backends_run_as_they_are() -> None:
         (["tests"], ("--slow",), False),
         (["tests"], ("--update-golden",), False),
         (["tests/autograd"], (), False),
-        (["tests/test_api.py::test_x"], (), False),
+        (["tests/frontend/test_compile.py::test_x"], (), False),
     ],
 )
 def test_only_where_all_tests_are_asked_for(args: list[str], options: tuple[str, ...], thinned: bool) -> None:

@@ -14,44 +14,51 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
-from minidynamo import artifacts, compat
-from minidynamo.autograd import runtime
-from minidynamo.autograd.arrivals import edges
-from minidynamo.autograd.call_plan import CallPlan, CompiledCall
-from minidynamo.autograd.decompositions import decomposition_table
-from minidynamo.autograd.derivatives import Derivatives
-from minidynamo.autograd.double_backward import DoubleBackward, HigherOrder, held_for, plan_higher_order, read_again
-from minidynamo.autograd.functional_graph import FunctionalGraph
-from minidynamo.autograd.functionalize import functionalize
-from minidynamo.autograd.hook_graphs import HookTracer
-from minidynamo.autograd.images import lay_out_images
-from minidynamo.autograd.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
-from minidynamo.autograd.joint import Trace, trace_joint
-from minidynamo.autograd.joint_graph import Forward, Joint, places_behind
-from minidynamo.autograd.numbers import is_number
-from minidynamo.autograd.orders import handed_on
-from minidynamo.autograd.outputs import Results, plan_outputs, result_strides
-from minidynamo.autograd.packing import kept_as_in_eager, kept_for_tensors, mark_inputs, pack, unpacking
-from minidynamo.autograd.partition import Partition, exposed, forward_graph, partition
-from minidynamo.autograd.parts import KeptFor, Part, part_of, read_for
-from minidynamo.autograd.redraws import draw_from_states
-from minidynamo.autograd.saving import SavePolicy
+from minidynamo import compat
+from minidynamo.autograd.eager_peak.traced_memory import TracedMemory, traced_memory
+from minidynamo.autograd.functional.functional_graph import FunctionalGraph
+from minidynamo.autograd.functional.functionalize import functionalize
+from minidynamo.autograd.functional.joint_graph import Forward, Joint, places_behind
+from minidynamo.autograd.functional.outputs import Results, plan_outputs, result_strides
+from minidynamo.autograd.functional.storage_resize import StorageSizes, storage_sizes
+from minidynamo.autograd.functional.written_inputs import holds_in_the_end
+from minidynamo.autograd.graph.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
+from minidynamo.autograd.graph.numbers import is_number
+from minidynamo.autograd.graph.signature import GraphSignature, Unpacked
+from minidynamo.autograd.layout.channels_last import lay_out_images
+from minidynamo.autograd.layout.dim_order import handed_on
+from minidynamo.autograd.partition.hook_graphs import HookTracer
+from minidynamo.autograd.partition.packing import kept_as_in_eager, kept_for_tensors, mark_inputs, pack, unpacking
+from minidynamo.autograd.partition.partition import Partition, exposed, forward_graph, partition
+from minidynamo.autograd.partition.rng_replay import draw_from_states
+from minidynamo.autograd.partition.saving import SavePolicy
+from minidynamo.autograd.runtime import graph_call
+from minidynamo.autograd.runtime.call_plan import CallPlan, CompiledCall
+from minidynamo.autograd.runtime.derivatives import Derivatives
+from minidynamo.autograd.runtime.double_backward import (
+    DoubleBackward,
+    HigherOrder,
+    held_for,
+    plan_higher_order,
+    read_again,
+)
+from minidynamo.autograd.runtime.partial_backward import KeptFor, Part, part_of, read_for
 from minidynamo.autograd.segments import compile_segments, has_cuts
-from minidynamo.autograd.signature import GraphSignature, Unpacked
 from minidynamo.autograd.splitting import Split, best_split
-from minidynamo.autograd.storage_sizes import StorageSizes, storage_sizes
-from minidynamo.autograd.traced_memory import TracedMemory, traced_memory
-from minidynamo.autograd.written_inputs import holds_in_the_end
-from minidynamo.autograd_calls import differentiates_again
-from minidynamo.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
+from minidynamo.autograd.trace.decompositions import decomposition_table
+from minidynamo.autograd.trace.joint import Trace, trace_joint
+from minidynamo.autograd.trace.leaf_order import edges
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
+from minidynamo.core import artifacts
+from minidynamo.core.events import phase
 from minidynamo.errors import Diagnostic, GraphRefused
-from minidynamo.events import phase
-from minidynamo.recomputing import CHECKPOINTS, is_reentrant
-from minidynamo.saved_tensor_hooks import Hooks, without_hooks
-from minidynamo.saved_tensors import SavedTensors
-from minidynamo.switches import AUTOCAST_DEVICES, settings
+from minidynamo.graph.autograd_calls import differentiates_again
+from minidynamo.graph.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
+from minidynamo.graph.checkpoint import CHECKPOINTS, is_reentrant
+from minidynamo.graph.saved_tensor_hooks import Hooks, without_hooks
+from minidynamo.graph.torch_settings import AUTOCAST_DEVICES, settings
+from minidynamo.memory.saved import SavedTensors
 
 AtenCompiler = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
 Keep = Callable[[], Collection[OpOverload]]
@@ -248,7 +255,7 @@ def _callable(
         saved = SavedTensors(plan.signature.saved)
         artifacts.write("saved", "forward", f"{saved}\n", ".txt", saved)
     if made.compile_backward is None:
-        call = runtime.inference_call(plan.signature, made.forward, plan.without_grad)
+        call = graph_call.inference_call(plan.signature, made.forward, plan.without_grad)
     else:
         flat = plan.layout.flatten(example_inputs)
         derivatives = Derivatives(
@@ -262,7 +269,7 @@ def _callable(
         )
         unpack = None if hooks is None else unpacking(plan.signature, hooks.unpack)
         again = DoubleBackward(plan.higher, derivatives, plan.signature.gradients)
-        call = runtime.training_call(
+        call = graph_call.training_call(
             plan.signature, made.forward, plan.saved, made.compile_backward, plan.expected, again, unpack
         )
         if plan.signature.unpacked:
@@ -273,7 +280,7 @@ def _callable(
         call = _without_autocast(call)
     if plan.signature.mutations:
         examples = plan.layout.flatten(example_inputs)
-        call = runtime.checking_inputs(plan.signature, examples, call, as_written)
+        call = graph_call.checking_inputs(plan.signature, examples, call, as_written)
     entry = flatten_inputs(plan.layout, call)
     entry.signature = plan.signature  # type: ignore[attr-defined]
     return entry

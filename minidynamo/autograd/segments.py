@@ -1,5 +1,6 @@
 """Owns graphs that are compiled in segments: a `cond` between two of them is a choice between two compiled graphs, what
-autograd must see itself (`autograd_calls.py`) is called as it is, and each runs in the inference mode of its place.
+autograd must see itself (`graph/autograd_calls.py`) is called as it is, and each runs in the inference mode of its
+place.
 
 Autograd joins the segments as it joins any functions, so each of them, and each branch, is differentiated, saves and
 frees for itself. Nothing here compiles: `aot.py` says how one graph without cuts is compiled.
@@ -16,17 +17,26 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.autograd.joint import untraceable
-from minidynamo.autograd.plain_calls import foreseen
-from minidynamo.autograd_calls import gives_several, is_autograd_call, looked_at, require_grad
-from minidynamo.boxed import BoxedCallable, make_boxed, mark_boxed
-from minidynamo.branching import is_cond, run_branch, subgraphs_of
+from minidynamo.autograd.trace.joint import untraceable
+from minidynamo.autograd.trace.scalar_arguments import foreseen
 from minidynamo.compat import FakeTensor, without_fake_tensor_log
 from minidynamo.errors import Diagnostic, GraphRefused
-from minidynamo.fake_strides import FakeTensorMode
-from minidynamo.recomputing import CHECKPOINTS
-from minidynamo.switches import Call, Settings, is_switch, preserved, restore, settings, switches_inference, way_to
-from minidynamo.tensor_places import at_first_places
+from minidynamo.fake.mode import FakeTensorMode
+from minidynamo.graph.autograd_calls import gives_several, is_autograd_call, looked_at, require_grad
+from minidynamo.graph.boxed import BoxedCallable, make_boxed, mark_boxed
+from minidynamo.graph.checkpoint import CHECKPOINTS
+from minidynamo.graph.cond import is_cond, run_branch, subgraphs_of
+from minidynamo.graph.tensor_index import at_first_places
+from minidynamo.graph.torch_settings import (
+    Call,
+    Settings,
+    is_switch,
+    preserved,
+    restore,
+    settings,
+    switches_inference,
+    way_to,
+)
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
 Environment = dict[fx.Node, Any]

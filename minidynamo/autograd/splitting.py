@@ -12,16 +12,16 @@ from dataclasses import replace
 
 from torch import fx
 
-from minidynamo.autograd.double_backward import HigherOrder
-from minidynamo.autograd.functional_graph import FunctionalGraph
-from minidynamo.autograd.joint import Trace
-from minidynamo.autograd.joint_graph import Joint
-from minidynamo.autograd.minimum_cut import bytes_of
-from minidynamo.autograd.numbers import is_number
-from minidynamo.autograd.partition import Partition
-from minidynamo.autograd.parts import read_for
-from minidynamo.memory_plan import ROUNDING
-from minidynamo.storages import storages_of
+from minidynamo.autograd.functional.functional_graph import FunctionalGraph
+from minidynamo.autograd.functional.joint_graph import Joint
+from minidynamo.autograd.graph.numbers import is_number
+from minidynamo.autograd.partition.minimum_cut import bytes_of
+from minidynamo.autograd.partition.partition import Partition
+from minidynamo.autograd.runtime.double_backward import HigherOrder
+from minidynamo.autograd.runtime.partial_backward import read_for
+from minidynamo.autograd.trace.joint import Trace
+from minidynamo.memory.plan import ROUNDING
+from minidynamo.memory.storages import storages_of
 
 Split = tuple[Partition, HigherOrder]
 

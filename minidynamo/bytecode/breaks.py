@@ -20,8 +20,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from minidynamo.artifacts import passed_over
-from minidynamo.boxed import mark_boxed
 from minidynamo.bytecode.analysis import UNCONDITIONAL_JUMPS, first_index, group_of
 from minidynamo.bytecode.assemble import Item, Label, Op, Region, assemble
 from minidynamo.bytecode.instructions import (
@@ -33,6 +31,8 @@ from minidynamo.bytecode.instructions import (
     slot_names,
 )
 from minidynamo.bytecode.layout import NULL, Exit, FramePoint, exits
+from minidynamo.core.artifacts import passed_over
+from minidynamo.graph.boxed import mark_boxed
 
 BoxedStep = Callable[[list[Any]], tuple[Any, Any]]
 

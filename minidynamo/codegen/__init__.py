@@ -1,1 +1,6 @@
-"""Turns an ATen graph into fused kernels and the host program that launches them."""
+"""From an ATen graph to fused kernels and the host program that launches them.
+
+Owns every stage from lowering to a callable.
+Does not own gradients and mutation (`autograd/`).
+Enter at `compile_graph.compile_graph`.
+"""

@@ -13,8 +13,7 @@ from typing import Any
 
 from torch import fx
 
-from minidynamo import artifacts
-from minidynamo.codegen.ir.alike import distinct, representatives
+from minidynamo.codegen.ir.kernel_dedup import distinct, representatives
 from minidynamo.codegen.ir.loops import Kernel, LoopProgram
 from minidynamo.codegen.ir.text import kernel_text, program_text
 from minidynamo.codegen.ir.verify import verify_program
@@ -24,15 +23,16 @@ from minidynamo.codegen.lowering.registry import lowered_ops as lowered_ops
 from minidynamo.codegen.memory.plan import HostProgram
 from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.memory.verify import verify_host
-from minidynamo.codegen.peaks import Deaths, Limit, cut_at_peak, excess, scheduled
+from minidynamo.codegen.peak_splitting import Deaths, Limit, cut_at_peak, excess, scheduled
 from minidynamo.codegen.printers import cpp, triton
 from minidynamo.codegen.printers.host import Calling, print_host
 from minidynamo.codegen.runtime import library, triton_launch
 from minidynamo.config import config
+from minidynamo.core import artifacts
+from minidynamo.core.events import notice, phase
 from minidynamo.errors import Diagnostic, ToolchainMissing, UnknownName, nearest
-from minidynamo.events import notice, phase
-from minidynamo.memory_plan import MemoryPlan
-from minidynamo.unfused_memory import DIES, MAY_DIE, RETURNED, peak_of_operations
+from minidynamo.memory.plan import MemoryPlan
+from minidynamo.memory.unfused_peak import DIES, MAY_DIE, RETURNED, peak_of_operations
 
 TARGETS = ("auto", "cpp", "triton", "aten")
 
@@ -70,9 +70,9 @@ def compile_graph(
 ) -> CompiledGraph:
     """Compile a functional ATen graph whose nodes carry fake tensors in `meta["val"]`.
 
-    With `handing_over` the callable hands its results over (see `boxed.py`). `otherwise` makes a graph that does the
-    same, which is compiled instead where the peak of this one is too high, and its own lower. `check` may ask
-    for the memory plan before a kernel is built; what it raises is raised.
+    With `handing_over` the callable hands its results over (see `graph/boxed.py`). `otherwise` makes a graph that does
+    the same, which is compiled instead where the peak of this one is too high, and its own lower. `check` may ask for
+    the memory plan before a kernel is built; what it raises is raised.
 
     Raises UnknownName for an unknown target and BackendError when a kernel cannot be built. Without a C++ compiler the
     graph runs with torch's own kernels, after one notice.

@@ -11,20 +11,21 @@ from typing import Any
 
 import torch
 
-from minidynamo import artifacts, compat
-from minidynamo.checked_results import as_promised
+from minidynamo import compat
 from minidynamo.codegen import compile_graph
-from minidynamo.codegen.ir import alike, loops
+from minidynamo.codegen.ir import kernel_dedup, loops
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.size import Derived, Size, Symbol
 from minidynamo.codegen.memory import report
 from minidynamo.codegen.printers import cpp, triton
 from minidynamo.codegen.runtime import host_functions, library, random_numbers, triton_launch
 from minidynamo.codegen.runtime.triton_launch import LaunchSpec
-from minidynamo.events import phase
+from minidynamo.core import artifacts
+from minidynamo.core.events import phase
+from minidynamo.graph.checked_results import as_promised
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json
 from minidynamo.graph_cache.graphs import NUMBER_FUNCTIONS, RANDOM_FUNCTIONS
-from minidynamo.memory_plan import MemoryPlan, PlannedBuffer
+from minidynamo.memory.plan import MemoryPlan, PlannedBuffer
 
 # What host programs call besides kernels and operators.
 _FUNCTIONS: dict[str, Any] = {
@@ -48,7 +49,7 @@ _TARGETS = ("cpp", "triton", "aten")
 
 def write_graph(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
     """The written form of a compiled graph; raises NotStorable."""
-    kernels = alike.distinct(alike.representatives(compiled.program.kernels))
+    kernels = kernel_dedup.distinct(kernel_dedup.representatives(compiled.program.kernels))
     known = {id(compiled.launchers[kernel.name]): {"kernel": kernel.name} for kernel in kernels}
     known |= {id(function): {"function": name} for name, function in _FUNCTIONS.items()}
     for step in (*compiled.program.prelude, *compiled.program.steps):

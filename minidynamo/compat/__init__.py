@@ -1,7 +1,9 @@
-"""Owns every use of a private torch name and every question about the running Python version.
+"""Private names of torch, and what differs between versions of Python.
 
-It contains no logic of its own: each name here is a re-export or a small adapter, so that a new torch or Python
-release is met in this room alone. The names stand by subject, a file each, constants before functions.
+Owns every use of a private torch name and every question about the running Python version.
+Does not own logic: each name is a re-export or a small adapter, so a new release of torch or Python changes this folder
+alone. Names are sorted by subject, one file each.
+Enter at `python.docstring`, `operators.formulas_of`, `tensors.memory_of`.
 """
 
 # ruff: noqa: F403

@@ -1,6 +1,7 @@
 """Owns private names of autograd's graph, and questions about the backward that is running.
 
-Whose hooks those are that run, and what they mean, is not known here (`autograd/hooks.py`, `tensor_hooks.py`).
+Whose hooks those are that run, and what they mean, is not known here (`autograd/graph/hooks.py`,
+`graph/tensor_hooks.py`).
 """
 
 from __future__ import annotations

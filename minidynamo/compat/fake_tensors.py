@@ -1,6 +1,6 @@
 """Owns private names of fake tensors, which have everything but data.
 
-Which strides their operations give is corrected in `fake_strides.py`.
+Which strides their operations give is corrected in `fake/mode.py`.
 """
 
 from __future__ import annotations

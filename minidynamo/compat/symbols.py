@@ -166,7 +166,7 @@ INTERPOLATIONS = [getattr(torch.ops.aten, name) for name in _INTERPOLATIONS.spli
 """What resizes images."""
 
 # The rule that stands in for torch's own; without one, the operation's C++ computes with symbolic sizes. Of those that
-# torch's own would take apart, `minidynamo/foretold.py` knows what their derivatives are as large as.
+# torch's own would take apart, `minidynamo/fake/meta_functions.py` knows what their derivatives are as large as.
 _OWN_RULES: dict[OpOverload, typing.Callable[..., typing.Any] | None] = {
     torch.ops.aten.dropout.default: None,
     torch.ops.aten.gru.input: None,

@@ -1,6 +1,6 @@
 """Owns private names of torch.func's transforms, and of values that stand for many.
 
-How a program with transforms is captured is known in `transforming.py` and `tracer/handlers/transforms.py`.
+How a program with transforms is captured is known in `graph/func_transforms.py` and `tracer/handlers/transforms.py`.
 """
 
 from __future__ import annotations

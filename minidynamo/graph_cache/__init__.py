@@ -1,1 +1,6 @@
-"""Compiled graphs on disk: what a graph is found by, how it is written down, and the files."""
+"""Compiled graphs on disk.
+
+Owns the key of a graph, its written form, the files.
+Does not own what is stored for a backend (`backends/stored_graphs.py`).
+Enter at `key.key_of`, `files.read`, `files.write`.
+"""

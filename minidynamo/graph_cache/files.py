@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minidynamo import artifacts
-from minidynamo.artifacts import PART, write_bytes
 from minidynamo.config import config
+from minidynamo.core import artifacts
+from minidynamo.core.artifacts import PART, write_bytes
+from minidynamo.core.events import notice
 from minidynamo.errors import Diagnostic
-from minidynamo.events import notice
 
 _ABANDONED_SECONDS = 3600
 _BETWEEN_LOOKS_SECONDS = 600

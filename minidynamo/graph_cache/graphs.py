@@ -15,15 +15,16 @@ import torch
 from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
-from minidynamo import compat, redrawing
+from minidynamo import compat
 from minidynamo.compat import FakeTensor
 from minidynamo.errors import UserLocation
-from minidynamo.fake_strides import FakeTensorMode
+from minidynamo.fake.mode import FakeTensorMode
+from minidynamo.graph import rng_replay
+from minidynamo.graph.decomposed import PART_OF, Call
+from minidynamo.graph.tensor_index import place_of
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
 from minidynamo.graph_cache.key import Key
-from minidynamo.taken_apart import PART_OF, Call
-from minidynamo.tensor_places import place_of
-from minidynamo.unfused_memory import DIES, MAY_DIE, RETURNED
+from minidynamo.memory.unfused_peak import DIES, MAY_DIE, RETURNED
 
 _ON_NUMBERS = (
     *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg),
@@ -35,7 +36,7 @@ NUMBER_FUNCTIONS: dict[str, Any] = {f"{function.__module__}.{function.__name__}"
 NUMBER_FUNCTIONS["place_of"] = place_of
 """What graphs and host programs call on numbers, by a name that is the same in every process."""
 
-RANDOM_FUNCTIONS: dict[str, Any] = {function.__name__: function for function in redrawing.FUNCTIONS}
+RANDOM_FUNCTIONS: dict[str, Any] = {function.__name__: function for function in rng_replay.FUNCTIONS}
 """What they call for random numbers that are drawn twice."""
 
 _FUNCTIONS = {**NUMBER_FUNCTIONS, **RANDOM_FUNCTIONS}

@@ -25,13 +25,13 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.branching import is_cond
 from minidynamo.compat import FakeTensor, OpOverload, OpOverloadPacket
 from minidynamo.errors import UserLocation, counted
+from minidynamo.graph.checkpoint import CHECKPOINTS
+from minidynamo.graph.cond import is_cond
+from minidynamo.graph.torch_settings import SWITCHES, settings
 from minidynamo.graph_cache.encoding import NotStorable, Surroundings, operator_name
 from minidynamo.graph_cache.symbols import Symbols
-from minidynamo.recomputing import CHECKPOINTS
-from minidynamo.switches import SWITCHES, settings
 
 _TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
 # Where the functions of a graph may live. A function is named by where it is found, and only if it is found there.

@@ -1,1 +1,6 @@
-"""Says when a compiled entry may be reused: sources, guards, their text, and the entries themselves."""
+"""When a compiled entry may be reused.
+
+Owns sources, guard kinds, symbols of sizes, the text of checks, the record of an entry.
+Does not own the choice among entries at a call (`frontend/dispatcher.py`).
+Enter at `check.write_condition`, `source.Source`, `shapes.Shapes`.
+"""

@@ -10,11 +10,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from minidynamo.core.names import is_weakly_referable
 from minidynamo.guards.check import Condition, write_condition
 from minidynamo.guards.failures import GuardFailure, describe, expectation, failures
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.source import Source
-from minidynamo.names import is_weakly_referable
 
 
 class StoredGuard:

@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 
-from minidynamo import artifacts, compat
+from minidynamo import compat
+from minidynamo.core import artifacts
+from minidynamo.core.names import Namespace
 from minidynamo.guards.deaths import Lost
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind
 from minidynamo.guards.native_tensors import TensorSlot, is_worthwhile
@@ -26,7 +28,6 @@ from minidynamo.guards.state import KernelSettings, current
 from minidynamo.guards.tensors import attribute_checks, batched_checker
 from minidynamo.guards.walk import Walk, plan_walk
 from minidynamo.guards.writers import WRITERS, is_living, last_reference, lost_reference, unnoticed_deaths
-from minidynamo.names import Namespace
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Owns who is told when an object dies, and the check that nobody is told of what a program lets go of.
 
-What a program lets go of is found by the tracer (`tracer/lifetimes.py`, `tracer/losses.py`). Nothing here runs code of
-the user's.
+What a program lets go of is found by the tracer (`tracer/capture/finalizers.py`, `tracer/capture/lost_objects.py`).
+Nothing here runs code of the user's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from minidynamo import compat
-from minidynamo.references import Reference
+from minidynamo.core.references import Reference
 
 _LASTING = (type, types.ModuleType, types.BuiltinFunctionType, enum.Enum)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from minidynamo.core.names import Namespace, name_of
 from minidynamo.guards.check import conjuncts, ordered
 from minidynamo.guards.deaths import Lost
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind, TensorFacts
@@ -25,7 +26,6 @@ from minidynamo.guards.state import differences
 from minidynamo.guards.tensors import differences as differing
 from minidynamo.guards.tensors import facts_of
 from minidynamo.guards.writers import class_attribute
-from minidynamo.names import Namespace, name_of
 
 
 @dataclass(frozen=True)

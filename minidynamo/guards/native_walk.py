@@ -1,7 +1,7 @@
 """Owns walks that run as machine code: one compiled function for all of them, which goes through the steps of each.
 
-It plans no walk (`walk.py` does) and builds nothing itself: `api.py` says how C++ is compiled. Where that cannot be
-done, the text of a walk stays.
+It plans no walk (`walk.py` does) and builds nothing itself: `frontend/compile.py` says how C++ is compiled. Where that
+cannot be done, the text of a walk stays.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from minidynamo.core.names import Namespace, module_of, name_of
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.source import Attr, Computed, Constant, Derived, InstanceAttr, Item, Local, Source, TypeOf
-from minidynamo.names import Namespace, module_of, name_of
 
 _LIBRARIES = frozenset({"torch", "builtins", *sys.stdlib_module_names}) - {"__main__"}
 

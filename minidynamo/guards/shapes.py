@@ -2,7 +2,7 @@
 
 Symbols are torch's; a `ShapeEnv` is made when the first one is needed. Here is which place in the program each one
 stands for, and how the decisions become guards over places. What has varied is known by `profile.py`; what a program
-does with numbers is in `tracer/numbers.py`.
+does with numbers is in `tracer/numbers/arithmetic.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from minidynamo import compat
-from minidynamo.declarations import Dimension, declared
+from minidynamo.core.dynamic_dims import Dimension, declared
 from minidynamo.errors import DeclaredSizeFixed, Diagnostic, UserLocation
 from minidynamo.guards.guard import Guard, GuardKind, TensorFacts
 from minidynamo.guards.profile import FrameProfile, Line, Turns, relative_strides

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from minidynamo import compat
+from minidynamo.core.names import module_of, name_of
 from minidynamo.guards.source import (
     Attr,
     CellContents,
@@ -28,7 +29,6 @@ from minidynamo.guards.source import (
     StorageItem,
     Stride,
 )
-from minidynamo.names import module_of, name_of
 
 # Numbers of objects that have no names.
 _ORDER: WeakKeyDictionary[object, int] = WeakKeyDictionary()

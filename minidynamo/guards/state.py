@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from minidynamo import compat
-from minidynamo.checked_results import number_found_wrong
+from minidynamo.graph.checked_results import number_found_wrong
+from minidynamo.graph.saved_tensor_hooks import hooks_in_force
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind
 from minidynamo.guards.source import Constant, Item, Result
-from minidynamo.saved_tensor_hooks import hooks_in_force
 
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
 

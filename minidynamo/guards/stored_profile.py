@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from minidynamo import artifacts
 from minidynamo.config import config
+from minidynamo.core import artifacts
+from minidynamo.core.events import notice
 from minidynamo.errors import Diagnostic, UnknownName
-from minidynamo.events import notice
 from minidynamo.guards.profile import FrameProfile, joined
 
 _FORMAT = 1

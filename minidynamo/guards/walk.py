@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from minidynamo import artifacts
+from minidynamo.core import artifacts
+from minidynamo.core.names import Namespace
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Found, Reader
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, Referent, Source, is_passed
 from minidynamo.guards.writers import WRITERS, class_attribute, is_its_literal, is_singleton
-from minidynamo.names import Namespace
 
 # With fewer guards than this, a function of their own is not worth its call.
 FEW = 40

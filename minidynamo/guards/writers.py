@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from minidynamo.core.names import Namespace
 from minidynamo.guards.deaths import LIVING, Lost, loses_unnoticed
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import HOOK_TABLES, TENSOR_FACTS, Attr, InstanceAttr, Referent, Source, key_expression
-from minidynamo.names import Namespace
 
 # Classes whose methods read a container without running overrides; the first one in an object's MRO is used.
 CONTAINERS: tuple[type, ...] = (

@@ -1,1 +1,6 @@
-"""Shows what minidynamo does: progress, logs and reports."""
+"""What minidynamo shows of its work.
+
+Owns logs, progress lines, reports, the memory timeline, the command line.
+Does not own the events that they subscribe to (`core/events.py`).
+Enter at `logs.install`, `report.Report`, `cli.main`.
+"""

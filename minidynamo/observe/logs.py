@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from minidynamo.config import config
+from minidynamo.core.events import Event, on_event
 from minidynamo.errors import Diagnostic, UnknownName, nearest
-from minidynamo.events import Event, on_event
 
 
 def _recompiles(event: Event, detailed: bool) -> Iterator[str]:

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from minidynamo.api import compile as compile_function
-from minidynamo.api import uncompile
 from minidynamo.config import set_default_variable
+from minidynamo.core.directives import COMPILED
 from minidynamo.errors import ArgumentError, Diagnostic
-from minidynamo.nested import tensors_in
-from minidynamo.steering import COMPILED
+from minidynamo.frontend.compile import compile as compile_function
+from minidynamo.frontend.compile import uncompile
+from minidynamo.graph.pytree import tensors_in
 
 set_default_variable("KINETO_LOG_LEVEL", "99")  # the profiler announces each start and stop on standard error
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.config import config
-from minidynamo.events import Event, on_event
+from minidynamo.core.events import Event, on_event
 
 DELAY_SECONDS = 2.0
 REFRESH_SECONDS = 0.25

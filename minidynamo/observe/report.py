@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from minidynamo.core.events import Event
 from minidynamo.errors import Diagnostic, counted
-from minidynamo.events import Event
 
 MOST_TOLD = 10  # diagnostics below one heading
 

@@ -1,7 +1,7 @@
 """Owns what a handler may ask of the tracer: the `Tracer` protocol, called `tx` everywhere.
 
-It implements nothing; `trace.py` does. Handlers import this file, `registry.py`, `constants.py` and the variables, and
-nothing else of the tracer.
+It implements nothing; `tracer/capture/trace.py` does. Handlers import this file, `tracer/records/registry.py`,
+`tracer/records/constants.py` and the variables, and nothing else of the tracer.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch.fx
 
 from minidynamo.compat import OpOverload
 from minidynamo.errors import UserLocation
+from minidynamo.graph.func_transforms import Transformation
 from minidynamo.guards.class_checks import ClassChecks
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Source
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
-from minidynamo.tracer.side_effects import SideEffects
-from minidynamo.transforming import Transformation
+from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.exceptions import ExceptionVariable
@@ -97,7 +97,7 @@ class GraphView(Protocol):
 
     @property
     def expects(self) -> bool:
-        """Whether the graph may check that the program does not raise (`expectations.py`)."""
+        """Whether the graph may check that the program does not raise (`tracer/frames/runtime_asserts.py`)."""
         ...
 
     @property
@@ -178,11 +178,13 @@ class GraphView(Protocol):
         ...
 
     def switch(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Change a setting of torch (see `switches.py`), for what is traced from now on and in the graph."""
+        """Change a setting of torch (see `graph/torch_settings.py`), for what is traced from now on and in the
+        graph."""
         ...
 
     def use(self, tensor: TensorVariable) -> torch.Tensor:
-        """The fake tensor of a tracker, whose facts are guarded from now on. `facts.py` alone looks at `fake`."""
+        """The fake tensor of a tracker, whose facts are guarded from now on. `tracer/lazy/facts.py` alone looks at
+        `fake`."""
         ...
 
     def constant(self, tensor: TensorVariable) -> torch.Tensor | None:

@@ -9,12 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from minidynamo.tracer.generators import GeneratorVariable, parts_of_generator
-from minidynamo.tracer.moved_items import as_moved, entries_as_moved
-from minidynamo.tracer.outside_items import OutsideItems
-from minidynamo.tracer.outside_tables import OutsideTable, known_parts
-from minidynamo.tracer.outside_tuples import OutsideTuple
-from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, ContentsChanged, Effect, GlobalSet, SideEffects
+from minidynamo.tracer.frames.generators import GeneratorVariable, parts_of_generator
+from minidynamo.tracer.lazy.lazy_containers import as_moved, entries_as_moved
+from minidynamo.tracer.lazy.lazy_dicts import OutsideTable, known_parts
+from minidynamo.tracer.lazy.lazy_lists import OutsideItems
+from minidynamo.tracer.lazy.lazy_tuples import OutsideTuple
+from minidynamo.tracer.records.side_effects import (
+    AttrSet,
+    Called,
+    CellSet,
+    ContentsChanged,
+    Effect,
+    GlobalSet,
+    SideEffects,
+)
 from minidynamo.variables.arrays import ArrayVariable
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (

@@ -1,7 +1,7 @@
 """Owns the decision what to do with a real callable: into the graph, fold, handle, polyfill, inline or break.
 
-It acts on nothing; `call.py` does. It also says which code is trusted: libraries, whose functions, classes and modules
-are taken as constants.
+It acts on nothing; `tracer/calls/call.py` does. It also says which code is trusted: libraries, whose functions, classes
+and modules are taken as constants.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from minidynamo.compat import (
     is_assumed_constant,
     is_made_by_torch_compile,
 )
-from minidynamo.steering import COMPILED, DISABLED, is_put_into_graphs, own_mark
-from minidynamo.tracer.advice import instead_of
-from minidynamo.tracer.registry import CODE_POLYFILLS, FOLDABLE, FUNCTIONS, INSTANCES, LATE_FUNCTIONS, POLYFILLS
+from minidynamo.core.directives import COMPILED, DISABLED, is_put_into_graphs, own_mark
+from minidynamo.tracer.records.fix_hints import instead_of
+from minidynamo.tracer.records.registry import CODE_POLYFILLS, FOLDABLE, FUNCTIONS, INSTANCES, LATE_FUNCTIONS, POLYFILLS
 
 
 class Action(enum.Enum):
-    """What `call.py` does with a callable."""
+    """What `tracer/calls/call.py` does with a callable."""
 
     IN_GRAPH = "a node in the graph"
     FOLD = "run now, on constants"

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from minidynamo.core.names import name_of
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, Constant, InstanceAttr, Item, PlainValue, Source, is_read_anew
-from minidynamo.names import name_of
-from minidynamo.tracer.constants import is_constant_value
-from minidynamo.tracer.copies import NUMPY_SCALARS
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.registry import INSTANCES, SUBCLASS_WRAPPERS, WRAPPERS, Wrapper
+from minidynamo.tracer.records.constants import is_constant_value
+from minidynamo.tracer.records.copies import NUMPY_SCALARS
+from minidynamo.tracer.records.registry import INSTANCES, SUBCLASS_WRAPPERS, WRAPPERS, Wrapper
 from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable

@@ -1,6 +1,6 @@
 """Owns the trackers of things that are called: functions, methods, builtins, cells, partial and super objects.
 
-It does not call them; `tracer/call.py` does.
+It does not call them; `tracer/calls/call.py` does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Owns the trackers of exceptions that are made or raised while tracing, and of their tracebacks.
 
-It does not raise them; `tracer/exceptions.py` does.
+It does not raise them; `tracer/frames/exceptions.py` does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Owns the tracker of numbers that differ from call to call: sizes of tensors, arguments, what is computed of them.
 
-It computes nothing; `tracer/numbers.py` does.
+It computes nothing; `tracer/numbers/arithmetic.py` does.
 """
 
 from __future__ import annotations

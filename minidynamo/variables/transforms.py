@@ -1,6 +1,6 @@
 """Owns the tracker of what `torch.func.vjp` gives besides values: a function that computes gradients at that place.
 
-What a call of it means is in `tracer/handlers/pull_backs.py`.
+What a call of it means is in `tracer/handlers/vjp.py`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch.fx
 
-from minidynamo.switches import Settings
-from minidynamo.transforming import PullBack, Transformation
+from minidynamo.graph.func_transforms import PullBack, Transformation
+from minidynamo.graph.torch_settings import Settings
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable

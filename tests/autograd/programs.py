@@ -15,10 +15,10 @@ from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from minidynamo.autograd.aot import aot_compile, aot_graphs
-from minidynamo.autograd.joint import mode_of
-from minidynamo.boxed import make_boxed
-from minidynamo.comparison import seed_generators
-from minidynamo.fake_strides import FakeTensorMode
+from minidynamo.autograd.trace.joint import mode_of
+from minidynamo.fake.mode import FakeTensorMode
+from minidynamo.graph.boxed import make_boxed
+from minidynamo.observe.comparison import seed_generators
 
 
 def graph_of(program, args, stolen=(), dynamic=False):

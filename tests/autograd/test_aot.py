@@ -7,7 +7,7 @@ from torch import nn
 
 import minidynamo
 from minidynamo.config import config
-from minidynamo.events import on_event
+from minidynamo.core.events import on_event
 from tests.autograd.programs import assert_same, compile_program, graphs, inputs, interpret, module_program, targets
 
 BATCH = 4

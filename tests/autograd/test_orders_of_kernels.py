@@ -1,4 +1,5 @@
-"""Tests of the table of minidynamo/autograd/orders.py: kernels that are said to take tensors in any order do."""
+"""Tests of the table of minidynamo/autograd/layout/dim_order.py: kernels that are said to take tensors in any order
+do."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from minidynamo.autograd.orders import TAKE_ANY_GRADIENT, TAKE_ANY_LAYOUT
+from minidynamo.autograd.layout.dim_order import TAKE_ANY_GRADIENT, TAKE_ANY_LAYOUT
 
 ANY = {*TAKE_ANY_LAYOUT.split(), *TAKE_ANY_GRADIENT.split()} - {"new_empty"}  # which holds anything
 

@@ -9,7 +9,7 @@ import minidynamo
 from benchmarks.coverage import Finding
 from benchmarks.coverage_case import Case, Corpus, vector
 from benchmarks.coverage_worker import HiddenFailure, find_out, nothing_hidden
-from minidynamo.events import MinidynamoNotice
+from minidynamo.core.events import MinidynamoNotice
 
 
 def finding_and_turns(fn, *makers):

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx
 
-from minidynamo import artifacts
 from minidynamo.codegen.compile_graph import choose_target, compile_graph
 from minidynamo.codegen.ir.loops import Extern
 from minidynamo.codegen.runtime import disk_cache
 from minidynamo.config import config
+from minidynamo.core import artifacts
+from minidynamo.core.events import MinidynamoNotice, forget_notices
 from minidynamo.errors import UnknownName, UserLocation
-from minidynamo.events import MinidynamoNotice, forget_notices
 from tests.codegen.graphs import check, compare, flat, located, trace
 
 F = torch.nn.functional

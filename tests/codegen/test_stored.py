@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from minidynamo import artifacts
 from minidynamo.codegen import stored
 from minidynamo.codegen.compile_graph import compile_graph
+from minidynamo.core import artifacts
 from minidynamo.errors import UserLocation
 from minidynamo.graph_cache.encoding import Codec, Damaged, NotStorable, Surroundings
 from tests.codegen.graphs import compare, flat, located, trace

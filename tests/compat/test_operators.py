@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from minidynamo import compat
-from minidynamo.fake_strides import FakeTensorMode
+from minidynamo.fake.mode import FakeTensorMode
 
 
 @torch.library.custom_op("minidynamo_compat::twice", mutates_args=())

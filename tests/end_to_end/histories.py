@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.comparison import seed_generators
+from minidynamo.observe.comparison import seed_generators
 
 History = Callable[[Callable[..., Any]], Iterator[Any]]
 

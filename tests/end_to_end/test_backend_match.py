@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.core.events import MinidynamoNotice
 from minidynamo.errors import Unsupported
-from minidynamo.events import MinidynamoNotice
 from minidynamo.testing import CompileCounter, no_recompile
 
 

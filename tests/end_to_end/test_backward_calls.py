@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import minidynamo
-from minidynamo.comparison import seed_generators
+from minidynamo.observe.comparison import seed_generators
 from tests.custom_functions import Doubled
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]

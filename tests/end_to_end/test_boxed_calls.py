@@ -15,8 +15,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 import minidynamo
 from examples.memory_figure import measure
 from minidynamo.autograd.aot import aot_compile
-from minidynamo.boxed import make_boxed, make_boxed_func, mark_boxed
-from minidynamo.events import MinidynamoNotice
+from minidynamo.core.events import MinidynamoNotice
+from minidynamo.graph.boxed import make_boxed, make_boxed_func, mark_boxed
 from minidynamo.testing import StorageWatch, probe
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.events import MinidynamoNotice
+from minidynamo.core.events import MinidynamoNotice
 from tests.end_to_end.histories import Histories, attempt, compare, vector
 
 histories = Histories()

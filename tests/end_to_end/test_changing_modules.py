@@ -12,7 +12,7 @@ from torch import nn
 
 from minidynamo import compile as compile_function
 from minidynamo import graph_break
-from minidynamo.events import MinidynamoNotice
+from minidynamo.core.events import MinidynamoNotice
 from minidynamo.testing import assert_same_as_eager, no_recompile
 from tests.end_to_end.histories import Histories, compare
 

@@ -12,8 +12,8 @@ import torch
 import minidynamo
 from minidynamo import cond
 from minidynamo.bytecode.instructions import decode
-from minidynamo.comparison import assert_equal_observations, observe
 from minidynamo.errors import InvalidCond, Unsupported
+from minidynamo.observe.comparison import assert_equal_observations, observe
 from minidynamo.testing import (
     CompileCounter,
     CompileCounterWithBackend,

@@ -294,7 +294,7 @@ def test_nothing_is_decided_in_one_graph():
         minidynamo.compile(CUT["branch"][0], backend="eager", fullgraph=True)(torch.ones(4))
 
 
-@pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")
+@pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
 def test_static_graphs_take_none():
     assert_same_as_eager(CAPTURED["names_of_its_own"], vector, calls=3, breaks=4, dynamic=False)
 

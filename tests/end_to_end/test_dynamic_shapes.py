@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 import minidynamo
+from minidynamo.core.events import MinidynamoNotice
 from minidynamo.errors import ArgumentError, DeclaredSizeFixed
-from minidynamo.events import MinidynamoNotice
 
 SIZES = (4, 6, 8, 10)
 PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]], list[int]]] = {}

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 from benchmarks.memory import peak_bytes
-from minidynamo.backends import resolve
+from minidynamo.backends.registry import resolve
 from minidynamo.testing import CompileCounterWithBackend, assert_same_as_eager
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]

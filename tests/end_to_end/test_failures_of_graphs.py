@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import minidynamo
+from minidynamo.core.events import MinidynamoNotice
 from minidynamo.errors import BackendError
-from minidynamo.events import MinidynamoNotice
 
 X = torch.ones(2)
 

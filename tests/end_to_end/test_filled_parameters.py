@@ -8,7 +8,7 @@ import torch
 
 import minidynamo
 from minidynamo.errors import Unsupported
-from minidynamo.storage_sizes import copy_unseen, resize_storage
+from minidynamo.graph.storage_resize import copy_unseen, resize_storage
 from minidynamo.testing import AotEagerAndRecordGraphs, EagerAndRecordGraphs
 
 BACKENDS = ["eager", "aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)]

@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import minidynamo
-from minidynamo.boxed import make_boxed
 from minidynamo.config import config
+from minidynamo.graph.boxed import make_boxed
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.events import on_event
+from minidynamo.core.events import on_event
 from minidynamo.testing import assert_same_as_eager
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.api import compiled_record
+from minidynamo.frontend.compile import compiled_record
 
 
 @pytest.fixture(autouse=True)

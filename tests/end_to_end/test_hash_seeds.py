@@ -5,12 +5,12 @@ import os
 import subprocess
 import sys
 
-from tests.autograd.test_minimum_cut import description
+from tests.autograd.partition.test_minimum_cut import description
 from tests.graph_cache.test_key import text
 
 PROCESS = """
 import json, torch
-from tests.autograd.test_minimum_cut import description
+from tests.autograd.partition.test_minimum_cut import description
 from tests.graph_cache.test_key import text
 torch.rand(3)
 print(json.dumps([description(), text()]))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.events import MinidynamoNotice
+from minidynamo.core.events import MinidynamoNotice
 from minidynamo.testing import assert_same_as_eager
 
 Program = Callable[..., Any]

@@ -14,8 +14,8 @@ import minidynamo
 from benchmarks.memory import peak_bytes
 from minidynamo import compat
 from minidynamo.config import config
+from minidynamo.core.events import MinidynamoNotice, on_event
 from minidynamo.errors import InvalidHook, Unsupported
-from minidynamo.events import MinidynamoNotice, on_event
 from minidynamo.testing import CompileCounter, no_recompile
 from tests.pairs import pairs
 

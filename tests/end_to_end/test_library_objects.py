@@ -16,7 +16,7 @@ import torch
 import minidynamo
 
 # Text of objects is asked for behind breaks, and frames that keep what only Python makes run as written.
-pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")
+pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
 
 X = torch.ones(2)
 STORED: list = []

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.events import on_event
+from minidynamo.core.events import on_event
 from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.programs import Programs
 

@@ -476,7 +476,7 @@ def test_only_what_is_asked_is_guarded(program, groups):
             assert compiled.stats.compiles == min(count, len(groups)), minidynamo.why(compiled)
 
 
-@pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")
+@pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
 def test_a_deque_that_changes_while_it_is_looped_over_raises_as_in_eager():
     def program(x, v):
         queue = collections.deque([v, 1])

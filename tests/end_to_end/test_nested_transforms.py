@@ -12,13 +12,13 @@ from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, j
 
 import minidynamo
 from minidynamo import compat
-from minidynamo.switches import settings
+from minidynamo.graph.torch_settings import settings
 
 # Torch scripts derivatives of its own when the first of them is asked for.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning"),
-    pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice"),
+    pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice"),
 ]
 
 
@@ -232,9 +232,9 @@ def test_a_failure_of_a_compile_leaves_the_thread_as_it_was(place, monkeypatch):
         raise ValueError("fails here")
 
     if place == "trace":
-        monkeypatch.setattr("minidynamo.tracer.interpreter.Frame.step", fail)
+        monkeypatch.setattr("minidynamo.tracer.frames.interpreter.Frame.step", fail)
     elif place == "autograd":
-        monkeypatch.setattr("minidynamo.autograd.joint._CheckingInterpreter.run", fail)
+        monkeypatch.setattr("minidynamo.autograd.trace.joint._CheckingInterpreter.run", fail)
     else:
         monkeypatch.setattr("minidynamo.codegen.compile_graph.lower_graph", fail)
     before = thread_state()

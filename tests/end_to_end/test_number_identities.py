@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.events import MinidynamoNotice
+from minidynamo.core.events import MinidynamoNotice
 from minidynamo.testing import assert_same_as_eager
 
 # A frame that runs as written is announced.
-pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")
+pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
 
 PROGRAMS = {
     "abs": lambda x, n: (x + n, abs(n) is n),
@@ -83,7 +83,7 @@ def test_objects_that_live_are_told_apart_in_the_graph():
 NAN = float("nan")
 
 
-@pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")
+@pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize(
     "program",

@@ -17,7 +17,7 @@ import torch
 import minidynamo
 
 # A frame that asks for the identity of computed numbers runs as written, which is announced.
-pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")
+pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
 
 X = torch.ones(300, 3)
 BIG = 123456

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import minidynamo
-from minidynamo.comparison import seed_generators
+from minidynamo.observe.comparison import seed_generators
 from minidynamo.testing import CompileCounter, no_recompile
 
 optim = torch.optim
@@ -408,7 +408,7 @@ CHANGED = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")
+@pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
 @pytest.mark.parametrize("change", CHANGED)
 def test_changes_between_steps_are_noticed(change):
     results = []

@@ -10,7 +10,7 @@ import torch
 import minidynamo
 
 # What a metaclass answers cannot be traced, which is announced.
-pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")
+pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
 
 READS: list[str] = []
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.events import MinidynamoNotice
+from minidynamo.core.events import MinidynamoNotice
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from minidynamo.comparison import observe
-from minidynamo.events import on_event
+from minidynamo.core.events import on_event
+from minidynamo.observe.comparison import observe
 from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.random_python import RandomProgram, inputs, other_inputs, programs
 
@@ -15,7 +15,7 @@ RANDOM = {"deadline": None, "derandomize": True, "suppress_health_check": list(H
 OWN_FAILURES = {"MD260", "MD299", "MD405"}
 
 # That a frame runs as written is announced, and one way of being right.
-pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")
+pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
 
 
 def check(program: RandomProgram) -> None:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 import minidynamo
-from minidynamo.events import on_event
+from minidynamo.core.events import on_event
 from tests.end_to_end.random_sizes import SizesProgram, arguments, programs
 
 RANDOM = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck), "database": None}

@@ -10,8 +10,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 import minidynamo
-from minidynamo.comparison import walk
-from minidynamo.events import on_event
+from minidynamo.core.events import on_event
+from minidynamo.observe.comparison import walk
 from tests.end_to_end.random_python import inputs, other_inputs
 from tests.end_to_end.random_surroundings import observed, surrounded_programs
 

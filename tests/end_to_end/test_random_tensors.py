@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.events import on_event
+from minidynamo.core.events import on_event
 from tests.end_to_end.random_tensors import Call, TensorProgram, Writer
 
 OWN_FAILURES = {"MD260", "MD299", "MD405"}

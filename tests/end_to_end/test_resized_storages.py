@@ -7,7 +7,7 @@ import torch
 
 import minidynamo
 from minidynamo.errors import BackendError, MinidynamoError
-from minidynamo.storage_sizes import resize_storage
+from minidynamo.graph.storage_resize import resize_storage
 from minidynamo.testing import AotEagerAndRecordGraphs, CompileCounter, CompileCounterWithBackend
 
 BACKENDS = ["eager", "aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)]

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import minidynamo
 from benchmarks.memory import peak_bytes
 from benchmarks.random_peaks import handed_in
-from minidynamo.comparison import seed_generators
+from minidynamo.observe.comparison import seed_generators
 from tests.pairs import pairs
 
 BACKENDS = ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)]

@@ -10,7 +10,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidynamo
-from minidynamo.backends import resolve
+from minidynamo.backends.registry import resolve
 from minidynamo.errors import ArgumentError
 from minidynamo.testing import CompileCounterWithBackend, StorageWatch, no_recompile, probe
 from tests.custom_functions import Doubled

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.boxed import make_boxed
 from minidynamo.config import config
 from minidynamo.errors import UnknownName
+from minidynamo.graph.boxed import make_boxed
 
 THREADS = 8
 CALLS = 2000

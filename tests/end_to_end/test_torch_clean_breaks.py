@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import minidynamo
-from minidynamo.events import on_event
+from minidynamo.core.events import on_event
 from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.programs import leaf, vector
 

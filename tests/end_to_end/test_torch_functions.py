@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 
 import minidynamo
-from minidynamo.comparison import assert_equal_observations, observe
-from minidynamo.events import on_event
+from minidynamo.core.events import on_event
+from minidynamo.observe.comparison import assert_equal_observations, observe
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.comparison import seed_generators
 from minidynamo.errors import Unsupported
+from minidynamo.observe.comparison import seed_generators
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),

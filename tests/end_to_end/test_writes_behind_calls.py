@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import minidynamo
-from minidynamo.comparison import seed_generators
+from minidynamo.observe.comparison import seed_generators
 
 PROGRAMS = {
     "activation": lambda x, w: x.sigmoid(),

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from minidynamo.autograd.signature import InputMutation, OutputPlan, ViewStep
+from minidynamo.autograd.graph.signature import InputMutation, OutputPlan, ViewStep
 from minidynamo.errors import UserLocation
 from minidynamo.graph_cache.encoding import Codec, Damaged, NotStorable, Surroundings
 

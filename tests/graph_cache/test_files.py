@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minidynamo.config import config
-from minidynamo.events import MinidynamoNotice, forget_notices
+from minidynamo.core.events import MinidynamoNotice, forget_notices
 from minidynamo.graph_cache import files
 
 CONTENT = {"key": "text", "numbers": [1, 2.5, None], "deep": {"list": ["a"] * 50}}

@@ -17,9 +17,9 @@ from torch import nn
 
 import minidynamo
 from minidynamo import compat
-from minidynamo.api import compiled_record
 from minidynamo.codegen.runtime import library
 from minidynamo.errors import Diagnostic, ToolchainMissing
+from minidynamo.frontend.compile import compiled_record
 from minidynamo.guards import native_tensors as native
 from minidynamo.guards import native_walk
 from minidynamo.guards.check import write_condition

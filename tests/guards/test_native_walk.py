@@ -17,9 +17,9 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.api import compiled_record
 from minidynamo.codegen.runtime import library
 from minidynamo.errors import Diagnostic, ToolchainMissing
+from minidynamo.frontend.compile import compiled_record
 from minidynamo.guards import native_walk as native
 from minidynamo.guards.check import ordered, write_condition
 from minidynamo.guards.guard import Guard, GuardKind

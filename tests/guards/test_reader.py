@@ -4,10 +4,10 @@ import collections
 
 import torch
 
+from minidynamo.core.names import Namespace
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, InstanceAttr, Item, Local, TypeOf
-from minidynamo.names import Namespace
 
 MODULES = InstanceAttr(Local("m"), "_modules")
 FIRST = InstanceAttr(Item(MODULES, "a"), "_parameters")

@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 
+from minidynamo.core.names import Namespace
 from minidynamo.guards.source import (
     Attr,
     Called,
@@ -27,7 +28,6 @@ from minidynamo.guards.source import (
     key_expression,
     stand_in,
 )
-from minidynamo.names import Namespace
 
 G = {"factor": 3}
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import minidynamo
-from minidynamo import artifacts
+from minidynamo.core import artifacts
+from minidynamo.core.events import MinidynamoNotice
 from minidynamo.errors import UnknownName
-from minidynamo.events import MinidynamoNotice
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.stored_profile import code_key, path_of_job, recall, remember
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 import pytest
 import torch
 
+from minidynamo.core.names import Namespace
 from minidynamo.guards.tensors import attribute_checks, batched_checker, example, facts_of
-from minidynamo.names import Namespace
 
 
 class Sub(torch.Tensor):

@@ -16,7 +16,7 @@ from torch import nn
 from benchmarks.library_programs import PROGRAMS, Program
 from benchmarks.library_worker import INPUTS, Step, make
 from examples.models import ARCHITECTURES
-from minidynamo.comparison import seed_generators
+from minidynamo.observe.comparison import seed_generators
 
 TENTHS = 10
 STEP = Step(batch=2, length=8, training=True)

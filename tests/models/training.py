@@ -22,8 +22,8 @@ from torch.overrides import TorchFunctionMode
 import minidynamo
 from benchmarks.library_worker import tensors_in
 from benchmarks.memory import peak_bytes
-from minidynamo.comparison import seed_generators
-from minidynamo.events import Event
+from minidynamo.core.events import Event
+from minidynamo.observe.comparison import seed_generators
 from tests.models.cases import Case
 
 BACKENDS = ("eager", "aot_eager", "native")

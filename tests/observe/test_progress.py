@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo import events
 from minidynamo.config import config
-from minidynamo.events import on_event, phase, publish
+from minidynamo.core import events
+from minidynamo.core.events import on_event, phase, publish
 from minidynamo.observe import progress
 from minidynamo.observe.progress import ProgressLine
 

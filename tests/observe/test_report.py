@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 
 import minidynamo
+from minidynamo.core.events import Event, on_event
 from minidynamo.errors import Diagnostic
-from minidynamo.events import Event, on_event
 from minidynamo.observe.report import MOST_TOLD, Report
 
 

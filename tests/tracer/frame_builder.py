@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.boxed import make_boxed
 from minidynamo.errors import Diagnostic, UserLocation
+from minidynamo.graph.boxed import make_boxed
 from minidynamo.guards.source import Item, Local, Source
+from minidynamo.tracer.capture.residual import Residual, Surroundings, print_residual
 from minidynamo.tracer.reachable import reachable
-from minidynamo.tracer.residual import Residual, Surroundings, print_residual
-from minidynamo.tracer.side_effects import SideEffects
-from minidynamo.tracer.traced_frame import Break, GraphInput, Null, Return, TracedFrame
+from minidynamo.tracer.records.side_effects import SideEffects
+from minidynamo.tracer.records.traced_frame import Break, GraphInput, Null, Return, TracedFrame
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.containers import ListVariable

@@ -2,10 +2,10 @@ import inspect
 
 import torch
 
-from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.capture.trace import Trace
+from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.protocol import FrameView, GraphView, Tracer
-from minidynamo.tracer.trace import Trace
-from tests.tracer.capture import capture
+from tests.tracer.capturing import capture
 
 
 def members(protocol):

@@ -154,7 +154,9 @@ def outcomes(f: Callable[[Tensor], Tensor]) -> list[Tensor]:
     return found
 
 
-@pytest.mark.filterwarnings("ignore::minidynamo.events.MinidynamoNotice")  # of modes, and of graphs run by operations
+@pytest.mark.filterwarnings(
+    "ignore::minidynamo.core.events.MinidynamoNotice"
+)  # of modes, and of graphs run by operations
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # raised by torch's own jvp
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", PROGRAMS)

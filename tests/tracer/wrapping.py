@@ -1,8 +1,8 @@
 """Values wrapped without a program around them, for the tests of `tracer/wrap.py` and `tracer/wrappers/`."""
 
 from minidynamo.guards.source import Local
+from minidynamo.tracer.capture.registrations import register_all
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.registrations import register_all
 from minidynamo.tracer.wrap import wrap
 
 V = Local("v")

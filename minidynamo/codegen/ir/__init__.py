@@ -1,1 +1,6 @@
-"""The loop IR: index expressions, scalar expressions, loops, their verifier and their text."""
+"""The loop IR.
+
+Owns index, size and value expressions, loops, kernels, their verifier and their text.
+Does not own how operations become loops (`lowering/`).
+Enter at `loops.LoopProgram`, `loops.Kernel`.
+"""

@@ -1,6 +1,8 @@
-"""From ATen operations to loop nests: the tables of lowerings, and the walk over the graph.
+"""From ATen operations to loop nests.
 
-Importing the package registers every lowering.
+Owns one lowering per operation, in one table; importing the folder registers all.
+Does not own fusion (`scheduling/`).
+Enter at `graph.lower_graph`, `registry.lowering`.
 """
 
 from __future__ import annotations

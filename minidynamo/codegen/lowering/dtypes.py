@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.checked_results import is_trusted
 from minidynamo.codegen.lowering.registry import base_name
 from minidynamo.compat import OpOverload
-from minidynamo.gradient_dtypes import are_of_autograd
+from minidynamo.fake.gradient_dtypes import are_of_autograd
+from minidynamo.graph.checked_results import is_trusted
 
 NORMALIZATIONS = frozenset(
     {

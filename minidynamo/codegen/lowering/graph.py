@@ -38,9 +38,9 @@ from minidynamo.codegen.lowering.numbers import Numbers
 from minidynamo.codegen.lowering.values import Value, dimensions
 from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload, called_by
 from minidynamo.errors import Diagnostic, InternalError
-from minidynamo.graph_memory import IN_PLACE
-from minidynamo.redrawing import FUNCTIONS
-from minidynamo.taken_apart import PART_OF
+from minidynamo.graph.decomposed import PART_OF
+from minidynamo.graph.rng_replay import FUNCTIONS
+from minidynamo.memory.graph_plan import IN_PLACE
 
 _COPY = torch.ops.aten.copy_.default
 

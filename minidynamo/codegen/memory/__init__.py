@@ -1,1 +1,6 @@
-"""Decides when each buffer is born, reused and freed."""
+"""When each buffer is allocated, reused and freed.
+
+Owns the host program as data, and the plan of its memory.
+Does not own its text (`printers/host.py`).
+Enter at `planner.plan_memory`.
+"""

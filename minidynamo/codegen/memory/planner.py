@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel, LoopProgram, Name, names_in
+from minidynamo.codegen.memory.buffer_reuse import filled, fits, in_place, may_overwrite, same_layout
+from minidynamo.codegen.memory.input_placement import find_places
 from minidynamo.codegen.memory.liveness import Call, analyze
-from minidynamo.codegen.memory.places import find_places
 from minidynamo.codegen.memory.plan import (
     Allocate,
     Free,
@@ -25,7 +26,6 @@ from minidynamo.codegen.memory.plan import (
     mentioned,
     read_by,
 )
-from minidynamo.codegen.memory.takeover import filled, fits, in_place, may_overwrite, same_layout
 from minidynamo.compat import OpOverload
 
 

@@ -11,8 +11,8 @@ from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Name, Origins
 from minidynamo.codegen.ir.size import hint
 from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Place, Reuse
 from minidynamo.errors import UserLocation
-from minidynamo.kernel_memory import Operand, workspace
-from minidynamo.memory_plan import MemoryPlan, PlanRecorder
+from minidynamo.memory.plan import MemoryPlan, PlanRecorder
+from minidynamo.memory.workspace import Operand, workspace
 
 
 def memory_plan(program: HostProgram) -> MemoryPlan:

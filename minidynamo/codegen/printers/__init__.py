@@ -1,1 +1,6 @@
-"""Spells kernels as C++ or Triton and the host program as Python."""
+"""Kernels as C++ or Triton, and the host program as Python.
+
+Owns the spelling of expressions, loops and calls.
+Does not own building and loading (`runtime/`).
+Enter at `cpp.print_kernels`, `host.print_host`.
+"""

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 
 from minidynamo import compat
-from minidynamo.boxed import UNBOXED
-from minidynamo.checked_results import Promise, check_number_of, is_trusted
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Name, Origins
 from minidynamo.codegen.ir.size import Extent, Size, group
@@ -24,8 +22,10 @@ from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram
 from minidynamo.codegen.printers.base import Lines, extent_of
 from minidynamo.codegen.runtime import random_numbers
 from minidynamo.codegen.runtime.host_functions import count_as_new, on_gpu
-from minidynamo.names import Namespace
-from minidynamo.redrawing import draw, draw_again
+from minidynamo.core.names import Namespace
+from minidynamo.graph.boxed import UNBOXED
+from minidynamo.graph.checked_results import Promise, check_number_of, is_trusted
+from minidynamo.graph.rng_replay import draw, draw_again
 
 ARITHMETIC: dict[Any, str] = {
     torch.Tensor.size: "{}.size({})",

@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from minidynamo import artifacts
-from minidynamo.artifacts import PART, write_bytes
+from minidynamo.core import artifacts
+from minidynamo.core.artifacts import PART, write_bytes
 
 LOCK_TIMEOUT_SECONDS = 600
 # Below this no compiler can be expected to finish.

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minidynamo.config import config
+from minidynamo.core.events import phase
 from minidynamo.errors import Diagnostic, KernelBuildError, ToolchainMissing
-from minidynamo.events import phase
 
 CANDIDATES = ("c++", "g++", "clang++")
 

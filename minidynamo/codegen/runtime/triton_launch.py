@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from minidynamo import artifacts
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.size import Extent, Number, evaluate
 from minidynamo.codegen.runtime import cuda_launch
+from minidynamo.core import artifacts
 from minidynamo.errors import BackendError, Diagnostic, KernelBuildError
 
 INTERPRETER_TILE = 1 << 16

@@ -28,7 +28,7 @@ from minidynamo.codegen.ir.loops import (
 )
 from minidynamo.codegen.scheduling.axes import arrange, vector_of
 from minidynamo.codegen.scheduling.fuse import Group
-from minidynamo.codegen.scheduling.passes import Passes, find_passes
+from minidynamo.codegen.scheduling.row_passes import Passes, find_passes
 
 
 def build_kernel(

@@ -1,4 +1,9 @@
-"""Attribute access: Python's order of lookup, once, for values of every kind; importing it registers all of them."""
+"""Attribute access: Python's order of lookup, once, for values of every kind.
+
+Owns reading, finding and writing attributes, with the guards that each needs.
+Does not own attributes of tensors that are operations (`handlers/tensors.py`).
+Enter at `lookup.read_attribute`, `lookup.write_attribute`.
+"""
 
 from minidynamo.tracer.attributes import built_in, calls, classes, functions, objects, python_modules
 from minidynamo.tracer.attributes.binding import (

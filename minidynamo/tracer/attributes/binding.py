@@ -19,11 +19,11 @@ import torch
 from minidynamo.compat import VERSION_INFO
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
-from minidynamo.tracer.constants import is_constant_value
-from minidynamo.tracer.copies import ISO_CALENDAR_DATE
-from minidynamo.tracer.exceptions import caught
-from minidynamo.tracer.moved_items import moved_item
+from minidynamo.tracer.frames.exceptions import caught
+from minidynamo.tracer.lazy.lazy_containers import moved_item
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records.constants import is_constant_value
+from minidynamo.tracer.records.copies import ISO_CALENDAR_DATE
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class, is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (

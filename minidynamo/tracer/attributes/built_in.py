@@ -9,12 +9,10 @@ import enum
 from collections import OrderedDict
 from typing import Any
 
-from minidynamo.autograd_calls import replace_data
 from minidynamo.compat import OPERATOR_NAMESPACES
+from minidynamo.graph.autograd_calls import replace_data
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, Constant, InstanceAttr
-from minidynamo.tracer import parts, registry
-from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes.binding import (
     MISSING,
     asked_by_program,
@@ -36,11 +34,14 @@ from minidynamo.tracer.attributes.lookup import (
     store_attribute,
     writes,
 )
-from minidynamo.tracer.constants import NotConstant, from_constant, given_back, key_named
-from minidynamo.tracer.copies import can_be_two, is_made_anew
-from minidynamo.tracer.outside_tuples import OutsideTuple
+from minidynamo.tracer.lazy import partial_reads
+from minidynamo.tracer.lazy.lazy_tuples import OutsideTuple
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.side_effects import DELETED
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import NotConstant, from_constant, given_back, key_named
+from minidynamo.tracer.records.copies import can_be_two, is_made_anew
+from minidynamo.tracer.records.fix_hints import INSTEAD
+from minidynamo.tracer.records.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
@@ -91,7 +92,7 @@ def _of_value(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker |
     """Enum members, dtypes and the like: attributes that are not callable are read from the value itself."""
     if name == "__class__":
         return class_of(tx, obj)
-    part = parts.attribute(tx, obj, name)
+    part = partial_reads.attribute(tx, obj, name)
     if part is not None:
         return part
     cls = obj.python_type

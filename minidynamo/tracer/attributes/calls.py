@@ -5,7 +5,6 @@ They only ask; what attributes there are is said in the files beside this one.
 
 from __future__ import annotations
 
-from minidynamo.tracer import registry
 from minidynamo.tracer.attributes.instances import (
     guard_missing,
 )
@@ -17,9 +16,10 @@ from minidynamo.tracer.attributes.lookup import (
     write_attribute,
 )
 from minidynamo.tracer.attributes.objects import find_usual, write_plain
-from minidynamo.tracer.constants import NotConstant, as_constant
-from minidynamo.tracer.exceptions import caught
+from minidynamo.tracer.frames.exceptions import caught
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import (

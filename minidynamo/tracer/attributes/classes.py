@@ -10,7 +10,6 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant
-from minidynamo.tracer.advice import CHANGE_OUTSIDE
 from minidynamo.tracer.attributes.binding import (
     FUNCTIONS,
     TYPE_OF,
@@ -29,10 +28,11 @@ from minidynamo.tracer.attributes.lookup import (
     looks_up,
     writes,
 )
-from minidynamo.tracer.constants import from_constant
-from minidynamo.tracer.namespaces import ClassItems
+from minidynamo.tracer.lazy.namespaces import ClassItems
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.side_effects import DELETED, UNKNOWN
+from minidynamo.tracer.records.constants import from_constant
+from minidynamo.tracer.records.fix_hints import CHANGE_OUTSIDE
+from minidynamo.tracer.records.side_effects import DELETED, UNKNOWN
 from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (

@@ -1,6 +1,6 @@
 """Owns attributes of functions, of those that the program makes, of methods and of built-in callables.
 
-Calls of them are `call.py`'s.
+Calls of them are `tracer/calls/call.py`'s.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import operator
 import types
 
 from minidynamo.compat import OpOverloadPacket
-from minidynamo.defaults import are_followed
+from minidynamo.core.defaults import are_followed
+from minidynamo.core.directives import COMPILED, own_mark
+from minidynamo.core.names import name_of
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item
-from minidynamo.names import name_of
-from minidynamo.steering import COMPILED, own_mark
-from minidynamo.tracer.advice import CHANGE_OUTSIDE
 from minidynamo.tracer.attributes.binding import asked_by_program, built_in
 from minidynamo.tracer.attributes.lookup import (
     cannot_write,
@@ -25,9 +24,10 @@ from minidynamo.tracer.attributes.lookup import (
     store_attribute,
     writes,
 )
-from minidynamo.tracer.constants import from_constant, key_named
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.side_effects import DELETED
+from minidynamo.tracer.records.constants import from_constant, key_named
+from minidynamo.tracer.records.fix_hints import CHANGE_OUTSIDE
+from minidynamo.tracer.records.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (

@@ -15,11 +15,11 @@ from minidynamo.guards.source import Attr, InstanceAttr, Item, Source
 from minidynamo.tracer.attributes.binding import (
     lookup_on_class,
 )
-from minidynamo.tracer.constants import key_of
-from minidynamo.tracer.namespaces import InstanceItems
+from minidynamo.tracer.lazy.lazy_value import looked_at
+from minidynamo.tracer.lazy.namespaces import InstanceItems
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.side_effects import DELETED, UNKNOWN
-from minidynamo.tracer.unread import looked_at
+from minidynamo.tracer.records.constants import key_of
+from minidynamo.tracer.records.side_effects import DELETED, UNKNOWN
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from minidynamo.compat import PY313, name_in_errors
-from minidynamo.tracer import registry
-from minidynamo.tracer.advice import CHANGE_OUTSIDE
 from minidynamo.tracer.attributes.binding import (
     built_in,
     or_getattr,
 )
-from minidynamo.tracer.exceptions import unsaid
+from minidynamo.tracer.frames.exceptions import unsaid
+from minidynamo.tracer.lazy.lazy_value import looked_at
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.unread import looked_at
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.fix_hints import CHANGE_OUTSIDE
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     SuperVariable,

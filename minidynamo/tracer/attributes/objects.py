@@ -46,10 +46,10 @@ from minidynamo.tracer.attributes.lookup import (
     store_attribute,
     writes,
 )
-from minidynamo.tracer.exceptions import caught
-from minidynamo.tracer.moved_items import exact_copy
+from minidynamo.tracer.frames.exceptions import caught
+from minidynamo.tracer.lazy.lazy_containers import exact_copy
+from minidynamo.tracer.lazy.lazy_value import looked_at
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin, MethodVariable
 from minidynamo.variables.constants import ConstantVariable

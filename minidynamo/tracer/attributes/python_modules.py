@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
+from minidynamo.core.names import name_of
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item
-from minidynamo.names import name_of
-from minidynamo.tracer import registry
 from minidynamo.tracer.attributes.binding import (
     asked_by_program,
     built_in,
@@ -27,11 +26,12 @@ from minidynamo.tracer.attributes.lookup import (
     looks_up,
     writes,
 )
-from minidynamo.tracer.namespaces import ModuleItems
+from minidynamo.tracer.lazy.lazy_value import looked_at
+from minidynamo.tracer.lazy.namespaces import ModuleItems
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.side_effects import DELETED
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_module
-from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import NamespaceVariable, PythonModuleVariable

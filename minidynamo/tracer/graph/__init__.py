@@ -1,1 +1,6 @@
-"""The graph under construction: what it takes from outside, how calls become nodes, which graph is open, its end."""
+"""The graph under construction.
+
+Owns graph inputs, how calls become nodes, fake tensors, subgraphs, dead code.
+Does not own which calls go into the graph (`trace_rules.py`).
+Enter at `output_graph.OutputGraph`.
+"""

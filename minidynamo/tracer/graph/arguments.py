@@ -13,10 +13,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from minidynamo.tracer.constants import NotConstant, as_constant
-from minidynamo.tracer.copies import NUMPY_SCALARS
 from minidynamo.tracer.graph.inputs import GraphInputs
 from minidynamo.tracer.graph.open_graphs import OpenGraphs
+from minidynamo.tracer.records.constants import NotConstant, as_constant
+from minidynamo.tracer.records.copies import NUMPY_SCALARS
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, Keyword, SequenceVariable, SliceVariable

@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from minidynamo.compat import memory_of, without_torch_function
-from minidynamo.structure import leaves
+from minidynamo.graph.pytree import leaves
 from minidynamo.tracer.graph.dead_code import has_no_effect, is_of_torch, name_called
 
 _MOST_NODES, _MOST_ELEMENTS = 100, 4096  # so that a loop that counts in a tensor is cut after some rounds

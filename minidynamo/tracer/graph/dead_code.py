@@ -13,8 +13,8 @@ import torch
 import torch.fx
 
 from minidynamo.compat import OPERATOR_NAMESPACES, OpOverloadPacket
-from minidynamo.structure import leaves
-from minidynamo.switches import is_switch
+from minidynamo.graph.pytree import leaves
+from minidynamo.graph.torch_settings import is_switch
 
 # Operations that use a random number generator or update statistics without saying so in their schema.
 _IMPURE_WORDS = ("rand", "dropout", "rrelu", "bernoulli", "multinomial", "normal", "poisson", "binomial", "norm")

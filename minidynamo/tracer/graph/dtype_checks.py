@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from minidynamo.compat import SYMBOLIC_NUMBERS
-from minidynamo.tracer.operator_table import BINARY, IN_PLACE, UNARY
+from minidynamo.tracer.records.operator_table import BINARY, IN_PLACE, UNARY
 
 # Operations that take any sizes that fit each other, which torch does not say of them.
 _FITTING_NAMES = """

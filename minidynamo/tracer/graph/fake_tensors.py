@@ -20,11 +20,11 @@ from minidynamo.compat import (
     version_of,
     without_fake_tensor_log,
 )
-from minidynamo.fake_strides import FakeTensorMode
+from minidynamo.fake.mode import FakeTensorMode
+from minidynamo.graph.pytree import tensors_in
 from minidynamo.guards.shapes import Layout, Shapes
-from minidynamo.nested import tensors_in
 from minidynamo.tracer.graph.dtype_checks import raise_unless_it_takes
-from minidynamo.tracer.graph.refused_calls import eager_error
+from minidynamo.tracer.graph.eager_errors import eager_error
 from minidynamo.variables.tensors import TensorVariable
 
 

@@ -24,7 +24,7 @@ from minidynamo.guards.source import Constant, Item, Local, Size, Source
 from minidynamo.guards.tensors import facts_of
 from minidynamo.tracer.graph.fake_tensors import FakeTensors, same_numbers
 from minidynamo.tracer.graph.known_values import KnownValues
-from minidynamo.tracer.traced_frame import GraphInput
+from minidynamo.tracer.records.traced_frame import GraphInput
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable

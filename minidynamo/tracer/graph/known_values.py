@@ -21,7 +21,7 @@ class KnownValues:
         self._unread: dict[int, Source] = {}
         self._alive: list[object] = []
         self._owners: dict[int, VariableTracker] = {}
-        self.readers: list[object] = []  # of real containers (`outside_items.py`)
+        self.readers: list[object] = []  # of real containers (`tracer/lazy/lazy_lists.py`)
         self.is_over = False
 
     def at(self, source: Source) -> VariableTracker | None:

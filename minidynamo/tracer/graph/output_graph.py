@@ -2,7 +2,7 @@
 
 Operations run on fake tensors first (`fake_tensors.py`), with what stands for their arguments (`arguments.py`). What
 the graph takes from outside is in `inputs.py`, who is who in `known_values.py`, which graph is open in
-`open_graphs.py`; `trace.py` says what to record.
+`open_graphs.py`; `tracer/capture/trace.py` says what to record.
 """
 
 from __future__ import annotations
@@ -30,18 +30,16 @@ from minidynamo.compat import (
     written_lists,
 )
 from minidynamo.errors import UserLocation
+from minidynamo.graph.func_transforms import Transformation
+from minidynamo.graph.pytree import leaves, nodes_in, tensors_in
+from minidynamo.graph.tensor_index import at_first_places
+from minidynamo.graph.torch_settings import allowed_attention, settings, way_to
 from minidynamo.guards.class_checks import ClassChecks
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.guard_list import GuardList
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Computed, Constant, Result, Size, Source, TensorFact, is_read_anew
-from minidynamo.nested import nodes_in, tensors_in
-from minidynamo.structure import leaves
-from minidynamo.switches import allowed_attention, settings, way_to
-from minidynamo.tensor_places import at_first_places
-from minidynamo.tracer.constants import NotConstant, from_constant
-from minidynamo.tracer.copies import anew
 from minidynamo.tracer.graph.arguments import Arguments, NotInGraph
 from minidynamo.tracer.graph.constant_folding import folded
 from minidynamo.tracer.graph.dead_code import remove_dead_code
@@ -52,8 +50,9 @@ from minidynamo.tracer.graph.open_graphs import OpenGraphs, give
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.graph.written_places import Lookups, Writes, find_writes
 from minidynamo.tracer.protocol import Number
-from minidynamo.tracer.traced_frame import GraphInput
-from minidynamo.transforming import Transformation
+from minidynamo.tracer.records.constants import NotConstant, from_constant
+from minidynamo.tracer.records.copies import anew
+from minidynamo.tracer.records.traced_frame import GraphInput
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import (
@@ -96,7 +95,7 @@ class OutputGraph:
         self._arguments = Arguments(self._open, self.inputs)
         # The trackers whose identity was asked for, as the key of a dict or an element of a set.
         self.identity_keys: dict[VariableTracker, None] = {}
-        # The numbers that tensors of one element hold, by their memory (`scalars.py`).
+        # The numbers that tensors of one element hold, by their memory (`tracer/numbers/tensor_items.py`).
         self.held_numbers: dict[object, Number] = {}
         # The storages that the program has asked for, by their memory (`handlers/storages.py`).
         self.storages: dict[object, StorageVariable] = {}

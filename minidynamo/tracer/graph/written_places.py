@@ -1,9 +1,9 @@
 """Owns where a graph writes outside of itself: a small program that finds those places before the graph runs.
 
-With what they hold, the graph can be taken back when it raises (`tracer/recovery.py`). The places are looked for only
-where some operation of the graph may raise an error that hangs on data; which of them comes first is not asked, since
-a backend may compute in another order than the program says. Where all that can go wrong is a position that does not
-exist, a program as small looks at the positions first.
+With what they hold, the graph can be taken back when it raises (`tracer/runtime/rollback.py`). The places are looked
+for only where some operation of the graph may raise an error that hangs on data; which of them comes first is not
+asked, since a backend may compute in another order than the program says. Where all that can go wrong is a position
+that does not exist, a program as small looks at the positions first.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import Any
 import torch
 import torch.fx
 
-from minidynamo.autograd_calls import replace_data
 from minidynamo.compat import memory_of
-from minidynamo.nested import nodes_in
-from minidynamo.structure import leaves
+from minidynamo.graph.autograd_calls import replace_data
+from minidynamo.graph.pytree import leaves, nodes_in
+from minidynamo.graph.version_counter import UNCOUNTED
 from minidynamo.tracer.graph import dead_code
 from minidynamo.tracer.graph.dead_code import is_of_torch
 from minidynamo.tracer.graph.positions import Range, positions_of
-from minidynamo.write_counts import UNCOUNTED
 
 
 @dataclass(frozen=True)

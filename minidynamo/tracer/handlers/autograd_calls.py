@@ -1,8 +1,8 @@
 """Owns what programs ask of autograd while they are traced: parameters, `requires_grad_`, hooks of tensors, gradients,
 `tensor.data = other`.
 
-Each is a node of the graph; its function is in `minidynamo/autograd_calls.py`. The bodies of hooks are not traced: they
-run as written when gradients are computed.
+Each is a node of the graph; its function is in `minidynamo/graph/autograd_calls.py`. The bodies of hooks are not
+traced: they run as written when gradients are computed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from minidynamo.autograd_calls import (
+from minidynamo.compat import memory_of, tells_history, version_of
+from minidynamo.errors import GraphBreak
+from minidynamo.graph.autograd_calls import (
     fill_hook,
     gradients,
     make_parameter,
@@ -19,12 +21,10 @@ from minidynamo.autograd_calls import (
     require_grad,
     retain_grad,
 )
-from minidynamo.compat import memory_of, tells_history, version_of
-from minidynamo.errors import GraphBreak
-from minidynamo.tracer import registry
+from minidynamo.tracer.calls.tensors import break_behind_gradient
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.tensors import break_behind_gradient
+from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
 from minidynamo.variables.constants import ConstantVariable

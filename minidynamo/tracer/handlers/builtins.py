@@ -14,20 +14,21 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.guards.source import Computed
-from minidynamo.tracer import number_functions, registry
-from minidynamo.tracer.constants import as_constant, has_own, involves_own, slice_of
+from minidynamo.tracer.handlers.dry_run import leaves_message
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.local_texts import is_local, refuse_local_text
-from minidynamo.tracer.handlers.trials import leaves_message
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
-from minidynamo.tracer.moved_items import exact_copy
-from minidynamo.tracer.number_texts import formatted, written
-from minidynamo.tracer.numbers import extreme, involves_number
+from minidynamo.tracer.lazy.lazy_containers import exact_copy
+from minidynamo.tracer.lazy.lazy_value import class_of
+from minidynamo.tracer.numbers import functions
+from minidynamo.tracer.numbers.arithmetic import extreme, involves_number
+from minidynamo.tracer.numbers.formatting import formatted, written
 from minidynamo.tracer.polyfills.builtins import better, decided, sum_of_numbers
 from minidynamo.tracer.polyfills.objects import dict_repr, list_repr, set_repr, tuple_repr
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.unread import class_of
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import as_constant, has_own, involves_own, slice_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -104,7 +105,7 @@ def _better(tx: Tracer, is_better: VariableTracker, best: VariableTracker, item:
 @registry.function(sum_of_numbers)
 def _sum_of_numbers(tx: Tracer, numbers: TupleVariable, start: VariableTracker) -> VariableTracker:
     if involves_number(numbers) or involves_number(start):
-        known = number_functions.total(tx, numbers.items, start)
+        known = functions.total(tx, numbers.items, start)
         if known is not None:
             return known
     return constant(sum(as_constant(numbers), as_constant(start)), numbers, start)
@@ -295,4 +296,4 @@ def _slice_attribute(tx: Tracer, obj: SliceVariable, name: str) -> VariableTrack
 
 @registry.attributes(NumberVariable)
 def _number_attribute(tx: Tracer, obj: NumberVariable, name: str) -> VariableTracker | None:
-    return number_functions.part(obj, name)
+    return functions.part(obj, name)

@@ -25,20 +25,20 @@ from minidynamo.bytecode.instructions import Instruction, decode
 from minidynamo.compat import FakeTensor, is_assumed_constant
 from minidynamo.errors import Diagnostic
 from minidynamo.guards.source import Called, Constant, Source, call_or_none
-from minidynamo.tracer import registry
-from minidynamo.tracer.constants import NotConstant, as_constant, is_constant_value
 from minidynamo.tracer.graph.subgraphs import Subgraph
-from minidynamo.tracer.handlers.trials import (
+from minidynamo.tracer.handlers.dry_run import (
     changing_nothing,
     draws_random_numbers,
     may_be_called_later,
     writes_messages,
 )
 from minidynamo.tracer.handlers.values import is_constant
-from minidynamo.tracer.numbers import pinned
+from minidynamo.tracer.numbers.arithmetic import pinned
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import is_outside, target_of
-from minidynamo.tracer.side_effects import GlobalSet
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import NotConstant, as_constant, is_constant_value
+from minidynamo.tracer.records.side_effects import GlobalSet
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable

@@ -1,6 +1,6 @@
 """Owns the objects of functools and operator that are called: partial, wraps, caches, itemgetter and its kin.
 
-Calling partial objects is in `tracer/call.py`.
+Calling partial objects is in `tracer/calls/call.py`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, Constant
-from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import lookup_on_class
 from minidynamo.tracer.attributes.lookup import find_unread
-from minidynamo.tracer.constants import as_constant, key_named
-from minidynamo.tracer.construct import class_to_make
-from minidynamo.tracer.exceptions import unsaid
+from minidynamo.tracer.calls.construct import class_to_make
+from minidynamo.tracer.frames.exceptions import unsaid
 from minidynamo.tracer.handlers.objects import ask_classes
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant
-from minidynamo.tracer.moved_items import as_moved, entries_as_moved, hold, hold_named
+from minidynamo.tracer.lazy.lazy_containers import as_moved, entries_as_moved, hold, hold_named
 from minidynamo.tracer.polyfills.functools import best_match, compared_key
 from minidynamo.tracer.polyfills.operator import call_a_method, get_attributes, get_items
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import as_constant, key_named
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BuiltinVariable,

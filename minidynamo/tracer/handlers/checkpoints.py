@@ -1,7 +1,7 @@
 """Owns `torch.utils.checkpoint.checkpoint` while tracing: one graph node over a subgraph, which backward runs again.
 
-The node's function is in `minidynamo/recomputing.py`. Functions that do more than compute tensors run as written. So
-does the reentrant variant where its results are not those of the other: it looks at its own arguments for gradients.
+The node's function is in `minidynamo/graph/checkpoint.py`. Functions that do more than compute tensors run as written.
+So does the reentrant variant where its results are not those of the other: it looks at its own arguments for gradients.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import torch
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from minidynamo.compat import memory_of
-from minidynamo.recomputing import run_checkpoint, run_reentrant_checkpoint
-from minidynamo.tracer import registry
+from minidynamo.graph.checkpoint import run_checkpoint, run_reentrant_checkpoint
 from minidynamo.tracer.graph.subgraphs import Subgraph
-from minidynamo.tracer.handlers.conditional import leaves, rebuilt, tensors_in
-from minidynamo.tracer.handlers.trials import changing_nothing, draws_random_numbers
+from minidynamo.tracer.handlers.cond import leaves, rebuilt, tensors_in
+from minidynamo.tracer.handlers.dry_run import changing_nothing, draws_random_numbers
 from minidynamo.tracer.handlers.values import is_constant
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable

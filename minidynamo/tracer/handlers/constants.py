@@ -1,6 +1,6 @@
 """Owns what is simply run while tracing: pure functions of constants, and everything that numbers and text can do.
 
-It holds tables only; operators are in `tracer/operators.py`.
+It holds tables only; operators are in `tracer/calls/operators.py`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 
 from minidynamo import compat
 from minidynamo.guards.source import Constant, InstanceAttr
-from minidynamo.tracer import registry
-from minidynamo.tracer.constants import as_constant, is_constant_value
-from minidynamo.tracer.exceptions import says, tracked
+from minidynamo.tracer.frames.exceptions import says, tracked
 from minidynamo.tracer.handlers.values import constant, expect_constant, is_constant, not_implemented
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import as_constant, is_constant_value
 from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable

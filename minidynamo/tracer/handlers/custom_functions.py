@@ -1,7 +1,7 @@
 """Owns calls of `torch.autograd.Function.apply`: one graph node that runs the user's forward, and later backward.
 
 Both are traced here, into a graph that is thrown away: for the guards on everything they read, and to be sure that they
-change nothing outside. A backward that cannot be traced runs eagerly (`eager_backward.py`).
+change nothing outside. A backward that cannot be traced runs eagerly (`tracer/capture/eager_backward.py`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from minidynamo import compat
-from minidynamo.autograd_calls import with_eager_backward
-from minidynamo.copied_results import of_its_own
-from minidynamo.plain_numbers import run_whole
-from minidynamo.tracer import eager_backward, registry
-from minidynamo.tracer.handlers.trials import changing_nothing
+from minidynamo.graph.autograd_calls import with_eager_backward
+from minidynamo.graph.function_results import of_its_own
+from minidynamo.graph.scalar_arguments import run_whole
+from minidynamo.tracer.capture import eager_backward
+from minidynamo.tracer.handlers.dry_run import changing_nothing
 from minidynamo.tracer.handlers.values import constant
-from minidynamo.tracer.numbers import pinned
+from minidynamo.tracer.numbers.arithmetic import pinned
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.numbers import NumberVariable

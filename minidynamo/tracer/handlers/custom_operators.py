@@ -1,7 +1,7 @@
 """Owns calls of operators while tracing, and the derivatives that programs have registered for theirs.
 
 An operator is one node of the graph. A derivative written in Python is traced for its guards, or runs eagerly
-(`eager_backward.py`), like that of a custom Function.
+(`tracer/capture/eager_backward.py`), like that of a custom Function.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Any
 import torch
 
 from minidynamo import compat
-from minidynamo.autograd_calls import with_eager_backward
 from minidynamo.compat import OpOverload, OpOverloadPacket
+from minidynamo.graph.autograd_calls import with_eager_backward
+from minidynamo.graph.pytree import tensors_in
 from minidynamo.guards.source import Attr, Constant
-from minidynamo.nested import tensors_in
-from minidynamo.tracer import eager_backward, registry
-from minidynamo.tracer.constants import from_constant
+from minidynamo.tracer.capture import eager_backward
 from minidynamo.tracer.handlers.custom_functions import Context
-from minidynamo.tracer.handlers.trials import changing_nothing
+from minidynamo.tracer.handlers.dry_run import changing_nothing
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import from_constant
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.constants import ConstantVariable

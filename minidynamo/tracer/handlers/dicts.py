@@ -13,14 +13,19 @@ from typing import Any, TypeGuard
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, DictKeys, Item
-from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import guard_class_attribute, lookup_on_class
-from minidynamo.tracer.constants import key_named
-from minidynamo.tracer.exceptions import made
+from minidynamo.tracer.frames.exceptions import made
 from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import class_has, expect_key, none, not_implemented
-from minidynamo.tracer.moved_items import MovedTable, entries_as_moved, hold, hold_named, moved_under, store_entries
-from minidynamo.tracer.outside_tables import OutsideTable
+from minidynamo.tracer.lazy.lazy_containers import (
+    MovedTable,
+    entries_as_moved,
+    hold,
+    hold_named,
+    moved_under,
+    store_entries,
+)
+from minidynamo.tracer.lazy.lazy_dicts import OutsideTable
 from minidynamo.tracer.polyfills.dicts import dict_equal, dict_update, ordered_dict_equal
 from minidynamo.tracer.polyfills.lists import sequence_contains
 from minidynamo.tracer.polyfills.objects import own_attributes
@@ -32,7 +37,9 @@ from minidynamo.tracer.polyfills.sets import (
     view_intersection,
 )
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.side_effects import DELETED
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import key_named
+from minidynamo.tracer.records.side_effects import DELETED
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, DictViewVariable, SetVariable, TupleVariable

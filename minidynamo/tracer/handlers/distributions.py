@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 from torch.distributions.utils import lazy_property
 
 from minidynamo.guards.source import Constant
-from minidynamo.tracer import registry
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.objects import ObjectVariable
 

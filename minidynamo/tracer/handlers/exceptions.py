@@ -15,15 +15,15 @@ from typing import Any
 from minidynamo.errors import Diagnostic, counted
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
-from minidynamo.tracer import registry
-from minidynamo.tracer.advice import MAKE_OUTSIDE
 from minidynamo.tracer.attributes import class_of, lookup_on_class
-from minidynamo.tracer.constants import NotConstant, as_constant, from_result
-from minidynamo.tracer.construct import class_to_make
-from minidynamo.tracer.exceptions import EXCEPTIONS, made_natively, own_fields, says_itself
-from minidynamo.tracer.moved_items import hold, moved_at
+from minidynamo.tracer.calls.construct import class_to_make
+from minidynamo.tracer.frames.exceptions import EXCEPTIONS, made_natively, own_fields, says_itself
+from minidynamo.tracer.lazy.lazy_containers import hold, moved_at
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.side_effects import UNKNOWN
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import NotConstant, as_constant, from_result
+from minidynamo.tracer.records.fix_hints import MAKE_OUTSIDE
+from minidynamo.tracer.records.side_effects import UNKNOWN
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable

@@ -1,6 +1,6 @@
 """Owns what the attributes of functions are: those of functions made while tracing, and the fields of all functions.
 
-Attributes that a program gave to a function are in `attributes/functions.py`; calling one is in `call.py`.
+Attributes that a program gave to a function are in `attributes/functions.py`; calling one is in `tracer/calls/call.py`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import types
 
 from minidynamo.compat import docstring
-from minidynamo.tracer import registry
-from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import key_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, CellVariable, MethodVariable, NestedFunctionVariable
 from minidynamo.variables.constants import ConstantVariable

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from minidynamo.compat import set_grad_enabled
-from minidynamo.tracer import registry
-from minidynamo.tracer.constants import NotConstant, as_constant
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.contexts import ContextVariable

@@ -12,11 +12,11 @@ from typing import NoReturn
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
-from minidynamo.tracer import registry
-from minidynamo.tracer.exceptions import caught
+from minidynamo.tracer.frames.exceptions import caught
 from minidynamo.tracer.handlers.values import hash_of, is_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import is_outside, needed_by, parts
+from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import FunctionVariable
 from minidynamo.variables.constants import ConstantVariable

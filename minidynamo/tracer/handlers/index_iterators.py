@@ -8,11 +8,11 @@ from __future__ import annotations
 import operator
 import types
 
-from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import lookup_on_class
-from minidynamo.tracer.exceptions import caught
+from minidynamo.tracer.frames.exceptions import caught
 from minidynamo.tracer.handlers.values import class_has, expect_constant
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SequenceVariable

@@ -14,18 +14,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from minidynamo.errors import Diagnostic, SkipFrame
-from minidynamo.tracer import registry
-from minidynamo.tracer.exceptions import caught, unsaid
-from minidynamo.tracer.generators import GeneratorVariable
+from minidynamo.tracer.calls.operators import folded
+from minidynamo.tracer.frames.exceptions import caught, unsaid
+from minidynamo.tracer.frames.generators import GeneratorVariable
+from minidynamo.tracer.frames.unrolling import unroll
 from minidynamo.tracer.handlers.index_iterators import backwards_by_index, by_index
 from minidynamo.tracer.handlers.subscripts import as_index
 from minidynamo.tracer.handlers.values import class_has, expect_constant
-from minidynamo.tracer.moved_items import as_moved, hold, moved_item, moved_under, next_moved
-from minidynamo.tracer.operators import folded
+from minidynamo.tracer.lazy.lazy_containers import as_moved, hold, moved_item, moved_under, next_moved
 from minidynamo.tracer.polyfills.itertools import tee, until
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import has_other_keys
-from minidynamo.tracer.unrolling import unroll
+from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, SetVariable, TupleVariable

@@ -20,14 +20,14 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, InstanceAttr, Item
-from minidynamo.tracer import registry
-from minidynamo.tracer.asked_lengths import unpack_sized
-from minidynamo.tracer.constants import NotConstant, as_constant
+from minidynamo.tracer.calls.length_hint import unpack_sized
 from minidynamo.tracer.handlers.iterators import CALLING
 from minidynamo.tracer.handlers.values import constant, expect_constant
-from minidynamo.tracer.number_texts import joined
+from minidynamo.tracer.lazy.lazy_value import looked_at
+from minidynamo.tracer.numbers.formatting import joined
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.unread import looked_at
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.iterators import LibraryIterator, SequenceIterator

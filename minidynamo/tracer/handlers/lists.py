@@ -16,11 +16,9 @@ import torch
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed
-from minidynamo.tracer import registry
-from minidynamo.tracer.asked_lengths import unpack_sized
-from minidynamo.tracer.constants import as_constant
-from minidynamo.tracer.copies import SHORTER_LIST
-from minidynamo.tracer.exceptions import Raised, unsaid
+from minidynamo.tracer.calls.length_hint import unpack_sized
+from minidynamo.tracer.frames.exceptions import Raised, unsaid
+from minidynamo.tracer.frames.unrolling import unroll_copy, unroll_loop
 from minidynamo.tracer.handlers.values import (
     constant,
     expect_constant,
@@ -29,7 +27,7 @@ from minidynamo.tracer.handlers.values import (
     none,
     not_implemented,
 )
-from minidynamo.tracer.moved_items import (
+from minidynamo.tracer.lazy.lazy_containers import (
     all_to_store,
     as_moved,
     exact_copy,
@@ -40,14 +38,16 @@ from minidynamo.tracer.moved_items import (
     to_store,
     unpack_moved,
 )
-from minidynamo.tracer.numbers import is_int_number, pinned
-from minidynamo.tracer.outside_items import OutsideItems
-from minidynamo.tracer.outside_tables import OutsideTable
-from minidynamo.tracer.outside_tuples import OutsideTuple
+from minidynamo.tracer.lazy.lazy_dicts import OutsideTable
+from minidynamo.tracer.lazy.lazy_lists import OutsideItems
+from minidynamo.tracer.lazy.lazy_tuples import OutsideTuple
+from minidynamo.tracer.lazy.lazy_value import looked_at
+from minidynamo.tracer.numbers.arithmetic import is_int_number, pinned
 from minidynamo.tracer.polyfills.lists import sequence_compare, sequence_equal, sized_list
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.unread import looked_at
-from minidynamo.tracer.unrolling import unroll_copy, unroll_loop
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import as_constant
+from minidynamo.tracer.records.copies import SHORTER_LIST
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
@@ -347,7 +347,7 @@ _CHANGES: dict[type, dict[str, Callable[..., VariableTracker | None]]] = {
 
 
 def _changing(change: Callable[..., VariableTracker | None]) -> Callable[..., VariableTracker]:
-    @functools.wraps(change)  # call.py binds the arguments to the signature
+    @functools.wraps(change)  # tracer/calls/call.py binds the arguments to the signature
     def changed(tx: Tracer, self: ListVariable, /, *args: VariableTracker) -> VariableTracker:
         if change is _insert and self.maxlen is not None and len(self.items) >= self.maxlen:
             tx.raises(IndexError("deque already at its maximum size"), exact=True)

@@ -12,10 +12,10 @@ from weakref import WeakSet
 from minidynamo.bytecode.instructions import decode
 from minidynamo.compat import PY313
 from minidynamo.errors import Diagnostic, SkipFrame
-from minidynamo.tracer import registry
-from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.protocol import FrameView, Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import key_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictVariable
 

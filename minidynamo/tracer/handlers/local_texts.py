@@ -8,8 +8,8 @@ from __future__ import annotations
 import datetime
 from typing import NoReturn
 
-from minidynamo.tracer import registry
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 
 _DATES = (datetime.date, datetime.time)

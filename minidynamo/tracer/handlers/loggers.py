@@ -12,12 +12,12 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Called, Constant, Item
-from minidynamo.tracer import registry
-from minidynamo.tracer.advice import instead_of
-from minidynamo.tracer.handlers.trials import leaves_message
+from minidynamo.tracer.handlers.dry_run import leaves_message
 from minidynamo.tracer.handlers.values import none
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import target_of
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.fix_hints import instead_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import ObjectVariable

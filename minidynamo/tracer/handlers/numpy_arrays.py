@@ -3,8 +3,8 @@
 Everything runs while tracing, on arrays that nobody else holds and that may not be written to. What would give a second
 array over the same memory is left to Python. Of arrays from outside their facts are known, and single numbers in them,
 which are read in front of the graph; and tensors are made over their memory, also for subscripts of tensors
-(`tensor_indexing.py`). Everything else is left to numpy. Functions of numbers are in `numpy_scalars.py`, which calls
-this one.
+(`tracer/calls/tensor_indexing.py`). Everything else is left to numpy. Functions of numbers are in `numpy_scalars.py`,
+which calls this one.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 import torch
 
 from minidynamo.guards.source import Attr, Called, Constant, Element
-from minidynamo.tracer import registry
-from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes.lookup import looks_up
-from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
-from minidynamo.tracer.copies import NUMPY_SCALARS
-from minidynamo.tracer.exceptions import says, tracked
-from minidynamo.tracer.numpy_numbers import plain
+from minidynamo.tracer.frames.exceptions import says, tracked
+from minidynamo.tracer.frames.unrolling import unroll
+from minidynamo.tracer.numbers.numpy_numbers import plain
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.unrolling import unroll
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.records.copies import NUMPY_SCALARS
+from minidynamo.tracer.records.fix_hints import INSTEAD
 from minidynamo.variables.arrays import ArrayVariable
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin

@@ -1,7 +1,7 @@
 """Owns what numpy computes of numbers: ufuncs and reductions run while tracing, and give numpy's own scalars.
 
 Arrays of constants are in `numpy_arrays.py`; what takes other ones, or the values of tensors, breaks the graph. That
-scalars are constants is in `tracer/constants.py`.
+scalars are constants is in `tracer/records/constants.py`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from minidynamo.tracer import numpy_numbers, registry
-from minidynamo.tracer.constants import as_constant
-from minidynamo.tracer.copies import NUMPY_SCALARS
+from minidynamo.tracer.calls.operators import folded
 from minidynamo.tracer.handlers.numpy_arrays import run
-from minidynamo.tracer.operators import folded
+from minidynamo.tracer.numbers import numpy_numbers
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import as_constant
+from minidynamo.tracer.records.copies import NUMPY_SCALARS
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
 

@@ -20,13 +20,13 @@ from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.class_checks import ClassQuestion
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Constant, Result
-from minidynamo.tracer import registry
 from minidynamo.tracer.attributes import claims_class
-from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.handlers.values import class_has, constant, not_implemented
+from minidynamo.tracer.lazy.lazy_value import class_of, looked_at
 from minidynamo.tracer.polyfills.objects import has_members
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.unread import class_of, looked_at
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import from_constant
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import MethodVariable, SuperVariable
 from minidynamo.variables.constants import ConstantVariable

@@ -17,16 +17,16 @@ import torch.fx
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Drawn
-from minidynamo.tracer import registry
-from minidynamo.tracer.advice import INSTEAD
 from minidynamo.tracer.attributes import instance_dict
-from minidynamo.tracer.constants import as_constant
-from minidynamo.tracer.expectations import only_computes
+from minidynamo.tracer.frames.runtime_asserts import only_computes
 from minidynamo.tracer.graph.dead_code import is_pure
 from minidynamo.tracer.handlers.seeded_generators import GIVING_NUMBERS, choose_now, draw_now, leave_to_python
-from minidynamo.tracer.numbers import computed_text, value_here
+from minidynamo.tracer.numbers.arithmetic import computed_text, value_here
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.side_effects import Draw
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import as_constant
+from minidynamo.tracer.records.fix_hints import INSTEAD
+from minidynamo.tracer.records.side_effects import Draw
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SequenceVariable, TupleVariable

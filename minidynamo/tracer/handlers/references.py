@@ -15,12 +15,12 @@ import torch
 from minidynamo.errors import Diagnostic
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import ContextValue, Result, Unset
-from minidynamo.tracer import registry
-from minidynamo.tracer.constants import is_constant_value
-from minidynamo.tracer.inlining import trusted_source
-from minidynamo.tracer.lifetimes import is_held, may_be_gone
+from minidynamo.tracer.capture.finalizers import is_held, may_be_gone
+from minidynamo.tracer.frames.inlining import trusted_source
+from minidynamo.tracer.lazy.lazy_value import looked_at
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.unread import looked_at
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import is_constant_value
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.constants import ConstantVariable

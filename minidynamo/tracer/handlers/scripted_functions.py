@@ -17,9 +17,9 @@ import torch
 from minidynamo.compat import SCRIPTED_FROM, scripted_original
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr
-from minidynamo.tracer import registry
-from minidynamo.tracer.exceptions import caught
+from minidynamo.tracer.frames.exceptions import caught
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.objects import OpaqueVariable

@@ -13,12 +13,12 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from minidynamo.tracer import registry
-from minidynamo.tracer.advice import INSTEAD
-from minidynamo.tracer.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.handlers.values import none
-from minidynamo.tracer.moved_items import as_moved, moved_at
+from minidynamo.tracer.lazy.lazy_containers import as_moved, moved_at
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant
+from minidynamo.tracer.records.fix_hints import INSTEAD
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable

@@ -1,7 +1,7 @@
 """Owns the methods of sets and frozensets that are not polyfills.
 
 Tracked sets remember insertion order, Python's do not: whatever depends on the order of two or more items breaks the
-graph, unless `tracer/set_order.py` knows it.
+graph, unless `tracer/calls/set_order.py` knows it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
-from minidynamo.tracer import registry, set_order
-from minidynamo.tracer.constants import as_constant
-from minidynamo.tracer.exceptions import made
+from minidynamo.tracer.calls import set_order
+from minidynamo.tracer.frames.exceptions import made
 from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
 from minidynamo.tracer.polyfills.sets import (
@@ -32,6 +31,8 @@ from minidynamo.tracer.polyfills.sets import (
     unordered_items,
 )
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import as_constant
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SetStep, SetVariable, TupleVariable

@@ -2,7 +2,8 @@
 
 Sizes are tracked, so a program sees what it has made of them; what they were at the beginning is guarded where that
 matters. A resize is a node of the graph: to nothing, or from nothing to what the tensor needs. Graphs do without data
-that is given up and filled in again (`autograd/storage_sizes.py`), but know of no memory that is there in part.
+that is given up and filled in again (`autograd/functional/storage_resize.py`), but know of no memory that is there in
+part.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from collections.abc import Iterable
 
 import torch
 
-from minidynamo.autograd_calls import replace_data
 from minidynamo.compat import OpOverload, memory_of
+from minidynamo.graph.autograd_calls import replace_data
+from minidynamo.graph.storage_resize import copy_unseen, resize_storage
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed
-from minidynamo.storage_sizes import copy_unseen, resize_storage
-from minidynamo.tracer import facts, registry
-from minidynamo.tracer.constants import from_constant
 from minidynamo.tracer.handlers.values import constant
+from minidynamo.tracer.lazy import facts
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import from_constant
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
 from minidynamo.variables.constants import ConstantVariable

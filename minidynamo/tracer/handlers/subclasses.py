@@ -1,8 +1,8 @@
 """Owns the methods of built-in containers that treat instances of subclasses differently from their own.
 
-Most methods of a subclass that it does not override work on the container below the instance as they do on a plain
-one; `call.py` hands them on. Here are those that look at the instance's class, call its other methods, or make another
-instance of it.
+Most methods of a subclass that it does not override work on the container below the instance as they do on a plain one;
+`tracer/calls/call.py` hands them on. Here are those that look at the instance's class, call its other methods, or make
+another instance of it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import collections
 from collections.abc import Callable
 from typing import Any
 
-from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.dicts import factory_of, fill
 from minidynamo.tracer.handlers.values import class_has, expect_key, none
-from minidynamo.tracer.moved_items import moved_under
+from minidynamo.tracer.lazy.lazy_containers import moved_under
 from minidynamo.tracer.polyfills.dicts import dict_update, ordered_copy, ordered_ior, ordered_setdefault
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable
 from minidynamo.variables.objects import ObjectVariable

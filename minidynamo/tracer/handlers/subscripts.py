@@ -1,6 +1,7 @@
 """Owns subscripts: `obj[key]`, `obj[key] = value`, `del obj[key]`, and `list[int]`, which makes a generic alias.
 
-What a key means to a tensor is in `tensor_indexing.py`; containers have `__getitem__` in handlers of their own.
+What a key means to a tensor is in `tracer/calls/tensor_indexing.py`; containers have `__getitem__` in handlers of their
+own.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
-from minidynamo.tracer import parts, registry
 from minidynamo.tracer.attributes import lookup_on_class
-from minidynamo.tracer.constants import NotConstant, as_constant, is_constant_value, slice_of
-from minidynamo.tracer.exceptions import unsaid
-from minidynamo.tracer.operators import fold, has_method
+from minidynamo.tracer.calls.operators import fold, has_method
+from minidynamo.tracer.calls.tensor_indexing import WHOLE, one_bool_as_mask, select_numbers
+from minidynamo.tracer.frames.exceptions import unsaid
+from minidynamo.tracer.lazy import partial_reads
+from minidynamo.tracer.lazy.lazy_value import looked_at
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.tensor_indexing import WHOLE, one_bool_as_mask, select_numbers
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import NotConstant, as_constant, is_constant_value, slice_of
 from minidynamo.tracer.trace_rules import is_trusted_module
-from minidynamo.tracer.unread import looked_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, SliceVariable, TupleVariable
@@ -42,8 +44,8 @@ def _subscript_of(tx: Tracer, obj: VariableTracker, key: VariableTracker) -> Var
     if not isinstance(obj, TensorVariable | ConstantVariable | SequenceVariable):
         return key
     if isinstance(obj, TensorVariable) and isinstance(key, TupleVariable) and key.python_type is tuple:
-        parts = [as_index(tx, part) for part in key.items]
-        return key if all(map(operator.is_, parts, key.items)) else TupleVariable(parts)
+        indices = [as_index(tx, part) for part in key.items]
+        return key if all(map(operator.is_, indices, key.items)) else TupleVariable(indices)
     return as_index(tx, key)
 
 
@@ -54,7 +56,7 @@ def _getitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> Varia
         part, left = select_numbers(tx, obj, key)
         return part if left is WHOLE else tx.emit(operator.getitem, [part, left])
     if isinstance(obj, ConstantVariable):
-        result = parts.answer(tx, obj, "__getitem__", [key]) or fold(tx, operator.getitem, obj, key)
+        result = partial_reads.answer(tx, obj, "__getitem__", [key]) or fold(tx, operator.getitem, obj, key)
         if result is not None:
             return result
     if isinstance(obj, ClassVariable) and not has_method(obj, "__getitem__"):

@@ -9,10 +9,10 @@ import operator
 
 import torch
 
-from minidynamo.tracer import registry
-from minidynamo.tracer.numbers import involves_number
+from minidynamo.tracer.frames.unrolling import size_here, unroll
+from minidynamo.tracer.numbers.arithmetic import involves_number
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.unrolling import size_here, unroll
+from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SequenceVariable

@@ -1,7 +1,7 @@
 """Owns `%` and `str.format`: Python formats constants while tracing, and twins in Python all that code of the program
 writes.
 
-Texts of numbers that differ from call to call are in `tracer/number_texts.py`.
+Texts of numbers that differ from call to call are in `tracer/numbers/formatting.py`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import string
 from collections.abc import Iterable
 from typing import Any
 
-from minidynamo.tracer import registry
-from minidynamo.tracer.constants import as_constant, involves_own, key_named
+from minidynamo.tracer.calls.operators import folded
 from minidynamo.tracer.handlers.local_texts import is_local, refuse_local_text
 from minidynamo.tracer.handlers.values import constant, expect_constant, is_constant
-from minidynamo.tracer.number_texts import filled
-from minidynamo.tracer.operators import folded
+from minidynamo.tracer.numbers.formatting import filled
 from minidynamo.tracer.polyfills.texts import format_text, percent
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import as_constant, involves_own, key_named
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictVariable, TupleVariable
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from minidynamo import steering
 from minidynamo.compat import (
     MODULE_CALL,
     group_tensors,
@@ -21,11 +20,12 @@ from minidynamo.compat import (
     log_api_usage,
     torch_dispatch_mode_count,
 )
-from minidynamo.tracer import registry
-from minidynamo.tracer.constants import key_of
+from minidynamo.core import directives
+from minidynamo.tracer.frames.unrolling import size_here, unroll
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.unrolling import size_here, unroll
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import key_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, TupleVariable
@@ -41,7 +41,7 @@ _FIXED_ANSWERS: dict[Any, int] = {
     torch.jit.is_tracing: False,  # type: ignore[attr-defined]
     torch.compiler.is_dynamo_compiling: False,
     torch.compiler.is_exporting: False,
-    steering.is_compiling: True,
+    directives.is_compiling: True,
     is_function_mode_enabled: False,  # frames are not captured under modes other than `torch.device` contexts
     torch_dispatch_mode_count: 0,  # a frame runs as written while such a mode is open
     torch.distributed.is_available: torch.distributed.is_available(),

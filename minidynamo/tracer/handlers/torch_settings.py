@@ -1,7 +1,8 @@
 """Owns the torch functions that change or tell settings of the whole interpreter: autocast, default dtype and device.
 
-Grad mode is in `grad_mode.py`; what a setting is, and how the old one comes back, in `minidynamo/switches.py`.
-Context managers that torch wrote in Python (`torch.autocast`) are traced as they are, down to these functions.
+Grad mode is in `grad_mode.py`; what a setting is, and how the old one comes back, in
+`minidynamo/graph/torch_settings.py`. Context managers that torch wrote in Python (`torch.autocast`) are traced as they
+are, down to these functions.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import Any
 import torch
 
 from minidynamo import compat
+from minidynamo.graph.torch_settings import allow_attention, enter_device, leave_autocast, leave_device
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.guards.state import default_device
-from minidynamo.switches import allow_attention, enter_device, leave_autocast, leave_device
-from minidynamo.tracer import registry
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 

@@ -1,6 +1,7 @@
 """Owns the transforms of torch.func while tracing: one node, which transforms a subgraph as torch does.
 
-The node's function is in `minidynamo/transforming.py`. `functional_call` is plain Python and is traced as it is.
+The node's function is in `minidynamo/graph/func_transforms.py`. `functional_call` is plain Python and is traced as it
+is.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ import torch.fx
 
 from minidynamo import compat
 from minidynamo.errors import summary
+from minidynamo.graph.func_transforms import Argument, Transformation, transformed
+from minidynamo.graph.pytree import Structure, is_sequence_class, structure_of
+from minidynamo.graph.pytree import leaves as leaves_of
 from minidynamo.guards.source import Attr, CellContents, Item
-from minidynamo.structure import Structure, is_sequence_class, structure_of
-from minidynamo.structure import leaves as leaves_of
-from minidynamo.tracer import registry
-from minidynamo.tracer.constants import NotConstant, as_constant, key_of
+from minidynamo.tracer.frames.inlining import trusted_source
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
-from minidynamo.tracer.handlers.conditional import leaves, tensors_in
-from minidynamo.tracer.handlers.trials import changing_nothing
+from minidynamo.tracer.handlers.cond import leaves, tensors_in
+from minidynamo.tracer.handlers.dry_run import changing_nothing
 from minidynamo.tracer.handlers.values import constant
-from minidynamo.tracer.inlining import trusted_source
 from minidynamo.tracer.polyfills.functools import inner_code
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.transforming import Argument, Transformation, transformed
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import NotConstant, as_constant, key_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import FunctionVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, TupleVariable

@@ -1,6 +1,7 @@
 """Owns launches of the user's Triton kernels while tracing: one node, which starts the kernel when the graph runs.
 
-The operator is in `minidynamo/kernel_launches.py`, what a kernel writes to is found in `kernel_writes.py`.
+The operator is in `minidynamo/graph/triton_launch.py`, what a kernel writes to is found in
+`tracer/records/kernel_writes.py`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import types
 from typing import Any, NoReturn
 
 from minidynamo.compat import memory_of
+from minidynamo.graph.triton_launch import Launch, Tensor, launch_kernel, number_of
 from minidynamo.guards.guard import GuardKind
-from minidynamo.kernel_launches import Launch, Tensor, launch_kernel, number_of
-from minidynamo.tracer import registry
-from minidynamo.tracer.constants import NotConstant, as_constant, key_of
 from minidynamo.tracer.handlers.values import constant, none
-from minidynamo.tracer.kernel_writes import written_arguments
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import NotConstant, as_constant, key_of
+from minidynamo.tracer.records.kernel_writes import written_arguments
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable
 from minidynamo.variables.objects import ObjectVariable

@@ -12,12 +12,12 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
-from minidynamo.tracer import registry
-from minidynamo.tracer.constants import NotConstant, as_constant
-from minidynamo.tracer.exceptions import unsaid
-from minidynamo.tracer.moved_items import as_moved
+from minidynamo.tracer.frames.exceptions import unsaid
+from minidynamo.tracer.lazy.lazy_containers import as_moved
+from minidynamo.tracer.lazy.lazy_value import looked_at
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.unread import looked_at
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import ListVariable, TupleVariable
 from minidynamo.variables.objects import ObjectVariable, OpaqueVariable

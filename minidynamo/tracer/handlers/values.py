@@ -10,7 +10,12 @@ from typing import Any, NoReturn
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
-from minidynamo.tracer.constants import (
+from minidynamo.tracer.frames.exceptions import unsaid
+from minidynamo.tracer.handlers.dry_run import unnoticed
+from minidynamo.tracer.numbers.arithmetic import involves_number, pinned
+from minidynamo.tracer.polyfills.lists import same_or_equal
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records.constants import (
     NotConstant,
     as_constant,
     from_constant,
@@ -19,11 +24,6 @@ from minidynamo.tracer.constants import (
     is_nan,
     key_of,
 )
-from minidynamo.tracer.exceptions import unsaid
-from minidynamo.tracer.handlers.trials import unnoticed
-from minidynamo.tracer.numbers import involves_number, pinned
-from minidynamo.tracer.polyfills.lists import same_or_equal
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BuiltinVariable,

@@ -9,12 +9,12 @@ import operator
 from typing import Any
 
 from minidynamo.bytecode.instructions import Instruction
-from minidynamo.tracer import set_order
-from minidynamo.tracer.asked_lengths import unpack_sized
-from minidynamo.tracer.constants import as_constant
+from minidynamo.tracer.calls import set_order
+from minidynamo.tracer.calls.length_hint import unpack_sized
+from minidynamo.tracer.frames.interpreter import Frame
+from minidynamo.tracer.frames.unrolling import unroll_copy
 from minidynamo.tracer.handlers.values import expect_key
-from minidynamo.tracer.interpreter import Frame
-from minidynamo.tracer.moved_items import (
+from minidynamo.tracer.lazy.lazy_containers import (
     as_moved,
     hold,
     hold_named,
@@ -23,10 +23,10 @@ from minidynamo.tracer.moved_items import (
     to_store,
     unpack_mapping,
 )
-from minidynamo.tracer.number_texts import joined
+from minidynamo.tracer.numbers.formatting import joined
 from minidynamo.tracer.opcodes.exceptions_with import stop_iteration_error
 from minidynamo.tracer.opcodes.table import opcode
-from minidynamo.tracer.unrolling import unroll_copy
+from minidynamo.tracer.records.constants import as_constant
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import (

@@ -1,19 +1,19 @@
 """Owns the opcodes that call and that make functions.
 
-It binds no arguments; `call.py` does.
+It binds no arguments; `tracer/calls/call.py` does.
 """
 
 from __future__ import annotations
 
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
-from minidynamo.tracer.asked_lengths import unpack_sized
-from minidynamo.tracer.call import call
-from minidynamo.tracer.constants import as_constant
-from minidynamo.tracer.expectations import read_to_check
-from minidynamo.tracer.interpreter import Frame
-from minidynamo.tracer.moved_items import unpack_mapping
+from minidynamo.tracer.calls.call import call
+from minidynamo.tracer.calls.length_hint import unpack_sized
+from minidynamo.tracer.frames.interpreter import Frame
+from minidynamo.tracer.frames.runtime_asserts import read_to_check
+from minidynamo.tracer.lazy.lazy_containers import unpack_mapping
 from minidynamo.tracer.opcodes.table import opcode
-from minidynamo.tracer.traced_frame import Null
+from minidynamo.tracer.records.constants import as_constant
+from minidynamo.tracer.records.traced_frame import Null
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable, NestedFunctionVariable
 from minidynamo.variables.constants import ConstantVariable

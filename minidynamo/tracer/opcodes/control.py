@@ -1,17 +1,18 @@
 """Owns the opcodes that decide what runs next: jumps, loops, return.
 
-A condition that is a tensor breaks the graph in `tx.truth`, unless one way only raises (`expectations.py`).
+A condition that is a tensor breaks the graph in `tx.truth`, unless one way only raises
+(`tracer/frames/runtime_asserts.py`).
 """
 
 from __future__ import annotations
 
 from minidynamo.bytecode.instructions import Instruction
-from minidynamo.tracer.constants import from_constant
-from minidynamo.tracer.expectations import expected as expected_truth
-from minidynamo.tracer.interpreter import Frame
-from minidynamo.tracer.moved_items import next_moved
+from minidynamo.tracer.frames.interpreter import Frame
+from minidynamo.tracer.frames.runtime_asserts import expected as expected_truth
+from minidynamo.tracer.lazy.lazy_containers import next_moved
+from minidynamo.tracer.lazy.lazy_value import is_none, truth
 from minidynamo.tracer.opcodes.table import opcode
-from minidynamo.tracer.unread import is_none, truth
+from minidynamo.tracer.records.constants import from_constant
 
 
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")

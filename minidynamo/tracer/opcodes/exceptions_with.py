@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.attributes import bind, class_of, guard_class_attribute, lookup_on_class
-from minidynamo.tracer.exceptions import left_generator
-from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.frames.exceptions import left_generator
+from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable

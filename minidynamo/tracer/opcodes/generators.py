@@ -1,7 +1,7 @@
 """Owns the opcodes of generators that are inlined: making one, yielding, and `yield from`.
 
 A frame that is a generator itself cannot be cut and runs as written. What `send` and `throw` do to a suspended frame is
-in `tracer/generators.py`.
+in `tracer/frames/generators.py`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import types
 
 from minidynamo.bytecode.instructions import Instruction
-from minidynamo.tracer.generators import GeneratorVariable, send
-from minidynamo.tracer.interpreter import Frame
-from minidynamo.tracer.moved_items import next_moved
+from minidynamo.tracer.frames.generators import GeneratorVariable, send
+from minidynamo.tracer.frames.interpreter import Frame
+from minidynamo.tracer.lazy.lazy_containers import next_moved
+from minidynamo.tracer.lazy.lazy_value import is_none
 from minidynamo.tracer.opcodes.table import opcode
-from minidynamo.tracer.unread import is_none
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 

@@ -11,12 +11,12 @@ import sys
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Item, Source
-from minidynamo.tracer.constants import as_constant
-from minidynamo.tracer.exceptions import caught, unsaid
+from minidynamo.tracer.frames.exceptions import caught, unsaid
+from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.handlers.imports import raise_if_missing
-from minidynamo.tracer.interpreter import Frame
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker
 

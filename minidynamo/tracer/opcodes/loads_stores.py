@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Source, global_source
-from minidynamo.tracer.constants import from_constant
-from minidynamo.tracer.interpreter import NULL, Frame
-from minidynamo.tracer.lifetimes import let_go
+from minidynamo.tracer.capture.finalizers import let_go
+from minidynamo.tracer.frames.interpreter import NULL, Frame
+from minidynamo.tracer.lazy.lazy_value import as_known
 from minidynamo.tracer.opcodes.table import opcode
-from minidynamo.tracer.side_effects import DELETED
+from minidynamo.tracer.records.constants import from_constant
+from minidynamo.tracer.records.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_library_value
-from minidynamo.tracer.unread import as_known
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.constants import ConstantVariable

@@ -10,7 +10,7 @@ import collections.abc
 from typing import Any
 
 from minidynamo.bytecode.instructions import Instruction
-from minidynamo.tracer.interpreter import Frame
+from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import ClassVariable

@@ -11,12 +11,12 @@ from typing import Any
 
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
 from minidynamo.tracer.attributes import read_unread, write_attribute
-from minidynamo.tracer.constants import slice_of
-from minidynamo.tracer.expectations import expected
-from minidynamo.tracer.interpreter import NULL, Frame
+from minidynamo.tracer.frames.interpreter import NULL, Frame
+from minidynamo.tracer.frames.runtime_asserts import expected
+from minidynamo.tracer.lazy.lazy_value import is_none, truth
 from minidynamo.tracer.opcodes.table import opcode
-from minidynamo.tracer.operator_table import ARITHMETIC, AUGMENTED, BITWISE, COMPARISONS
-from minidynamo.tracer.unread import is_none, truth
+from minidynamo.tracer.records.constants import slice_of
+from minidynamo.tracer.records.operator_table import ARITHMETIC, AUGMENTED, BITWISE, COMPARISONS
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable, holds_none
 

@@ -16,7 +16,7 @@ from typing import Any
 from minidynamo.tracer.polyfills.lists import iterates_itself, sized_list
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.polyfills.sets import unordered_items
-from minidynamo.tracer.registry import polyfill
+from minidynamo.tracer.records.registry import polyfill
 
 _END: Any = object()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import heapq
 
-from minidynamo.tracer.registry import polyfill
+from minidynamo.tracer.records.registry import polyfill
 
 # --- heapq: the heap is laid out exactly as the original lays it out -----------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 
 from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.registry import polyfill
+from minidynamo.tracer.records.registry import polyfill
 
 
 @polyfill(contextlib.ExitStack.__exit__)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 
 from minidynamo.tracer.polyfills.lists import same_or_equal, sequence_equal
-from minidynamo.tracer.registry import polyfill_class_method
+from minidynamo.tracer.records.registry import polyfill_class_method
 
 
 def dict_update(self, other=(), /, **kwargs):

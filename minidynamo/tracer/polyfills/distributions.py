@@ -1,6 +1,6 @@
 """Owns the polyfills of `torch.distributions`: what decides about values there in a way that a graph can say.
 
-Validation that only raises needs no twin: the graph checks it (`expectations.py`).
+Validation that only raises needs no twin: the graph checks it (`tracer/frames/runtime_asserts.py`).
 """
 
 # Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
@@ -18,7 +18,7 @@ from torch.distributions.utils import lazy_property
 from minidynamo import compat
 from minidynamo.tracer.handlers.distributions import on_the_class
 from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.registry import polyfill
+from minidynamo.tracer.records.registry import polyfill
 
 
 @polyfill(lazy_property.__get__)

@@ -1,6 +1,6 @@
 """Owns the polyfills of enums: their members in order, and what an enum does with a value that none of them has.
 
-Calls of enums that have a member for the value are folded in `tracer/construct.py`.
+Calls of enums that have a member for the value are folded in `tracer/calls/construct.py`.
 """
 
 # Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
@@ -12,7 +12,7 @@ import enum
 from typing import Any
 
 from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.registry import polyfill
+from minidynamo.tracer.records.registry import polyfill
 
 
 @polyfill(enum.EnumType.__iter__)

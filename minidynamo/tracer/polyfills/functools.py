@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any
 
 from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.registry import polyfill, polyfill_code
+from minidynamo.tracer.records.registry import polyfill, polyfill_code
 
 _MISSING = object()
 

@@ -16,10 +16,10 @@ import itertools
 import operator
 from typing import Any
 
-from minidynamo.tracer import registry
 from minidynamo.tracer.polyfills.lists import same_or_equal
 from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.registry import polyfill
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.registry import polyfill
 
 _END = object()
 

@@ -20,10 +20,10 @@ import torch
 
 from minidynamo.compat import scripted_isinstance, torch_check_with
 from minidynamo.compat import torch_assert as real_assert
-from minidynamo.tracer import registry
 from minidynamo.tracer.polyfills.objects import answers_itself, copy_deepcopy
 from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.registry import polyfill
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.registry import polyfill
 
 # --- math -------------------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ import collections
 import operator
 import types
 
-from minidynamo.tracer import registry
-from minidynamo.tracer.registry import polyfill
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.registry import polyfill
 from minidynamo.variables.iterators import BY_INDEX
 
 _END = object()

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from minidynamo.tracer.polyfills.functools import inner_code
 from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.registry import polyfill, polyfill_code
+from minidynamo.tracer.records.registry import polyfill, polyfill_code
 
 Module = torch.nn.Module
 _RECURRENT = (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU)

@@ -1,6 +1,6 @@
 """Owns the polyfills of the operator module that are not operators of the language, and of its callable objects.
 
-Operators themselves are in `tracer/operators.py`.
+Operators themselves are in `tracer/calls/operators.py`.
 """
 
 # Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
@@ -13,7 +13,7 @@ import operator
 
 from minidynamo.tracer.polyfills.lists import ask_length, same_or_equal
 from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.registry import polyfill
+from minidynamo.tracer.records.registry import polyfill
 
 
 @polyfill(operator.abs)

@@ -1,7 +1,7 @@
 """Owns the polyfills of torch's optimizers: what stands around a step, and what it does for torch.compile alone.
 
 Otherwise `step` is traced as it is written, on the way that it takes when nothing compiles it; which that is says
-`handlers/torch_functions.py`. The numbers that a step reads from tensors are in `scalars.py`.
+`handlers/torch_functions.py`. The numbers that a step reads from tensors are in `tracer/numbers/tensor_items.py`.
 """
 
 # Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 
 from minidynamo.compat import OPTIMIZER_HEALTH_CHECKS, OPTIMIZER_STEP_SWITCH, OPTIMIZER_ZERO_GRAD
-from minidynamo.tracer.registry import polyfill, polyfill_code
+from minidynamo.tracer.records.registry import polyfill, polyfill_code
 
 
 @polyfill_code(OPTIMIZER_STEP_SWITCH)

@@ -11,7 +11,7 @@ The other methods have handlers in `handlers/sets.py`.
 from __future__ import annotations
 
 from minidynamo.compat import PY312
-from minidynamo.tracer.registry import polyfill
+from minidynamo.tracer.records.registry import polyfill
 
 
 def unordered_items(items):

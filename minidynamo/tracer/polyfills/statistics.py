@@ -16,7 +16,7 @@ import warnings
 import torch
 
 from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.registry import polyfill
+from minidynamo.tracer.records.registry import polyfill
 
 _MANY = 10_000  # positions that a graph holds as a constant
 
@@ -56,7 +56,7 @@ def covariance(input, *, correction=1, fweights=None, aweights=None):
 
 def _weights(count, fweights, aweights):
     """What the observations are multiplied with. Where weights are refused for their values, the twin raises, too: a
-    graph checks that it does not (`expectations.py`)."""
+    graph checks that it does not (`tracer/frames/runtime_asserts.py`)."""
     weights = None
     for given, is_right in ((fweights, _is_of_ints), (aweights, _is_of_floats)):
         if given is None:

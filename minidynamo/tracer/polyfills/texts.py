@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 import string
 
-from minidynamo.tracer import registry
 from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.registry import polyfill
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.registry import polyfill
 
 _FIELD = re.compile(r"%(?:\(([^()]*)\))?([-#0 +]*\d*(?:\.\d*)?)[hlL]?([a-zA-Z%])")
 _NAME = re.compile(r"([^.\[]*)((?:\.[^.\[]+|\[[^\]]+\])*)")

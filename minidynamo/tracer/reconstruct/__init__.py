@@ -1,4 +1,9 @@
-"""Rebuilding values after a graph has run, one file per family; importing it registers all."""
+"""Values that are rebuilt after a graph has run, one file per family.
+
+Owns the statements that build values and replay side effects.
+Does not own which values are needed (`capture/residual.py`).
+Enter at `rebuilder.Rebuilder`.
+"""
 
 from minidynamo.tracer.reconstruct import callables, containers, contexts, iterators, numbers, objects, sets
 

@@ -9,12 +9,12 @@ import functools
 import types
 from collections.abc import Iterable
 
-from minidynamo.tracer.generators import GeneratorVariable, finished, maker_of, suspended, suspension
-from minidynamo.tracer.moved_items import as_moved
+from minidynamo.graph.func_transforms import PullBack
+from minidynamo.tracer.frames.generators import GeneratorVariable, finished, maker_of, suspended, suspension
+from minidynamo.tracer.lazy.lazy_containers import as_moved
 from minidynamo.tracer.reconstruct.builders import BUILDERS, builds, fills, hint_of, keeps
 from minidynamo.tracer.reconstruct.iterators import advance
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, tuple_literal
-from minidynamo.transforming import PullBack
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
@@ -132,7 +132,7 @@ def _generator(rebuild: Rebuilder, variable: GeneratorVariable) -> str:
 
 @builds(LibraryIterator)
 def _library_iterator(rebuild: Rebuilder, variable: LibraryIterator) -> str:
-    """Made again, or, where nobody asks for its class (see `frame.py`), what plays it."""
+    """Made again, or, where nobody asks for its class (see `tracer/capture/frame.py`), what plays it."""
     if variable.is_lost:
         return rebuild.value(variable.iterator)
     made = f"{rebuild.constant(variable.make)}({_arguments(rebuild, variable)})"

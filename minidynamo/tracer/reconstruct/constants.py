@@ -13,8 +13,17 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from minidynamo.tracer.copies import alias_of, anew, can_be_two, clock_in, is_interned, is_made_anew, match_in, zone_of
 from minidynamo.tracer.reconstruct.builders import BUILDERS, builds, keeps
+from minidynamo.tracer.records.copies import (
+    alias_of,
+    anew,
+    can_be_two,
+    clock_in,
+    is_interned,
+    is_made_anew,
+    match_in,
+    zone_of,
+)
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable

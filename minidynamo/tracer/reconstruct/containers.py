@@ -10,13 +10,13 @@ import collections
 from collections.abc import Mapping, Sequence
 
 from minidynamo.guards.writers import CONTAINERS
-from minidynamo.tracer.constants import as_constant
-from minidynamo.tracer.copies import ISO_CALENDAR_DATE
-from minidynamo.tracer.moved_items import as_moved, entries_as_moved
-from minidynamo.tracer.outside_items import OutsideItems, Slot
-from minidynamo.tracer.outside_tables import OutsideTable
+from minidynamo.tracer.lazy.lazy_containers import as_moved, entries_as_moved
+from minidynamo.tracer.lazy.lazy_dicts import OutsideTable
+from minidynamo.tracer.lazy.lazy_lists import OutsideItems, Slot
 from minidynamo.tracer.reconstruct.builders import builds, fills, keeps
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
+from minidynamo.tracer.records.constants import as_constant
+from minidynamo.tracer.records.copies import ISO_CALENDAR_DATE
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import (
     DictKey,

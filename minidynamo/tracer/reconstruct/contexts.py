@@ -1,7 +1,7 @@
 """Owns how context managers of torch are rebuilt: as they are between `__enter__` and `__exit__`, if they are open.
 
 Context managers of the user are objects like any others. What those of torch have switched is switched behind the graph
-(`frame_end.py`).
+(`tracer/capture/frame_end.py`).
 """
 
 from __future__ import annotations

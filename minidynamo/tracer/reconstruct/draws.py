@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minidynamo.core.names import Namespace
 from minidynamo.guards.reader import Reader
-from minidynamo.names import Namespace
-from minidynamo.tracer.recovery import states_of
-from minidynamo.tracer.side_effects import Draw
+from minidynamo.tracer.records.side_effects import Draw
+from minidynamo.tracer.runtime.rollback import states_of
 
 
 def print_draws(draws: Sequence[Draw], reader: Reader, names: Namespace, *, keeps: bool) -> tuple[str, list[str]]:

@@ -1,6 +1,6 @@
 """Owns how side effects are replayed behind a graph: the statements for each kind, and words for those that are lost.
 
-Which effects are replayed, and when, is decided in `residual.py`.
+Which effects are replayed, and when, is decided in `tracer/capture/residual.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from minidynamo.tracer.reachable import is_outside, target_of
 from minidynamo.tracer.reconstruct.containers import refill_once
 from minidynamo.tracer.reconstruct.objects import dictionary_of, hides_attribute, set_attribute
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
-from minidynamo.tracer.side_effects import (
+from minidynamo.tracer.records.side_effects import (
     AttrDeleted,
     AttrSet,
     Called,

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from minidynamo.tracer.moved_items import moved_slice
+from minidynamo.tracer.lazy.lazy_containers import moved_slice
 from minidynamo.tracer.reachable import is_outside
 from minidynamo.tracer.reconstruct.builders import builds
 from minidynamo.tracer.reconstruct.containers import refill_once

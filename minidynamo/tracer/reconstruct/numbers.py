@@ -2,7 +2,7 @@
 and how generators of numbers are, that it has made with a seed.
 
 Whether that gives a new object or one of the operands is for Python to decide, as it is where the program runs as
-written. Numbers that live somewhere are read there, by `residual.py`.
+written. Numbers that live somewhere are read there, by `tracer/capture/residual.py`.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ import weakref
 
 import numpy as np
 
-from minidynamo.tracer.exceptions import native_base
-from minidynamo.tracer.moved_items import as_moved
+from minidynamo.tracer.frames.exceptions import native_base
+from minidynamo.tracer.lazy.lazy_containers import as_moved
 from minidynamo.tracer.reconstruct.builders import builds, fills, hint_of, keeps
 from minidynamo.tracer.reconstruct.callables import parts_of_partial
 from minidynamo.tracer.reconstruct.containers import refill

@@ -1,8 +1,8 @@
 """Owns the text that rebuilds values after a graph has run: names what is known, and asks the tables for the rest.
 
-It does not decide which values are needed or when effects are replayed; `residual.py` does. What a kind of value is
-built of is said in the files beside this one. What lives outside is never rebuilt, only named; an object that is
-referred to several times is built once.
+It does not decide which values are needed or when effects are replayed; `tracer/capture/residual.py` does. What a kind
+of value is built of is said in the files beside this one. What lives outside is never rebuilt, only named; an object
+that is referred to several times is built once.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
+from minidynamo.core.names import Namespace, name_of
 from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.guards.source import Constant, Referent
-from minidynamo.names import Namespace, name_of
 from minidynamo.tracer.reachable import is_outside, parts
 from minidynamo.tracer.reconstruct.builders import BUILDERS, FILLERS, KEEPERS, Build, hint_of
 from minidynamo.tracer.reconstruct.constants import Pins, is_new
-from minidynamo.tracer.side_effects import SideEffects
+from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, CellVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable

@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Iterable
 from typing import TypeGuard
 
+from minidynamo.tracer.calls.set_order import ADD
 from minidynamo.tracer.reconstruct.builders import builds
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
-from minidynamo.tracer.set_order import ADD
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import SetStep, SetVariable
 from minidynamo.variables.objects import ObjectVariable

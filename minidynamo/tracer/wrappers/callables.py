@@ -1,6 +1,6 @@
 """Owns how functions, methods, builtins, partials and cells from outside are tracked, with guards on what they run.
 
-What a call of them means is up to `call.py`.
+What a call of them means is up to `tracer/calls/call.py`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 from minidynamo.bytecode.instructions import decode
 from minidynamo.compat import HigherOrderOperator, OpOverload, OpOverloadPacket
+from minidynamo.core.directives import COMPILED, own_mark
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Source
-from minidynamo.steering import COMPILED, own_mark
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.registry import subclass_wrapper, wrapper
+from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.trace_rules import Action, is_trusted_module, rule_for
 from minidynamo.tracer.wrap import same_object, stays, wrap
 from minidynamo.tracer.wrappers.objects import instance_of_subclass, opaque

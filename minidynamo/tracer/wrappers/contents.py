@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from minidynamo.compat import OpOverload, OpOverloadPacket
+from minidynamo.core.names import name_of
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Item, Referent, Source, StorageItem, stand_in
-from minidynamo.names import name_of
-from minidynamo.tracer.constants import has_own, is_constant_value, key_of
-from minidynamo.tracer.copies import can_be_two, is_interned
 from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.tracer.records.constants import has_own, is_constant_value, key_of
+from minidynamo.tracer.records.copies import can_be_two, is_interned
 from minidynamo.tracer.wrap import wrap
 from minidynamo.tracer.wrappers.callables import has_receiver
 from minidynamo.variables.constants import ConstantVariable

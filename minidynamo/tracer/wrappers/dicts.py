@@ -1,6 +1,6 @@
 """Owns how dicts from outside are tracked: entry by entry, also those of users' subclasses and those that tensors key.
 
-Reading, guarding and changing entries is up to `outside_tables.py`.
+Reading, guarding and changing entries is up to `tracer/lazy/lazy_dicts.py`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from minidynamo.guards.source import (
     Source,
 )
 from minidynamo.tracer.attributes import instance_dict
-from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.outside_tables import OutsideTable, TableReader
-from minidynamo.tracer.registry import subclass_wrapper, wrapper
+from minidynamo.tracer.lazy.lazy_dicts import OutsideTable, TableReader
+from minidynamo.tracer.records.constants import key_of
+from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrap import guard_names, wrap
 from minidynamo.tracer.wrappers.contents import LARGEST_CONTAINER, dict_key, is_key, places_in, size_of
 from minidynamo.tracer.wrappers.objects import opaque

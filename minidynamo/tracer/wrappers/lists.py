@@ -1,6 +1,6 @@
 """Owns how lists and deques from outside are tracked: element by element, or as one input of the graph.
 
-Reading, guarding and changing elements is up to `outside_items.py`.
+Reading, guarding and changing elements is up to `tracer/lazy/lazy_lists.py`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Item, Source
-from minidynamo.tracer.constants import is_constant_value
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.outside_items import ListReader, OutsideItems
-from minidynamo.tracer.registry import subclass_wrapper, wrapper
+from minidynamo.tracer.lazy.lazy_lists import ListReader, OutsideItems
+from minidynamo.tracer.records.constants import is_constant_value
+from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrap import constant, guard_alias, wrap
 from minidynamo.tracer.wrappers.contents import LARGEST_CONTAINER, places_in, size_of
 from minidynamo.tracer.wrappers.objects import instance_of_subclass, opaque

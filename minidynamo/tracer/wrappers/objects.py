@@ -15,9 +15,9 @@ import torch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import PLAIN_VALUES, PlainValue, Source
 from minidynamo.tracer.attributes import instance_dict
-from minidynamo.tracer.exceptions import can_make
+from minidynamo.tracer.frames.exceptions import can_make
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.registry import subclass_wrapper, wrapper
+from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.trace_rules import is_plain_class, is_trusted_class, is_trusted_module
 from minidynamo.tracer.wrap import guard_names, same_object, wrap
 from minidynamo.variables.base import VariableTracker

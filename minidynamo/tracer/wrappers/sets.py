@@ -1,6 +1,6 @@
 """Owns how sets and frozensets from outside are tracked, also those of users' subclasses.
 
-Reading, guarding and changing their elements is up to `outside_tables.py`.
+Reading, guarding and changing their elements is up to `tracer/lazy/lazy_dicts.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Item, Source, stand_in
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.outside_tables import OutsideTable, TableReader
-from minidynamo.tracer.registry import subclass_wrapper, wrapper
+from minidynamo.tracer.lazy.lazy_dicts import OutsideTable, TableReader
+from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrap import wrap
 from minidynamo.tracer.wrappers.contents import dict_key, is_key, size_of
 from minidynamo.tracer.wrappers.objects import instance_of_subclass, opaque

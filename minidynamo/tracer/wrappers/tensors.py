@@ -11,7 +11,7 @@ from minidynamo.compat import has_names, is_functorch_wrapped, tells_history
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.registry import subclass_wrapper, wrapper
+from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrappers.objects import opaque
 from minidynamo.variables.base import VariableTracker
 

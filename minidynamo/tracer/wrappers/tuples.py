@@ -1,6 +1,6 @@
 """Owns how tuples from outside are tracked: plain and named ones, torch's sizes and results, users' subclasses.
 
-Reading their items is up to `outside_tuples.py`.
+Reading their items is up to `tracer/lazy/lazy_tuples.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from minidynamo.compat import VERSION_INFO
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.outside_tuples import OutsideTuple, TupleReader
-from minidynamo.tracer.registry import subclass_wrapper, wrapper
+from minidynamo.tracer.lazy.lazy_tuples import OutsideTuple, TupleReader
+from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrap import guard_names, wrap
 from minidynamo.tracer.wrappers.contents import places_in, size_of
 from minidynamo.tracer.wrappers.objects import instance_of_subclass, is_made_in_c, opaque

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import torch
 
-from minidynamo import artifacts
 from minidynamo.codegen.ir.expr import Const, Op
 from minidynamo.codegen.ir.index import Var
 from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Name, Store
@@ -15,6 +14,7 @@ from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram
 from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.printers.host import Calling, print_host
 from minidynamo.codegen.scheduling.schedule import schedule
+from minidynamo.core import artifacts
 from tests.codegen.graphs import located
 from tests.codegen.printers import printer_cases as cases
 

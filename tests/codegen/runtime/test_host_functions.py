@@ -5,8 +5,8 @@ import re
 import pytest
 import torch
 
-from minidynamo.checked_results import with_strides
 from minidynamo.codegen.runtime.host_functions import count_as_new, must_fit
+from minidynamo.graph.checked_results import with_strides
 
 
 def test_a_tensor_is_copied_only_if_its_strides_tell():

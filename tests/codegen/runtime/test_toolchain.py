@@ -6,8 +6,8 @@ import pytest
 
 from minidynamo.codegen.runtime import toolchain
 from minidynamo.config import config
+from minidynamo.core.events import on_event
 from minidynamo.errors import KernelBuildError, ToolchainMissing
-from minidynamo.events import on_event
 
 
 def test_no_compiler_is_a_clear_error():

@@ -6,7 +6,7 @@ import torch
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.tracer.attributes.binding import MISSING, lookup_on_class
-from tests.tracer.capture import capture, guards_on
+from tests.tracer.capturing import capture, guards_on
 
 
 def test_library_classes_are_not_guarded():

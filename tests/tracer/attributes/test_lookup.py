@@ -8,7 +8,7 @@ import torch
 from minidynamo.guards.guard import GuardKind
 from tests.end_to_end.programs import Programs, vector
 from tests.tracer.attributes.things import Thing
-from tests.tracer.capture import capture, guards_on
+from tests.tracer.capturing import capture, guards_on
 
 programs = Programs()
 

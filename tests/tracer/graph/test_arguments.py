@@ -9,9 +9,9 @@ import torch
 
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.source import Local
-from minidynamo.tracer.constants import key_of
 from minidynamo.tracer.graph.arguments import Arguments, NotInGraph
 from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.tracer.records.constants import key_of
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SliceVariable, TupleVariable
 from minidynamo.variables.objects import ObjectVariable, OpaqueVariable

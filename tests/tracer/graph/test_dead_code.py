@@ -5,7 +5,7 @@ import torch
 
 from minidynamo.tracer.graph import dead_code
 from minidynamo.tracer.graph.dead_code import may_raise
-from tests.tracer.capture import capture, targets
+from tests.tracer.capturing import capture, targets
 
 
 def test_unused_pure_operations_go():

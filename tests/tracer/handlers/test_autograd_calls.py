@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from minidynamo.autograd_calls import gradients, make_parameter, plant_hook, replace_data, require_grad
-from minidynamo.tracer.traced_frame import Break
-from tests.tracer.capture import capture, targets
+from minidynamo.graph.autograd_calls import gradients, make_parameter, plant_hook, replace_data, require_grad
+from minidynamo.tracer.records.traced_frame import Break
+from tests.tracer.capturing import capture, targets
 
 
 def test_a_parameter_is_a_node():

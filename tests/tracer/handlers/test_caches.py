@@ -11,8 +11,8 @@ import torch
 
 import minidynamo
 from minidynamo.guards.source import Called
-from minidynamo.tracer.traced_frame import Break
-from tests.tracer.capture import capture, targets
+from minidynamo.tracer.records.traced_frame import Break
+from tests.tracer.capturing import capture, targets
 
 FOUND: list[int] = []
 STATE = {"n": 2}

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from minidynamo.recomputing import run_checkpoint
-from minidynamo.tracer.traced_frame import Break
-from tests.tracer.capture import capture, placeholders, targets
+from minidynamo.graph.checkpoint import run_checkpoint
+from minidynamo.tracer.records.traced_frame import Break
+from tests.tracer.capturing import capture, placeholders, targets
 
 
 def test_one_node_with_everything_that_the_function_reads():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from minidynamo.tracer.handlers.custom_functions import Context, applier
-from tests.tracer.capture import capture, guards_on, targets
+from tests.tracer.capturing import capture, guards_on, targets
 
 
 class Doubled(torch.autograd.Function):

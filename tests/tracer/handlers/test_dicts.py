@@ -6,7 +6,7 @@ from collections import OrderedDict, defaultdict
 import pytest
 
 from minidynamo import compile as compile_function
-from minidynamo.events import MinidynamoNotice
+from minidynamo.core.events import MinidynamoNotice
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()

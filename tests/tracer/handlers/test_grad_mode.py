@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from tests.end_to_end.programs import Programs, leaf
-from tests.tracer.capture import capture, targets
+from tests.tracer.capturing import capture, targets
 
 programs = Programs()
 

@@ -7,8 +7,8 @@ import torch
 
 from minidynamo.compat import PY313
 from minidynamo.errors import SkipFrame
-from minidynamo.tracer.traced_frame import Break
-from tests.tracer.capture import capture, targets
+from minidynamo.tracer.records.traced_frame import Break
+from tests.tracer.capturing import capture, targets
 
 
 @pytest.mark.parametrize("ask", [locals, vars])

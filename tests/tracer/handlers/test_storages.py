@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minidynamo.storage_sizes import resize_storage
-from minidynamo.tracer.traced_frame import Break
-from tests.tracer.capture import capture, targets
+from minidynamo.graph.storage_resize import resize_storage
+from minidynamo.tracer.records.traced_frame import Break
+from tests.tracer.capturing import capture, targets
 
 
 def given_up(x):

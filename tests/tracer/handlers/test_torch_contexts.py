@@ -9,7 +9,7 @@ from torch.profiler import record_function
 import minidynamo
 from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.programs import Programs, leaf, vector
-from tests.tracer.capture import capture, targets
+from tests.tracer.capturing import capture, targets
 
 programs = Programs()
 

@@ -8,12 +8,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import minidynamo
-from minidynamo.events import MinidynamoNotice
+from minidynamo.core.events import MinidynamoNotice
+from minidynamo.graph.torch_settings import SWITCHES, allow_attention, allowed_attention, is_switch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Result
-from minidynamo.switches import SWITCHES, allow_attention, allowed_attention, is_switch
 from minidynamo.testing import assert_same_as_eager
-from tests.tracer.capture import capture
+from tests.tracer.capturing import capture
 
 
 def switches(traced):

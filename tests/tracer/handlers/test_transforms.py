@@ -9,8 +9,8 @@ import torch
 from torch.func import functional_call, grad, grad_and_value, jacfwd, jacrev, vmap
 
 import minidynamo
-from minidynamo.tracer.traced_frame import Break
-from tests.tracer.capture import capture, targets
+from minidynamo.tracer.records.traced_frame import Break
+from tests.tracer.capturing import capture, targets
 
 
 def test_one_node_with_what_the_function_reads():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minidynamo.kernel_launches import launch_kernel
-from minidynamo.tracer.traced_frame import Break
-from tests.tracer.capture import capture, targets
+from minidynamo.graph.triton_launch import launch_kernel
+from minidynamo.tracer.records.traced_frame import Break
+from tests.tracer.capturing import capture, targets
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")

@@ -4,7 +4,7 @@
 import pytest
 
 from tests.end_to_end.programs import Programs, two_vectors, vector
-from tests.tracer.capture import capture
+from tests.tracer.capturing import capture
 
 programs = Programs()
 

@@ -4,7 +4,7 @@ import pytest
 
 from minidynamo.errors import SkipFrame
 from tests.end_to_end.programs import Programs, vector
-from tests.tracer.capture import capture
+from tests.tracer.capturing import capture
 
 programs = Programs()
 

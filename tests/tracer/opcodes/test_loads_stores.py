@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.end_to_end.programs import Programs, two_vectors, vector
-from tests.tracer.capture import capture, guards_on
+from tests.tracer.capturing import capture, guards_on
 
 programs = Programs()
 LEVEL = 2.0

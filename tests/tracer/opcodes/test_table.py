@@ -2,8 +2,8 @@ import dis
 
 import pytest
 
+from minidynamo.tracer.capture.registrations import register_all
 from minidynamo.tracer.opcodes.table import NEVER_SEEN, OPCODES, UNSUPPORTED, opcode
-from minidynamo.tracer.registrations import register_all
 
 
 def test_every_opcode_is_interpreted_or_refused_with_a_reason():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minidynamo.tracer.registry import POLYFILLS
+from minidynamo.tracer.records.registry import POLYFILLS
 
 Cases = dict[Callable[..., Any], list[tuple[Any, ...]]]
 """Originals, then argument tuples on which the twin must agree; a dict at the end holds keyword arguments."""

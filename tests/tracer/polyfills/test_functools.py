@@ -5,7 +5,7 @@ import operator
 import pytest
 
 from minidynamo.tracer.polyfills import functools as twins
-from minidynamo.tracer.registry import CODE_POLYFILLS
+from minidynamo.tracer.records.registry import CODE_POLYFILLS
 
 NUMBERS = [5, 2, 9, 2]
 

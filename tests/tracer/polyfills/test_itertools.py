@@ -4,7 +4,7 @@ import operator
 import pytest
 
 from minidynamo.tracer.polyfills import itertools as twins
-from minidynamo.tracer.registry import POLYFILLS
+from minidynamo.tracer.records.registry import POLYFILLS
 from tests.tracer.polyfills.agreement import NUMBERS, calls_of
 
 LAZY_CASES = {

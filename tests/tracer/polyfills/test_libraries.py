@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minidynamo.tracer.polyfills import libraries as twins
-from minidynamo.tracer.registry import POLYFILLS
+from minidynamo.tracer.records.registry import POLYFILLS
 from tests.tracer.polyfills.agreement import NUMBERS, calls_of
 
 

@@ -5,7 +5,7 @@ from torch.nn.modules import module as module_globals
 
 import minidynamo
 from minidynamo.tracer.polyfills import modules as twins
-from minidynamo.tracer.registry import POLYFILLS
+from minidynamo.tracer.records.registry import POLYFILLS
 
 
 class Net(nn.Module):

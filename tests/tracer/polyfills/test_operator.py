@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from minidynamo.tracer.polyfills import operator as twins
-from minidynamo.tracer.registry import POLYFILLS
+from minidynamo.tracer.records.registry import POLYFILLS
 from tests.tracer.polyfills.agreement import NUMBERS, calls_of
 
 CASES = {

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from minidynamo.core.names import Namespace
 from minidynamo.guards.source import Local
-from minidynamo.names import Namespace
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
-from minidynamo.tracer.side_effects import SideEffects
+from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import (

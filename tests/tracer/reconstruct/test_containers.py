@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from minidynamo.names import Namespace
+from minidynamo.core.names import Namespace
 from minidynamo.tracer.reconstruct.containers import refill
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
-from minidynamo.tracer.side_effects import SideEffects
+from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BuiltinVariable,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
+from minidynamo.core.names import Namespace
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Attr, Computed, Constant, Drawn, Local
-from minidynamo.names import Namespace
 from minidynamo.tracer.reconstruct.draws import print_draws
-from minidynamo.tracer.side_effects import Draw
+from minidynamo.tracer.records.side_effects import Draw
 
 
 def printed(*, keeps: bool) -> tuple[str, list[str], Namespace]:

@@ -8,7 +8,7 @@ import torch
 
 from minidynamo.guards.source import Constant, Local
 from minidynamo.tracer.reconstruct.effects import lost_effects
-from minidynamo.tracer.side_effects import AttrSet, Called, CellSet, ContentsChanged, GlobalSet
+from minidynamo.tracer.records.side_effects import AttrSet, Called, CellSet, ContentsChanged, GlobalSet
 from minidynamo.variables.callables import BuiltinVariable, CellVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, ListVariable

@@ -2,7 +2,7 @@
 
 import collections
 
-from minidynamo.tracer.side_effects import SideEffects
+from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.containers import (
     DictKey,
     DictVariable,

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from minidynamo.core.names import Namespace
 from minidynamo.errors import InternalError
-from minidynamo.names import Namespace
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
-from minidynamo.tracer.side_effects import SideEffects
+from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BuiltinVariable,

@@ -1,13 +1,13 @@
 import pytest
 
+from minidynamo.core.names import Namespace
 from minidynamo.errors import InternalError
 from minidynamo.guards.source import Local
-from minidynamo.names import Namespace
-from minidynamo.tracer import set_order
-from minidynamo.tracer.constants import from_constant, key_of
+from minidynamo.tracer.calls import set_order
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
 from minidynamo.tracer.reconstruct.sets import take_steps
-from minidynamo.tracer.side_effects import SideEffects
+from minidynamo.tracer.records.constants import from_constant, key_of
+from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.constants import ConstantVariable as C
 from minidynamo.variables.containers import SetStep, SetVariable
 

@@ -1,0 +1,104 @@
+"""Owns the lists of operators that take a tensor and never read its data.
+
+Backward operators of pooling and padding ask their forward's input for its shape alone; eager keeps the whole tensor
+for that. Here they get a stand-in of the same shape in the memory of the gradient that they read, or of one number, so
+forward keeps nothing. What is kept otherwise is `partition`'s choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo.autograd.graph.graph_builder import Emitter
+from minidynamo.autograd.graph.numbers import is_number
+from minidynamo.autograd.trace.fallback_op import Gradients
+from minidynamo.autograd.trace.number_operators import BATCH_NORM, BATCH_NORM_OF_NUMBERS
+from minidynamo.graph.unbacked_symints import hangs_on_data
+
+aten = torch.ops.aten
+
+# Operator -> position of the argument of which only shape, dtype and device matter.
+SHAPE_ONLY = {
+    aten.max_pool2d_with_indices_backward.default: 1,
+    aten.max_pool3d_with_indices_backward.default: 1,
+    aten.adaptive_max_pool2d_backward.default: 1,
+    aten.adaptive_max_pool3d_backward.default: 1,
+    aten.avg_pool2d_backward.default: 1,
+    aten.avg_pool3d_backward.default: 1,
+    aten._adaptive_avg_pool2d_backward.default: 1,
+    aten._adaptive_avg_pool3d_backward.default: 1,
+    aten.reflection_pad1d_backward.default: 1,
+    aten.reflection_pad2d_backward.default: 1,
+    aten.reflection_pad3d_backward.default: 1,
+    aten.replication_pad1d_backward.default: 1,
+    aten.replication_pad2d_backward.default: 1,
+    aten.replication_pad3d_backward.default: 1,
+}
+
+# What makes a new tensor in the layout of the first argument.
+ASKED_FOR_LAYOUT = frozenset(
+    {
+        *(aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default, aten.full_like.default),
+        *(aten.rand_like.default, aten.randn_like.default, aten.randint_like.default, aten.new_empty.default),
+        *(aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty_strided.default),
+    }
+)
+
+
+def read_inputs(node: fx.Node) -> list[fx.Node]:
+    """What the results of `node` depend on: numbers and layouts aside, and new running statistics of batch norm, which
+    depend on the old ones, do not count as results. Numbers that tensors hold depend on those."""
+    if is_number(node):
+        return node.all_input_nodes if hangs_on_data(node.meta["val"]) else []
+    if isinstance(node.target, Gradients):
+        return [arg for i, arg in enumerate(node.args) if i not in node.target.unread and isinstance(arg, fx.Node)]
+    if node.target in ASKED_FOR_LAYOUT:
+        return [source for source in node.all_input_nodes if source is not node.args[0]]
+    if node.target in (BATCH_NORM, BATCH_NORM_OF_NUMBERS) and node.args[5]:
+        return [source for source in node.args[:3] if isinstance(source, fx.Node)]
+    return node.all_input_nodes
+
+
+def without_unread(emitter: Emitter, op: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a call of `op` with a stand-in, or None, for each tensor that it does not read."""
+    if op is aten.native_batch_norm_backward.default and args[7] and not _adds_dtypes(args[3:5], args[1:]):
+        return (*args[:3], None, None, *args[5:])  # in training it does not read the running statistics
+    unread = op.unread if isinstance(op, Gradients) else {SHAPE_ONLY[op]} if op in SHAPE_ONLY else ()
+    gradient = args[-1 if isinstance(op, Gradients) else 0]
+    found = {i: _stand_in(emitter, args[i], gradient) for i in sorted(unread) if _may_be_replaced(args[i])}
+    return tuple(found.get(i, arg) for i, arg in enumerate(args)) if found else args
+
+
+def _adds_dtypes(some: Sequence[Any], args: Sequence[Any]) -> bool:
+    """Whether `some` of `args` have dtypes that no other has, which torch may refuse without reading them."""
+    dtypes = {arg.meta["val"].dtype for arg in args if arg not in some and _is_tensor(arg)}
+    return any(arg.meta["val"].dtype not in dtypes for arg in some if _is_tensor(arg))
+
+
+def _is_tensor(arg: Any) -> bool:
+    return isinstance(arg, fx.Node) and isinstance(arg.meta["val"], torch.Tensor)
+
+
+def _may_be_replaced(node: fx.Node) -> bool:
+    value = node.meta["val"]
+    # The result takes over another memory format, which a stand-in cannot show.
+    return value.layout is torch.strided and value.is_contiguous() and value.numel() > 1
+
+
+def _stand_in(emitter: Emitter, node: fx.Node, gradient: Any) -> fx.Node:
+    like, sizes = node.meta["val"], emitter.sizes(node)
+    if _has_numbers_like(gradient, like):
+        return emitter.emit(aten.as_strided.default, gradient, sizes, [0] * like.ndim)
+    number = emitter.emit(aten.full.default, [], 0, dtype=like.dtype, device=like.device)
+    return emitter.emit(aten.expand.default, number, sizes)
+
+
+def _has_numbers_like(gradient: Any, like: torch.Tensor) -> bool:
+    value = gradient.meta["val"] if isinstance(gradient, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    return value.dtype == like.dtype and value.device == like.device and bool(value.numel() > 0)

@@ -1,0 +1,193 @@
+"""Owns the question which arguments an ATen operator writes to, and which operator computes the same without writing.
+
+It reads schemas, and writes one where an operator has no functional form; graphs are the business of `functionalize`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo import compat
+from minidynamo.compat import OpOverload
+from minidynamo.graph.custom_operators import define
+
+aten = torch.ops.aten
+
+# Operators that write to arguments although their schema does not say so: the positions, and the functional operator.
+# `aten.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)`
+UNDECLARED: dict[OpOverload, tuple[tuple[int, ...], OpOverload]] = {
+    aten.native_batch_norm.default: ((3, 4), aten._native_batch_norm_legit_functional.default),
+}
+
+# Functional operators whose name does not follow from the mutating one's, or that returns its argument itself.
+RENAMED = {
+    "aten::normal_": "aten::normal_functional",
+    "aten::zero_": "aten::zeros_like",
+    "aten::conj_physical_": "aten::_conj_physical",
+}
+
+OF_NUMBERS = "numbers_"
+"""What the names of operators begin with that do what those of ATen do, and take symbolic numbers for floats."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`arguments`: names of what is written, in schema order. `returns`: for each result the name of the argument that
+    it is, or None for a result of its own. `functional` returns the latter, then the new values of `arguments`; None if
+    there is no such operator. `dropped`: arguments that the functional operator does not take (`out=`)."""
+
+    arguments: tuple[str, ...]
+    returns: tuple[str | None, ...]
+    functional: OpOverload | None
+    dropped: tuple[str, ...]
+
+    @property
+    def own_results(self) -> int:
+        """How many results are not written arguments."""
+        return self.returns.count(None)
+
+
+def is_torchs(op: Any) -> bool:
+    """Whether `op` is an operator of torch, or stands for one and takes symbolic numbers."""
+    if not isinstance(op, OpOverload):
+        return False
+    own = op.namespace == "minidynamo" and op.overloadpacket.__name__.startswith(OF_NUMBERS)
+    return own or op.namespace == "aten"
+
+
+def is_undeclared_write(op: Any, args: tuple[Any, ...]) -> bool:
+    """Whether `op` with these arguments writes to running statistics without declaring it."""
+    return op in UNDECLARED and bool(args[5]) and args[3] is not None
+
+
+@functools.cache
+def mutation_of(op: OpOverload) -> Mutation | None:
+    """What `op` writes to by its schema; None for an operator that writes to no tensor: `add_.t` extends a list."""
+    schema = compat.schema_of(op)
+    written = [arg for arg in schema.arguments if arg.alias_info is not None and arg.alias_info.is_write]
+    written = [arg for arg in written if "Tensor" in str(arg.type)]
+    if not written:
+        return None
+    marks = {mark: arg.name for arg in written for mark in arg.alias_info.before_set}
+    returns = tuple(r.alias_info and marks[next(iter(r.alias_info.before_set))] for r in schema.returns)
+    dropped = tuple(arg.name for arg in written if arg.is_out)
+    names = tuple(arg.name for arg in written)
+    functional = _functional_variant(op, dropped, returns.count(None) + len(written))
+    if functional is None and not is_metadata_mutation(op):
+        functional, dropped = functional_twin(op), ()
+    return Mutation(names, returns, functional, dropped)
+
+
+def _functional_variant(op: OpOverload, dropped: tuple[str, ...], results: int) -> OpOverload | None:
+    schema = compat.schema_of(op)
+    namespace, _, name = schema.name.partition("::")
+    stem = name.removesuffix("_")
+    names = [RENAMED.get(schema.name, "").partition("::")[2], stem, f"{stem}_functional", f"{name}_functional"]
+    wanted = [str(arg.type) for arg in schema.arguments if arg.name not in dropped]
+    library = getattr(torch.ops, namespace)
+    for candidate in filter(None, names):
+        packet = getattr(library, candidate, None)
+        for overload in packet.overloads() if packet is not None else ():
+            found: OpOverload = getattr(packet, overload)
+            other = compat.schema_of(found)
+            if other.is_mutable or len(other.returns) != results:
+                continue
+            types = [str(arg.type) for arg in other.arguments]
+            if types[: len(wanted)] == wanted and all(
+                arg.has_default_value() for arg in other.arguments[len(wanted) :]
+            ):
+                return found
+    return None
+
+
+@functools.cache
+def is_view(op: OpOverload) -> bool:
+    """Whether the result of `op` (or each of its results) is a view of its first argument, by the schema."""
+    schema = compat.schema_of(op)
+    returns = schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def is_metadata_mutation(op: OpOverload) -> bool:
+    """Whether `op` changes its argument's shape, strides or storage rather than its data."""
+    return torch.Tag.inplace_view in op.tags or op in METADATA
+
+
+# How a schema marks an argument that is written or viewed: `(a!)`, `(a -> *)`.
+_MARK = r"\(\w+!?(?: -> [^)]*)?\)"
+
+
+def functional_twin(op: OpOverload) -> OpOverload | None:
+    """A new operator that copies what `op` would write to, runs `op` on the copies, and returns its results, then the
+    copies. It makes a user's own writing operator functional. None if an argument that is written may be None."""
+    schema = compat.schema_of(op)
+    written = [arg.name for arg in schema.arguments if arg.alias_info is not None and arg.alias_info.is_write]
+    text, _, returned = str(schema).partition("(")[2].rpartition(") -> ")
+    parameters = re.sub(_MARK, "", text)
+    types = [re.findall(rf"(\S+) {name}\b", parameters)[0] for name in written]
+    if any("?" in kind for kind in types):
+        return None
+    plain = [kind for kind in returned.strip("()").split(", ") if kind and not re.search(_MARK, f"{kind})")]
+    name = re.sub(r"\W", "_", f"functional_{schema.name}_{schema.overload_name}")
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        named = named_arguments(op, args, kwargs)
+        copies = {key: _copied(named[key]) for key in written}
+        made = op(**{**named, **copies})
+        results = (*(made[: len(plain)] if isinstance(made, tuple) else [made] * len(plain)), *copies.values())
+        return results[0] if len(results) == 1 else results
+
+    return define(name, f"({parameters}) -> ({', '.join(plain + types)})", run)
+
+
+def given_by_output(out: torch.Tensor, missing: Collection[str]) -> dict[str, Any]:
+    """What a call with `out=` takes from its output, of the arguments that its functional twin is not given: numbers
+    are made, and summed, in the dtype of the output."""
+    return {name: getattr(out, name) for name in ("dtype", "device") if name in missing}
+
+
+def write_unseen(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], traced: Iterable[fx.Node]
+) -> bool:
+    """Write what a call with `out=` makes to its outputs if none of the `traced` operations does, and whether that was
+    so: some functions write through memory that no operator declares to be shared, or return new tensors instead while
+    they are traced."""
+    out = kwargs.get("out")
+    outputs = [t for t in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(t, torch.Tensor)]
+    if not outputs or not all(t.numel() for t in outputs) or any(map(_writes, traced)):
+        return False
+    made = function(*args, **{key: value for key, value in kwargs.items() if key != "out"})
+    for old, new in zip(outputs, made if isinstance(made, (tuple, list)) else (made,)):
+        old.copy_(new)
+    return True
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether an operation writes to memory that it is known who shares."""
+    mutation = mutation_of(node.target) if isinstance(node.target, OpOverload) else None
+    if mutation is None:
+        return False
+    named = named_arguments(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
+    written = [named[name] for name in mutation.arguments]
+    return not any(isinstance(arg, fx.Node) and arg.target is aten._unsafe_view.default for arg in written)
+
+
+def _copied(value: Any) -> Any:
+    return [item.clone() for item in value] if isinstance(value, (list, tuple)) else value.clone()
+
+
+METADATA = frozenset({aten.set_.source_Tensor, aten.set_.source_Storage, aten.resize_.default, aten.resize_as_.default})
+
+
+def named_arguments(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by their schema names, those left at their default included."""
+    schema = compat.schema_of(op).arguments
+    defaults = {arg.name: arg.default_value for arg in schema if arg.has_default_value()}
+    return defaults | {arg.name: value for arg, value in zip(schema, args)} | kwargs

@@ -1,0 +1,69 @@
+"""Owns what the autograd stage asks of numbers that may be symbolic: sizes, strides, and numbers that are graph inputs.
+
+A symbolic number is a `torch.SymInt`, `SymFloat` or `SymBool`; in a graph, a node computes it. Nothing here decides a
+condition on one, which would become a guard: two numbers are the same when their expressions are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo import compat
+from minidynamo.fake.strides import dense_strides
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether `value` is a number that is only known when the graph runs."""
+    return isinstance(value, compat.SYMBOLIC_NUMBERS) and compat.constant_of(value) is None
+
+
+def is_number(node: fx.Node) -> bool:
+    """Whether `node` computes a number that varied when it was traced, even if it has turned out to be constant."""
+    return isinstance(node.meta.get("val"), compat.SYMBOLIC_NUMBERS)
+
+
+def has_symbols(value: Any) -> bool:
+    """Whether `value` is a symbolic number, a tensor with symbolic sizes or strides, or a list with one in it."""
+    if isinstance(value, (list, tuple)):
+        return any(map(has_symbols, value))
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        return any(map(is_symbolic, (*value.shape, *value.stride(), value.storage_offset())))
+    return any(map(is_symbolic, value.shape)) if isinstance(value, torch.Tensor) else is_symbolic(value)
+
+
+def known(number: Any) -> Any:
+    """The number; if it is symbolic and has turned out to be constant, that constant."""
+    if not isinstance(number, compat.SYMBOLIC_NUMBERS):
+        return number
+    constant = compat.constant_of(number)
+    return number if constant is None else constant
+
+
+def key(number: Any) -> Any:
+    """What is equal for equal numbers: the number itself, or the expression of a symbolic one."""
+    found = known(number)
+    return found.node.expr if isinstance(found, compat.SYMBOLIC_NUMBERS) else found
+
+
+def is_empty(value: Any) -> bool:
+    """Whether `value` is a tensor that is known to have no elements."""
+    return isinstance(value, torch.Tensor) and any(type(size) is int and size == 0 for size in map(known, value.shape))
+
+
+def keys(numbers: Iterable[Any]) -> tuple[Any, ...]:
+    """The key of each number."""
+    return tuple(map(key, numbers))
+
+
+def is_dense_in(order: Sequence[int], shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether the strides are those of a tensor without gaps in this order, dimensions of one element aside."""
+
+    def fits(at_least: Callable[[Any, int], Any]) -> bool:
+        dense = dense_strides(order, shape, at_least)
+        return all(key(size) == 1 or key(a) == key(b) for size, a, b in zip(shape, dense, strides))
+
+    return fits(torch.sym_max) or fits(lambda size, _: size)

@@ -1,0 +1,66 @@
+"""Owns the question which elements of memory two tensors share, and whether an operator may read what it writes.
+
+It knows layouts alone; what happens to a write that cannot be turned into a value is said in
+`autograd/functional/functionalize.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from minidynamo.autograd.graph.mutation import Mutation
+from minidynamo.autograd.graph.numbers import is_symbolic, key, keys
+from minidynamo.compat import OpOverload
+from minidynamo.fake.strides import Dims, may_meet
+from minidynamo.graph.unbacked_symints import hangs_on_data
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether elements lie in the same memory, as far as layouts tell that are known."""
+    dims = [(stride, size) for size, stride in zip(tensor.shape, tensor.stride()) if key(size) != 1]
+    if any(key(stride) == 0 and size > 1 for stride, size in dims):
+        return True
+    if any(map(is_symbolic, (*tensor.shape, *tensor.stride()))) or not tensor.numel():
+        return False
+    reach = 0
+    for stride, size in sorted(dims):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def goes_element_by_element(op: OpOverload, mutation: Mutation) -> bool:
+    """Whether an operator reads of its arguments only the element that it then writes."""
+    variants = (op, mutation.functional)
+    tagged = any(torch.Tag.pointwise in variant.tags for variant in variants if variant is not None)
+    return tagged or op is torch.ops.aten.copy_.default or op.overloadpacket.__name__.startswith("_foreach_")
+
+
+def same_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors over one storage are the same elements in the same order."""
+    return _layout(one) == _layout(other)
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    facts = keys((tensor.storage_offset(), *tensor.shape, *tensor.stride()))
+    return (tensor.dtype, tensor.is_conj(), tensor.is_neg(), *facts)
+
+
+def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors over one storage may have memory in common. Sizes that are not known are decided on; of where
+    a tensor begins that data tell, nothing is known."""
+    if not one.numel() or not other.numel():
+        return False
+    if any(hangs_on_data(tensor.storage_offset()) for tensor in (one, other)):
+        return True
+    return may_meet(*_bytes_of(one), *_bytes_of(other))
+
+
+def _bytes_of(tensor: torch.Tensor) -> tuple[Any, Dims]:
+    """Where the first byte is, and the dimensions of all, whose innermost are the bytes of one element."""
+    width = tensor.element_size()
+    dims = [(stride * width, size) for size, stride in zip(tensor.shape, tensor.stride()) if size != 1 and stride != 0]
+    return tensor.storage_offset() * width, [*sorted(dims, key=lambda dim: dim[0], reverse=True), (1, width)]

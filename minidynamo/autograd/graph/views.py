@@ -1,0 +1,114 @@
+"""Owns the inverse of each view operation: what the viewed tensor becomes when the view gets new data.
+
+A rule takes an emitter, the viewed tensor's node, the node of the new data and the arguments of the view operation,
+and returns the node of the new viewed tensor. A view without a rule cannot be written to.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo.autograd.graph.graph_builder import Emitter
+from minidynamo.autograd.graph.numbers import is_empty
+from minidynamo.compat import OpOverload
+
+aten = torch.ops.aten
+Inverse = Callable[..., fx.Node]
+
+
+def _reshape_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, *_: Any, **__: Any) -> fx.Node:
+    return emitter.reshape(new, viewed)
+
+
+def _expand_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, *_: Any, **__: Any) -> fx.Node:
+    """Nothing functional writes to a tensor whose elements overlap: an expand is to as many elements, or to none."""
+    return viewed if is_empty(new.meta["val"]) else emitter.reshape(new, viewed)
+
+
+def _transpose_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, first: int, second: int) -> fx.Node:
+    return emitter.emit(aten.transpose.int, new, first, second)
+
+
+def _t_back(emitter: Emitter, viewed: fx.Node, new: fx.Node) -> fx.Node:
+    return emitter.emit(aten.t.default, new)
+
+
+def _permute_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, dims: list[int]) -> fx.Node:
+    order = [dim % len(dims) for dim in dims]
+    return emitter.emit(aten.permute.default, new, [order.index(dim) for dim in range(len(order))])
+
+
+def _dtype_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, dtype: torch.dtype) -> fx.Node:
+    return emitter.emit(aten.view.dtype, new, viewed.meta["val"].dtype)
+
+
+def _scatter(op: OpOverload) -> Inverse:
+    def rule(emitter: Emitter, viewed: fx.Node, new: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
+        return emitter.emit(op, viewed, new, *args, **kwargs)
+
+    return rule
+
+
+def _swap(op: OpOverload) -> Inverse:
+    def rule(emitter: Emitter, viewed: fx.Node, new: fx.Node) -> fx.Node:
+        return emitter.emit(op, new)
+
+    return rule
+
+
+INVERSES: dict[OpOverload, Inverse] = {
+    aten.view.default: _reshape_back,
+    aten._reshape_alias.default: _reshape_back,
+    aten.unsqueeze.default: _reshape_back,
+    aten.squeeze.default: _reshape_back,
+    aten.squeeze.dim: _reshape_back,
+    aten.squeeze.dims: _reshape_back,
+    aten.expand.default: _expand_back,
+    aten.transpose.int: _transpose_back,
+    aten.t.default: _t_back,
+    aten.permute.default: _permute_back,
+    aten.view.dtype: _dtype_back,
+    aten.select.int: _scatter(aten.select_scatter.default),
+    aten.slice.Tensor: _scatter(aten.slice_scatter.default),
+    aten.diagonal.default: _scatter(aten.diagonal_scatter.default),
+    aten.as_strided.default: _scatter(aten.as_strided_scatter.default),
+    aten.view_as_real.default: _swap(aten.view_as_complex.default),
+    aten.view_as_complex.default: _swap(aten.view_as_real.default),
+}
+
+
+def _split_element(emitter: Emitter, index: int, size: Any, dim: int = 0) -> tuple[Any, ...]:
+    start, end = (emitter.number(operator.mul, size, i) for i in (index, index + 1))  # a slice ends with the tensor
+    return aten.slice_scatter.default, dim, start, end
+
+
+def _sizes_element(emitter: Emitter, index: int, sizes: list[Any], dim: int = 0) -> tuple[Any, ...]:
+    start = functools.reduce(functools.partial(emitter.number, operator.add), sizes[:index], 0)
+    return aten.slice_scatter.default, dim, start, emitter.number(operator.add, start, sizes[index])
+
+
+def _unbind_element(emitter: Emitter, index: int, dim: int = 0) -> tuple[Any, ...]:
+    return aten.select_scatter.default, dim, index
+
+
+PARTS: dict[Any, OpOverload] = {
+    aten.slice_scatter.default: aten.slice.Tensor,
+    aten.select_scatter.default: aten.select.int,
+    aten.diagonal_scatter.default: aten.diagonal.default,
+    aten.as_strided_scatter.default: aten.as_strided.default,
+}
+"""Operators that put something into a copy of their first argument, with the view of it that this fills."""
+
+
+# For an operation that returns a list of views: the scatter that writes element `index`, and its arguments.
+ELEMENT_INVERSES: dict[OpOverload, Callable[..., tuple[Any, ...]]] = {
+    aten.split.Tensor: _split_element,
+    aten.split_with_sizes.default: _sizes_element,
+    aten.unbind.int: _unbind_element,
+}

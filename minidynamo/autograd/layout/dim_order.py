@@ -1,0 +1,216 @@
+"""Owns the orders in which the dimensions of gradients lie in memory, where they are not those of the results.
+
+Autograd takes gradients as they come, and what is computed of them elementwise lies as they do.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo.autograd.graph.graph_builder import fake
+from minidynamo.autograd.graph.mutation import is_view
+from minidynamo.autograd.graph.numbers import has_symbols, key, keys
+from minidynamo.autograd.graph.provenance import USERS_BACKWARD
+from minidynamo.autograd.graph.varying_strides import foretold, order_of, strides_of_ranks, viewed
+from minidynamo.autograd.trace.fallback_op import Gradients
+from minidynamo.compat import OpOverload
+from minidynamo.fake.strides import dense_strides
+
+aten = torch.ops.aten
+
+_RESHAPED = frozenset((aten.view.default, aten._unsafe_view.default))
+# Views of numbers, not of dimensions: they hang on how the tensor lies.
+_PARTICULAR = frozenset((aten.as_strided.default, aten.view_as_complex.default, aten.view.dtype))
+# Beside operations on elements: every overload of these.
+TAKE_ANY_LAYOUT = """
+    _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward avg_pool2d_backward avg_pool3d_backward
+    binary_cross_entropy_backward bmm cat channel_shuffle clone col2im constant_pad_nd cumsum diagonal_backward
+    diagonal_scatter elu_backward embedding_dense_backward _fft_c2c _fft_c2r _fft_r2c flip gather glu_backward
+    grid_sampler_2d_backward grid_sampler_3d_backward hardshrink_backward hardsigmoid_backward hardswish_backward
+    hardtanh_backward huber_loss_backward im2col index index_add index_copy index_fill index_put index_select
+    leaky_relu_backward linalg_cross log_sigmoid_backward _log_softmax_backward_data masked_fill masked_scatter_backward
+    mean mish_backward mm mse_loss_backward multi_margin_loss_backward multilabel_margin_loss_backward mv
+    native_batch_norm_backward native_channel_shuffle new_empty new_full new_ones new_zeros nll_loss_backward
+    pixel_shuffle pixel_unshuffle _prelu_kernel_backward put reflection_pad1d_backward reflection_pad2d_backward
+    reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward roll
+    rot90 rrelu_with_noise_backward scatter scatter_add _segment_reduce_backward select_backward select_scatter
+    slice_backward slice_scatter smooth_l1_loss_backward soft_margin_loss_backward _softmax_backward_data
+    softplus_backward softshrink_backward sum take _to_copy tril _trilinear triu unfold_backward _unsafe_index_put
+    _upsample_bicubic2d_aa_backward upsample_bicubic2d_backward _upsample_bilinear2d_aa_backward
+    upsample_bilinear2d_backward upsample_linear1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
+    _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward upsample_trilinear3d_backward
+"""
+# These for their gradient alone, the first argument: what else they take lies by rows.
+TAKE_ANY_GRADIENT = """
+    _embedding_bag_backward fractional_max_pool2d_backward native_layer_norm_backward nll_loss2d_backward
+    _pdist_backward _scaled_dot_product_flash_attention_for_cpu_backward
+"""
+# Torch's formulas make these of a gradient as it comes; a user's may have asked for another order before.
+_MADE_ALIKE = "empty_like full_like ones_like zeros_like"
+
+
+class NewLayouts:
+    """Gives values of a graph other strides than those that it was traced for, node by node, in its order.
+
+    What `takes_any` operation is given them computes the same, and its result gets the strides that eager gives it;
+    every other operation gets a copy in the layout that it was traced for. `several`: so do operations with several
+    results. `traced` has what a value with new strides was like, `copies` those in the layout of before. Without
+    `shares`, what reads data takes a copy of its own, which is gone behind it, unless there is one that views take.
+    """
+
+    def __init__(
+        self, graph: fx.Graph, takes_any: Callable[[fx.Node], bool], *, several: bool = False, shares: bool = True
+    ) -> None:
+        self.graph = graph
+        self.takes_any = takes_any
+        self.several = several
+        self.shares = shares
+        self.traced: dict[fx.Node, Any] = {}
+        self.copies: dict[fx.Node, fx.Node] = {}
+
+    def set(self, node: fx.Node, made: Any) -> None:
+        """`made` is the fake value of `node` from now on."""
+        like, node.meta["val"] = node.meta["val"], made
+        if _strides(made) != _strides(like):
+            self.traced[node] = like
+
+    def follow(self, node: fx.Node) -> None:
+        """Give an operation the new strides of its arguments, or copies of them."""
+        given = [source for source in node.all_input_nodes if source in self.traced]
+        if not given:
+            return
+        if node.target is operator.getitem and isinstance(given[0].meta["val"], (tuple, list)):
+            self.set(node, operator.getitem(*fake(node.args)))
+            return
+        like = node.meta["val"]
+        if self.takes_any(node):
+            made = _made_of(node, [like, *(source.meta["val"] for source in given)])
+            if isinstance(made, torch.Tensor) or (self.several and made is not None):
+                node.target = aten.reshape.default if node.target in _RESHAPED else node.target
+                self.set(node, made)
+                return
+            if made is not None and _strides(made) == _strides(like):
+                return
+        for source in given:
+            node.replace_input_with(source, self.restored(node, source))
+
+    def restored(self, node: fx.Node, source: Any) -> Any:
+        """`source` in the layout that it was traced for, which `node` is given."""
+        if source not in self.traced or source in self.copies:
+            return self.copies.get(source, source)
+        with self.graph.inserting_before(node):
+            copy = laid_out(self.graph, source, self.traced[source])
+        if self.shares or (isinstance(node.target, OpOverload) and is_view(node.target)):
+            self.copies[source] = copy
+        return copy
+
+
+def _made_of(node: fx.Node, values: Sequence[Any]) -> Any:
+    """What an operation makes of its arguments as they lie now; None if that is not known in every call."""
+    like, reshaped = node.meta["val"], node.target in _RESHAPED
+    if has_symbols([*values]) and reshaped:
+        # Sizes are told alike by what they are called in the call. What is no view in all calls may be one in some.
+        shape = [size if key(given) == -1 else given for given, size in zip(fake(node.args[1]), like.shape)]
+        strides = viewed(fake(node.args[0]), shape)
+        return None if strides is None else empty_as(like, range(like.ndim), strides)
+    if has_symbols([*values]) and not is_view(node.target):
+        return foretold(node)
+    target = aten.reshape.default if reshaped else node.target
+    with torch.no_grad(), values[-1].fake_mode:
+        return target(*fake(node.args), **fake(node.kwargs))  # type: ignore[operator]
+
+
+def lay_out_anew(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> None:
+    """Let a backward graph take some of its gradients in other strides.
+
+    The values computed of them get the strides that eager gives them. An operation that may count on the layout which
+    it was traced for, since its formula has seen to it, gets a copy in that layout; so do most where sizes vary.
+    """
+    # Torch's kernels lay out what they read as well, each for itself.
+    layouts = NewLayouts(
+        graph, lambda node: takes_any_layout(node) or _takes_any_gradient(node, layouts.traced), shares=False
+    )
+    for tangent, strides in tangents.items():
+        layouts.traced[tangent] = like = tangent.meta["val"]
+        own = strides_of_ranks(strides, like.shape) if has_symbols(like) else strides
+        tangent.meta["val"] = empty_as(like, range(like.ndim), own)
+    for node in graph.nodes if tangents else ():
+        # What the user's formulas give lies as they have promised, whatever they are given.
+        if node.op == "call_function" and not isinstance(node.target, Gradients):
+            layouts.follow(node)
+
+
+def handed_on(graph: fx.Graph, tangents: Sequence[fx.Node]) -> tuple[int, ...]:
+    """The positions of the gradients that a backward graph returns as they come, or views of them: as in eager, what it
+    returns then has the gaps that they have."""
+    places = {tangent: place for place, tangent in enumerate(tangents)}
+    for node in graph.nodes:
+        if node.op == "call_function" and takes_any_layout(node) and is_view(node.target):
+            place = places.get(node.args[0])
+            if place is not None:
+                places[node] = place
+    (output,) = graph.find_nodes(op="output")
+    return tuple(sorted({places[node] for node in output.all_input_nodes if node in places}))
+
+
+def _strides(made: Any) -> list[Any]:
+    values = made if isinstance(made, (tuple, list)) else (made,)
+    return [keys(value.stride()) if isinstance(value, torch.Tensor) else None for value in values]
+
+
+def takes_any_layout(node: fx.Node) -> bool:
+    """Whether an operation computes the same of tensors that lie in any order."""
+    op = node.target
+    if not isinstance(op, OpOverload) or op.namespace != "aten":
+        return False
+    name = op.overloadpacket.__name__
+    named = name in TAKE_ANY_LAYOUT.split() or op in _RESHAPED
+    alike = name in _MADE_ALIKE.split() and USERS_BACKWARD not in node.meta
+    return named or alike or torch.Tag.pointwise in op.tags or (is_view(op) and _is_of_dimensions(node))
+
+
+def _is_of_dimensions(node: fx.Node) -> bool:
+    """Whether a view does not hang on how a tensor lies: it is one of dimensions, or of the first element alone."""
+    args: Any = node.args
+    of_one = node.target is aten.as_strided.default and len(args) == 3 and not any(map(key, fake(args[2])))
+    return node.target not in _PARTICULAR or of_one
+
+
+def _takes_any_gradient(node: fx.Node, changed: Collection[fx.Node]) -> bool:
+    """Whether an operation computes the same of gradients that lie in any order, and none of the rest is `changed`."""
+    op = node.target
+    if not isinstance(op, OpOverload) or op.overloadpacket.__name__ not in TAKE_ANY_GRADIENT.split():
+        return False
+    return op.namespace == "aten" and not any(arg in changed for arg in node.args[1:] if isinstance(arg, fx.Node))
+
+
+def laid_out(graph: fx.Graph, source: fx.Node, like: torch.Tensor) -> fx.Node:
+    """A copy of `source` in the layout of `like`, a fake tensor of its shape."""
+    inner = [*order_of(like)]
+    stride = like.stride() if has_symbols(like) else dense_strides(inner, like.shape)
+    outer = inner[::-1]
+    contiguous: dict[str, Any] = {"memory_format": torch.contiguous_format}
+    if outer == [*range(like.ndim)]:
+        copy = graph.call_function(aten.clone.default, (source,), contiguous)
+        copy.meta["val"] = empty_as(like, outer, stride)
+        return copy
+    back = graph.call_function(aten.permute.default, (source, [outer.index(dim) for dim in range(like.ndim)]))
+    with graph.inserting_before(back):
+        permuted = graph.call_function(aten.permute.default, (source, outer))
+        copy = graph.call_function(aten.clone.default, (permuted,), contiguous)
+    back.replace_input_with(source, copy)
+    permuted.meta["val"] = empty_as(like, outer, source.meta["val"].stride())
+    copy.meta["val"], back.meta["val"] = empty_as(like, outer, stride), empty_as(like, range(like.ndim), stride)
+    return back
+
+
+def empty_as(like: Any, order: Sequence[int], stride: Sequence[Any]) -> torch.Tensor:
+    """A fake tensor with the dimensions of `like` in another order; `stride` is by the old one."""
+    with like.fake_mode:
+        sizes, strides = [like.shape[dim] for dim in order], [stride[dim] for dim in order]
+        return torch.empty_strided(sizes, strides, dtype=like.dtype, device=like.device)

@@ -1,0 +1,143 @@
+"""Owns the tracing of one hook for saved tensors, on what it is called with for one tensor that forward keeps.
+
+The hook is traced on tensors without data and made functional like any program. What cannot be a part of a graph is an
+error that names hook and tensor. Where the graph goes is known to `packing.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import fx
+
+from minidynamo import compat
+from minidynamo.autograd.functional.functional_graph import FunctionalGraph
+from minidynamo.autograd.functional.functionalize import functionalize
+from minidynamo.autograd.graph.inputs import layout_of
+from minidynamo.autograd.graph.recomputation import uses_generator
+from minidynamo.autograd.trace.joint import trace_joint
+from minidynamo.compat import OpOverload
+from minidynamo.errors import Diagnostic, GraphRefused, HookReturnsSubclass, InvalidHook, summary
+from minidynamo.graph.pytree import leaves, rebuild, structure_of
+from minidynamo.graph.saved_tensor_hooks import Hooks
+from minidynamo.graph.torch_settings import Settings, preserved, restore
+from minidynamo.memory.saved import SavedValue
+
+Kind = Literal["pack", "unpack"]
+
+_PLAIN = (bool, int, float, complex, str, type(None))
+_CONSTANTS = (*_PLAIN, torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+@dataclass(frozen=True)
+class HookGraph:
+    """A hook as a functional graph. `inputs` are in the order of the values that it was traced on; `returned` is what
+    it returns, with nodes for tensors and for numbers that vary."""
+
+    graph: fx.Graph
+    inputs: list[fx.Node]
+    returned: Any
+
+
+class HookTracer:
+    """Traces hooks. `entry` are the settings that forward runs under."""
+
+    def __init__(self, hooks: Hooks, decompositions: dict[OpOverload, Callable[..., Any]], entry: Settings) -> None:
+        self.hooks = hooks
+        self.decompositions = decompositions
+        self.entry = entry
+
+    def trace(self, kind: Kind, form: Any, values: Mapping[Any, Any], record: SavedValue) -> HookGraph:
+        """What a hook makes of `form`, for the leaves of which it gets the fake `values`, where they have some.
+        `record` tells for which tensor. Raises InvalidHook MD413."""
+        hook = self.hooks.pack if kind == "pack" else self.hooks.unpack
+        structure, flat = structure_of(form), leaves(form)
+        made: list[Any] = []
+
+        def call(*given: Any) -> tuple[Any, ...]:
+            known = dict(zip(values, given))
+            result = _plain(hook(rebuild(structure, [known.get(leaf, leaf) for leaf in flat])))
+            made.append(structure_of(result))
+            found = leaves(result)
+            for leaf in found:
+                self.check_returned(kind, leaf, record)
+            return tuple(found)
+
+        gm = _calling(call, len(values), record)
+        examples = [value.detach() if isinstance(value, torch.Tensor) else value for value in values.values()]
+        try:
+            trace, functional = self.functional(kind, gm, examples)
+        except GraphRefused as refused:
+            error = refused.__cause__ or refused
+            raise self.invalid(kind, summary(error), record) from error
+        if any(value.base.version for value in functional.inputs.values()):
+            raise self.invalid(kind, "it writes to what it is given", record)
+        if functional.constants:
+            raise self.invalid(kind, "it reads a tensor that it is not given", record)
+        if any(map(uses_generator, functional.emitter.graph.nodes)):
+            raise self.invalid(kind, "it draws random numbers", record)
+        found = [_found(functional, output) for output in trace.outputs]
+        return HookGraph(functional.emitter.graph, functional.placeholders, rebuild(made[-1], found))
+
+    def functional(self, kind: Kind, gm: fx.GraphModule, examples: list[Any]) -> tuple[Any, FunctionalGraph]:
+        """The trace of a hook and its functional form. Packing belongs to forward, as far as autocast goes."""
+        layout = layout_of(gm, examples)
+        with preserved():
+            if kind == "pack":
+                restore(self.entry)
+            with torch.no_grad():
+                trace = trace_joint(gm, layout, examples, self.decompositions)
+                with compat.without_autocast():
+                    return trace, functionalize(trace, layout.flat_names(), examples)
+
+    def check_returned(self, kind: Kind, leaf: Any, record: SavedValue) -> None:
+        """Raise InvalidHook for what cannot be kept from forward to backward."""
+        if isinstance(leaf, (compat.FakeTensor, *compat.SYMBOLIC_NUMBERS, *_CONSTANTS)):
+            return
+        if isinstance(leaf, torch.Tensor) and type(leaf) in (torch.Tensor, torch.nn.Parameter):
+            raise self.invalid(kind, "it returns a tensor that it is not given", record)
+        name = type(leaf).__name__
+        if isinstance(leaf, torch.Tensor):
+            what = f"it returns {name}, a subclass of torch.Tensor"
+            raise HookReturnsSubclass(self.diagnostic(kind, what, record, "Return its inner tensors, in a tuple."))
+        raise self.invalid(kind, f"it returns {name}", record)
+
+    def invalid(self, kind: Kind, what: str, record: SavedValue) -> InvalidHook:
+        """The error for a hook that cannot be a part of a graph."""
+        fix = "Repair it, or pass plain functions as hooks, which run as calls."
+        return InvalidHook(self.diagnostic(kind, what, record, fix))
+
+    def diagnostic(self, kind: Kind, what: str, record: SavedValue, fix: str) -> Diagnostic:
+        hook = self.hooks.pack if kind == "pack" else self.hooks.unpack
+        name = getattr(hook, "__qualname__", type(hook).__name__)
+        why = f"It was traced for the saved tensor {record.name}, {record.kind}, made by {record.op}."
+        return Diagnostic("MD413", f"the {kind} hook {name} cannot be put into a graph: {what}", why, fix).at(
+            record.user_location
+        )
+
+
+def _plain(value: Any) -> Any:
+    """`value` with tuples instead of sizes."""
+    return rebuild(
+        structure_of(value), [tuple(leaf) if isinstance(leaf, torch.Size) else leaf for leaf in leaves(value)]
+    )
+
+
+def _calling(call: Callable[..., Any], arguments: int, record: SavedValue) -> fx.GraphModule:
+    graph = fx.Graph()
+    node = graph.call_function(call, tuple(graph.placeholder(f"value_{i}") for i in range(arguments)))
+    if record.user_location is not None:
+        node.meta["user_location"] = record.user_location
+    graph.output(node)
+    return fx.GraphModule({}, graph)
+
+
+def _found(functional: FunctionalGraph, output: Any) -> Any:
+    """What an output of a traced hook is in its functional form."""
+    if output.kind == "constant":
+        return output.value
+    node = output.node
+    return functional.nodes[node] if output.kind == "number" else functional.read(functional.values[node])

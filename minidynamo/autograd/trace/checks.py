@@ -1,0 +1,80 @@
+"""Owns which operations of a joint graph are run although nobody uses their results: those that may raise an error.
+
+The error hangs on the values of tensors: a position out of range, a matrix that cannot be inverted, a division by zero.
+Or it hangs on their memory, of which fake tensors know only the size: a window that reaches beyond it.
+Where torch leaves a check out while it traces, the check is put back.
+What else must run whoever uses it (random numbers, assertions) is said in `autograd/partition/partition.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo.autograd.graph.numbers import has_symbols
+from minidynamo.autograd.graph.views import PARTS
+from minidynamo.compat import OpOverload
+from minidynamo.graph.tensor_index import place_of
+
+aten = torch.ops.aten
+
+_BY_VALUES_NAMES = """
+    binary_cross_entropy cholesky ctc_loss embedding gather geqrf index inverse linalg lstsq lu_ max_unpool nll_loss
+    one_hot ormqr put quantile scatter searchsorted take triangular_solve
+"""
+_BY_VALUES = tuple(_BY_VALUES_NAMES.split())
+# Operations that raise for integers and bools alone.
+_OF_INTEGERS = frozenset(("div", "floor_divide", "fmod", "pow", "remainder", "rsub", "sub"))
+
+
+def unused_checks(graph: fx.Graph, used: Collection[fx.Node]) -> list[fx.Node]:
+    """The operations of a functional graph, outside of `used`, that may raise for some values of their arguments."""
+    return [node for node in graph.nodes if node not in used and _may_raise(node)]
+
+
+def _may_raise(node: fx.Node) -> bool:
+    if not isinstance(node.target, OpOverload):
+        return node.target is place_of
+    name = str(node.target.overloadpacket.__name__)
+    if node.target is aten.as_strided.default:
+        return not _is_within_memory(node)
+    if node.target in PARTS:  # whose places are known
+        return False
+    if name in _OF_INTEGERS:
+        result = node.meta.get("val")
+        return isinstance(result, torch.Tensor) and not (result.is_floating_point() or result.is_complex())
+    return any(word in name for word in _BY_VALUES)
+
+
+def _is_within_memory(window: fx.Node) -> bool:
+    """Whether a window is known to lie in the memory of the tensor that it is opened in.
+
+    How large the storage is, a fake one does not tell: it has grown with the window.
+    """
+    made, source = window.meta["val"], window.args[0]
+    if not isinstance(source, fx.Node) or has_symbols([made, source.meta["val"]]):
+        return False
+    return bool(_end(made) <= _end(source.meta["val"]))
+
+
+def _end(tensor: torch.Tensor) -> Any:
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return tensor.storage_offset() + reach + 1 if tensor.numel() else 0
+
+
+def assert_values(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Check what eager checks of the values in a call that is being traced, and what torch does not trace."""
+    if target in (torch.nn.functional.one_hot, aten.one_hot.default):
+        given = (*args, *kwargs.values())
+        _assert_classes(*given[:2])
+
+
+def _assert_classes(classes: torch.Tensor, count: int = -1) -> None:
+    if classes.device.type != "cpu":  # a GPU would have to be waited for
+        return
+    aten._assert_async.msg((classes >= 0).all(), "Class values must be non-negative.")
+    if not isinstance(count, int) or count > 0:  # else it is one that the data decide, which is not traced
+        aten._assert_async.msg((classes < count).all(), "Class values must be smaller than num_classes.")

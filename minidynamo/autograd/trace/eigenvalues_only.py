@@ -1,0 +1,63 @@
+"""Owns which matrix decompositions are computed without their vectors.
+
+Torch computes singular values and eigenvalues alone where no gradient will need the vectors. Of tensors without data it
+takes a gradient for granted, so there it traces the whole decomposition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+from minidynamo import compat
+from minidynamo.compat import OpOverload
+from minidynamo.graph.pytree import tensors_in
+
+aten = torch.ops.aten
+
+# The operators, with the place of their values among their results.
+_VALUES: dict[Any, int] = {
+    aten._linalg_svd.default: 1,
+    aten._linalg_eigh.default: 0,
+    aten.linalg_eig.default: 0,
+}
+
+
+def without_vectors(traced: Iterable[fx.Node], given: Any, result: Any) -> None:
+    """Leave the vectors out of the decompositions among the nodes that a call with the arguments `given` has `traced`,
+    if neither the call nor what it returned, `result`, has a use for them, and eager would not compute them."""
+    found = [node for node in traced if node.target in _VALUES]
+    if not found or (torch.is_grad_enabled() and any(value.requires_grad for value in tensors_in(given))):
+        return
+    returned = set(map(compat.memory_of, tensors_in(result)))
+    for node in found:
+        place = _VALUES[node.target]
+        vectors = [user for user in node.users if user.args[1] != place]
+        storages = {compat.memory_of(user.meta["val"]) for user in vectors}
+        if not any(user.users for user in vectors) and returned.isdisjoint(storages):
+            _leave_out(node, place, vectors)
+
+
+def _leave_out(node: fx.Node, place: int, vectors: list[fx.Node]) -> None:
+    values = next((user for user in node.users if user.args[1] == place), None)
+    if values is None:
+        return
+    for user in vectors:
+        node.graph.erase_node(user)
+    if node.target is aten.linalg_eig.default:
+        values.target, values.args = aten._linalg_eigvals.default, node.args
+        node.graph.erase_node(node)
+        return
+    assert isinstance(node.target, OpOverload)
+    names = [argument.name for argument in compat.schema_of(node.target).arguments]
+    flag = "compute_uv" if "compute_uv" in names else "compute_v"
+    defaults = [argument.default_value for argument in compat.schema_of(node.target).arguments]
+    at = names.index(flag)
+    node.args = (*node.args, *defaults[len(node.args) : at], False, *node.args[at + 1 :])
+    made = node.meta["val"]
+    with disable_proxy_modes_tracing():
+        node.meta["val"] = tuple(value if i == place else value.new_empty(0) for i, value in enumerate(made))

@@ -1,0 +1,6 @@
+"""What turns a captured graph into something that runs.
+
+Owns the registry of backends, and their compiled graphs on disk.
+Does not own the compilation itself (`autograd/`, `codegen/`).
+Enter at `registry.resolve`, `registry.register_backend`.
+"""

@@ -1,0 +1,418 @@
+"""Owns the registry of backends: what turns a captured graph into something that runs.
+
+A backend is a callable `(gm, example_inputs) -> callable`. `gm` is a torch.fx.GraphModule with the torch functions as
+the user called them; `example_inputs` are fake tensors (a list of them for a list input). The result may be boxed: it
+then takes one list, empties it and frees each input behind its last use. Nothing here traces or generates code.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, overload
+
+import torch.fx
+
+from minidynamo import compat
+from minidynamo.autograd.aot import aot_compile
+from minidynamo.autograd.graph.graph_builder import copied
+from minidynamo.autograd.graph.inplace_variants import in_place
+from minidynamo.autograd.graph.numbers import has_symbols
+from minidynamo.autograd.partition.saving import SavePolicy
+from minidynamo.autograd.reinplace.backward_reuse import write_in_place
+from minidynamo.autograd.reinplace.delay_results import postpone
+from minidynamo.autograd.reinplace.reuse import as_new, counted_as, overwrite, overwrite_inputs
+from minidynamo.autograd.segments import compile_segments, has_cuts
+from minidynamo.autograd.trace.decompositions import masked, splittable
+from minidynamo.backends.peak_limit import PeakLimit
+from minidynamo.backends.stored_graphs import StoredGraphs
+from minidynamo.codegen import compile_graph
+from minidynamo.config import Config, config, with_changes
+from minidynamo.core import artifacts
+from minidynamo.core.events import notice, phase, publish
+from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, first_line, nearest
+from minidynamo.graph.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_func, mark_boxed
+from minidynamo.graph.marks import COMPUTES_FIRST, RECORDS_WRITES, TELLS_OPERATORS
+from minidynamo.graph.options import GraphCompiler
+from minidynamo.graph.pytree import compile_flat
+from minidynamo.graph.saved_tensor_hooks import to_inline
+from minidynamo.graph.tensor_index import reads_places
+from minidynamo.graph.text import graph_text
+from minidynamo.graph.torch_settings import switches_inference
+from minidynamo.graph.version_counter import UNCOUNTED
+from minidynamo.memory.graph_plan import IN_PLACE, graph_plan
+from minidynamo.memory.plan import MemoryPlan
+
+Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+# What the function whose graph is being compiled asked for. A backward graph is compiled when nobody can start over.
+_on_error: contextvars.ContextVar[str] = contextvars.ContextVar("on_error", default="raise")
+_save_policy: contextvars.ContextVar[SavePolicy | None] = contextvars.ContextVar("save_policy", default=None)
+
+
+STAGES = ("forward", "backward", "inference")
+"""The graphs that the autograd stage makes of a captured one: two for training, or one."""
+
+
+def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Run the captured graph operation by operation, freeing each value behind its last use.
+
+    What autograd has recorded cannot be taken back, so a graph that may have to goes through the autograd stage, which
+    writes to its inputs behind all other work.
+    """
+    return aot_eager(gm, example_inputs) if RECORDS_WRITES in gm.meta else _one_by_one(gm, "captured")
+
+
+def _one_by_one(gm: torch.fx.GraphModule, stage: str) -> BoxedCallable:
+    """`make_boxed`, and when each value will live."""
+    handing_over = stage == "backward"  # gradients, which autograd may have a place for
+    plan = graph_plan(gm, stage, handing_over=handing_over)
+    artifacts.write("memory", stage, f"{plan}\n", ".txt", plan)
+    gm.meta[TELLS_OPERATORS] = True
+    return make_boxed(gm, handing_over=handing_over)
+
+
+def _plan_of_operations(graph: torch.fx.GraphModule) -> MemoryPlan:
+    """The plan of a backward graph whose operations run one by one."""
+    graph = copied(graph)
+    write_in_place(graph.graph)
+    return graph_plan(graph, "backward", handing_over=True)
+
+
+def boxed_nop(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """What a backend of one's own starts from: the captured graph, changed in nothing, as a boxed callable.
+
+    Change `gm.graph`, then return `boxed_nop(gm, example_inputs)`: inputs and values die behind their last uses.
+    """
+    gm.meta[TELLS_OPERATORS] = True
+    return make_boxed(gm)
+
+
+def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **stages: Any) -> Callable[..., Any]:
+    """`aot_compile`, or the graph operation by operation, after one notice, when the autograd stage refuses it.
+
+    What torch cannot trace with symbolic sizes it may trace with those of one call, so that is for the caller to try,
+    unless a size hangs on the values of tensors in any case.
+    """
+    for stage in STAGES:
+        stages[stage] = artifacts.collecting(stages[stage])
+    hooks = to_inline.get()
+    if _save_policy.get() is not None or hooks is not None:  # of what is kept somebody else has decided
+        del stages["announce"]
+    try:
+        with artifacts.kept_if_done():
+            compiled: Callable[..., Any] = aot_compile(
+                gm, example_inputs, **stages, save_policy=_save_policy.get(), hooks=hooks
+            )
+    except GraphRefused as refused:
+        if refused.code == "MD401" and has_symbols(list(example_inputs)) and not _is_about_values(refused):
+            raise
+        notice(replace(refused.diagnostic, what=f"a graph runs operation by operation: {refused.diagnostic.what}"))
+        return _one_by_one(gm, "captured")
+    gm.meta[TELLS_OPERATORS] = True
+    if not has_cuts(gm):  # behind which there is more to compute
+        gm.meta[COMPUTES_FIRST] = True
+    return compiled
+
+
+def _is_about_values(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, compat.DynamicOutputShape):
+        error = error.__cause__
+    return error is not None
+
+
+def _show(stage: str, graph: torch.fx.GraphModule) -> str:
+    """Write the text of a graph that is about to be compiled, and return it."""
+    text = graph_text(graph)
+    artifacts.write("aten", stage, text)
+    return text
+
+
+def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Our autograd stage, with ATen operations run one by one."""
+    limit = PeakLimit(_plan_of_operations)
+    stages = {stage: functools.partial(_run_operations, stage, limit) for stage in STAGES}
+    return _with_autograd(gm, example_inputs, **stages, keep=splittable, announce=limit.announce)
+
+
+def _run_operations(
+    stage: str, limit: PeakLimit, graph: torch.fx.GraphModule, inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    _show(stage, graph)
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mkldnn_rnn_layer.default):
+        node.target = compat.called_by(node)
+    if stage == "backward":
+        versions = write_in_place(graph.graph)
+        return counted_as(_one_by_one(graph, stage), versions)
+    if stage == "forward":
+        postpone(graph.graph)
+    renewed = overwrite(graph.graph)
+    limit.check(functools.partial(graph_plan, graph, stage))
+    return as_new(_one_by_one(graph, stage), renewed)
+
+
+def _writing_to_inputs(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """`graph`, in which ATen's operators write to inputs wherever they can, as in eager."""
+    overwrite_inputs(graph.graph, lambda op: True)
+    _note_in_place(graph.graph)
+    return graph
+
+
+def _note_in_place(graph: torch.fx.Graph) -> None:
+    for node in graph.nodes:
+        node.meta[IN_PLACE] = in_place(node)
+
+
+def _lowered() -> Collection[compat.OpOverload]:
+    return compile_graph.lowered_ops() - masked()
+
+
+@dataclass(frozen=True)
+class _Generator:
+    """Generates code for the stages of one graph. Its backward graph is compiled later, under the same settings."""
+
+    target: str
+    settings: Config
+    on_error: str
+    cache: StoredGraphs | None
+
+    def told(self, stage: str, graph: torch.fx.GraphModule) -> dict[str, Any]:
+        """What `compile_graph` is told of a graph, which is got ready."""
+        otherwise = None
+        if graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+            otherwise = functools.partial(_writing_to_inputs, copied(graph))
+        if stage != "backward":
+            overwrite_inputs(graph.graph, lambda op: compile_graph.find(op) is None)
+        _note_in_place(graph.graph)
+        return {"target": self.target, "name": stage, "handing_over": stage == "backward", "otherwise": otherwise}
+
+    def plan_backward(self, graph: torch.fx.GraphModule) -> MemoryPlan:
+        """The plan of a backward graph, which stays as it is."""
+        graph = copied(graph)
+        return compile_graph.plan_graph(graph, **self.told("backward", graph))
+
+    def compile(
+        self, stage: str, limit: PeakLimit, graph: torch.fx.GraphModule, inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        """The graph of a stage as a boxed callable."""
+        text = _show(stage, graph)
+        told = self.told(stage, graph)
+        check = None if stage == "backward" else limit.check
+        try:
+            with phase("codegen"), config.using(self.settings):
+                compiled = compile_graph.compile_graph(graph, **told, check=check)
+        except GraphRefused:
+            raise
+        except Exception as error:
+            failure = _in_stage(stage, error)
+            if stage != "backward" or self.on_error == "raise":
+                raise failure from (error.__cause__ or error)
+            notice(failure.diagnostic)
+            publish("fallback", f"{stage} graph", diagnostic=failure.diagnostic)
+            return make_boxed(graph, handing_over=True)
+        if self.cache is not None:
+            self.cache.note(compiled, text)
+        return compiled.call
+
+
+def _generated(target: str) -> Backend:
+    def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        settings = config.current
+        by_rules = _save_policy.get() is None  # what a function of the user's decides is in no key
+        cache = StoredGraphs(target, settings, to_inline.get()) if settings.graph_cache and by_rules else None
+        generator = _Generator(target, settings, _on_error.get(), cache)
+        limit = PeakLimit(generator.plan_backward, _plan_of_operations)
+        stages = {stage: functools.partial(generator.compile, stage, limit) for stage in STAGES}
+        return _with_autograd(
+            gm,
+            example_inputs,
+            **stages,
+            keep=_lowered,
+            cache=cache,
+            announce=limit.announce,
+            images=settings.channels_last,
+        )
+
+    return backend
+
+
+native = _generated("auto")
+cpp = _generated("cpp")
+triton = _generated("triton")
+
+
+def inductor(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """torch's own code generator behind minidynamo's capture."""
+    if any(switches_inference(node.target) for node in gm.graph.nodes):  # which it would leave out
+        return compile_segments(gm, example_inputs, inductor)
+    as_captured = "a graph runs operation by operation: torch's code generator takes no"
+    if any(map(reads_places, gm.graph.nodes)):
+        what = f"{as_captured} tensor as the index of a place"
+        notice(Diagnostic("MD401", what, why="The number is known when it runs.", fix="Index with x[i[None]][0]."))
+        return make_boxed(gm)
+    if any(node.target in UNCOUNTED for node in gm.graph.nodes):  # which it would do to copies
+        what = f"{as_captured} memory that comes and goes"
+        notice(Diagnostic("MD402", what, why="It makes values of writes.", fix='Choose backend="native".'))
+        return make_boxed(gm)
+    return make_boxed_func(compat.compile_with_inductor(gm, list(example_inputs)))
+
+
+_registry: dict[str, Backend] = {
+    "native": native,
+    "cpp": cpp,
+    "triton": triton,
+    "eager": eager,
+    "aot_eager": aot_eager,
+    "boxed_nop": boxed_nop,
+    "inductor": inductor,
+}
+
+
+def list_backends() -> list[str]:
+    """The names that `compile(backend=...)` accepts, sorted."""
+    return sorted(_registry)
+
+
+@overload
+def register_backend(backend: None = None, name: str | None = None) -> Callable[[Backend], Backend]: ...
+@overload
+def register_backend(backend: Backend, name: str | None = None) -> Backend: ...
+def register_backend(backend: Backend | None = None, name: str | None = None) -> Any:
+    """Make `backend` known under `name` (its `__name__` if None) and return it. Also a decorator.
+
+    Raises ArgumentError when it is not callable or has no name, or the name is taken by another backend.
+    """
+    if backend is None:
+        return functools.partial(register_backend, name=name)
+    if not callable(backend):
+        what = f"register_backend got {type(backend).__name__}, not a callable"
+        raise ArgumentError(Diagnostic("MD108", what, fix="Pass a function (gm, example_inputs) -> callable."))
+    label = _name_of(backend) if name is None else name
+    if not isinstance(label, str) or not label or (name is None and label == "<lambda>"):
+        what = f"register_backend needs a name for a backend, and {label!r} is none"
+        raise ArgumentError(Diagnostic("MD108", what, fix='Pass name="...".'))
+    if _registry.get(label, backend) is not backend:
+        what = f"a backend named {label!r} exists already"
+        raise ArgumentError(Diagnostic("MD108", what, fix="Choose another name=."))
+    _registry[label] = backend
+    return backend
+
+
+def resolve(
+    backend: str | Backend,
+    options: dict[str, Any] | None = None,
+    *,
+    on_error: str | None = None,
+    save_policy: SavePolicy | None = None,
+) -> GraphCompiler:
+    """Look a backend up; `options` are config fields that are set while it works.
+
+    `on_error` "eager" lets a backward graph that cannot be compiled run operation by operation; None leaves that to
+    whoever is compiling already. `save_policy` has a say in what forward graphs keep for backward.
+
+    Raises UnknownName for a name that is not registered, ArgumentError for something that is neither name nor callable.
+    """
+    if isinstance(backend, str):
+        if backend not in _registry:
+            what = f"there is no backend named {backend!r}.{nearest(backend, _registry)}"
+            raise UnknownName(Diagnostic("MD102", what, fix=f"Use one of {', '.join(list_backends())}, or a callable."))
+        return _graph_compiler(backend, _registry[backend], options or {}, on_error, save_policy)
+    if not callable(backend):
+        what = f"backend must be a name or a callable, not {type(backend).__name__}"
+        raise ArgumentError(Diagnostic("MD102", what, fix=f"Use one of {', '.join(list_backends())}, or a callable."))
+    return _graph_compiler(_name_of(backend), backend, options or {}, on_error, save_policy)
+
+
+def _name_of(backend: Backend) -> str:
+    name = getattr(backend, "__name__", None)
+    return name if isinstance(name, str) else type(backend).__name__
+
+
+def _graph_compiler(
+    name: str, backend: Backend, options: dict[str, Any], on_error: str | None, save_policy: SavePolicy | None
+) -> GraphCompiler:
+    noticed: set[tuple[str, str]] = set()
+
+    def run(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        token = _on_error.set(on_error or _on_error.get())
+        policy = _save_policy.set(save_policy or _save_policy.get())
+        try:
+            with config.using(with_changes(config.current, options)):
+                return _run(name, backend, gm, example_inputs, noticed)
+        finally:
+            _on_error.reset(token)
+            _save_policy.reset(policy)
+
+    return GraphCompiler(name, backend, options, run, save_policy)
+
+
+def _run(
+    name: str,
+    backend: Backend,
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    noticed: set[tuple[str, str]],
+) -> Callable[..., Any]:
+    """Compile a graph and return a boxed callable; a plain one is adapted, with one notice that says what it costs.
+
+    `noticed` has the notices that were given for the compiled function which the graph is part of.
+
+    Raises BackendError, with the backend's own exception as cause.
+    """
+    if backend not in _BUILT_IN:
+        compat.write_code(gm)
+    try:
+        compiled = compile_flat(gm, example_inputs, backend)
+    except (BackendError, ArgumentError):
+        raise
+    except Exception as error:
+        raise BackendError(_failure(name, gm, error)) from error
+    if not callable(compiled):
+        what = f"backend {name!r} returned {type(compiled).__name__}, not a callable"
+        raise BackendError(Diagnostic("MD520", what, fix="Return a function that takes the graph's inputs."))
+    if backend in _BUILT_IN:
+        built: Callable[..., Any] = compiled
+        return built
+    compiled = as_boxed(compiled, f"backend {name!r}", noticed)
+    return _checked(name, gm, compiled)
+
+
+_BUILT_IN = tuple(_registry.values())
+
+
+def _checked(name: str, gm: torch.fx.GraphModule, compiled: BoxedCallable) -> BoxedCallable:
+    """`compiled`, raising BackendError (MD522) when what it returns is not what the graph returns."""
+    wanted = len(next(node.args[0] for node in gm.graph.nodes if node.op == "output"))
+
+    def call(args: list[Any]) -> Any:
+        results = compiled(args)
+        if not isinstance(results, (tuple, list)) or len(results) != wanted:
+            came = type(results).__name__
+            came += f" of {len(results)}" if isinstance(results, (tuple, list)) else ""
+            what = f"the graph of backend {name!r} returned {came}; the captured graph returns a tuple of {wanted}"
+            raise BackendError(Diagnostic("MD522", what, fix="Return the graph's outputs in order, in a tuple."))
+        return results
+
+    return mark_boxed(call)
+
+
+def _failure(name: str, gm: torch.fx.GraphModule, error: Exception) -> Diagnostic:
+    path = artifacts.write("refused", name, gm.print_readable(print_output=False))
+    return Diagnostic(
+        "MD520",
+        f"backend {name!r} failed: {type(error).__name__}",
+        why=f"{first_line(error)}\nStage: the captured graph, which is in {path}",
+        fix='Run the function as written with on_error="eager", or choose another backend=.',
+    )
+
+
+def _in_stage(stage: str, error: Exception) -> BackendError:
+    """`error` as a BackendError that says which graph was being compiled, and where its texts are."""
+    where = f"Stage: code generation of the {stage} graph, whose texts are in {artifacts.code_dir()}"
+    if isinstance(error, BackendError):
+        return type(error)(replace(error.diagnostic, why=f"{error.diagnostic.why}\n{where}".strip()))
+    what = f"no code could be generated for a graph: {type(error).__name__}"
+    why = f"{first_line(error)}\n{where}"
+    return BackendError(Diagnostic("MD520", what, why, 'Run the function as written with on_error="eager".'))

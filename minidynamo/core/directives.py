@@ -1,0 +1,178 @@
+"""Owns the functions with which a program steers its own capture, and the marks they leave on functions.
+
+Called outside of a compile they do what their names say at run time, or nothing; the tracer recognises them and acts.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, overload
+
+import torch
+
+from minidynamo.compat import is_allowed_by_torch_compile
+from minidynamo.config import STANCES, config
+from minidynamo.core.dynamic_dims import Dimension, declare
+from minidynamo.errors import ArgumentError, Diagnostic, UnknownName, nearest
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DISABLED = "__minidynamo_disabled__"
+IN_GRAPH = "__minidynamo_in_graph__"
+COMPILED = "__minidynamo__"
+
+
+def own_mark(fn: Callable[..., Any], mark: str) -> Any:
+    """The mark that was put on `fn` itself, or None: functools.wraps copies marks to functions that do more."""
+    found = vars(fn).get(mark)
+    inner = getattr(vars(fn).get("__wrapped__"), "__dict__", {})
+    return None if found is inner.get(mark) else found
+
+
+def is_put_into_graphs(value: object) -> bool:
+    """Whether it is a Python function that the program calls from graphs, unseen."""
+    if not isinstance(value, types.FunctionType):
+        return False
+    return own_mark(value, IN_GRAPH) is not None or is_allowed_by_torch_compile(value)
+
+
+def is_compiling() -> bool:
+    """True while minidynamo captures the calling code, False when it runs as written."""
+    return False
+
+
+def graph_break(message: str = "") -> None:
+    """Cut the graph here. `message` appears in reports. Does nothing when the code runs as written."""
+
+
+@overload
+def disable(fn: None = None, *, reason: str = "") -> Callable[[F], F]: ...
+@overload
+def disable(fn: F, *, reason: str = "") -> F: ...
+def disable(fn: Any = None, *, reason: str = "") -> Any:
+    """Never capture `fn`: a call to it breaks the graph and runs as written. Also a decorator, bare or with arguments.
+
+    The function itself is left alone; a new one that calls it is returned.
+
+    Raises ArgumentError for a class, a module, and what cannot be called: a module's `forward` can be disabled.
+    """
+    if fn is None:
+        return functools.partial(disable, reason=reason)
+    if isinstance(fn, (staticmethod, classmethod)):
+        return type(fn)(disable(fn.__func__, reason=reason))
+    if isinstance(fn, (type, torch.nn.Module)) or not callable(fn):
+        fix = (
+            f"Write @minidynamo.disable(reason={fn!r})." if isinstance(fn, str) else "Decorate the function or method."
+        )
+        raise ArgumentError(Diagnostic("MD112", f"minidynamo.disable got {_kind_of(fn)}", fix=fix))
+
+    @functools.wraps(fn)
+    def disabled(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    setattr(disabled, DISABLED, reason or "it is marked with minidynamo.disable")
+    return disabled
+
+
+def allow_in_graph(fn: F) -> F:
+    """Put calls of `fn` into the graph as they are, without looking inside; returns `fn`.
+
+    `fn` must be a Python function that only computes with tensors and works on fake tensors. Raises ArgumentError for
+    anything else.
+    """
+    if not isinstance(fn, types.FunctionType):
+        fix = "Wrap it in a function: def in_graph(x): return ... . Operations of torch are in the graph anyway."
+        raise ArgumentError(Diagnostic("MD112", f"minidynamo.allow_in_graph got {_kind_of(fn)}", fix=fix))
+    setattr(fn, IN_GRAPH, object())  # another one for each function, so that copies can be told
+    return fn
+
+
+def _kind_of(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"the module {type(value).__name__}" if isinstance(value, torch.nn.Module) else type(value).__name__
+
+
+class set_stance:
+    """Choose what compiled functions do from now on, inside a `with` block, or, as a decorator, during a call.
+
+    "default": compile what no version fits. "force_eager": run everything as written. "eager_on_recompile": use the
+    versions that exist, and run other calls as written. "fail_on_recompile": use the versions that exist, and raise
+    RecompileRefused for other calls, also for the first one. The stance holds for all threads.
+
+    Raises UnknownName for another stance.
+    """
+
+    def __init__(self, stance: str = "default") -> None:
+        if stance not in STANCES:
+            what = f"there is no stance {stance!r}.{nearest(str(stance), STANCES)}"
+            raise UnknownName(Diagnostic("MD101", what, fix=f"Use one of {', '.join(STANCES)}."))
+        self._stance = stance
+        self._before = [config.stance]
+        config.stance = stance
+
+    def __enter__(self) -> None:
+        if config.stance != self._stance:  # entered again, or later
+            self._before.append(config.stance)
+            config.stance = self._stance
+
+    def __exit__(self, *error: object) -> None:
+        config.stance = self._before.pop() if len(self._before) > 1 else self._before[0]
+
+    def __call__(self, fn: F) -> F:
+        """`fn`, during whose calls the stance holds; the statement itself changes nothing."""
+        config.stance = self._before[0]
+
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with set_stance(self._stance):
+                return fn(*args, **kwargs)
+
+        setattr(call, DISABLED, "set_stance changes how compiled functions run")
+        return call  # type: ignore[return-value]
+
+
+def mark_dynamic(
+    tensor: torch.Tensor, dim: int | Iterable[int], *, min: int | None = None, max: int | None = None
+) -> None:
+    """Declare that a size of `tensor` varies, between `min` and `max`: it is symbolic from the first compile on.
+
+    A program that works for one size of it only is an error, which names the line that fixed it. Sizes 0 and 1 are
+    compiled for themselves all the same.
+    """
+    for name, bound in (("min", min), ("max", max)):
+        if bound is not None and type(bound) is not int:
+            what = f"mark_dynamic takes a whole number as {name}=, not {type(bound).__name__}"
+            raise ArgumentError(Diagnostic("MD110", what, fix=f"Pass {name}= as int, or leave it out."))
+    for position in _dimensions(tensor, dim):
+        size = tensor.shape[position]
+        if (min is not None and size < min) or (max is not None and size > max):
+            what = f"mark_dynamic says that dimension {position} is from {min} to {max}, but it is {size}"
+            raise ArgumentError(Diagnostic("MD110", what, fix="Give bounds that hold for every call."))
+        declare(tensor, position, Dimension(True, min, max))
+
+
+def mark_static(tensor: torch.Tensor, dim: int | Iterable[int] | None = None) -> None:
+    """Declare that a size of `tensor` (all when `dim` is None) never becomes symbolic: each value is compiled once."""
+    every = dim is None and isinstance(tensor, torch.Tensor)
+    for position in _dimensions(tensor, range(tensor.dim()) if every else dim):
+        declare(tensor, position, Dimension(False))
+
+
+def _dimensions(tensor: torch.Tensor, dim: int | Iterable[int] | None) -> list[int]:
+    """Positions from 0. Raises ArgumentError for what is no dimension, or no tensor."""
+    if not isinstance(tensor, torch.Tensor):
+        what = f"dimensions are those of a tensor, not of {type(tensor).__name__}"
+        raise ArgumentError(Diagnostic("MD110", what, fix="Pass the tensor and the number of the dimension."))
+    found: list[Any] = list(dim) if isinstance(dim, Iterable) else [dim]
+    for position in found:
+        if not isinstance(position, int) or not -tensor.dim() <= position < tensor.dim():
+            what = f"a tensor of {tensor.dim()} dimensions has no dimension {position!r}"
+            raise ArgumentError(Diagnostic("MD110", what, fix="Dimensions count from 0, or from -1 for the last one."))
+    return [position % tensor.dim() for position in found]
+
+
+for _function in (mark_dynamic, mark_static):
+    setattr(_function, DISABLED, "it declares what a compile goes by, which has begun")

@@ -1,0 +1,6 @@
+"""Tensors without data, corrected to what eager returns.
+
+Owns the fake tensor mode, strides, meta functions, dtypes of gradients.
+Does not own fake tensors of one trace (`tracer/graph/fake_tensors.py`).
+Enter at `mode.FakeTensorMode`.
+"""

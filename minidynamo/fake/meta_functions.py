@@ -1,0 +1,65 @@
+"""Owns what operations give of tensors without data whose sizes are symbolic, where torch knows that for numbers alone.
+
+It asks its C++, or runs the operation on zeros. Otherwise it takes such operations apart, into others that need more
+memory, and round otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minidynamo import compat
+from minidynamo.compat import OpOverload
+from minidynamo.graph.unbacked_symints import hint_of
+
+aten = torch.ops.aten
+
+
+def _of_elements(op: OpOverload, gradient: Tensor, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    strides = compat.elementwise_strides(gradient, x)
+    return torch.empty_strided(x.shape, strides, dtype=gradient.dtype, device=gradient.device)
+
+
+def _row_major(op: OpOverload, gradient: Tensor, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def _interpolated(op: OpOverload, x: Tensor, sizes: Sequence[Any], *args: Any, **kwargs: Any) -> Tensor:
+    return _ordered_as_now([*x.shape[:2], *sizes], op, x, sizes, *args, **kwargs)
+
+
+def _gradient(
+    op: OpOverload, x: Tensor, sizes: Sequence[Any], shape: Sequence[Any], *args: Any, **kwargs: Any
+) -> Tensor:
+    return _ordered_as_now(shape, op, x, sizes, shape, *args, **kwargs)
+
+
+def _ordered_as_now(shape: Sequence[Any], op: OpOverload, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """A tensor of a shape, whose dimensions lie in the order in which `op` makes them of the sizes of the call that is
+    being compiled for."""
+
+    def now(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [*map(now, value)]
+        # Layout only: the operator runs on tensors without data, for its strides.
+        return hint_of(value) if isinstance(value, torch.SymInt) else value
+
+    given = torch.empty_strided(now([*x.shape]), now([*x.stride()]), dtype=x.dtype, device="meta")
+    strides = op(given, *now(args), **kwargs).stride()
+    order = sorted(range(len(shape)), key=lambda k: (-strides[k], k))
+    return torch.empty_permuted(shape, order, dtype=x.dtype, device=x.device)
+
+
+FORETOLD: dict[OpOverload, Callable[..., Tensor]] = {
+    aten.hardshrink_backward.default: _of_elements,
+    aten.softshrink_backward.default: _of_elements,
+    aten.multi_margin_loss_backward.default: _row_major,
+    aten.multilabel_margin_loss_backward.default: _row_major,
+    **{op.default: _interpolated for op in compat.INTERPOLATIONS},
+    **{getattr(aten, f"{op.__name__}_backward").default: _gradient for op in compat.INTERPOLATIONS},
+}
+"""Makes what an operation gives, from the operation and its arguments."""

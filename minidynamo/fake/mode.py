@@ -1,0 +1,546 @@
+"""Owns the mode in which operations run on tensors without data, with the strides, the dtypes and the errors of
+eager, also those of views of tensors of inference mode.
+
+Torch's own mode foretells others for some operations: those that it describes by other operations than they consist
+of. Tables say what eager does there. Sizes are torch's.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+from minidynamo.compat import OpOverload
+from minidynamo.fake.meta_functions import FORETOLD
+from minidynamo.fake.size_one_strides import Rule as RuleOfOne
+from minidynamo.fake.size_one_strides import as_iterated, has_places_of_one, rule_for, with_places_of_one
+from minidynamo.fake.strides import is_dense
+from minidynamo.graph.checked_results import is_found_wrong
+
+aten = torch.ops.aten
+
+Rule = Callable[[torch.Tensor, Sequence[Any]], torch.Tensor]
+"""Makes a result anew, from the one that torch foretells and the arguments."""
+
+
+def _elementwise(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """Laid out like the arguments together, the first one deciding; tensors of one number have no say, nor have
+    dimensions that repeat, but in an argument of which eager first makes a copy of another dtype."""
+    tensors = [t for t in given if isinstance(t, torch.Tensor)]
+    common = compat.computed_dtype(*tensors)
+    if result.dtype.is_floating_point and not (common.is_floating_point or common.is_complex):
+        common = result.dtype
+    return _together(result, [t if t.dtype == common or t.device.type != "cpu" else _as_copied(t) for t in tensors])
+
+
+def _together(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    strides = as_iterated(result, tensors)
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+
+
+def _rule_of(op: OpOverload, args: Sequence[Any]) -> Rule | None:
+    """How eager lays out what torch foretells in another way: where arguments repeat, it computes half types as they
+    are, where torch has copies of a larger type."""
+    if op in RULES or not _is_iterated(op):
+        return RULES.get(op)
+    tensors = [t for t in args if isinstance(t, torch.Tensor) and t.dim()]
+    return _elementwise if len(tensors) > 1 and any(map(_repeats, tensors)) else None
+
+
+def _row_major(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    return torch.empty(result.shape, dtype=result.dtype, device=result.device)
+
+
+def _row_major_unless_broadcast(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """As eager computes the gradient of a loss: over zeros that are laid out by rows. Where the input, which comes
+    second, is broadcast, the target and the gradient decide."""
+    gradient, x, target, *_ = given
+    is_whole = x.dim() == result.dim() and x.shape == result.shape
+    return _row_major(result, given) if is_whole else _elementwise(result, [target, gradient])
+
+
+def _like_the_gradient(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """Like the gradient, which comes first; as foretold where that is broadcast."""
+    is_whole = given[0].dim() == result.dim() and given[0].shape == result.shape
+    return _like_the_first(result, given) if is_whole else result
+
+
+def _like_the_first(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    return torch.empty_like(given[0], dtype=result.dtype)
+
+
+def _like_the_second(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    return torch.empty_like(given[1], dtype=result.dtype)
+
+
+def _channels_last_or_not(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """Row-major, unless channels come last in the first argument."""
+    wanted = compat.suggest_memory_format(given[0])
+    return torch.empty(result.shape, dtype=result.dtype, device=result.device, memory_format=wanted)
+
+
+def _like_what_was_normalized(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """Of a gradient and what was normalized, the latter decides."""
+    return _channels_last_or_not(result, given[1:])
+
+
+def _scaled_by_a_power(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """A product with a power of two, which has a kernel of its own or, of float32, is two operations: a power that is
+    row-major, and a product."""
+    x, exponent = given
+    in_two = x.dtype == torch.float32 and exponent.dtype.is_floating_point
+    return _elementwise(result, [x, exponent.new_empty(exponent.shape) if in_two else exponent])
+
+
+def _pooled_volumes(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """As foretold, but channels come last where they do in the first argument, also without a batch."""
+    if result.dim() == 4 and given[0].movedim(0, -1).is_contiguous():
+        return result.new_empty(result.movedim(0, -1).shape).movedim(-1, 0)
+    return result
+
+
+def _rolled(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """Parts of the first argument that are joined; without dimensions, those of one long row."""
+    return _channels_last_or_not(result, given) if len(given) > 2 and given[2] else result
+
+
+def _read_through(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """Laid out like what is read and the indices together, as they lie in the loops over the result; torch forgets the
+    indices. Of masks nobody knows how much they let through: what torch foretells stays."""
+    x, indices = given
+    places = [d for d, index in enumerate(indices) if index is not None]
+    own = [indices[d] for d in places]
+    if any(index.dtype in (torch.bool, torch.uint8) for index in own):
+        return result
+    if places != [*range(places[0], places[-1] + 1)]:
+        x, places = x.movedim(places, [*range(len(places))]), [*range(len(places))]
+    own = torch.broadcast_tensors(*own)
+    shape, first, behind = own[0].shape, places[0], x.dim() - places[-1] - 1
+    strides = (*x.stride()[:first], *[0] * len(shape), *x.stride()[places[-1] + 1 :])
+    read = x.as_strided(result.shape, strides)
+    return _together(result, [read, *(index.reshape(*[1] * first, *shape, *[1] * behind) for index in own)])
+
+
+def _row_major_if_complex(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    return _row_major(result, given) if given[0].dtype.is_complex else result
+
+
+def _second_first(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    first, second, *_ = given
+    return _elementwise(result, [second, first])
+
+
+def _on_cpu(rule: Rule) -> Rule:
+    return lambda result, given: rule(result, given) if result.device.type == "cpu" else result
+
+
+RULES: dict[OpOverload, Rule] = {
+    **dict.fromkeys(
+        (
+            aten.complex.default,
+            aten.copysign.Tensor,
+            aten.div.Tensor_mode,
+            aten.elu_backward.default,
+            aten.floor_divide.default,
+            aten.hardshrink_backward.default,
+            aten.hardsigmoid_backward.default,
+            aten.hardswish_backward.default,
+            aten.hardtanh_backward.default,
+            aten.heaviside.default,
+            aten.logaddexp.default,
+            aten.logaddexp2.default,
+            aten.logical_and.default,
+            aten.logical_or.default,
+            aten.logical_xor.default,
+            aten.logit_backward.default,
+            aten.native_dropout_backward.default,
+            aten.softplus_backward.default,
+            aten.special_xlog1py.default,
+            aten.xlogy.Tensor,
+        ),
+        _elementwise,
+    ),
+    aten.angle.default: _on_cpu(_row_major_if_complex),
+    aten.binary_cross_entropy.default: _like_the_first,
+    aten.binary_cross_entropy_backward.default: _like_the_second,
+    aten.huber_loss.default: _like_the_first,
+    **dict.fromkeys(
+        (
+            aten.huber_loss_backward.default,
+            aten.mse_loss_backward.default,
+            aten.smooth_l1_loss_backward.default,
+        ),
+        _row_major_unless_broadcast,
+    ),
+    aten.index.Tensor: _read_through,
+    aten.isin.Tensor_Scalar: _row_major,
+    aten.isin.Tensor_Tensor: _row_major,
+    aten.ldexp.Tensor: _scaled_by_a_power,
+    aten._log_softmax_backward_data.default: _on_cpu(_row_major),
+    aten.leaky_relu_backward.default: _second_first,
+    aten.log_sigmoid_backward.default: _on_cpu(_like_the_gradient),
+    aten.log_sigmoid_forward.default: _on_cpu(_row_major),
+    aten.max_pool3d_with_indices.default: _on_cpu(_pooled_volumes),
+    aten.max_unpool2d.default: _channels_last_or_not,
+    **dict.fromkeys(
+        (
+            aten.native_batch_norm.default,
+            aten._batch_norm_no_update.default,
+            aten._batch_norm_with_update.default,
+            aten._batch_norm_with_update_functional.default,
+            aten._native_batch_norm_legit.default,
+            aten._native_batch_norm_legit.no_stats,
+            aten._native_batch_norm_legit_functional.default,
+            aten._native_batch_norm_legit_no_training.default,
+        ),
+        _on_cpu(_channels_last_or_not),
+    ),
+    aten.channel_shuffle.default: _on_cpu(_channels_last_or_not),
+    aten.native_channel_shuffle.default: _on_cpu(_channels_last_or_not),
+    aten.native_batch_norm_backward.default: _on_cpu(_like_what_was_normalized),
+    aten.native_group_norm_backward.default: _on_cpu(_like_what_was_normalized),
+    aten.native_layer_norm_backward.default: _on_cpu(_row_major),
+    aten.nll_loss2d_forward.default: _row_major,
+    aten.normal.Tensor_Tensor: _row_major,
+    aten.pow.Scalar: _row_major,
+    aten.roll.default: _on_cpu(_rolled),
+    aten.rrelu_with_noise.default: _on_cpu(_row_major),
+    aten.threshold_backward.default: _second_first,
+}
+"""What eager lays out in another way than torch foretells. It holds for all results as large as the first."""
+
+COPIES: dict[OpOverload, dict[int, int]] = {
+    aten._batch_norm_with_update_functional.default: {4: 3, 5: 4},
+    aten._native_batch_norm_legit_functional.default: {3: 3, 4: 4},
+    aten.native_dropout.default: {0: 0},
+}
+"""Results that are like an argument, whatever torch foretells: running statistics of half types stay what they are, and
+what drops nothing returns a copy."""
+
+LIKE_THE_FIRST = frozenset({aten.huber_loss.default})
+"""What has the dtype of its first argument, although torch foretells one that all arguments have in common."""
+
+
+def _dtype_of_scaled(x: torch.Tensor, exponent: torch.Tensor) -> torch.dtype:
+    """The dtype of a product with a power of two: that of floating numbers stays beside whole exponents; otherwise the
+    power has a dtype of its own, and weighs as much as the exponent has dimensions."""
+    whole = not (exponent.is_floating_point() or exponent.is_complex() or exponent.dtype is torch.bool)
+    if whole and x.is_floating_point():
+        return x.dtype
+    return torch.result_type(x, exponent.new_empty(exponent.shape, dtype=torch.result_type(exponent, 2.0)))
+
+
+def _is_like_the_first(op: OpOverload, args: Sequence[Any]) -> bool:
+    # Of bools to the power of a bool, torch foretells whole numbers.
+    return op in LIKE_THE_FIRST or (op is aten.pow.Tensor_Scalar and type(args[1]) is bool)
+
+
+LIKE_THE_WHOLE = frozenset({aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default})
+"""What is laid out like its first argument, unless elements of that lie in the same memory: torch 2.11 foretells that
+those of the result do, too."""
+
+SIZED_BY_DATA = frozenset({aten._unique.default})
+"""What torch 2.11 would run on zeros to find out how large its result is."""
+
+WINDOWS: dict[OpOverload, OpOverload] = {
+    aten.select_scatter.default: aten.select.int,
+    aten.slice_scatter.default: aten.slice.Tensor,
+}
+"""Where torch foretells what a tensor is with a part replaced, and leaves unasked whether it has that part, which what
+is put there must be as large as."""
+
+DIMENSIONS = frozenset({aten._softmax.default, aten.sort.default})
+"""Where torch leaves unasked whether there is the dimension that comes second."""
+
+_HANDED_OVER_WHOLE = """
+    dropout.default broadcast_tensors.default matmul.default one_hot.default pad_sequence.default
+    unsafe_chunk.default tensor_split.tensor_indices_or_sections stft.center istft.default
+    gru.input gru.data lstm.input lstm.data rnn_relu.input rnn_relu.data rnn_tanh.input rnn_tanh.data
+    upsample_linear1d.vec upsample_bilinear2d.vec upsample_bicubic2d.vec upsample_trilinear3d.vec
+    upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec
+    _upsample_nearest_exact1d.vec _upsample_nearest_exact2d.vec _upsample_nearest_exact3d.vec
+    _upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec
+"""
+
+
+def _by_its_own(op: OpOverload, *, whole: bool = False) -> Callable[..., Any]:
+    run = compat.in_parts(op)
+
+    def composed(*args: Any, **kwargs: Any) -> Any:
+        symbols = _has_symbols((args, kwargs))
+        if symbols and whole:
+            return NotImplemented
+        with compat.noting_views():
+            return op.decompose(*args, **kwargs) if symbols else run(*args, **kwargs)
+
+    return composed
+
+
+def _has_symbols(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return any(isinstance(size, torch.SymInt) for size in value.shape)
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_symbols, value))
+    return _has_symbols([*value.values()]) if isinstance(value, dict) else isinstance(value, compat.SYMBOLIC_NUMBERS)
+
+
+class Composites(dict[OpOverload, Callable[..., Any]]):
+    """What takes apart operations that consist of others, which torch hands over whole in inference mode. What has no
+    entry is taken apart as eager does."""
+
+    def __contains__(self, op: object) -> bool:
+        return super().__contains__(op) or compat.is_composite(op)
+
+    def __missing__(self, op: OpOverload) -> Callable[..., Any]:
+        run = self[op] = _by_its_own(op)
+        return run
+
+
+def _sum_of_sparse(one: Any, other: Any, **kwargs: Any) -> Any:
+    """A sum of sparse tensors, as gradients of a table are that is read twice: the entries of both. torch's C++ asks
+    how many there are, which may be a symbol; how many of them become one nobody knows here."""
+    if kwargs or not all(isinstance(t, torch.Tensor) and t.layout is torch.sparse_coo for t in (one, other)):
+        return NotImplemented
+    indices = torch.cat([one._indices(), other._indices()], 1)
+    return aten._sparse_coo_tensor_unsafe(indices, torch.cat([one._values(), other._values()]), list(one.shape))
+
+
+COMPOSITES = Composites(
+    {op: _by_its_own(op, whole=True) for op in operator.attrgetter(*_HANDED_OVER_WHOLE.split())(aten)}
+    | {aten.add.Tensor: _sum_of_sparse}
+)
+"""As eager does, also where torch has rules in Python of what an operation is: those of the entries return copies where
+eager returns an argument, and compute in another order. NotImplemented where sizes or numbers are symbols, which only
+those rules take."""
+
+STANDS_FOR: dict[OpOverload, OpOverload] = {}
+"""Operators that do what one of ATen's does, of the same arguments: what is said of that holds for them."""
+
+
+def _need_as_large(source: torch.Tensor, window: torch.Tensor) -> None:
+    """Raises a RuntimeError in eager's words."""
+    if source.shape != window.shape:
+        text = "expected src to have a size equal to the slice of self. src size = {}, slice size = {}"
+        raise RuntimeError(text.format(list(source.shape), list(window.shape)))
+
+
+_PUTS = (aten.index_put.default, aten.index_put_.default)
+
+_PUT = "Index put requires the source and destination dtypes match, got {} for the destination and {} for the source."
+_ADDED = "index_add_(): self ({}) and source ({}) must have the same scalar type"
+_COPIED = "index_copy_(): self and source expected to have the same dtype, but got (self) {} and (source) {}"
+
+_ONE_DTYPE: dict[OpOverload, tuple[int, str]] = {
+    **dict.fromkeys(_PUTS, (2, _PUT)),
+    **dict.fromkeys((aten.index_add.default, aten.index_add_.default), (3, _ADDED)),
+    **dict.fromkeys((aten.index_copy.default, aten.index_copy_.default), (3, _COPIED)),
+}
+"""Where what is written has to have the dtype of the first argument: which argument that is, and eager's words."""
+
+
+def _need_what_fits(op: OpOverload, args: Sequence[Any]) -> None:
+    """Raises a RuntimeError in eager's words where torch writes anything to tensors without data."""
+    place, text = _ONE_DTYPE[op]
+    written, source = args[0], args[place]
+    if op in _PUTS:
+        if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]):
+            return  # nobody knows how much masks let through
+        _need_to_fit(source, aten.index.Tensor(written, args[1]))
+    if written.dtype != source.dtype:
+        raise RuntimeError(text.format(_name_of(written.dtype), _name_of(source.dtype)))
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return torch.empty(0, dtype=dtype).type().removeprefix("torch.").removesuffix("Tensor")
+
+
+def _need_to_fit(source: torch.Tensor, window: torch.Tensor) -> None:
+    """Raises a RuntimeError in eager's words unless `source` can be broadcast to what it is written to."""
+    sizes, wanted = [*source.shape], [*window.shape]
+    missing = len(sizes) > len(wanted)
+    pairs = zip(reversed(sizes), reversed(wanted))
+    if missing or any(compat.is_sure(size != 1) and compat.is_sure(size != place) for size, place in pairs):
+        text = "shape mismatch: value tensor of shape {} cannot be broadcast to indexing result of shape {}"
+        raise RuntimeError(text.format([*map(int, sizes)], [*map(int, wanted)]))
+
+
+def _need_place(tensor: torch.Tensor, dim: int, index: int) -> None:
+    """Raises an IndexError in eager's words, which torch 2.11 leaves unasked."""
+    dim += tensor.dim() if dim < 0 else 0
+    if 0 <= dim < tensor.dim():
+        size = tensor.shape[dim]
+        if compat.is_sure(index >= size) or compat.is_sure(index < -size):
+            sizes = list(tensor.shape)
+            raise IndexError(f"select(): index {index} out of range for tensor of size {sizes} at dimension {dim}")
+
+
+def _need_dimension(tensor: torch.Tensor, dim: int = -1) -> None:
+    """Raises an IndexError in eager's words."""
+    count = max(tensor.dim(), 1)
+    if not -count <= dim < count:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], but got {dim})")
+
+
+# Operators, and those of them that write, that are several in eager, or copy their arguments first.
+_BY_COPIES = ("ldexp", "masked_fill")
+
+
+@functools.cache
+def _is_iterated(op: OpOverload) -> bool:
+    """Whether eager makes a new tensor, element by element in one go."""
+    by_elements = torch.Tag.pointwise in op.tags and not op._schema.is_mutable
+    return by_elements and op.overloadpacket.__name__ not in _BY_COPIES
+
+
+@functools.cache
+def _reads_as_it_writes(op: OpOverload) -> bool:
+    """Whether eager writes element by element, in one go, while it reads the other arguments."""
+    name = op.overloadpacket.__name__
+    packet = getattr(aten, name.removesuffix("_"), op.overloadpacket)
+    by_elements = any(torch.Tag.pointwise in getattr(packet, each).tags for each in packet.overloads())
+    return (by_elements or op is aten.copy_.default) and name.removesuffix("_") not in _BY_COPIES
+
+
+def _uncounted_view(result: Any) -> Any:
+    """What an operation outside of inference mode gives; a view of a tensor of inference mode counts no writes, and so
+    refuses them."""
+    if not isinstance(result, torch.Tensor) or not result.is_inference():
+        return result
+    with torch.inference_mode():
+        return result.detach()
+
+
+def _need_apart(op: OpOverload, args: Sequence[Any]) -> None:
+    """Raises a RuntimeError in eager's words where a written tensor and one that is read have a part in common."""
+    if not op._schema.is_mutable or not _reads_as_it_writes(op):
+        return
+    written, *others = args
+    if any(isinstance(other, torch.Tensor) and _have_a_part_in_common(written, other) for other in others):
+        raise RuntimeError(
+            "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single"
+            " memory location. Please clone() the tensor before performing the operation."
+        )
+
+
+def _have_a_part_in_common(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether it is sure that some memory belongs to both, unless all does, in the same order."""
+    if any(tensor.layout is not torch.strided or _has_symbols(tensor) for tensor in (one, other)):
+        return False
+    apart = not compat.share_memory(one, other) or not (one.numel() and other.numel())
+    if one is other or apart or not all(is_dense(tensor.shape, tensor.stride()) for tensor in (one, other)):
+        return False
+    (begin, end), (first, last) = (
+        (t.storage_offset() * t.itemsize, (t.storage_offset() + t.numel()) * t.itemsize) for t in (one, other)
+    )
+    if (begin, end) == (first, last):
+        return one.stride() != other.stride()
+    return begin < last and first < end
+
+
+def _as_copied(tensor: torch.Tensor) -> torch.Tensor:
+    """As a copy is laid out, if elements of a tensor lie in the same memory."""
+    return torch.empty_like(tensor) if _repeats(tensor) else tensor
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    return any(compat.is_sure(s == 0) and compat.is_sure(n > 1) for n, s in zip(tensor.shape, tensor.stride()))
+
+
+class FakeTensorMode(compat.FakeTensorMode):
+    """Operations on tensors without data; results have sizes, strides and dtypes as in eager.
+
+    `draws`: whether one has come that may draw random numbers. It stays so until somebody sets it back.
+    """
+
+    draws = False
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """One operation."""
+        result = self._foretold(func, types, args, kwargs)
+        if func is aten.detach.default or func._schema.is_mutable or torch.is_inference_mode_enabled():
+            return result
+        if type(result) in (list, tuple):  # named results are no views
+            return type(result)(map(_uncounted_view, result))
+        return _uncounted_view(result)
+
+    def _foretold(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        op = STANDS_FOR.get(func, func)
+        self.draws |= op.namespace not in ("aten", "prim", "prims")  # what operations of others do, nobody knows
+        if func in COMPOSITES:
+            with self:
+                parts = COMPOSITES[func](*args, **(kwargs or {}))
+            if parts is not NotImplemented:
+                return parts
+        self.draws |= torch.Tag.nondeterministic_seeded in op.tags
+        if op in SIZED_BY_DATA:
+            raise compat.DynamicOutputShape(func)
+        if is_found_wrong(op):
+            raise NotImplementedError(f"{op.name()} has returned something else than it promised (MD524)")
+        if op is aten.select.int:
+            _need_place(*args)
+        if op in DIMENSIONS:
+            _need_dimension(*args[:2])
+        _need_apart(op, args)
+        if op in WINDOWS:
+            with self:
+                _need_as_large(args[1], WINDOWS[op](args[0], *args[2:], **(kwargs or {})))
+        if func is aten.constant_pad_nd.default:
+            args, kwargs = args[:2], {}  # next to a number that varies torch would fix the sizes, which do not need it
+        result: Any
+        if op in FORETOLD and _has_symbols(args):
+            with self:
+                result = FORETOLD[op](op, *args, **(kwargs or {}))
+        else:
+            result = super().dispatch(func, types, args, kwargs or {})
+        if func.name().startswith("aten::_foreach_") and func._schema.is_mutable:
+            compat.increment_version(args[0])  # torch's kernels count below autograd, where no fake tensor comes
+        if op in _ONE_DTYPE:
+            with self:
+                _need_what_fits(op, args)
+        if _is_like_the_first(op, args):
+            with self:
+                result = torch.empty_like(result, dtype=args[0].dtype)
+        if op is aten.ldexp.Tensor and not compat.is_composite(op):
+            with self:
+                result = torch.empty_like(result, dtype=_dtype_of_scaled(*args))
+        if op in LIKE_THE_WHOLE:
+            with self:
+                result = _as_copied(result)
+        rule, copies = _rule_of(op, args), COPIES.get(op, {})
+        if copies:
+            with self:
+                result = tuple(torch.empty_like(args[copies[i]]) if i in copies else r for i, r in enumerate(result))
+        if rule is not None:
+            result = self._of_each(result, lambda made: self._laid_out(rule, made, args))
+        of_one = rule_for(op, kwargs or {})
+        if of_one is not None:
+            result = self._of_each(result, lambda made: self._with_places_of_one(of_one, made, op, args))
+        return result
+
+    def _of_each(self, result: Any, lay_out: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        """A result laid out anew; of several, those that are as large as the first."""
+        if isinstance(result, torch.Tensor):
+            return lay_out(result)
+        if result[0] is None:  # a gradient that was not asked for
+            return result
+        first = result[0].shape
+        # Sizes are compared where there are as many: otherwise the batch would be told from the number of channels.
+        alike = (made is not None and made.dim() == len(first) and made.shape == first for made in result)
+        return tuple(lay_out(made) if same else made for made, same in zip(result, alike))
+
+    def _laid_out(self, rule: Rule, result: torch.Tensor, args: Any) -> torch.Tensor:
+        if result.dim() < 2:
+            return result
+        with self:
+            return rule(result, args)
+
+    def _with_places_of_one(self, rule: RuleOfOne, result: torch.Tensor, op: OpOverload, args: Any) -> torch.Tensor:
+        if not has_places_of_one(result):
+            return result
+        with self:
+            return with_places_of_one(rule, result, op, args)

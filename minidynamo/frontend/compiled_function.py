@@ -1,0 +1,408 @@
+"""Owns one compiled function: its dispatchers, its counters, and what was compiled for functions that it calls.
+
+It neither captures nor prints code: frames go through `convert_frame.py`, entries live in dispatchers. What users ask
+is answered in `explain.py`. The record
+never holds the function that the user holds, so that everything dies with that function, without a garbage collector.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+
+from minidynamo.bytecode.analysis import first_index, starred_parameters
+from minidynamo.bytecode.layout import FramePoint, frame_point
+from minidynamo.compat import NOT_FOR_TORCH_COMPILE, module_call
+from minidynamo.core.artifacts import Artifact, collected
+from minidynamo.core.directives import COMPILED, DISABLED, own_mark
+from minidynamo.core.events import Event, notice, on_event, publish
+from minidynamo.core.names import weakly
+from minidynamo.core.stats import Stats
+from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit
+from minidynamo.frontend.convert_frame import Conversion, FrameToConvert, convert_frame
+from minidynamo.frontend.dispatcher import Dispatcher, Native, resume_dispatcher, root_dispatcher
+from minidynamo.frontend.donation import stolen_arguments
+from minidynamo.frontend.explain import Explanation, name_of_point
+from minidynamo.frontend.frames import RootFrame, entering
+from minidynamo.graph.boxed import BoxedCallable
+from minidynamo.graph.options import CompileOptions
+from minidynamo.guards import stored_profile
+from minidynamo.guards.cache import Entry
+from minidynamo.guards.profile import FrameProfile, Turns
+from minidynamo.guards.recompiles import Recompile, explain, is_for_another_module, limit_reached
+
+# What a compiled function carries of its explanation.
+_ANSWERS = ("breaks", "code", "guards", "memory_plan", "profile", "saved", "why")
+
+# Fresh closures over one code object are fresh functions: past this many the next ones run as written.
+_MOST_CALLEES_PER_CODE = 8
+
+# Modules of several classes may share a method: how many times the limit there are versions of it in all.
+_MOST_MODULE_CLASSES = 8
+
+all_compiled: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
+
+
+def compile_function(
+    fn: types.FunctionType,
+    options: CompileOptions,
+    *,
+    family: CompiledFunction | None = None,
+    module: torch.nn.Module | None = None,
+) -> types.FunctionType:
+    """A plain function with the signature of `fn` that runs compiled code.
+
+    `family`: the compiled function that calls it at a graph break; both then share counters and graphs. `module`: the
+    module whose call `fn` is.
+    """
+    record = CompiledFunction(fn, options, family)
+    record.module = (lambda: None) if module is None else weakref.ref(module)
+    dispatcher = root_dispatcher(
+        fn,
+        record.convert,
+        name=record.name,
+        stats=record.stats,
+        backend_key=options.backend.key,
+        waits=options.while_compiling == "wait",
+        counts_calls=family is None,
+    )
+    record.root = weakref.ref(dispatcher)
+    function = cast(types.FunctionType, dispatcher.function)
+    function.__dict__.update(record.attributes() | NOT_FOR_TORCH_COMPILE)
+    all_compiled.add(record)
+    return function
+
+
+def is_current(function: types.FunctionType) -> bool:
+    """Whether the function that was compiled to `function` still has the code and the defaults that it had then."""
+    record: CompiledFunction = vars(function)[COMPILED]
+    root = record.root()
+    return root is not None and root.is_current()
+
+
+def _is_deep() -> bool:
+    """Whether more than a quarter of the stack is in use."""
+    try:
+        sys._getframe(sys.getrecursionlimit() // 4)
+    except ValueError:
+        return False
+    return True
+
+
+def _may_be_fresh(fn: types.FunctionType) -> bool:
+    """Whether the function may be made anew in each call of another one: what it holds must die with it."""
+    code = fn.__code__
+    return bool(code.co_flags & inspect.CO_NESTED or set(code.co_freevars) - {"__class__"})
+
+
+def _runs_at_once(fn: types.FunctionType) -> bool:
+    """Whether a call of the function is one frame, from its head to its end."""
+    suspends = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    return not fn.__code__.co_flags & suspends
+
+
+def _parameters(code: types.CodeType) -> set[str]:
+    return {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *starred_parameters(code)}
+
+
+class CompiledFunction:
+    """What stands behind a compiled function. `stats` and `graphs` include those of resume points and callees."""
+
+    def __init__(self, fn: types.FunctionType, options: CompileOptions, family: CompiledFunction | None) -> None:
+        self.py_func = fn
+        self.options = options
+        self.name = options.name or fn.__qualname__
+        self.stats: Stats = family.stats if family else Stats()
+        self.graphs: list[torch.fx.GraphModule] = family.graphs if family else []
+        self.breaks: list[Diagnostic] = family.breaks if family else []
+        self.fallbacks: list[Diagnostic] = family.fallbacks if family else []
+        self.recompiles: list[Recompile] = family.recompiles if family else []
+        self.root: Callable[[], Dispatcher | None] = lambda: None
+        self._resumed: dict[FramePoint, Dispatcher] = {}
+        self._callees: dict[types.FunctionType, types.FunctionType] = {}
+        self._fresh: dict[types.CodeType, CompiledFunction] = {}
+        self._entering: dict[types.CodeType, Callable[..., types.FunctionType]] = {}
+        self.module: Callable[[], torch.nn.Module | None] = lambda: None
+        self._own_forward: types.FunctionType | None = None
+        self._family = (lambda: None) if family is None else weakref.ref(family)
+        # Per frame point (None: the root): what has been seen to vary, and what was written for each entry.
+        self.profiles: dict[FramePoint | None, FrameProfile] = {}
+        self._expected: dict[FramePoint | None, FrameProfile] = {}
+        self._expected_calls: dict[types.CodeType, FrameProfile] = {}
+        self.turns: Turns = family.turns if family else Turns()
+        self._texts: dict[FramePoint | None, list[list[Artifact]]] = {}
+
+    def attributes(self) -> dict[str, Any]:
+        """What the compiled function carries."""
+        explanation = Explanation(self)  # which is not kept here: that would be a cycle
+        return {
+            COMPILED: self,
+            "py_func": self.py_func,
+            "stats": self.stats,
+            "graphs": self.graphs,
+            **{name: getattr(explanation, name) for name in _ANSWERS},
+            "explain": lambda: explanation,
+            "freeze": self.freeze,
+            "reset": self.reset,
+        }
+
+    # What frames ask of their owner
+
+    def resume_at(self, point: FramePoint) -> BoxedCallable:
+        """The boxed function that goes on at `point`; one per point, so that a loop reuses it."""
+        if point not in self._resumed:
+            convert = functools.partial(weakly(self.convert), point=point)
+            self._resumed[point] = resume_dispatcher(
+                point,
+                self.py_func.__globals__,
+                convert,
+                stats=self.stats,
+                backend_key=self.options.backend.key,
+                waits=self.options.while_compiling == "wait",
+            )
+        return self._resumed[point].step()
+
+    def called_at_break(self, target: Any) -> Any:
+        """What to call instead of `target`: the same, compiled, where that is possible.
+
+        On a deep stack it is called as it is: compiled frames with breaks take several of Python's per call, and a
+        recursion that eager survives must not fail here.
+        """
+        if _is_deep():
+            return target
+        if isinstance(target, types.MethodType):
+            if self.options.steal and target.__self__ is self.module() and target.__name__ == "forward":
+                return types.MethodType(self._stealing_forward(target.__func__), target.__self__)
+            return types.MethodType(self.called_at_break(target.__func__), target.__self__)
+        if isinstance(target, torch.nn.Module):
+            call = type(target).__call__
+            call = module_call(type(target)) if call is torch.nn.Module.__call__ else call
+            return types.MethodType(self.called_at_break(call), target)
+        if not isinstance(target, types.FunctionType) or DISABLED in vars(target) or own_mark(target, COMPILED):
+            return target
+        # A function that calls itself is compiled once, not once per level.
+        return (self._family() or self)._callee(target)
+
+    def _callee(self, target: types.FunctionType) -> types.FunctionType:
+        known = self._callees.get(target)
+        if known is not None and is_current(known):
+            return known
+        if not all(name.isidentifier() for name in target.__code__.co_varnames):
+            return target  # a comprehension of Python 3.11, whose argument has no name that source text could have
+        if _may_be_fresh(target):
+            return self._closure(target) if _runs_at_once(target) else target
+        if sum(other.__code__ is target.__code__ for other in self._callees) >= _MOST_CALLEES_PER_CODE:
+            return target
+        self._callees[target] = compile_function(target, self.options.for_callee(), family=self)
+        return self._callees[target]
+
+    def _closure(self, target: types.FunctionType) -> types.FunctionType:
+        """A function of the user's that takes its cells as if they were arguments: one for all closures over a code."""
+        code = target.__code__
+        if code not in self._entering:
+            empty = tuple(types.CellType() for _ in code.co_freevars)
+            template = types.FunctionType(code, target.__globals__, code.co_name, closure=empty)
+            record = self._fresh[code] = CompiledFunction(template, self.options.for_callee(), self)
+            cells = {*code.co_freevars, *code.co_cellvars}
+            point = frame_point(code, first_index(code), (), _parameters(code) - cells, cells)
+            self._entering[code] = entering(RootFrame(template, record.name), point, record.resume_at(point))
+        call = self._entering[code](*target.__closure__ or ())
+        call.__defaults__, call.__kwdefaults__ = target.__defaults__, target.__kwdefaults__
+        functools.update_wrapper(call, target)
+        return call
+
+    def _stealing_forward(self, forward: Any) -> Any:
+        """The forward of the compiled module itself: what the module is given away arrives there."""
+        if not isinstance(forward, types.FunctionType) or DISABLED in vars(forward) or own_mark(forward, COMPILED):
+            return forward
+        known = self._own_forward
+        if known is None or vars(known)[COMPILED].py_func is not forward or not is_current(known):
+            known = self._own_forward = compile_function(forward, replace(self.options, name=None), family=self)
+        return known
+
+    def graph_failed(self, diagnostic: Diagnostic) -> int:
+        """Count a graph that failed where the program does not; how many there have been."""
+        self.stats.graph_failures += 1
+        if diagnostic not in self.fallbacks:
+            self.fallbacks.append(diagnostic)
+        return self.stats.graph_failures
+
+    def expect(self, point: FramePoint, found: FrameProfile) -> None:
+        """Note what is known to vary of the values with which a frame will go on at `point`."""
+        self._expected.setdefault(point, FrameProfile()).add(found)
+
+    def expect_call(self, code: types.CodeType, found: FrameProfile) -> None:
+        """Note what is known to vary of the arguments with which a function of this code will be called at a break."""
+        (self._family() or self)._expected_calls.setdefault(code, FrameProfile()).add(found)
+
+    # Misses
+
+    def convert(self, dispatcher: Dispatcher, values: list[Any], point: FramePoint | None = None) -> Entry | Native:
+        """Compile a call of the function, or of the frame that is entered at `point` behind a graph break."""
+        if point is None:
+            self._check_stolen(dict(zip(dispatcher.parameters, values)))
+        missed = [explain(dispatcher.name, dispatcher.misfits)] if dispatcher.misfits else []
+        key = self.options.backend.key()
+        made = [n for n, entry in enumerate(dispatcher.entries) if entry.backend_key == key]
+        alike = [n for n in made if not is_for_another_module(dispatcher.misfits[n])]
+        limit = self.options.recompile_limit
+        if len(alike) >= limit or len(made) >= limit * _MOST_MODULE_CLASSES:
+            self._stop_compiling(dispatcher, len(made), missed)
+            return Native(for_good=False)
+        self.recompiles += missed
+        frame = FrameToConvert(
+            self.py_func,
+            dispatcher.parameters,
+            point,
+            dispatcher.name,
+            dispatcher.next_number,
+            weakly(dispatcher.run_as_written),
+            self._profile(point),
+        )
+        publish("compile_start", dispatcher.name)
+        try:
+            with self._timed(), collected() as texts:
+                conversion = convert_frame(frame, values, self)
+        finally:
+            publish("compile_end", dispatcher.name)
+        stored_profile.remember(self.py_func, name_of_point(point), frame.profile)
+        if conversion.entry is not None:
+            self._texts.setdefault(point, []).append(texts)
+        return self._record(conversion)
+
+    def _profile(self, point: FramePoint | None) -> FrameProfile:
+        """What has been seen to vary at a frame point, in earlier processes of the same job, too."""
+        family = self._family()
+        if point not in self.profiles:
+            is_inner = point is not None or family is not None
+            self.profiles[point] = FrameProfile(self.options.dynamic, turns=self.turns, is_inner=is_inner)
+            stored_profile.recall(self.py_func, name_of_point(point), self.profiles[point])
+        if point in self._expected:
+            self.profiles[point].add(self._expected.pop(point))
+        if family is not None and (point is None or point.index == first_index(point.code)):
+            self.profiles[point].add(family._expected_calls.pop(self.py_func.__code__, FrameProfile()))
+        return self.profiles[point]
+
+    def _check_stolen(self, arguments: dict[str, Any]) -> None:
+        for name, _, found in stolen_arguments(self.py_func, self.options.steal, arguments):
+            if found is not None and not isinstance(found, list):
+                what = f"steal= names `{name}` of {self.name}, which is a {type(found).__name__}, not a list"
+                why = "Only a list can be emptied by the one who is given it."
+                raise ArgumentError(Diagnostic("MD111", what, why=why, fix=f"Pass list({name})."))
+
+    def _record(self, conversion: Conversion) -> Entry | Native:
+        if conversion.graph is not None:
+            self.stats.graphs += 1
+            self.graphs.append(conversion.graph)
+        if conversion.graph_break is not None:
+            self.stats.graph_breaks += 1
+            self.breaks.append(conversion.graph_break)
+        if conversion.fallback is not None:
+            self.fallbacks.append(conversion.fallback)
+        if conversion.entry is None:
+            self.stats.fallbacks += 1
+            return Native(for_good=True)
+        return conversion.entry
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Add the seconds of each phase that ends in this thread, and what the cache knew, to the counters."""
+        thread = threading.get_ident()
+        seconds = self.stats.seconds_by_phase
+
+        def add(event: Event) -> None:
+            if threading.get_ident() != thread:
+                return
+            if event.kind == "phase_end":
+                seconds[event.name] = seconds.get(event.name, 0.0) + event.data["seconds"]
+            elif event.kind == "cache":
+                self.stats.cache_hits += event.name == "hit"
+                self.stats.cache_misses += event.name == "miss"
+
+        stop = on_event(add)
+        try:
+            yield
+        finally:
+            stop()
+
+    def _stop_compiling(self, dispatcher: Dispatcher, versions: int, missed: list[Recompile]) -> None:
+        """Say once what kept changing; with limit_policy="raise" that is an error of each further call."""
+        known = [*(r for r in self.recompiles if r.name == dispatcher.name), *missed]
+        raises = self.options.fullgraph or self.options.limit_policy == "raise"
+        diagnostic = limit_reached(
+            dispatcher.name, versions, self.options.recompile_limit, known, runs_as_written=not raises
+        )
+        if raises:
+            raise RecompileLimit(diagnostic)
+        dispatcher.stop_compiling()
+        self.fallbacks.append(diagnostic)
+        notice(diagnostic)
+        publish("fallback", dispatcher.name, diagnostic=diagnostic)
+
+    # What users ask
+
+    def dispatchers(self) -> dict[FramePoint | None, Dispatcher]:
+        """That of each frame point; None is the call, whose dispatcher lives as long as the function."""
+        found: dict[FramePoint | None, Dispatcher] = {}
+        root = self.root()
+        if root is not None:
+            found[None] = root
+        return found | dict(self._resumed.items())
+
+    def texts(self, point: FramePoint | None) -> Sequence[Sequence[Artifact]]:
+        """What was written for each entry of a frame."""
+        return self._texts.get(point, ())
+
+    def called(self) -> list[Explanation]:
+        """What was compiled for functions that are called at graph breaks."""
+        return [Explanation(record) for record in self._called()]
+
+    def _called(self) -> list[CompiledFunction]:
+        """What was compiled for functions that are called at graph breaks."""
+        functions = [*self._callees.values(), *filter(None, (self._own_forward,))]
+        return [*(vars(function)[COMPILED] for function in functions), *self._fresh.values()]
+
+    def apart(self) -> tuple[Callable[..., Any], CompiledFunction]:
+        """The same function, or the call of the same module, compiled anew with a record of its own."""
+        module = self.module()
+        function = compile_function(self.py_func, self.options, module=module)
+        record: CompiledFunction = vars(function)[COMPILED]
+        return (function if module is None else functools.partial(function, module)), record
+
+    def freeze(self, check_every: int = 1000) -> types.FunctionType:
+        """What is compiled as a function without guards, which are looked at every `check_every` calls.
+
+        The first call is checked; with 0 none is. A check that fails raises FrozenCallDiffers; between two checks a
+        call that does not fit gives wrong results without a word. Where there are several versions, each call looks at
+        what tells them apart, and nothing else. Frames behind graph breaks keep their guards.
+        Raises ArgumentError unless there is a version of the function for the settings in force.
+        """
+        if type(check_every) is not int or check_every < 0:
+            what = f"check_every= must be a number of calls, or 0 for never, not {check_every!r}"
+            raise ArgumentError(Diagnostic("MD306", what, fix="Leave it out: every thousandth call is checked."))
+        root = self.root()
+        if root is None or not root.in_use():
+            what = f"freeze() needs a compiled version of {self.name}, and there is none"
+            raise ArgumentError(Diagnostic("MD306", what, fix="Call it before freezing it."))
+        return root.frozen(check_every)
+
+    def reset(self) -> None:
+        """Forget all entries; the next call compiles again. The counters start from zero."""
+        for dispatcher in self.dispatchers().values():
+            dispatcher.reset()
+        for record in self._called():
+            record.reset()
+        self.stats.reset()
+        told = (self.graphs, self.breaks, self.fallbacks, self.recompiles)
+        for kept in (*told, self._texts, self.profiles, self._expected, self._expected_calls, self.turns):
+            kept.clear()

@@ -1,0 +1,370 @@
+"""Owns the way of one frame from code object to entry: capture, backend, residual program.
+
+It does not decide when a frame is compiled or how its entries are called (`dispatch/` does), and knows no backend by
+name. What a resumed frame or a called function goes through is asked of the frame's owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import traceback
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch.fx
+from torch.autograd.graph import saved_tensors_hooks
+
+from minidynamo import compat
+from minidynamo.bytecode.analysis import starred_parameters, written_slots
+from minidynamo.bytecode.breaks import drive, make_break
+from minidynamo.bytecode.instructions import decode
+from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, exits, frame_point
+from minidynamo.compat import load_fake_tensors
+from minidynamo.core import artifacts
+from minidynamo.core.events import notice, phase, publish
+from minidynamo.core.names import weakly
+from minidynamo.errors import (
+    ArgumentError,
+    BackendError,
+    ComptimeError,
+    DeclaredSizeFixed,
+    Diagnostic,
+    GraphBreak,
+    InternalError,
+    ResultDiffers,
+    SkipFrame,
+    Unsupported,
+    UserLocation,
+    summary,
+)
+from minidynamo.frontend.donation import stolen_arguments
+from minidynamo.graph.boxed import BoxedCallable
+from minidynamo.graph.options import BackendKey, CompileOptions
+from minidynamo.graph.saved_tensor_hooks import hooks_in_force, inlining
+from minidynamo.graph.text import graph_text
+from minidynamo.graph.torch_settings import is_switch
+from minidynamo.guards.cache import Entry, make_entry
+from minidynamo.guards.profile import FrameProfile
+from minidynamo.guards.source import Local
+from minidynamo.guards.state import fake_implementation_guards, saved_tensor_hook_guards
+from minidynamo.tracer.capture.frame import trace_frame
+from minidynamo.tracer.capture.predicted_profile import foreseen, foreseen_of_callee
+from minidynamo.tracer.capture.rerun import Again
+from minidynamo.tracer.capture.residual import Surroundings, print_residual
+from minidynamo.tracer.frames.runtime_asserts import calls_operators_of_users
+from minidynamo.tracer.frames.unrolling import constants, newly_constant
+from minidynamo.tracer.records.frame_request import FrameRequest, StackSlot
+from minidynamo.tracer.records.traced_frame import Break, Null, TracedFrame
+from minidynamo.tracer.runtime.graph_failures import Failure
+from minidynamo.variables.callables import CellVariable
+
+
+class FrameOwner(Protocol):
+    """The compiled function that a frame belongs to."""
+
+    @property
+    def options(self) -> CompileOptions:
+        """What the user asked for."""
+        ...
+
+    def resume_at(self, point: FramePoint) -> BoxedCallable:
+        """The boxed function that goes on at `point`."""
+        ...
+
+    def called_at_break(self, target: Any) -> Any:
+        """What to call instead of `target`, which could not be inlined."""
+        ...
+
+    def graph_failed(self, diagnostic: Diagnostic) -> int:
+        """Count a graph that failed where the program does not; how many there have been."""
+        ...
+
+    def expect(self, point: FramePoint, found: FrameProfile) -> None:
+        """Note what is known to vary of the values with which a frame will go on at `point`."""
+        ...
+
+    def expect_call(self, code: types.CodeType, found: FrameProfile) -> None:
+        """Note what is known to vary of the arguments with which a function of this code will be called at a break."""
+        ...
+
+
+@dataclass(frozen=True)
+class FrameToConvert:
+    """A frame of `fn`: a call, or what is entered at `point`. `parameters` name its values in order.
+
+    `number` is unique among the entries of the frame's dispatcher; `run_as_written(values)` runs the frame natively.
+    `hooks` are the saved-tensor hooks in force, when they are put into graphs.
+    """
+
+    fn: types.FunctionType
+    parameters: tuple[str, ...]
+    point: FramePoint | None
+    name: str
+    number: int
+    run_as_written: BoxedCallable
+    profile: FrameProfile = field(default_factory=FrameProfile)
+    hooks: tuple[Any, Any] | None = None
+
+    def request(self, values: Sequence[Any], options: CompileOptions) -> FrameRequest:
+        """What the tracer is asked, with the real values of the frame."""
+        code = self.fn.__code__
+        if self.point is None:
+            arguments = dict(zip(self.parameters, values))
+            return FrameRequest(
+                code,
+                self.fn.__globals__,
+                arguments,
+                dict(zip(code.co_freevars, self.fn.__closure__ or ())),
+                steal={place: value for _, place, value in stolen_arguments(self.fn, options.steal, arguments)},
+                fullgraph=options.fullgraph,
+                name=self.name,
+                profile=self.profile,
+            )
+        point = self.point
+        travelling = iter(zip(self.parameters, values))
+        cells = {name: next(travelling) for name in point.cells}
+        stack = tuple(None if kind == NULL else StackSlot(*next(travelling)) for kind in point.stack)
+        slots = {name: next(travelling) for name in point.locals}
+        still_given_up = (options.steal & slots.keys()) - written_slots(code)
+        return FrameRequest(
+            code,
+            self.fn.__globals__,
+            {name: value for name, (_, value) in slots.items()},
+            {name: cell for name, (_, cell) in cells.items()},
+            parameters={name: parameter for name, (parameter, _) in (cells | slots).items()},
+            index=point.index,
+            stack=stack,
+            steal={Local(slots[name][0]): slots[name][1] for name in sorted(still_given_up)},
+            fullgraph=options.fullgraph,
+            name=self.name,
+            profile=self.profile,
+        )
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What became of one frame: an entry, or None when it runs as the user wrote it from now on, for `fallback`."""
+
+    name: str
+    entry: Entry | None
+    graph: torch.fx.GraphModule | None = None
+    graph_break: Diagnostic | None = None
+    fallback: Diagnostic | None = None
+
+
+def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) -> Conversion:
+    """Capture the frame, compile its graph and print its residual program.
+
+    Raises Unsupported when fullgraph is asked for and the frame must be cut, BackendError when the backend fails and
+    on_error is "raise". A frame that cannot be captured comes back without entry, after one notice.
+    """
+    # The user's hooks are for what the program saves, not for what is saved while it is traced.
+    hooked = compat.has_saved_tensor_hooks()
+    frame = replace(frame, hooks=hooks_in_force())
+    without = saved_tensors_hooks(_unchanged, _unchanged) if hooked else contextlib.nullcontext()
+    with inlining(frame.hooks), without:
+        try:
+            return _convert(frame, values, owner)
+        except _NeedsConstants as needed:
+            notice(_fixed(frame.name, needed.__cause__ or needed))
+            fixed = replace(frame.profile, dynamic=False)
+            return _convert(replace(frame, profile=fixed), values, owner, last=True)
+
+
+class _NeedsConstants(Exception):
+    """A stage cannot do with symbols what it can do with the sizes and numbers of this call."""
+
+
+def _fixed(name: str, error: BaseException) -> Diagnostic:
+    return Diagnostic(
+        "MD310",
+        f"{name} is compiled for one size at a time: a stage cannot work with sizes that vary",
+        why=f"{summary(error)}\nEach size is compiled once, up to recompile_limit.",
+        fix="Choose another backend=, or say so with dynamic=False.",
+    )
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner, *, last: bool = False) -> Conversion:
+    """One attempt. Unless it is the last, it raises _NeedsConstants where another one may succeed."""
+    options = owner.options
+    key = options.backend.key()
+    load_fake_tensors()
+    try:
+        with phase("capture"):
+            traced = trace_frame(frame.request(values, options))
+            if traced.shapes is not None:
+                frame.profile.turns.note(traced.shapes.unrolled)
+            if traced.graph is not None:
+                artifacts.write("graph", frame.name, graph_text(traced.graph))
+    except SkipFrame as skip:
+        return _run_as_written(frame, skip.diagnostic, options)
+    except GraphBreak as cut:
+        raise Unsupported(_not_whole(cut.diagnostic)) from None
+    except (ComptimeError, ArgumentError, Unsupported, DeclaredSizeFixed):
+        raise
+    except Exception as error:
+        if frame.profile.has_varied() and not last:
+            raise _NeedsConstants from error
+        return _run_as_written(frame, _internal(frame, error), options, error)
+    is_symbolic = traced.shapes is not None and traced.shapes.is_symbolic and not last
+    try:
+        run = None
+        if traced.graph is not None:
+            run = options.backend.run(traced.graph, [given.node.meta["example_value"] for given in traced.inputs])
+            if not options.fullgraph and newly_constant(traced, frame.profile.turns):
+                return _convert(frame, values, owner, last=last)  # which ends in front of what needs it
+    except BackendError as error:
+        if is_symbolic:
+            raise _NeedsConstants from error
+        if options.on_error == "raise":
+            raise
+        return _run_as_written(frame, error.diagnostic, replace(options, fullgraph=False))
+    try:
+        with phase("residual"):
+            return _conversion(frame, traced, run, owner, key)
+    except DeclaredSizeFixed:
+        raise
+    except Exception as error:
+        if is_symbolic:
+            raise _NeedsConstants from error
+        return _run_as_written(frame, _internal(frame, error), options, error)
+    finally:
+        traced.side_effects.forget()
+
+
+def _conversion(
+    frame: FrameToConvert, traced: TracedFrame, run: BoxedCallable | None, owner: FrameOwner, key: BackendKey
+) -> Conversion:
+    cut = traced.exit if isinstance(traced.exit, Break) else None
+    point = None if cut is None else _point_of(frame.fn.__code__, cut)
+    if cut is not None:
+        publish("graph_break", frame.name, diagnostic=cut.diagnostic)
+    if cut is not None and point is not None and frame.profile.dynamic is None:
+        for way in exits(point):
+            owner.expect(way.point, foreseen(traced, cut, way.point, frame.profile))
+        called = foreseen_of_callee(traced, cut, frame.fn.__code__, frame.profile)
+        if called is not None:
+            owner.expect_call(*called)
+    # An error of the graph may be meant for a handler of the program's.
+    handles = traced.emits_in_try or any(instruction.handler for instruction in decode(frame.fn.__code__))
+    surroundings = Surroundings(
+        root=frame.point is None,
+        break_function=None if point is None else make_break(point, frame.fn.__globals__, owner.resume_at),
+        point=point,
+        dispatcher_for=weakly(owner.called_at_break),
+        drive=drive,
+        driven_outside=True,
+        again=Again(
+            run=frame.run_as_written,
+            wanted=owner.options.on_error == "eager" or handles,
+            failed=functools.partial(_graph_failed, frame.name, _first_line(frame, traced), weakly(owner.graph_failed)),
+            may_handle=traced.emits_in_try or traced.awaits_errors,
+            kept=frozenset(frame.fn.__code__.co_varnames) - written_slots(frame.fn.__code__),
+            spread=starred_parameters(frame.fn.__code__),
+        ),
+    )
+    residual = print_residual(traced, frame.parameters, run, surroundings)
+    with phase("guards"):
+        hook_guards = saved_tensor_hook_guards(frame.hooks) if _saves_tensors(traced.graph) else []
+        if calls_operators_of_users(traced.graph):
+            hook_guards += fake_implementation_guards()
+        guards = traced.all_guards()
+        frame.profile.turns.note(constants(traced, guards))
+        entry = make_entry(
+            [*guards, *hook_guards],
+            frame.parameters,
+            residual.body,
+            name=frame.name,
+            number=frame.number,
+            backend_key=key,
+            is_general=traced.shapes is not None and traced.shapes.is_symbolic,
+            inputs=residual.inputs,
+            steps=residual.steps,
+        )
+    return Conversion(frame.name, entry, traced.graph, None if cut is None else cut.diagnostic)
+
+
+def _saves_tensors(graph: torch.fx.GraphModule | None) -> bool:
+    """Whether autograd keeps something of the graph, so that it matters what the user's hooks make of it."""
+    values = () if graph is None else (node.meta.get("example_value") for node in graph.graph.nodes)
+    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in values)
+
+
+def _point_of(code: types.CodeType, cut: Break) -> FramePoint:
+    stack = [NULL if isinstance(v, Null) else CELL if isinstance(v, CellVariable) else VALUE for v in cut.stack]
+    return frame_point(code, cut.index, stack, cut.local_variables, cut.cells, cut.lasting)
+
+
+def _run_as_written(
+    frame: FrameToConvert, diagnostic: Diagnostic, options: CompileOptions, cause: Exception | None = None
+) -> Conversion:
+    """Give the frame up; with fullgraph that is an error."""
+    if options.fullgraph and cause is not None and diagnostic.code == "MD299":
+        raise InternalError(diagnostic) from cause
+    if options.fullgraph:
+        raise Unsupported(_not_whole(diagnostic))
+    notice(diagnostic)
+    publish("fallback", frame.name, diagnostic=diagnostic)
+    return Conversion(frame.name, None, fallback=diagnostic)
+
+
+def _first_line(frame: FrameToConvert, traced: TracedFrame) -> UserLocation:
+    """The line of the first operation of a graph that computes; without one, that of the frame's function."""
+    nodes = () if traced.graph is None else traced.graph.graph.nodes
+    known = (node.meta.get("user_location") for node in nodes if not is_switch(node.target))
+    code = frame.fn.__code__
+    return next(filter(None, known), UserLocation(code.co_filename, code.co_firstlineno, code.co_name))
+
+
+def _graph_failed(name: str, where: UserLocation, count: Callable[[Diagnostic], int], failure: Failure) -> None:
+    """Tell that a graph failed where the program does not: each time to subscribers, the first times to the user."""
+    if failure.kind is ResultDiffers:  # of which there was a notice
+        return
+    lines = [f"Raised while computing {line}" for line in failure.lines[:1]]
+    diagnostic = Diagnostic(
+        "MD523",
+        f"the compiled graph of {name} failed, and the call ran again eagerly",
+        why="\n".join([failure.text, *lines, "The same program without the graph raises no such error."]),
+        fix="Repair the backend, or leave the function as it is with @minidynamo.disable.",
+        where=where,
+    )
+    times = count(diagnostic)
+    publish("fallback", name, diagnostic=diagnostic)
+    if times <= _TOLD_TIMES:
+        again = f", for time {times}" if times > 1 else ""
+        notice(replace(diagnostic, what=f"{diagnostic.what}{again}"), noticed=set())
+
+
+_TOLD_TIMES = 3
+"""How often a user is told that graphs of one compiled function fail."""
+
+
+def _not_whole(diagnostic: Diagnostic) -> Diagnostic:
+    what = diagnostic.what.removeprefix("graph break: ")
+    return replace(diagnostic, what=f"fullgraph=True, but here the graph ends: {what}")
+
+
+def _internal(frame: FrameToConvert, error: Exception) -> Diagnostic:
+    """What the user is told about a bug of ours; the traceback goes to a file. Python's own limit is no bug."""
+    if isinstance(error, RecursionError):
+        return Diagnostic(
+            "MD210",
+            f"{frame.name} runs as written: its calls or its data nest too deep to be captured",
+            why=f"Capture met Python's recursion limit of {sys.getrecursionlimit()} frames.",
+            fix="Call it from fewer functions, flatten the data, or raise the limit with sys.setrecursionlimit().",
+        )
+    path = artifacts.write("bug", frame.name, "".join(traceback.format_exception(error)), ".txt")
+    return Diagnostic(
+        "MD299",
+        f"{frame.name} runs as written: minidynamo failed while capturing it",
+        why=summary(error),
+        fix=f"This is a bug in minidynamo. Please report it with {path}.",
+    )

@@ -1,0 +1,136 @@
+"""Owns the text of the functions that are generated for a frame: the dispatcher, its timed twin, the frozen one.
+
+It keeps no state; `dispatcher.py` decides which entries there are and executes the text. What is written for
+`def f(x, *args, k=1)` with one entry:
+
+    def f(x, *args, k=None):
+        try:
+            changed = code_7 and (function.__code__ is not code or function.__kwdefaults__ is not keyword_defaults)
+        except NameError:  # this code has been given to another function
+            raise __import__("minidynamo.frontend.frames", fromlist=["refuse_copy"]).refuse_copy('f') from None
+        if changed:
+            return start_anew([x, args, k])
+        if k is left_out_7_k:
+            if 'k' not in keyword_defaults:
+                return start_anew([x, args, k])
+            k = keyword_defaults['k']
+        if count() & 1023 == 16:
+            time_guards([x, args, k])
+        try:
+            fits = True if x is None else False
+        except Exception:
+            fits = False
+        if fits:
+            boxed = [x, args, k]
+            del x, args, k
+            return body0(boxed)
+        boxed = [x, args, k]
+        del x, args, k
+        return miss(boxed, 1)(boxed)
+
+A body that ends at a graph break returns the first step behind it: `step, boxed = body0(boxed)`, and a loop of such.
+Guards that have read the inputs of the graph give these to the body in another list (`body0(boxed, fits)`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import types
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from minidynamo.core import artifacts
+from minidynamo.frontend.frames import Frame
+from minidynamo.guards.cache import Entry
+from minidynamo.guards.check import write_condition
+from minidynamo.guards.frozen import Recheck, distinguishing
+
+
+def native_source(frame: Frame) -> str:
+    """The function that runs the frame as the user wrote it."""
+    lines = frame.leave(f"{frame.names.native}({frame.names.boxed})")
+    return _function(frame, [*frame.arrive, *frame.still_true, *lines])
+
+
+def dispatch_source(frame: Frame, bodies: Mapping[Entry, str], generation: int) -> str:
+    """The function that tries entries in order, whose bodies go by the names in `bodies`."""
+    names = frame.names
+    lines = [*frame.arrive, *frame.still_true, f"if {names.count}() & 1023 == 16:"]
+    lines.append(f"    {names.time_guards}([{', '.join(frame.parameters)}])")
+    for entry, body in bodies.items():
+        given = f"{names.boxed}, {names.fits}" if entry.gives_inputs else names.boxed
+        lines += [*_check_entry(frame, entry), *_if_it_fits(frame, _leave(frame, entry, f"{body}({given})"))]
+    return _function(frame, [*lines, *frame.leave(f"{names.miss}({names.boxed}, {generation})({names.boxed})")])
+
+
+def timed_function(frame: Frame, entries: Sequence[Entry]) -> Callable[..., int]:
+    """A function of the frame's values that gives the nanoseconds until the entry is found which serves them."""
+    names = frame.names
+    lines = [f"def timed({', '.join(frame.parameters)}):", f"    {names.count} = {names.time_guards}()"]
+    for entry in entries:
+        lines += [f"    {line}" for line in _check_entry(frame, entry)]
+        lines.append(f"    if {names.fits}: return {names.time_guards}() - {names.count}")
+    lines.append(f"    return {names.time_guards}() - {names.count}")
+    namespace: dict[str, Any] = {names.time_guards: time.perf_counter_ns}  # nothing that leads back to a dispatcher
+    for entry in entries:
+        namespace |= entry.namespace
+    exec("\n".join(lines), namespace)
+    return cast(Callable[..., int], namespace.pop("timed"))
+
+
+def frozen_function(
+    frame: Frame, entries: Sequence[Entry], check_every: int, backend_key: Callable[[], Hashable]
+) -> types.FunctionType:
+    """A function that looks at what tells `entries` apart, and every `check_every` calls (0: never) at all guards."""
+    names = frame.names
+    namespace = {"__name__": frame.module, names.count: itertools.count().__next__}
+    namespace[names.miss] = Recheck(frame.name, frame.parameters, entries, backend_key)
+    listed = f"({''.join(f'{name}, ' for name in frame.parameters)})"
+    lines = list(frame.arrive)
+    if check_every:
+        lines += [f"if not {names.count}() % {check_every}:", f"    {names.miss}({listed})"]
+    for number, (entry, guards) in enumerate(zip(entries, distinguishing(entries))):
+        body = f"{names.body}{number}"
+        namespace[body] = entry.body
+        leave = _leave(frame, entry, f"{body}({names.boxed})")
+        if len(entries) > 1:
+            condition = write_condition(guards, frame.parameters, name=frame.name, number=number)
+            namespace |= condition.namespace
+            leave = [*_check(frame, f"True if {condition.text} else False"), *_if_it_fits(frame, leave)]
+        lines += leave
+    lines += [f"return {names.miss}({listed}, True)"] * (len(entries) > 1)
+    made = artifacts.load("frozen", frame.name, _function(frame, lines), namespace, frame.function_name)
+    del namespace[frame.function_name]
+    frame.finish(made)
+    return made
+
+
+def _leave(frame: Frame, entry: Entry, call: str) -> list[str]:
+    """The lines that call the body of an entry and return what the frame does.
+
+    Steps behind a break run here, where no other frame of ours is below them: a function that calls itself gets deep.
+    """
+    lines = frame.leave(call)
+    if not entry.steps:
+        return lines
+    step, boxed = frame.names.step, frame.names.boxed
+    driven = [f"{step}, {boxed} = {call}", f"while {step} is not None:", f"    {step}, {boxed} = {step}({boxed})"]
+    return [*lines[:-1], *driven, f"return {boxed}"]
+
+
+def _function(frame: Frame, lines: Iterable[str]) -> str:
+    return "\n".join([f"def {frame.function_name}({frame.signature}):", *(f"    {line}" for line in lines), ""])
+
+
+def _check_entry(frame: Frame, entry: Entry) -> list[str]:
+    return _check(frame, entry.condition if entry.gives_inputs else f"True if {entry.condition} else False")
+
+
+def _check(frame: Frame, condition: str) -> list[str]:
+    fits = frame.names.fits
+    return ["try:", f"    {fits} = {condition}", "except Exception:", f"    {fits} = False"]
+
+
+def _if_it_fits(frame: Frame, lines: Iterable[str]) -> list[str]:
+    return [f"if {frame.names.fits}:", *(f"    {line}" for line in lines)]

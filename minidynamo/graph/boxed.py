@@ -1,0 +1,388 @@
+"""Owns the boxed calling convention: how to recognize, adapt and generate callables that take one list and empty it.
+
+Some boxed callables *hand over*: called with a list and a function, they call the function with the position of each
+tensor among their results and the tensor, as soon as it is final, and return in its place what the function returns.
+
+It does not choose what runs inside: `make_boxed` prints an FX graph as Python, node by node, with the functions that
+the graph names. The eager and aot_eager backends run such programs.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from minidynamo import compat
+from minidynamo.core import artifacts
+from minidynamo.core.events import notice
+from minidynamo.core.names import Namespace
+from minidynamo.errors import ArgumentError, Diagnostic, InternalError
+from minidynamo.graph.checked_results import Promise, check_number_of, is_trusted
+from minidynamo.graph.cond import is_cond, subgraphs_of
+from minidynamo.graph.torch_settings import is_switch, restore, settings
+
+BoxedCallable = Callable[[list[Any]], Any]
+HandOver = Callable[[int, torch.Tensor], torch.Tensor | None]
+"""What results are handed to: it returns them, or None in the place of one that it takes."""
+
+UNBOXED = "a boxed callable takes one list of arguments, not {}"
+
+
+def is_boxed(function: Callable[..., Any]) -> bool:
+    """Whether `function` takes one list, which it empties."""
+    return getattr(function, "_boxed_call", False) is True
+
+
+def mark_boxed(function: BoxedCallable) -> BoxedCallable:
+    """Declare that `function` follows the boxed convention; returns it."""
+    function._boxed_call = True  # type: ignore[attr-defined]
+    return function
+
+
+def hands_over(function: Callable[..., Any]) -> bool:
+    """Whether a boxed callable takes, behind the list, a function that it hands its results to, or None."""
+    return getattr(function, "_hands_over", False) is True
+
+
+def final_results(nodes: list[fx.Node]) -> dict[fx.Node, list[tuple[int, fx.Node]]]:
+    """For each node of a graph, the tensors among the results that are final behind it, with their positions.
+
+    What is returned twice is left out.
+    """
+    *body, output = nodes
+    last = {value: node for node in body for value in (*node.all_input_nodes, node, *_written_around(node))}
+    found: dict[fx.Node, list[tuple[int, fx.Node]]] = {}
+    results: Any = output.args[0]
+    for position, value in enumerate(results):
+        if isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor) and results.count(value) == 1:
+            found.setdefault(last[value], []).append((position, value))
+    return found
+
+
+def _written_around(node: fx.Node) -> list[fx.Node]:
+    """The tensors of which `node` writes to a part."""
+    found: list[fx.Node] = []
+    writes = isinstance(node.target, compat.OpOverload) and compat.schema_of(node.target).is_mutable
+    place: Any = node if writes else None
+    while isinstance(place, fx.Node) and isinstance(place.target, compat.OpOverload):
+        shares = any(result.alias_info is not None for result in compat.schema_of(place.target).returns)
+        place = place.args[0] if shares and place.args else None
+        found += [place] if isinstance(place, fx.Node) else []
+    return found
+
+
+def make_boxed_func(function: Callable[..., Any]) -> BoxedCallable:
+    """Adapt `function(*args)` to the boxed signature. It frees nothing early: `function` owns its arguments.
+
+    Raises ArgumentError for what cannot be called.
+    """
+    if not callable(function):
+        what = f"minidynamo.make_boxed_func got {type(function).__name__}, not a callable"
+        raise ArgumentError(Diagnostic("MD112", what, fix="Pass a function of the graph's inputs."))
+
+    def boxed(args: list[Any]) -> Any:
+        if not isinstance(args, list):
+            reject_unboxed(args)
+        values = tuple(args)
+        args.clear()
+        return function(*values)
+
+    return mark_boxed(boxed)
+
+
+def as_boxed(function: Callable[..., Any], who: str, noticed: set[tuple[str, str]] | None = None) -> BoxedCallable:
+    """What `who` returned as the callable of a graph; a plain function is adapted, with one notice of what that costs.
+
+    `noticed` has the notices that were given for the compiled function which the graph is part of.
+    """
+    if is_boxed(function):
+        return function
+    notice(
+        Diagnostic(
+            "MD521",
+            f"{who} returned a function that is not boxed",
+            why="It is called with separate arguments, so no input can be freed before it returns.",
+            fix="Wrap it: return minidynamo.make_boxed_func(fn), or take one list and clear it.",
+        ),
+        noticed=set() if noticed is None else noticed,
+    )
+    return make_boxed_func(function)
+
+
+def reject_unboxed(args: object) -> None:
+    """Raise TypeError for an argument that is not the one list of a boxed call."""
+    raise TypeError(UNBOXED.format(type(args).__name__))
+
+
+def make_boxed(gm: fx.GraphModule, name: str = "graph", *, handing_over: bool = False) -> BoxedCallable:
+    """A boxed plain function that runs the graph of `gm` node by node; with `handing_over` it hands results over.
+
+    The function is Python source in a file of its own (kind "host"). It unpacks its list, empties it, drops unused
+    inputs, and deletes each value behind its last use. The elements of a list placeholder whose node says `steal_arg`
+    are taken out first and the list is emptied, so that they die at their last use as well.
+
+    Raises InternalError when a graph holds a value that no Python expression can name.
+    """
+    program = _Program(gm, handing_over)
+    source = program.print()
+    made = mark_boxed(artifacts.load("host", name, source, program.names.values, "call"))
+    made._hands_over = handing_over  # type: ignore[attr-defined]
+    return made
+
+
+class _Program:
+    """The text of one graph and the global names it uses."""
+
+    def __init__(self, gm: fx.GraphModule, handing_over: bool) -> None:
+        self.gm = gm
+        self.nodes = list(gm.graph.nodes)
+        self.names = Namespace({node.name for node in self.nodes} | {"call"})
+        self.args = self.names.fresh("args")
+        self.hoisted = [node for node in self.nodes if _is_stolen_element(node)]
+        self.dying = _last_uses(self.nodes, self.hoisted)
+        self.final = final_results(self.nodes) if handing_over else {}
+        self.receiver = self.names.fresh("hand_over") if handing_over else ""
+        self.location: object = None
+        # A gradient of another dtype is converted, as autograd does: no frame can run again for it.
+        self.converts = handing_over
+        self.symbols = _sizes_of_inputs(self.nodes) if any(_operator_of_users(n.target) for n in self.nodes) else {}
+        self.bound: dict[Any, str] = {}  # the names of those symbols that are compared
+        self.comparisons = {node: self.comparison(node) for node in self.nodes}
+
+    def print(self) -> str:
+        body = self.prologue()
+        for node in self.nodes:
+            if node.op != "placeholder" and node not in self.hoisted and not self.is_subgraph(node):
+                body += self.location_comment(node)
+                body += self.conditional(node) if is_cond(node) else [self.statement(node) + self.deletion(node)]
+                body += self.comparisons[node]
+                body += self.handing_over(node)
+        if any(is_switch(node.target) for node in self.nodes):
+            body = self.restoring_settings(body)
+        taken = f", {self.receiver}=None" if self.receiver else ""
+        return "\n".join([f"def call({self.args}{taken}):", *(f"    {line}" for line in body), ""])
+
+    def prologue(self) -> list[str]:
+        inputs = [node for node in self.nodes if node.op == "placeholder"]
+        lines = [f"if {self.args}.__class__ is not list:"]
+        lines.append(f"    {self.names.constant(reject_unboxed, 'reject_unboxed')}({self.args})")
+        if inputs:
+            lines.append(f"{', '.join(node.name for node in inputs)}{',' * (len(inputs) == 1)} = {self.args}")
+        lines += [f"{name} = {self.symbols[symbol]}" for symbol, name in self.bound.items()]
+        lines.append(f"{self.args}.clear()")
+        unused = [node.name for node in inputs if not node.users]
+        for node in inputs:
+            if node.meta.get("steal_arg"):
+                lines += self.steal(node)
+        if unused:
+            lines.append(f"del {', '.join(unused)}")
+        return [*lines, *(line for node in inputs for line in self.handing_over(node))]
+
+    def handing_over(self, node: fx.Node) -> list[str]:
+        """Hand over the results that are final behind `node`."""
+        take = self.receiver
+        return [
+            f"if {take} is not None: {result.name} = {take}({position}, {result.name})"
+            for position, result in self.final.get(node, ())
+        ]
+
+    def steal(self, node: fx.Node) -> list[str]:
+        """Take the elements out of a list that was given up, then empty it."""
+        elements = [user for user in self.hoisted if user.args[0] is node]
+        lines = [self.statement(element) for element in elements if element.users]
+        if len(elements) == len(node.users):
+            lines.append(f"{node.name}.clear()")
+            return [*lines, f"del {node.name}"] if node.users else lines
+        # Something uses the list as a whole: it gets a list of its own.
+        given = self.names.fresh(f"{node.name}_given")
+        return [*lines, f"{given} = {node.name}", f"{node.name} = [*{given}]", f"{given}.clear()", f"del {given}"]
+
+    def location_comment(self, node: fx.Node) -> list[str]:
+        where = node.meta.get("user_location")
+        if where is None or where == self.location:
+            return []
+        self.location = where
+        return [f"# {where.comment()}"]
+
+    def statement(self, node: fx.Node) -> str:
+        text = self.value(node)
+        if node.op == "output":
+            return f"return {text}"
+        return f"{node.name} = {text}" if node.users else text
+
+    def is_subgraph(self, node: fx.Node) -> bool:
+        """Whether the node names a graph that runs as a part of another one."""
+        return node.op == "get_attr" and all(map(is_cond, node.users))
+
+    def conditional(self, node: fx.Node) -> list[str]:
+        """Run one of two graphs, which take the operands in a list: those that are not needed any more die inside."""
+        graphs = zip(("true_graph", "false_graph"), subgraphs_of(self.gm, node))
+        true_graph, false_graph = (self.names.constant(make_boxed(graph, name), name) for name, graph in graphs)
+        pred, operands = node.args[0], node.args[3]
+        given, chosen = self.names.fresh(f"{node.name}_operands"), self.names.fresh(f"{node.name}_graph")
+        dying = [dead for dead in self.dying.get(node, ()) if dead.op != "get_attr"]
+        lines = [
+            f"{chosen} = {true_graph} if {self.expression(pred)} else {false_graph}",
+            f"{given} = [{', '.join(self.expression(operand) for operand in operands)}]",  # type: ignore[union-attr]
+            *([f"del {', '.join(dead.name for dead in dying)}"] if dying else []),
+            f"{node.name} = {chosen}({given})",
+        ]
+        return lines if node.users else [*lines, f"del {node.name}"]
+
+    def comparison(self, node: fx.Node) -> list[str]:
+        """Compare what an operator of the user's returns with what its fake implementation promises: what follows was
+        traced for that."""
+        call = node.args[0] if node.target is operator.getitem else node
+        op = _operator_of_users(call.target) if isinstance(call, fx.Node) and node.users else None
+        if op is None:
+            return []
+        captured = "val" not in node.meta
+        promised, name = node.meta.get("example_value" if captured else "val"), str(op.name())
+        if isinstance(promised, list):
+            return check_number_of(node.name, name, len(promised), self.names)
+        if not isinstance(promised, torch.Tensor) or promised.layout is not torch.strided or promised.is_neg():
+            return []
+        shape, stride = [*map(self.size, promised.shape)], [*map(self.size, promised.stride())]
+        promise = Promise(
+            name, shape, stride, promised.dtype, promised.device, converts=self.converts, relays=not captured
+        )
+        return promise.check(node.name, self.names)
+
+    def size(self, size: Any) -> str | None:
+        """A size or a stride in Python; None for one that does not follow from the inputs."""
+        if not isinstance(size, torch.SymInt):
+            return str(size)
+        template, symbols = compat.symbolic().text(size.node.expr)
+        if not all(symbol in self.symbols for symbol in symbols):
+            return None
+        for symbol in symbols:
+            self.bound.setdefault(symbol, self.names.fresh("size"))
+        return f"({template.format(*(self.bound[symbol] for symbol in symbols))})"
+
+    def deletion(self, node: fx.Node) -> str:
+        names = [dead.name for dead in self.dying.get(node, ())]
+        return f"; del {', '.join(names)}" if names and node.op != "output" else ""
+
+    def value(self, node: fx.Node) -> str:
+        if node.op == "output":
+            return self.expression(node.args[0])
+        if node.op == "get_attr":
+            assert isinstance(node.target, str)
+            return self.names.constant(operator.attrgetter(node.target)(self.gm), node.target)
+        args = [self.expression(arg) for arg in node.args]
+        args += [f"{key}={self.expression(arg)}" for key, arg in node.kwargs.items()]
+        if node.op == "call_method":
+            return f"{args[0]}.{node.target}({', '.join(args[1:])})"
+        if node.op == "call_module":
+            assert isinstance(node.target, str)
+            return f"{self.names.constant(self.gm.get_submodule(node.target), node.target)}({', '.join(args)})"
+        if node.target is operator.getitem:
+            return f"{args[0]}[{args[1]}]"
+        return f"{self.names.constant(node.target, _function_hint(node.target))}({', '.join(args)})"
+
+    def expression(self, value: Any) -> str:
+        """Python text for an argument: nodes by name, containers and constants spelled out, the rest bound."""
+        if isinstance(value, fx.Node):
+            return value.name
+        if isinstance(value, tuple):
+            items = ", ".join(map(self.expression, value))
+            if hasattr(value, "_fields") or type(value).__module__.startswith("torch.return_types"):
+                return f"{self.names.constant(type(value), type(value).__name__)}({items})"
+            return f"({items}{',' * (len(value) == 1)})"
+        if isinstance(value, list):
+            return f"[{', '.join(map(self.expression, value))}]"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{self.expression(k)}: {self.expression(v)}" for k, v in value.items()) + "}"
+        if isinstance(value, slice):
+            parts = ", ".join(self.expression(part) for part in (value.start, value.stop, value.step))
+            return f"{self.names.constant(slice, 'slice')}({parts})"
+        if value is None or value is ... or type(value) in (bool, int, str, bytes):
+            return "..." if value is ... else repr(value)
+        if type(value) is float and math.isfinite(value):
+            return repr(value)
+        if isinstance(value, fx.Proxy):
+            raise InternalError(
+                Diagnostic("MD405", f"a graph holds the proxy {value!r}, which only exists while tracing")
+            )
+        return self.names.constant(value, _constant_hint(value))
+
+    def restoring_settings(self, body: list[str]) -> list[str]:
+        """An error in the middle of a graph that changes settings must not leave them changed."""
+        before = self.names.fresh("before")
+        return [
+            f"{before} = {self.names.constant(settings, 'settings')}()",
+            "try:",
+            *(f"    {line}" for line in body),
+            "except BaseException:",
+            f"    {self.names.constant(restore, 'restore')}({before})",
+            "    raise",
+        ]
+
+
+def _is_stolen_element(node: fx.Node) -> bool:
+    if node.op != "call_function" or node.target is not operator.getitem:
+        return False
+    owner, index = node.args
+    is_list = isinstance(owner, fx.Node) and owner.op == "placeholder" and bool(owner.meta.get("steal_arg"))
+    return is_list and type(index) is int
+
+
+def _last_uses(nodes: list[fx.Node], hoisted: Iterable[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
+    """For each node, the values whose last use it is. Uses by hoisted nodes do not count: they come first."""
+    at_top = set(hoisted)
+    seen: set[fx.Node] = set()
+    dying: dict[fx.Node, list[fx.Node]] = {}
+    for node in reversed(nodes):
+        if node in at_top:
+            continue
+        for used in node.all_input_nodes:
+            if used not in seen:
+                seen.add(used)
+                dying.setdefault(node, []).append(used)
+    return dying
+
+
+def _operator_of_users(target: Any) -> compat.OpOverload | None:
+    """The operator that a call runs, if torch does not ship it and it is sure which overload that is."""
+    if isinstance(target, compat.OpOverloadPacket) and target.overloads() == ["default"]:
+        target = target.default
+    return target if isinstance(target, compat.OpOverload) and not is_trusted(target) else None
+
+
+def _sizes_of_inputs(nodes: list[fx.Node]) -> dict[Any, str]:
+    """A text in Python for each symbol that is a size or a stride of an input, or an input itself."""
+    texts: dict[Any, str] = {}
+    for node in nodes:
+        value = node.meta.get("val", node.meta.get("example_value")) if node.op == "placeholder" else None
+        found = [(value, node.name)]
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            found = [(size, f"{node.name}.shape[{dim}]") for dim, size in enumerate(value.shape)]
+            found += [(stride, f"{node.name}.stride({dim})") for dim, stride in enumerate(value.stride())]
+        for number, text in found:
+            if isinstance(number, torch.SymInt) and isinstance(number.node.expr, compat.symbolic().Symbol):
+                texts.setdefault(number.node.expr, text)
+    return texts
+
+
+def _function_hint(target: Any) -> str:
+    if isinstance(target, compat.OpOverload):
+        return str(target)
+    module = getattr(target, "__module__", None) or "torch"
+    return f"{module.rpartition('.')[2]}_{getattr(target, '__name__', type(target).__name__).strip('_')}"
+
+
+def _constant_hint(value: Any) -> str:
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, torch.device):
+        return str(value)
+    if isinstance(value, type):
+        return value.__name__
+    if isinstance(value, float):
+        return {"inf": "inf", "-inf": "minus_inf"}.get(str(value), "nan")
+    return f"constant_{type(value).__name__}"

@@ -1,0 +1,182 @@
+"""Owns the check that an operator returns what its fake implementation promised, and the operators that did not.
+
+Compiled code relies on the dtype, the sizes and the strides of results that it does not compute itself. Of operators
+that torch ships only dtype and strides are compared; of all others everything.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+
+from minidynamo import compat
+from minidynamo.compat import OpOverload
+from minidynamo.core.events import notice
+from minidynamo.core.names import Namespace
+from minidynamo.errors import Diagnostic, ResultDiffers, counted
+
+_SHIPPED = frozenset({"aten", "prims", "prim", "quantized", "mkldnn", "profiler", "minidynamo"})
+
+Sizes = Sequence[int | None]
+"""Sizes or strides; None for a number that is not known."""
+
+_found: set[str] = set()
+# Every name that was added to `_found`, also before a reset.
+_ever_found: list[str] = []
+
+
+def is_trusted(target: object) -> bool:
+    """Whether sizes and device of a call's result need no check: torch ships the operator."""
+    if isinstance(target, types.FunctionType):  # that calls one of torch's operators
+        return target.__module__.startswith("minidynamo.compat.")
+    return isinstance(target, OpOverload) and target.namespace in _SHIPPED
+
+
+def is_found_wrong(op: OpOverload) -> bool:
+    """Whether an operator has returned something else than its fake implementation promised."""
+    return bool(_found) and op.name() in _found
+
+
+def number_found_wrong() -> int:
+    """The number of operators that were found wrong. It changes when another one is."""
+    return len(_ever_found)
+
+
+def forget_wrong_operators() -> None:
+    """Trust all fake implementations again (used by `minidynamo.reset`)."""
+    _found.clear()
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A tensor that the operator `name` returns, as its fake implementation promises it.
+
+    `shape` and `stride` are texts in Python, None for a number that has no text. `converts`: another dtype is
+    converted. Without `relays`, strides do not matter.
+    """
+
+    name: str
+    shape: Sequence[str | None]
+    stride: Sequence[str | None]
+    dtype: torch.dtype
+    device: torch.device
+    trusted: bool = False
+    converts: bool = False
+    relays: bool = True
+
+    def check(self, out: str, names: Namespace) -> list[str]:
+        """Statements that compare the tensor `out`; they mend it, or raise ResultDiffers."""
+        dtype = names.constant(self.dtype, str(self.dtype).removeprefix("torch."))
+        device = names.constant(self.device, str(self.device))
+        terms = [f"{out}.dtype is not {dtype}"]
+        if not self.trusted:
+            terms += [f"{out}.layout is not {names.constant(torch.strided, 'strided')}", f"{out}.is_neg()"]
+            terms.append(f"not {out}.is_cpu" if self.device.type == "cpu" else f"{out}.device != {device}")
+            terms += _differs(f"{out}.shape", self.shape)
+        if self.relays and not (self.trusted and [*self.stride] in ([], ["1"])):
+            terms += _differs(f"{out}.stride()", self.stride)
+        mend = names.constant(as_promised, "as_promised")
+        arguments = [out, repr(self.name), _tuple(self.shape), _tuple(self.stride), dtype, device]
+        arguments += ["trusted=True"] * self.trusted + ["converts=True"] * self.converts
+        arguments += ["relays=False"] * (not self.relays)
+        return [f"if {' or '.join(terms)}:", f"    {out} = {mend}({', '.join(arguments)})"]
+
+
+def check_number_of(out: str, name: str, count: int, names: Namespace) -> list[str]:
+    """Statements that raise ResultDiffers unless the list `out` has as many tensors as promised."""
+    refuse = names.constant(refuse_number, "refuse_number")
+    return [f"if len({out}) != {count}:", f"    {refuse}({name!r}, len({out}), {count})"]
+
+
+def _differs(value: str, expected: Sequence[str | None]) -> list[str]:
+    if None not in expected:
+        return [f"{value} != {_tuple(expected)}"]
+    several = [f"len({value}) != {len(expected)}"]
+    return several + [f"{value}[{dim}] != {text}" for dim, text in enumerate(expected) if text is not None]
+
+
+def _tuple(texts: Sequence[str | None]) -> str:
+    return f"({', '.join(map(str, texts))}{',' if len(texts) == 1 else ''})"
+
+
+def as_promised(
+    result: torch.Tensor,
+    name: str,
+    shape: Sizes,
+    stride: Sizes,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    trusted: bool = False,
+    converts: bool = False,
+    relays: bool = True,
+) -> torch.Tensor:
+    """`result` with the promised strides, and with the promised dtype if it `converts`; other results are refused.
+
+    Strides of dimensions with one element do not matter.
+    """
+    is_there = result.device.type == device.type and device.index in (None, result.device.index)
+    is_like = result.layout is torch.strided and is_there and _fits(result.shape, shape)
+    if not is_like or (result.dtype != dtype and not converts):
+        came = _described(result.shape, result.dtype, result.device, result.layout)
+        _refuse(name, came, _described(shape, dtype, device))
+    if result.dtype != dtype:
+        notice(_differing(name, f"{result.dtype}", f"{dtype}", "Each result is converted to the promised dtype."))
+        result = result.to(dtype)
+    result = result.resolve_neg()
+    lies = result.stride()
+    if not relays or all(n <= 1 or want in (None, have) for n, have, want in zip(result.shape, lies, stride)):
+        return result
+    if not trusted and "::" in name:  # no function of minidynamo's, which calls operators that torch ships
+        told = "Each result is copied into the promised layout."
+        notice(_differing(name, f"strides {lies}", f"strides {tuple(stride)}", told))
+    return with_strides(result, tuple(have if want is None else want for have, want in zip(lies, stride)))
+
+
+def refuse_number(name: str, came: int, wanted: int) -> NoReturn:
+    """Raise ResultDiffers for a list of another length."""
+    _refuse(name, counted(came, "tensor"), counted(wanted, "tensor"))
+
+
+def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """`tensor`, or a copy with `strides` if its own differ in a dimension of more than one element. The copy counts as
+    never written."""
+    if all(have == want or n <= 1 for n, have, want in zip(tensor.shape, tensor.stride(), strides)):
+        return tensor
+    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    if compat.version_of(copy) is not None:
+        compat.set_versions([copy], [0])
+    return copy
+
+
+def _refuse(name: str, came: str, wanted: str) -> NoReturn:
+    if name not in _found:
+        _found.add(name)
+        _ever_found.append(name)
+    told = "A call that can still run eagerly does so. From now on graphs end at the operator."
+    diagnostic = _differing(name, came, wanted, told)
+    notice(diagnostic)
+    raise ResultDiffers(diagnostic)
+
+
+def _differing(name: str, came: str, wanted: str, told: str) -> Diagnostic:
+    return Diagnostic(
+        "MD524",
+        f"{name} returned {came}, and its fake implementation promises {wanted}",
+        why=f"Graphs are compiled for the promised result. {told}",
+        fix=f'Correct the function that torch.library.register_fake("{name}") registers.',
+    )
+
+
+def _described(shape: Sizes, dtype: torch.dtype, device: torch.device, layout: torch.layout = torch.strided) -> str:
+    sizes = ", ".join("?" if size is None else str(size) for size in shape)
+    kind = "" if layout is torch.strided else f"{layout} ".removeprefix("torch.")
+    return f"{kind}{str(dtype).removeprefix('torch.')}[{sizes}] on {device}"
+
+
+def _fits(shape: Sizes, wanted: Sizes) -> bool:
+    return len(shape) == len(wanted) and all(want in (None, have) for have, want in zip(shape, wanted))

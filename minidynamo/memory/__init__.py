@@ -1,0 +1,6 @@
+"""When buffers live, known before a graph runs.
+
+Owns plans of compiled graphs and of graphs that run operation by operation, saved tensors, workspaces.
+Does not own decisions about memory (`codegen/memory/`).
+Enter at `plan.MemoryPlan`, `graph_plan.graph_plan`.
+"""

@@ -1,0 +1,138 @@
+"""Owns the memory plan of a graph that runs operation by operation: when each result is made, and when it dies.
+
+Results of generated code are planned in `codegen/memory/`. What torch's autograd keeps while a captured graph runs is
+not known here.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import fx
+
+from minidynamo import compat
+from minidynamo.graph.boxed import final_results
+from minidynamo.memory.plan import MemoryPlan, PlanRecorder
+from minidynamo.memory.storages import storage_bytes, strided_in
+from minidynamo.memory.workspace import workspace_of
+
+# Their results are parts of their argument, which their schemas do not say.
+_UNDECLARED = frozenset(("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "_unsafe_view"))
+
+aten = torch.ops.aten
+
+FILLING = {
+    aten.index_put.default: aten.index_put_.default,
+    aten._unsafe_index_put.default: aten.index_put_.default,
+    aten.index_add.default: aten.index_add_.default,
+    aten.index_copy.default: aten.index_copy_.default,
+    aten.index_fill.int_Scalar: aten.index_fill_.int_Scalar,
+    aten.index_fill.int_Tensor: aten.index_fill_.int_Tensor,
+    aten.index_reduce.default: aten.index_reduce_.default,
+    aten.put.default: aten.put_.default,
+    aten.masked_scatter.default: aten.masked_scatter_.default,
+    aten.scatter.src: aten.scatter_.src,
+    aten.scatter.value: aten.scatter_.value,
+    aten.scatter.reduce: aten.scatter_.reduce,
+    aten.scatter.value_reduce: aten.scatter_.value_reduce,
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.scatter_reduce.two: aten.scatter_reduce_.two,
+}
+"""Operators that put something into a copy of their first argument, with those that put it into the argument itself."""
+
+
+IN_PLACE = "in_place"
+"""Where the `meta` of a node names the operator that writes its result over its first argument."""
+
+
+def graph_plan(gm: fx.GraphModule, stage: str, *, handing_over: bool = False) -> MemoryPlan:
+    """The plan of a graph whose nodes carry fake values; each value dies behind its last use."""
+    nodes = list(gm.graph.nodes)
+    return _Walk(stage, final_results(nodes) if handing_over else {}).run(nodes)
+
+
+class _Walk:
+    """One walk over a graph. `final` are the results that are handed over behind each node, `owners` has the name of
+    what lies in each storage."""
+
+    def __init__(self, stage: str, final: Mapping[fx.Node, Sequence[tuple[int, fx.Node]]]) -> None:
+        self.final = final
+        self.recorder = PlanRecorder(stage)
+        self.owners: dict[object, str] = {}
+        self.names: dict[fx.Node, list[str]] = {}
+
+    def run(self, nodes: list[fx.Node]) -> MemoryPlan:
+        last = {source: node for node in nodes for source in node.all_input_nodes}
+        dying: dict[fx.Node, list[fx.Node]] = {}
+        for node in nodes:
+            dying.setdefault(last.get(node, node), []).append(node)
+        for node in nodes:
+            if node.op == "placeholder":
+                self.note(node, shares=True)
+        self.free([node for node in nodes if node.op == "placeholder" and not node.users])
+        for node in nodes:
+            if node.op == "placeholder":
+                self.hand_over(node)
+        for node in nodes:
+            if node.op not in ("placeholder", "output"):
+                self.recorder.step(_label(node))
+                self.note(node, shares=may_share(node))
+                self.recorder.take_inside(node.name, inside_of(node), _label(node), node.meta.get("user_location"))
+                self.free(dying.get(node, []))
+                self.hand_over(node)
+        return self.recorder.plan()
+
+    def note(self, node: fx.Node, shares: bool) -> None:
+        """The tensors that a node gives: new ones, or other names for memory that is there."""
+        values = list(strided_in(node.meta.get("val", node.meta.get("example_value"))))
+        names = [node.name if len(values) == 1 else f"{node.name}.{i}" for i in range(len(values))]
+        self.names[node] = names
+        for name, value in zip(names, values):
+            key = compat.memory_of(value)
+            if shares and key in self.owners:
+                self.recorder.view(name, self.owners[key])
+            elif shares and (place := self.place(node)) is not None:
+                self.recorder.view(name, place)
+            else:
+                self.owners[key] = name
+                made_by = () if node.op == "placeholder" else (_label(node), node.meta.get("user_location"))
+                self.recorder.make(name, storage_bytes(value), *made_by)
+
+    def place(self, node: fx.Node) -> str | None:
+        """The name of what a view lies in, whose fake value was made where the graph did not write there yet."""
+        if node.target is not operator.getitem and not isinstance(node.target, compat.OpOverload):
+            return None
+        source = node.args[0] if node.args else None
+        names = self.names.get(source, []) if isinstance(source, fx.Node) else []
+        parts = isinstance(source, fx.Node) and node.target is operator.getitem and may_share(source)
+        return names[0] if names and (parts or len(names) == 1) else None
+
+    def free(self, nodes: list[fx.Node]) -> None:
+        self.recorder.free(name for node in nodes for name in self.names.get(node, ()))
+
+    def hand_over(self, node: fx.Node) -> None:
+        for _, result in self.final.get(node, ()):
+            for name in self.names[result]:
+                self.recorder.hand_over(name)
+
+
+def inside_of(node: fx.Node) -> int:
+    """The bytes that a call takes while it runs, beside its results."""
+    if not isinstance(node.target, compat.OpOverload):
+        return getattr(node.target, "inside", 0)
+    args = fx.map_arg(node.args, lambda one: one.meta.get("val"))
+    return workspace_of(node.target, args, node.meta.get("val"))
+
+
+def _label(node: fx.Node) -> str:
+    return str(node.target) if isinstance(node.target, (str, compat.OpOverload)) else node.name.rstrip("_0123456789")
+
+
+def may_share(node: fx.Node) -> bool:
+    """Whether results may lie in memory that is there. Fake values alone do not tell: some stand for several nodes."""
+    if not isinstance(node.target, compat.OpOverload) or node.target is operator.getitem:
+        return True
+    declared = any(result.alias_info is not None for result in compat.schema_of(node.target).returns)
+    return declared or node.target.overloadpacket.__name__ in _UNDECLARED

@@ -1,0 +1,240 @@
+"""Owns calls of classes: making objects while tracing, by `__new__` and `__init__` as Python does.
+
+Built-in classes are handlers. The new object has no real counterpart; what its methods write is in the journal, and the
+residual makes it when somebody outside can see it.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import types
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+import torch
+
+from minidynamo.errors import Diagnostic, SkipFrame
+from minidynamo.guards.source import Attr
+from minidynamo.tracer.attributes import bind, class_source, guard_class_attribute, lookup_on_class
+from minidynamo.tracer.frames.exceptions import can_make, made_natively
+from minidynamo.tracer.lazy.lazy_containers import hold, unpack_moved
+from minidynamo.tracer.lazy.lazy_value import all_looked_at
+from minidynamo.tracer.numbers.arithmetic import pinned
+from minidynamo.tracer.polyfills.enums import is_value_of, missing_member
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant, has_own_missing
+from minidynamo.tracer.records.fix_hints import MAKE_OUTSIDE
+from minidynamo.tracer.trace_rules import is_trusted_class
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import (
+    DictVariable,
+    ListVariable,
+    SetVariable,
+    TupleVariable,
+    is_plain_namedtuple,
+    storage_class,
+)
+from minidynamo.variables.objects import ClassVariable, ModuleVariable, ObjectVariable
+
+_HEAP_TYPE = 1 << 9
+
+# Classes whose instances need more than `__new__` and `__init__` show, with what to say.
+_NOT_MADE: tuple[tuple[type, str], ...] = (
+    (torch.Tensor, "Tensor subclasses are made before the compiled function runs."),
+)
+
+
+def construct(
+    tx: Tracer, cls: ClassVariable, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> VariableTracker:
+    """`cls(*args, **kwargs)`: the metaclass decides what a call means, and `type.__call__` makes an instance."""
+    meta, owner = lookup_on_class(type(cls.value), "__call__")
+    if isinstance(meta, types.FunctionType) and owner is not None and not is_trusted_class(owner):
+        return tx.call(tx.wrap(meta, class_source(owner, "__call__")), [cls, *args], kwargs)
+    if isinstance(meta, type) and owner is not None:  # as for a TypedDict, whose metaclass has `__call__ = dict`
+        return tx.call(tx.wrap(meta, class_source(owner, "__call__")), args, kwargs)
+    if meta is not type.__call__ and not issubclass(cls.value, enum.Enum):
+        why = "Its metaclass decides what a call means."
+        tx.break_graph("MD211", f"a {cls.value.__name__} is made", why=why)
+    return _make_instance(tx, cls, args, kwargs)
+
+
+@registry.method(type, "__call__")
+def _call_type(tx: Tracer, cls: ClassVariable, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+    return _make_instance(tx, cls, list(args), kwargs)
+
+
+def _make_instance(
+    tx: Tracer, cls: ClassVariable, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> VariableTracker:
+    """What `type.__call__` does: `__new__`, then `__init__` of what it gave if that is an instance."""
+    value = cls.value
+    reason = _cannot_make(value)
+    if issubclass(value, enum.Enum):
+        return _enum_member(tx, cls, *all_looked_at(tx, args, kwargs))
+    if reason is not None:
+        if issubclass(value, BaseException) and _is_filled_natively(tx, value):
+            return tx.call(made_natively, [cls, *args], kwargs)
+        tx.break_graph("MD211", f"a {value.__name__} is made", why=reason, fix=MAKE_OUTSIDE)
+    if lookup_on_class(value, "__del__")[1] is not None:
+        _leave_finalizer(tx, value)
+    new, owner = lookup_on_class(value, "__new__")
+    if isinstance(new, staticmethod) and isinstance(new.__func__, types.FunctionType) and owner is not None:
+        guard_class_attribute(tx, value, owner, "__new__", new)
+        function = tx.wrap(new.__func__, Attr(class_source(owner, "__new__"), "__func__"))
+        obj = tx.call(function, [cls, *args], kwargs)
+    else:
+        obj = tx.call(getattr(value, "__new__"), [cls, *args], kwargs)  # noqa: B009
+    if not issubclass(obj.python_type, value):
+        return obj
+    initializer, owner = lookup_on_class(value, "__init__")
+    assert owner is not None
+    guard_class_attribute(tx, value, owner, "__init__", initializer)
+    bound = bind(tx, initializer, owner, obj, value, "__init__")
+    assert bound is not None
+    if owner is object and new is not object.__dict__["__new__"]:
+        return obj  # object.__init__ takes what a `__new__` of the class took
+    result = tx.call(bound, args, kwargs)
+    if not isinstance(result, ConstantVariable) or result.value is not None:
+        tx.raises(TypeError(f"__init__() should return None, not '{result.python_type.__name__}'"), exact=True)
+    return obj
+
+
+def _cannot_make(cls: type) -> str | None:
+    for base, reason in _NOT_MADE:
+        if issubclass(cls, base):
+            return reason
+    if issubclass(cls, BaseException):
+        if not can_make(cls):
+            return "Exceptions that keep more than their arguments are made by Python itself."
+    elif not cls.__flags__ & _HEAP_TYPE and cls not in (types.SimpleNamespace, object):
+        return "It is not written in Python, and minidynamo does not know it."
+    return None
+
+
+def _is_filled_natively(tx: Tracer, cls: type[BaseException]) -> bool:
+    """Whether making an exception of this class runs no Python, which is guarded."""
+    if lookup_on_class(cls, "__del__")[1] is not None or isinstance(cls.__getattribute__, types.FunctionType):
+        return False
+    found = {name: lookup_on_class(cls, name) for name in ("__new__", "__init__")}
+    if any(owner is None or owner.__module__ != "builtins" for _, owner in found.values()):
+        return False
+    for name, (value, owner) in found.items():
+        assert owner is not None
+        guard_class_attribute(tx, cls, owner, name, value)
+    return True
+
+
+def _leave_finalizer(tx: Tracer, cls: type) -> NoReturn:
+    """Give up on the frame that makes an object with `__del__`; a callee is left to itself."""
+    what = f"a {cls.__name__} is made, which has `__del__`"
+    why = "When the object dies is a part of what the program does."
+    if len(tx.frames) == 1:
+        raise SkipFrame(Diagnostic("MD211", what, why=why, where=tx.frames[0].location))
+    tx.break_graph("MD211", what, why=why)
+
+
+def _enum_member(
+    tx: Tracer, cls: ClassVariable, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> VariableTracker:
+    members: type[enum.Enum] = cls.value
+    name = members.__name__
+    if not members.__members__:
+        why = "Classes are not made while tracing."
+        tx.break_graph("MD241", f"making an enum of {name}", why=why, fix="define it outside")
+    try:
+        values = [as_constant(arg) for arg in args]
+        named = {key: as_constant(value) for key, value in kwargs.items()}
+    except NotConstant:
+        tx.break_graph("MD208", f"{name}() is called with a value that is only known when the program runs")
+    if has_own_missing(members):
+        if len(args) + len(kwargs) != 1 or not {*kwargs} <= {"value"}:
+            tx.break_graph("MD211", f"a {name} is made", why="It decides by code of its own what it takes for what.")
+        if not is_value_of(members, *values, *named.values()):
+            return tx.call(missing_member, [cls, *args, *kwargs.values()])
+    try:
+        return from_constant(members(*values, **named))
+    except ValueError as error:
+        tx.raises(error, exact=True)
+    except TypeError as error:
+        tx.raises(error)
+
+
+def class_to_make(
+    tx: Tracer, new: Callable[..., object], cls: VariableTracker, count: int = 0, keywords: Iterable[str] = ()
+) -> type:
+    """The class that `new`, the `__new__` of a built-in class, makes an instance of. Python says what it refuses: it
+    makes one, of `count` arguments and `keywords` where `new` does no more than count them."""
+    if not isinstance(cls, ClassVariable):
+        tx.raises(TypeError("__new__(X): X is not a type object"))
+    value = cls.value
+    if lookup_on_class(value, "__del__")[1] is not None:
+        _leave_finalizer(tx, value)
+    try:
+        new(value, *(None,) * count, **dict.fromkeys(keywords))
+    except TypeError as error:
+        tx.raises(error, exact=True)
+    return value
+
+
+@registry.function(object.__new__)
+@registry.takes_unread("args", "kwargs")
+def _new_object(
+    tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    value = class_to_make(tx, object.__new__, cls, len(args), kwargs)
+    return (ModuleVariable if issubclass(value, torch.nn.Module) else ObjectVariable)(None, value)
+
+
+@registry.function(tuple.__new__)
+def _new_tuple(tx: Tracer, cls: VariableTracker, items: VariableTracker | None = None, /) -> VariableTracker:
+    value = class_to_make(tx, tuple.__new__, cls)
+    unpacked = [] if items is None else hold(tx, unpack_moved(tx, items))
+    if value is tuple or is_plain_namedtuple(value):
+        return TupleVariable(unpacked, value)
+    return ObjectVariable(None, value, TupleVariable(unpacked))
+
+
+def _fresh(base: type, make: Callable[[type], VariableTracker | None]) -> None:
+    """Register the `__new__` of a class whose instances its `__init__` fills; `make` gives what one of a class holds,
+    where it holds more than attributes."""
+
+    @registry.function(base.__new__)
+    @registry.takes_unread("args", "kwargs")
+    def new(tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        value = class_to_make(tx, base.__new__, cls)
+        made = make(value)
+        return made if made is not None and value is base else ObjectVariable(None, value, made)
+
+
+_fresh(types.SimpleNamespace, lambda cls: None)
+_fresh(list, lambda cls: ListVariable([]))
+_fresh(dict, lambda cls: DictVariable({}, storage_class(cls)))
+_fresh(set, lambda cls: SetVariable({}))
+_fresh(collections.deque, lambda cls: ListVariable([], collections.deque))
+
+
+def _immutable(base: type) -> None:
+    """Register the `__new__` of an immutable built-in class, whose instances hold what a plain one would."""
+
+    @registry.function(base.__new__)
+    def new(tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        value = class_to_make(tx, base.__new__, cls)
+        plain = tx.call(base, args, kwargs)
+        return plain if value is base else ObjectVariable(None, value, pinned(plain))
+
+
+for _base in (frozenset, int, float, complex, str, bytes):
+    _immutable(_base)
+
+
+@registry.method(object, "__init__", "__init_subclass__")
+def _init_object(
+    tx: Tracer, obj: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    if args or kwargs:
+        tx.raises(TypeError(f"{obj.python_type.__name__}() takes no arguments"))
+    return ConstantVariable(None)

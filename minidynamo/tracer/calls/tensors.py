@@ -1,0 +1,195 @@
+"""Owns what attributes and methods of a tensor mean while tracing: constants, graph nodes, or a graph break.
+
+Operators on tensors are in `operators.py`, functions of torch in `tracer/trace_rules.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NoReturn
+
+import torch
+
+from minidynamo.compat import tells_history
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr, Computed, InstanceAttr
+from minidynamo.tracer.calls import version_counter
+from minidynamo.tracer.lazy import facts
+from minidynamo.tracer.numbers import tensor_items
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import from_constant
+from minidynamo.tracer.records.fix_hints import COMPILE_CLOSURE, is_of_optimizers
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import BoundBuiltin
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.objects import ClassVariable
+from minidynamo.variables.tensors import TensorVariable
+
+# Facts that are known while tracing; reading one guards the tensor.
+_FLAGS = "cpu cuda meta mps xpu xla sparse sparse_csr quantized nested mkldnn"
+FACTS = frozenset(("shape", "dtype", "device", "layout", "ndim", "requires_grad", "itemsize", "nbytes", "names"))
+FACTS |= {f"is_{flag}" for flag in _FLAGS.split()}
+FACTS = frozenset(name for name in FACTS if hasattr(torch.Tensor, name))  # newer versions have no `names`
+
+# Attributes that are tensors computed from the tensor.
+COMPUTED = frozenset(("T", "mT", "H", "mH", "real", "imag", "data"))
+
+_VALUE = "The value is only known when the graph runs."
+_CHANGES = "It changes what a tensor is, not its values; the graph holds values only."
+
+# Methods that end the graph: what to say, why, what to write instead.
+METHOD_BREAKS: dict[str, tuple[str, str]] = {
+    "item": (_VALUE, "keep the tensor, or call .item() after the compiled function"),
+    "tolist": (_VALUE, "keep the tensor, or call .tolist() after the compiled function"),
+    "numpy": (_VALUE, "call .numpy() outside the compiled function"),
+    "__bool__": (_VALUE, "torch.where(condition, a, b)"),
+    "__int__": (_VALUE, "keep the tensor: x.to(torch.int64)"),
+    "__float__": (_VALUE, "keep the tensor: x.to(torch.float64)"),
+    "__index__": (_VALUE, "keep the tensor: xs.index_select(0, i)"),
+    "__complex__": (_VALUE, "keep the tensor"),
+    "__array__": (_VALUE, "call numpy outside the compiled function"),
+    "__contains__": (_VALUE, "(t == item).any()"),
+    "__repr__": (_VALUE, "print outside the compiled function"),
+    "__str__": (_VALUE, "print outside the compiled function"),
+    "__format__": (_VALUE, "format outside the compiled function"),
+    "is_set_to": ("It compares storage.", ""),
+    "is_shared": ("Guards do not tell in which memory a tensor lies.", ""),
+    "_is_view": ("Guards do not tell views from other tensors.", ""),
+    "backward": ("Gradients are computed by autograd, outside the graph.", "call .backward() outside"),
+    "resize_": (_CHANGES, ""),
+    "resize_as_": (_CHANGES, ""),
+    "set_": (_CHANGES, "x.copy_(y)"),
+    "share_memory_": (_CHANGES, ""),
+    "pin_memory": ("It allocates memory outside the graph.", ""),
+    "storage_offset": ("Guards do not check where in its storage a tensor starts.", ""),
+    "data_ptr": ("An address is only known when the graph runs.", ""),
+    "storage": ("Storage is only there when the graph runs.", ""),
+    "as_subclass": (_CHANGES, ""),
+    "__dlpack__": ("It shares memory with another library.", ""),
+    "__deepcopy__": ("Copies are made outside the graph.", "x.clone()"),
+    "__reduce_ex__": ("Pickling runs outside the graph.", ""),
+}
+
+
+@registry.attributes(TensorVariable)
+def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTracker | None:
+    if name == "shape":
+        return facts.sizes(tx, obj)
+    if name in FACTS:
+        return facts.attribute(tx, obj, name)
+    if name in COMPUTED:
+        return tx.emit(getattr, [obj, from_constant(name)])
+    if name in ("is_leaf", "grad_fn") and _requires_grad(tx, obj) and not tells_history(tx.graph.use(obj)):
+        why = "Its base was written to under another grad mode than it was made under, and torch raises an error."
+        tx.break_graph("MD212", f"`{name}` of a view is used", why=why)
+    if name == "is_leaf":
+        return _is_leaf(tx, obj)
+    if name == "grad_fn" and _has_no_grad_fn(tx, obj):
+        return from_constant(None)
+    if name == "grad":
+        return _grad(tx, obj)
+    if name == "_version":
+        return version_counter.read(tx, obj)
+    if name == "__class__":
+        return ClassVariable(obj.cls)
+    pending = tx.side_effects.attr(obj, name)
+    if isinstance(pending, VariableTracker):
+        return pending
+    real = tx.graph.real(obj)
+    if real is not None and name in real.__dict__ and obj.source is not None:
+        return tx.wrap(real.__dict__[name], InstanceAttr(obj.source, name))
+    if callable(getattr(obj.cls, name, None)):
+        return BoundBuiltin(obj, name)
+    if hasattr(obj.cls, name):
+        tx.break_graph("MD212", f"`{name}` of a tensor is used", why="It belongs to autograd or to storage.")
+    if obj.source is not None:
+        tx.guard(obj.source, GuardKind.MISSING_ATTR, name)
+    return None
+
+
+def _is_leaf(tx: Tracer, obj: TensorVariable) -> VariableTracker:
+    if obj.source is not None and not _requires_grad(tx, obj):
+        return from_constant(True)
+    fake, real = tx.graph.use(obj), tx.graph.real(obj)
+    if fake.requires_grad and obj.source is not None and obj.cls is not torch.nn.Parameter:
+        if real is None or real.is_leaf is not fake.is_leaf:
+            why = "Guards tell what it was when the frame began."
+            tx.break_graph("MD212", "`is_leaf` of an argument that has changed is used", why=why)
+        tx.graph.shapes.require(Computed("{0}.is_leaf", (obj.source,)), real.is_leaf)
+    return from_constant(fake.is_leaf)
+
+
+def _requires_grad(tx: Tracer, obj: TensorVariable) -> bool:
+    answer = facts.attribute(tx, obj, "requires_grad")
+    return isinstance(answer, ConstantVariable) and bool(answer.value)
+
+
+def _has_no_grad_fn(tx: Tracer, obj: TensorVariable) -> bool:
+    if not _requires_grad(tx, obj):
+        return True
+    fake = tx.graph.use(obj)
+    return fake.grad_fn is None and (obj.source is None or obj.cls is torch.nn.Parameter)
+
+
+def _grad(tx: Tracer, obj: TensorVariable) -> VariableTracker:
+    pending = tx.side_effects.attr(obj, "grad")
+    if isinstance(pending, VariableTracker):
+        return pending
+    real = tx.graph.real(obj)
+    if real is None and tx.graph.use(obj).is_leaf:
+        return from_constant(None)
+    if real is None or obj.source is None or not real.is_leaf:
+        tx.break_graph("MD212", "`grad` of a computed tensor is used", why="Autograd fills it outside the graph.")
+    return tx.wrap(real.grad, Attr(obj.source, "grad"))
+
+
+# Methods that give Python values: those of a tensor made of constants are known.
+_READING = frozenset(("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"))
+
+_READING_NUMBERS: dict[str, type | None] = {"item": None, "tolist": None, "__int__": int, "__float__": float}
+
+
+def call_tensor_method(
+    tx: Tracer,
+    receiver: TensorVariable,
+    name: str,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
+    """`receiver.name(*args, **kwargs)` as a graph node, or a graph break."""
+    if name in _READING and not args and not kwargs:
+        known = tx.graph.constant(receiver)
+        if known is not None:
+            return from_constant(getattr(known, name)())
+        number = tensor_items.read(tx, receiver) if name in _READING_NUMBERS else None
+        if number is not None:
+            kind = _READING_NUMBERS[name]
+            return number if kind is None else tx.call(kind, [number])
+    if name == "size" and not args and not kwargs:
+        return facts.sizes(tx, receiver)
+    if name in METHOD_BREAKS:
+        why, fix = METHOD_BREAKS[name]
+        if name == "backward" and any(is_of_optimizers(str(frame.namespace.get("__name__"))) for frame in tx.frames):
+            fix = COMPILE_CLOSURE
+        shown = f"Tensor.{name}()"
+        tx.break_graph("MD212", f"{shown} is called", why=why, fix=f"Instead: {fix}" if fix else "")
+    if not hasattr(torch.Tensor, name):
+        tx.raises(AttributeError(f"'Tensor' object has no attribute {name!r}"))
+    if _changes_shape(name) and tx.side_effects.has_gradient_to_assign(receiver):
+        break_behind_gradient(tx, f"Tensor.{name}()")
+    return tx.emit(name, [receiver, *args], kwargs)
+
+
+@functools.cache
+def _changes_shape(name: str) -> bool:
+    """Whether a method makes the tensor another view of its memory."""
+    packet = getattr(torch.ops.aten, name, None) if name.endswith("_") and not name.startswith("_") else None
+    overloads = () if packet is None else (getattr(packet, overload) for overload in packet.overloads())
+    return any(torch.Tag.inplace_view in overload.tags for overload in overloads)
+
+
+def break_behind_gradient(tx: Tracer, what: str) -> NoReturn:
+    """End the graph before something that changes a tensor's shape: torch takes no gradient of another one, and `.grad`
+    is assigned behind the graph."""
+    tx.break_graph("MD212", f"{what} follows an assignment to `grad`", why=_CHANGES)

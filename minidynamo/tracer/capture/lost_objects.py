@@ -1,0 +1,180 @@
+"""Owns what writes to things from outside let go of: whether somebody is told when that dies, now or at a later call.
+
+The effects of a program are replayed behind its graph. What dies by one of them dies there, too late for a program that
+goes on to look at what a finalizer or a callback has done; so the graph ends before the write. What locals let go of is
+in `finalizers.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+from minidynamo.guards.deaths import (
+    any_dying,
+    are_noticed,
+    has_gradient,
+    history_behind,
+    holds_nothing,
+    is_noticed,
+)
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr, CellContents, Constant, InstanceAttr, Referent, Source, global_source
+from minidynamo.tracer.attributes import instance_dict
+from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.tracer.lazy.lazy_dicts import OutsideTable
+from minidynamo.tracer.lazy.lazy_lists import EVERYTHING, Loss, OutsideItems
+from minidynamo.tracer.protocol import GraphView
+from minidynamo.tracer.records.side_effects import AttrDeleted, AttrSet, CellSet, ContentsChanged, Effect, GlobalSet
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable
+from minidynamo.variables.numbers import NumberVariable
+from minidynamo.variables.tensors import TensorVariable
+
+NOTICED_DEATH = "an object is given up that has `__del__`, or weak references with callbacks"
+
+# From so many losses of one container on, one guard looks at all that it holds.
+_MANY = 4
+
+
+class Losses:
+    """What the writes of one trace let go of, as far as that is not a thing of the trace itself."""
+
+    def __init__(self, graph: OutputGraph) -> None:
+        self._graph = graph
+        self._seen: set[tuple[Source, object]] = set()
+        self._lost: list[Loss] = []
+
+    def is_noticed(self, effect: Effect) -> bool:
+        """Whether an effect, which is not in the journal yet, ends the life of something that somebody watches.
+
+        That nobody does is guarded.
+        """
+        owner, losses = _losses(self._graph, effect)
+        if owner is None:
+            return self._may_tell(losses)
+        new = [loss for loss in losses if loss.key is EVERYTHING or (owner, loss.key) not in self._seen]
+        self._seen |= {(owner, loss.key) for loss in new}
+        new = [loss for loss in new if not self._is_plain(loss.place)]
+        if self._may_tell(new):
+            return True
+        container = effect.container if isinstance(effect, ContentsChanged) else None
+        items = container.items if isinstance(container, ListVariable | DictVariable | SetVariable) else None
+        many = len(new) >= _MANY and isinstance(items, OutsideItems | OutsideTable) and items.hold_nothing(is_noticed)
+        if many or any(loss.key is EVERYTHING for loss in new):
+            self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, ())
+        else:
+            self._guard_each(owner, new)
+        return False
+
+    def _guard_each(self, owner: Source, losses: Iterable[Loss]) -> None:
+        for loss in losses:
+            if loss.place is not None:
+                self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, (loss.key,))
+            if isinstance(loss.key, Referent):
+                self._graph.guard(loss.key, GuardKind.UNNOTICED_DEATH, None)
+
+    def _is_plain(self, place: Source | None) -> bool:
+        """Whether the guards say that there is a number, text or the like."""
+        known = None if place is None else self._graph.known(place)
+        return isinstance(known, ConstantVariable | NumberVariable)
+
+    def _may_tell(self, losses: Sequence[Loss]) -> bool:
+        """Whether somebody is told of what dies with these losses and all before."""
+        new = [value for loss in losses for value in loss.values]
+        if are_noticed(new):  # that is what the guard will ask
+            return True
+        if all(map(holds_nothing, new)):
+            return False
+        self._lost += [loss for loss in losses if not all(map(holds_nothing, loss.values))]
+        lost = [value for loss in self._lost for value in loss.values]
+        return dies_any(self._graph, lost, [loss.place for loss in self._lost], are_noticed)
+
+
+def dies_any(
+    graph: GraphView,
+    lost: Iterable[object],
+    places: Iterable[Source | None],
+    are_such: Callable[[list[Any]], bool],
+) -> bool:
+    """Whether, of what dies with `lost`, which was at `places`, some objects are such.
+
+    Trackers refer to what the program has come to. By these places it came to what dies as well.
+    """
+    values = [*lost]
+    sources = {*places, *map(graph.place_of, values)} - {None}
+    surely = {*map(id, values)}
+
+    def dies(part: object) -> bool:
+        source = graph.place_of(part)
+        return id(part) in surely or (source is not None and not sources.isdisjoint(source.bases()))
+
+    return any_dying(values, are_such, dies)
+
+
+def history_of(results: Iterable[torch.Tensor]) -> set[object]:
+    """The gradient functions behind some tensors, and the ids of the leaves there."""
+    functions = set[object]()
+    leaves = {id(compat.leaf_of(function)) for function in history_behind(map(compat.function_of, results), functions)}
+    return functions | leaves
+
+
+def joins(tensor: torch.Tensor, history: set[object]) -> bool:
+    """Whether the history of a tensor is a part of another one."""
+    return id(tensor) in history or compat.function_of(tensor) in history
+
+
+def _losses(graph: OutputGraph, effect: Effect) -> tuple[Source | None, list[Loss]]:
+    """What an effect replaces, and where, if that is to be guarded."""
+    match effect:
+        case ContentsChanged(ListVariable() | DictVariable() | SetVariable() as container):
+            items = container.items
+            return container.source, items.losses() if isinstance(items, OutsideItems | OutsideTable) else []
+        case GlobalSet(namespace, name):
+            loss = Loss(name, global_source(namespace, name), _item(namespace, name))
+            return Constant(namespace, "globals"), [loss]
+        case CellSet(cell) if cell.cell is not None and cell.source is not None:
+            loss = Loss(_CONTENTS, CellContents(cell.source), _stored(cell.cell, _CONTENTS))
+            return cell.source, [loss]
+        case AttrSet(obj, name) | AttrDeleted(obj, name) if obj.source is not None:
+            return _lost_attribute(graph, obj, obj.source, name)
+    return None, []
+
+
+_CONTENTS = "cell_contents"
+
+
+def _lost_attribute(
+    graph: OutputGraph, obj: VariableTracker, source: Source, name: str
+) -> tuple[Source | None, list[Loss]]:
+    if isinstance(obj, TensorVariable) and name == "grad":
+        real = graph.real(obj)
+        if real is None or not has_gradient(real):
+            return None, []
+        return source, [Loss(name, Attr(source, name), (real.grad,))]
+    value = graph.real(obj) if isinstance(obj, TensorVariable) else getattr(obj, "value", None)
+    place = Attr(source, "__dict__")
+    if issubclass(type(value), type):
+        return place, [Loss(name, Attr(source, name), _item(vars(value), name))]
+    if inspect.ismemberdescriptor(inspect.getattr_static(type(value), name, None)):
+        return source, [Loss(name, Attr(source, name), _stored(value, name))]
+    attributes = None if value is None else instance_dict(value)
+    if type(attributes) is not dict:
+        return None, []
+    return place, [Loss(name, InstanceAttr(source, name), _item(attributes, name))]
+
+
+def _item(values: Mapping[str, object], name: str) -> tuple[object, ...]:
+    return (values[name],) if name in values else ()
+
+
+def _stored(owner: object, slot: str) -> tuple[object, ...]:
+    try:
+        return (object.__getattribute__(owner, slot),)
+    except (AttributeError, ValueError):
+        return ()

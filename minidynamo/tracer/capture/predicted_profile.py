@@ -1,0 +1,240 @@
+"""Owns what is known to vary of the values with which a frame goes on behind a graph break, or that it calls with.
+
+A frame behind a break, and a function that is called there, is compiled on its own, and would see a size that varies
+for the first time. What the frame in front of the break has found out is handed on as a profile, so that no second
+compile is needed to find it out again. It is a guess: what the instruction at the break does to the values is not
+known. A wrong one costs a symbol.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from minidynamo.bytecode.analysis import group_of
+from minidynamo.bytecode.instructions import decode
+from minidynamo.bytecode.layout import NULL, FramePoint
+from minidynamo.compat import module_call
+from minidynamo.guards.profile import Fact, FrameProfile, relative_strides
+from minidynamo.guards.shapes import Shapes
+from minidynamo.guards.source import Attr, CellContents, Item, Local, Source
+from minidynamo.guards.stable_names import stable_name
+from minidynamo.tracer.lazy.lazy_containers import MovedItems, MovedTable, as_moved, entries_as_moved
+from minidynamo.tracer.records.constants import as_constant
+from minidynamo.tracer.records.traced_frame import Break, Null, TracedFrame
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import CellVariable, FunctionVariable, MethodVariable, NestedFunctionVariable
+from minidynamo.variables.containers import DictVariable, SequenceVariable
+from minidynamo.variables.numbers import NumberVariable
+from minidynamo.variables.objects import ModuleVariable, UnreadVariable
+from minidynamo.variables.tensors import TensorVariable
+
+Args = Sequence[VariableTracker]
+Kwargs = Mapping[str, VariableTracker]
+
+
+def foreseen(traced: TracedFrame, cut: Break, following: FramePoint, profile: FrameProfile) -> FrameProfile:
+    """What varies where the frame goes on at `following`, behind the instruction at the cut; `profile` is its own."""
+    found = _Facts(traced, profile)
+    for name, value in _arriving(cut, following).items():
+        found.add(value, Local(name))
+    if cut.diagnostic.code == NEEDS_CONSTANT:  # of which the instruction makes another one
+        found.facts.numbers |= dict.fromkeys((stable_name(Local(name)) for name in _left(cut, following)), None)
+    return found.facts
+
+
+def foreseen_of_callee(
+    traced: TracedFrame, cut: Break, code: CodeType, profile: FrameProfile
+) -> tuple[CodeType, FrameProfile] | None:
+    """The function that the instruction at the cut calls as one that is compiled, and what varies of its arguments;
+    `code` and `profile` are the frame's own."""
+    callee = None if cut.compiled_callee is None else cut.stack[cut.compiled_callee]
+    given = _given(cut, code)
+    if not isinstance(callee, VariableTracker) or given is None:
+        return None
+    function, args = _unbound(callee, given[0])
+    if isinstance(function, NestedFunctionVariable):
+        callee_code, cells = function.code, function.closure
+    elif isinstance(function, FunctionType):
+        callee_code, cells = function.__code__, ()
+    else:
+        return None
+    found = _Facts(traced, profile)
+    for value, place in (*_bound(callee_code, args, given[1]), *zip(cells, map(Local, callee_code.co_freevars))):
+        found.add(value, place)
+        if isinstance(place, Local) and place.name in callee_code.co_cellvars:
+            found.add(value, CellContents(place))
+    return callee_code, found.facts
+
+
+def _unbound(callee: VariableTracker, args: Args) -> tuple[Any, Args]:
+    """The function that runs when a callee is called, and all that it is given."""
+    if isinstance(callee, MethodVariable):
+        return _unbound(callee.function, (callee.receiver, *args))
+    if not isinstance(callee, FunctionVariable | ModuleVariable | UnreadVariable):
+        return callee, args
+    called = callee.value
+    if isinstance(called, MethodType):
+        return called.__func__, (UnreadVariable(called.__self__, source=callee.source and callee.source.base), *args)
+    if isinstance(called, torch.nn.Module):
+        call = type(called).__call__
+        return module_call(type(called)) if call is torch.nn.Module.__call__ else call, (callee, *args)
+    return called, args
+
+
+def _given(cut: Break, code: CodeType) -> tuple[Args, Kwargs] | None:
+    """The arguments of the call at a cut, as far as they are known one by one."""
+    group = [decode(code)[k] for k in group_of(code, cut.index)]
+    stack = [*cut.stack[(cut.compiled_callee or 0) + 1 :]]
+    if any(isinstance(value, Null) for value in stack[1:]):
+        return None
+    values = [value for value in stack if not isinstance(value, Null)]
+    if group[-1].opname == "CALL_FUNCTION_EX":
+        spread, *named = values
+        return _items(spread), {key: value for table in named for key, value in _items_by_name(table).items()}
+    names = next((i.argval for i in group if i.opname == "KW_NAMES"), ())
+    if group[-1].opname == "CALL_KW":
+        names = as_constant(values.pop())
+    positional = len(values) - len(names)
+    return values[:positional], dict(zip(names, values[positional:]))
+
+
+def _bound(code: CodeType, args: Args, kwargs: Kwargs) -> list[tuple[VariableTracker, Source]]:
+    """Where the arguments of a call arrive in a function."""
+    count = code.co_argcount
+    own = code.co_varnames[: count + code.co_kwonlyargcount]
+    starred = iter(code.co_varnames[count + code.co_kwonlyargcount :])
+    bound: list[tuple[VariableTracker, Source]] = [(v, Local(name)) for name, v in zip(own[:count], args)]
+    if code.co_flags & inspect.CO_VARARGS:
+        rest = Local(next(starred))
+        bound += [(value, Item(rest, position)) for position, value in enumerate(args[count:])]
+    spread = Local(next(starred)) if code.co_flags & inspect.CO_VARKEYWORDS else None
+    for name, value in kwargs.items():
+        if name in own:
+            bound.append((value, Local(name)))
+        elif spread is not None:
+            bound.append((value, Item(spread, str(name))))
+    return bound
+
+
+def _items(spread: VariableTracker) -> Args:
+    """The items of a tuple or list."""
+    if isinstance(spread, UnreadVariable) and spread.source is not None and type(spread.value) is tuple:
+        return [UnreadVariable(item, source=Item(spread.source, k)) for k, item in enumerate(spread.value)]
+    items = spread.items if isinstance(spread, SequenceVariable) else None
+    return as_moved(items) if isinstance(items, list | tuple | MovedItems) else []
+
+
+def _items_by_name(table: VariableTracker) -> dict[str, VariableTracker]:
+    """The items of a dict under texts."""
+    items = table.items if isinstance(table, DictVariable) else None
+    found = entries_as_moved(items) if isinstance(items, dict | MovedTable) else {}
+    return {key.token: value for key, value in found.items() if type(key.token) is str}
+
+
+def _arriving(cut: Break, following: FramePoint) -> Mapping[str, VariableTracker]:
+    """The values by the names under which they arrive, but for those that the instruction takes from the stack."""
+    below = min(len(cut.stack), len(following.stack)) - 1
+    stack = [None if isinstance(v, Null) else v for v in (*cut.stack[:below], *[None] * len(following.stack))]
+    values = [
+        *(cut.cells.get(name) for name in following.cells),
+        *(value for kind, value in zip(following.stack, stack) if kind != NULL),
+        *(cut.local_variables.get(name) for name in following.locals),
+    ]
+    return {name: value for name, value in zip(following.parameters, values) if value is not None}
+
+
+def _left(cut: Break, following: FramePoint) -> Sequence[str]:
+    """The names under which that arrives which the instruction leaves on the stack."""
+    below = max(min(len(cut.stack), len(following.stack)) - 1, 0)
+    before, all_ = (sum(kind != NULL for kind in kinds) for kinds in (following.stack[:below], following.stack))
+    first = len(following.cells)
+    return following.parameters[first + before : first + all_]
+
+
+class _Facts:
+    """Collects facts about the values that travel."""
+
+    def __init__(self, traced: TracedFrame, profile: FrameProfile) -> None:
+        numbers: dict[str, Fact] = {name: fact for name, fact in profile.numbers.items() if fact is None}
+        tensors = {name: parts for name, parts in profile.tensors.items() if None in (*parts[0], *parts[1])}
+        self._known = FrameProfile(numbers=numbers, tensors=tensors)
+        # What lies outside the frame has the same name behind the break.
+        self.facts = FrameProfile(
+            numbers={name: fact for name, fact in numbers.items() if "L[" not in name},
+            tensors={name: parts for name, parts in tensors.items() if "L[" not in name},
+        )
+        self._shapes = traced.shapes
+        self._side_effects = traced.side_effects
+        self._seen: set[tuple[VariableTracker, Source]] = set()
+
+    def add(self, value: VariableTracker, place: Source) -> None:
+        """What varies of a value that arrives at a place, and of what it holds."""
+        if (value, place) in self._seen or len(self._seen) >= _MOST_VALUES:
+            return
+        self._seen.add((value, place))
+        if value.source is not None:
+            self._carry_over(stable_name(value.source), stable_name(place))
+        if isinstance(value, TensorVariable | NumberVariable):
+            if self._shapes is not None:
+                self._add_made(value, stable_name(place), self._shapes)
+        elif isinstance(value, CellVariable):
+            if value.contents is not None:
+                self.add(value.contents, CellContents(place))
+        elif isinstance(value, SequenceVariable) and isinstance(value.items, list | tuple | MovedItems):
+            for position, item in enumerate(as_moved(value.items)):
+                self.add(item, Item(place, position))
+        elif isinstance(value, DictVariable) and isinstance(value.items, dict | MovedTable):
+            for key, item in entries_as_moved(value.items).items():
+                if isinstance(key.token, int | str):
+                    self.add(item, Item(place, key.token))
+        for name, held in self._side_effects.written_attrs(value).items():
+            if isinstance(held, VariableTracker):
+                self.add(held, Attr(place, name))
+
+    def _carry_over(self, old: str, new: str) -> None:
+        """What is known of a place, for the name that it has now."""
+        for name in self._known.numbers:
+            if _is_within(name, old):
+                self.facts.numbers[new + name[len(old) :]] = None
+        for name, parts in self._known.tensors.items():
+            if _is_within(name, old):
+                self.facts.tensors[new + name[len(old) :]] = parts
+
+    def _add_made(self, value: TensorVariable | NumberVariable, name: str, shapes: Shapes) -> None:
+        if isinstance(value, NumberVariable):
+            is_constant = isinstance(value.value, torch.SymInt) and shapes.constant_behind(value.value) is not None
+            if value.pinned is None and not is_constant:
+                self.facts.numbers[name] = None
+            return
+        sizes, strides = (_now(shapes, part) for part in (value.fake.shape, value.fake.stride()))
+        if None in sizes:
+            here = [[_here(number) for number in part] for part in (value.fake.shape, value.fake.stride())]
+            relative = relative_strides(*here)
+            jumps = [fact if isinstance(fact, str) else known for fact, known in zip(relative, strides)]
+            self.facts.tensors[name] = (tuple(sizes), tuple(jumps))
+
+
+def _is_within(name: str, place: str) -> bool:
+    """Whether a name is that of a place, or of something that it holds."""
+    return name.startswith(place) and name[len(place) : len(place) + 1] in ("", ".", "[")
+
+
+def _now(shapes: Shapes, numbers: tuple[int | torch.SymInt, ...]) -> list[Fact]:
+    """Numbers that are constants, and None for those that vary."""
+    return [shapes.constant_behind(n) if isinstance(n, torch.SymInt) else n for n in numbers]
+
+
+def _here(number: int | torch.SymInt) -> int:
+    here: int = number.node.hint if isinstance(number, torch.SymInt) else number
+    return here
+
+
+# The code of a break in front of what needs a number as a constant.
+NEEDS_CONSTANT = "MD218"
+# Of frames that hold more, the rest is left to be found out again.
+_MOST_VALUES = 500

@@ -1,0 +1,295 @@
+"""Owns the tracer object `tx`: the `Tracer` protocol, each question handed to the file that answers it.
+
+It holds the state of one attempt at one frame and decides nothing itself.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import torch
+
+from minidynamo.bytecode.analysis import is_in_try
+from minidynamo.compat import DataDependentOutput, DynamicOutputShape, UnsupportedFakeTensor, UnsupportedOperator
+from minidynamo.errors import Diagnostic, GraphBreak, UserLocation, first_line
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.profile import FrameProfile
+from minidynamo.guards.source import Source, is_drawn
+from minidynamo.tracer.attributes import read_attribute
+from minidynamo.tracer.calls.call import call, call_method
+from minidynamo.tracer.calls.operators import truth_of
+from minidynamo.tracer.calls.overrides import call_override
+from minidynamo.tracer.capture.lost_objects import NOTICED_DEATH, Losses
+from minidynamo.tracer.frames.exceptions import description, says, tracked, unsaid
+from minidynamo.tracer.frames.interpreter import Frame, FrameChain
+from minidynamo.tracer.frames.unrolling import (
+    MOST_NUMBERS,
+    expect_no_constant,
+    expect_no_size,
+    free_numbers,
+    hangs_on_float,
+    unroll_lists,
+    unroll_pieces,
+)
+from minidynamo.tracer.graph.arguments import NotInGraph
+from minidynamo.tracer.graph.fake_tensors import CallFailed
+from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.tracer.lazy import facts
+from minidynamo.tracer.lazy.lazy_containers import next_moved
+from minidynamo.tracer.lazy.lazy_value import looked_at
+from minidynamo.tracer.numbers import tensor_items
+from minidynamo.tracer.numbers.scalar_arguments import with_plain_numbers
+from minidynamo.tracer.records.constants import as_torch_reads
+from minidynamo.tracer.records.fix_hints import INSTEAD, instead_of_values
+from minidynamo.tracer.records.side_effects import Effect, SideEffects, Written
+from minidynamo.tracer.wrap import wrap
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import SequenceVariable
+from minidynamo.variables.exceptions import ExceptionVariable
+
+_NO_FAKE_FORM = (UnsupportedOperator, UnsupportedFakeTensor, NotImplementedError)
+_NEEDS_VALUES = (DataDependentOutput, DynamicOutputShape)
+
+
+def _needs_values(failed: CallFailed) -> bool:
+    cause = failed.__cause__
+    return isinstance(cause, _NEEDS_VALUES) or "its data is not allocated" in str(cause)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _weakly(method: Callable[P, T | None]) -> Callable[P, T | None]:
+    """A bound method without its object: what a trace made dies with it, not at a run of the garbage collector."""
+    reference = weakref.WeakMethod(method)
+
+    def called(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        alive = reference()
+        return None if alive is None else alive(*args, **kwargs)
+
+    return called
+
+
+class Trace:
+    """One attempt at tracing one frame. `steal`, `spread` and `profile` are those of `OutputGraph`, `expects` that of
+    `FrameRequest`."""
+
+    def __init__(
+        self,
+        attempt: int,
+        steal: frozenset[Source] = frozenset(),
+        spread: frozenset[Source] = frozenset(),
+        profile: FrameProfile | None = None,
+        *,
+        expects: bool = False,
+    ) -> None:
+        self.attempt = attempt
+        self.side_effects = SideEffects(spread)
+        self.chain = FrameChain()
+        self.graph = OutputGraph(_weakly(self.location), steal, spread, profile, expects=expects)
+        self._losses = Losses(self.graph)
+        self.side_effects.on_effect = _weakly(self._expect_no_death)
+        self.side_effects.time = _weakly(self._time)
+        self.graph.on_pin = _weakly(self._expect_no_constant)
+        self.graph.shapes.on_decision = _weakly(self._expect_no_decision)
+        self.graph.shapes.on_fixed = self.graph.on_pin
+
+    @property
+    def frames(self) -> Sequence[Frame]:
+        """The frames being traced, the root first, the innermost last."""
+        return self.chain.frames
+
+    def location(self) -> UserLocation | None:
+        """The innermost place in the user's own code; where a module of torch's is compiled, in torch's."""
+        frames = self.chain.frames
+        own = [frame for frame in frames if not frame.trusted]
+        shown = own or [frame for frame in frames if not frame.is_ours] or frames[:1]
+        return shown[-1].location if shown else None
+
+    def _expect_no_death(self, effect: Effect) -> None:
+        if self._losses.is_noticed(effect):
+            self.break_graph("MD206", NOTICED_DEATH, why="When the object dies is a part of what the program does.")
+
+    def _time(self) -> int:
+        return self.graph.time
+
+    def _expect_no_decision(self, place: Source) -> None:
+        if self.side_effects.draws and is_drawn(place):
+            self.break_graph(
+                "MD230",
+                "Python, or an operation, decides by a random number that the program draws",
+                why="It is another one at each call; from here on it is an argument.",
+            )
+
+    def _expect_no_constant(self, place: Source, value: object) -> None:
+        self._expect_no_decision(place)
+        if hangs_on_float(self, place, value):
+            expect_no_constant(self, place, "the program", self.location(), most=0)
+        else:
+            expect_no_constant(self, place, "the program", self.location())
+
+    def forget_values(self) -> None:
+        """Let go of the user's objects at the end, so that those which die in the first call die as in later ones."""
+        for frame in self.frames:
+            frame.forget_values()
+        for table in (self.chain.frames, self.chain.raised, self.chain.generators):
+            table.clear()
+        self.side_effects = SideEffects()  # the traced frame has them; containers in them refer to this trace
+        self.graph.forget_values()
+
+    def call(
+        self,
+        function: VariableTracker | Callable[..., Any],
+        args: Sequence[VariableTracker] = (),
+        kwargs: Mapping[str, VariableTracker] | None = None,
+        *,
+        unread: bool = False,
+    ) -> VariableTracker:
+        """Call anything. A real callable stands for itself, trusted and unguarded."""
+        tracked = function if isinstance(function, VariableTracker) else wrap(self.graph, function, None)
+        result = call(self, tracked, list(args), dict(kwargs or {}))
+        return result if unread else looked_at(self, result)
+
+    def call_method(
+        self,
+        obj: VariableTracker,
+        name: str,
+        args: Sequence[VariableTracker] = (),
+        kwargs: Mapping[str, VariableTracker] | None = None,
+        *,
+        unread: bool = False,
+    ) -> VariableTracker:
+        """Call a special method, found on the class."""
+        result = call_method(self, obj, name, list(args), dict(kwargs or {}))
+        return result if unread else looked_at(self, result)
+
+    def getattr(self, obj: VariableTracker, name: str) -> VariableTracker:
+        """`obj.name`."""
+        return read_attribute(self, obj, name)
+
+    def wrap(self, value: object, source: Source | None) -> VariableTracker:
+        """The tracker of a real value that lives at `source`."""
+        return wrap(self.graph, value, source)
+
+    def guard(self, source: Source | None, kind: GuardKind, expected: object = None) -> None:
+        """Check this before the entry is used again."""
+        if source is not None:
+            self.graph.guard(source, kind, expected)
+
+    def emit(
+        self,
+        target: Callable[..., Any] | str,
+        args: Sequence[VariableTracker],
+        kwargs: Mapping[str, VariableTracker] | None = None,
+    ) -> VariableTracker:
+        """Put a call into the graph and track what it gives."""
+        known = facts.answer(self, target, args) if target in facts.ANSWERS and not kwargs else None
+        if known is None:
+            known = call_override(self, target, args, kwargs or {})
+        if known is not None:
+            return known
+        if kwargs and target is not torch.asarray and self._makes_leaf(kwargs):  # which may give its argument
+            others = {name: value for name, value in kwargs.items() if name != "requires_grad"}
+            return self.call_method(self.emit(target, args, others), "requires_grad_")
+        name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
+        unroll_lists(self, name, args)
+        for number in free_numbers([*args, *(kwargs or {}).values()]):
+            is_float = hangs_on_float(self, number.source, number.value)
+            expect_no_constant(self, number.source, name, self.location(), most=1 if is_float else MOST_NUMBERS)
+        expect_no_size(self, args, name, self.location())
+        try:
+            args, kwargs = tensor_items.as_numbers(self, target, args, kwargs or {})
+            stored = tensor_items.written(self, target, args, kwargs)
+            read = as_torch_reads(target, args, kwargs)
+            made = self.graph.emit(target, *with_plain_numbers(self, target, *read))
+            self.graph.shapes.announce_decisions()
+            tensor_items.note(self, [*stored, *tensor_items.made(self, target, args, made)])
+            if not self.chain.awaits_errors:
+                around = [frame for frame in self.frames if is_in_try(frame.code, frame.index)]
+                self.chain.emits_in_try |= bool(around)
+                self.chain.awaits_errors = not all(frame.trusted for frame in around)
+        except NotInGraph as error:
+            self.break_graph(
+                "MD214",
+                f"{name} takes or gives a {error}",
+                why="A graph holds tensors, numbers, text, and lists, tuples, dicts and slices of them.",
+                fix=INSTEAD.get(str(error), ""),
+            )
+        except CallFailed as failed:
+            sizes = tensor_items.as_sizes(self, args, kwargs or {}) if _needs_values(failed) else None
+            if sizes is not None:
+                return self.emit(target, *sizes)
+            given = zip((*args, *(kwargs or {}).values()), (*read[0], *read[1].values()))
+            self._refuse(name, failed, as_given=all(one is other for one, other in given))
+        unroll_pieces(self, name, args, made)
+        while self.graph.subgraph is not None and (written := self.graph.subgraph.take_written()) is not None:
+            self.side_effects.on_effect(Written(written))
+        return made
+
+    def _refuse(self, name: str, failed: CallFailed, *, as_given: bool) -> NoReturn:
+        """Raise what a call raises, or cut the graph there. `as_given`: torch has seen what the program gives it."""
+        cause = failed.__cause__
+        assert cause is not None
+        if _needs_values(failed):
+            what, fix = f"{name} needs the values of tensors", instead_of_values(name)
+            self.break_graph("MD215", what, why="They are known when it runs.", fix=fix)
+        if isinstance(cause, _NO_FAKE_FORM) or "no fake impl" in str(cause):
+            self.break_graph("MD216", f"{name} has no form without data", why=first_line(cause))
+        if "symbolic sizes" in str(cause):
+            what = f"{name} has no form for sizes that vary"
+            self.break_graph("MD216", what, why="torch runs it on numbers alone.")
+        found = failed.in_eager()
+        if found is None:
+            self.raises(cause)
+        real, is_said = found
+        if is_said and as_given and says(real):
+            self.raises(real, exact=True)
+        self.raises(unsaid(type(real)))
+
+    def _makes_leaf(self, kwargs: Mapping[str, VariableTracker]) -> bool:
+        """Whether a call makes a tensor whose gradient the program may look at: autograd must see that it is a leaf."""
+        wanted = kwargs.get("requires_grad")
+        is_asked = isinstance(wanted, ConstantVariable) and wanted.value is True
+        return is_asked and "out" not in kwargs and self.graph.subgraph is None
+
+    def break_graph(self, code: str, what: str, *, why: str = "", fix: str = "", marker: str = "") -> NoReturn:
+        """Cut the graph before the current instruction of the root frame."""
+        raise GraphBreak(Diagnostic(code, f"graph break: {what}", why, fix, marker, self.location()))
+
+    def raises(
+        self, error: BaseException | ExceptionVariable, *, exact: bool = False, **fields: VariableTracker
+    ) -> NoReturn:
+        """The program raises here: while tracing where that is `exact`, else by a cut, so that Python itself does."""
+        exception = tracked(error, self.side_effects, exact=exact) if isinstance(error, BaseException) else error
+        exception.fields.update(fields)
+        diagnostic = Diagnostic("MD202", "graph break: the program raises an exception here", where=self.location())
+        diagnostic = replace(diagnostic, why=description(error if isinstance(error, BaseException) else exception))
+        if isinstance(error, BaseException):
+            if not exact:
+                raise GraphBreak(diagnostic)
+            self.frames[-1].forget_words(exception)
+        self.chain.throw(exception, diagnostic)
+
+    def truth(self, obj: VariableTracker) -> bool:
+        """`bool(obj)`."""
+        return truth_of(self, obj)
+
+    def unpack(self, obj: VariableTracker) -> list[VariableTracker]:
+        """`list(obj)`."""
+        if isinstance(obj, SequenceVariable):
+            return list(obj.items)
+        iterator = self.call(iter, [obj])
+        items = []
+        while (item := self.next_item(iterator)) is not None:
+            items.append(item)
+        return items
+
+    def next_item(self, iterator: VariableTracker) -> VariableTracker | None:
+        """The next item of an iterator; None when it is exhausted."""
+        item = next_moved(self, iterator)
+        return None if item is None else looked_at(self, item)

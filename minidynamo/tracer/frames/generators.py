@@ -1,0 +1,278 @@
+"""Owns generators that are made while tracing: suspended frames that go on when the next item is asked for.
+
+The opcodes that suspend a frame are in `tracer/opcodes/generators.py`. A generator that outlives the graph is made
+again: by its call when it has not started, else as a frame that is entered where it was suspended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from minidynamo import compat
+from minidynamo.bytecode.breaks import make_suspended
+from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_point
+from minidynamo.tracer.frames.exceptions import Raised, caught, left_generator, made
+from minidynamo.tracer.frames.interpreter import Frame, FrameChain
+from minidynamo.tracer.lazy.lazy_containers import hold
+from minidynamo.tracer.lazy.lazy_value import is_none
+from minidynamo.tracer.polyfills.refusal import cannot_trace
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.traced_frame import Null
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import CellVariable
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.contexts import ContextExitVariable
+from minidynamo.variables.exceptions import ExceptionVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
+
+
+@dataclass(eq=False)
+class GeneratorVariable(VariableTracker):
+    """A generator: its frame, and the call that made it, which can be repeated as long as it has not started.
+
+    `returned` is the value that the frame returned when the generator was last asked for an item and gave none.
+    """
+
+    frame: Frame
+    function: VariableTracker
+    args: tuple[VariableTracker, ...] = ()
+    kwargs: dict[str, VariableTracker] = field(default_factory=dict)
+    started: bool = False
+    returned: VariableTracker | None = None
+
+    @property
+    def python_type(self) -> type:
+        return types.GeneratorType
+
+    @property
+    def finished(self) -> bool:
+        """Whether its frame has come to its end."""
+        return self.frame.result is not None
+
+
+def send(tx: Tracer, generator: GeneratorVariable, value: VariableTracker) -> VariableTracker | None:
+    """Go on with `value` as the result of the `yield`: the next item; None when the frame returned."""
+    frame = generator.frame
+    if generator.finished:
+        generator.returned = ConstantVariable(None)
+        return None
+    if frame in tx.frames:
+        tx.raises(ValueError("generator already executing"))
+    if not generator.started and not is_none(tx, value):
+        tx.raises(TypeError("can't send non-None value to a just-started generator"))
+    if not generator.started:
+        generator.started = True
+        frame.chain.generators.append(generator)
+    frame.push(value)
+    return _go_on(generator)
+
+
+def _go_on(generator: GeneratorVariable) -> VariableTracker | None:
+    frame = generator.frame
+    try:
+        item = frame.resume()
+    except Raised as raised:
+        if compat.PY312 or not issubclass(raised.exception.cls, StopIteration):
+            raise
+        error = left_generator(raised.exception)  # since 3.12 the generator's own code does this
+        frame.chain.raised[error] = raised.of(error)
+        raise frame.chain.raised[error] from None
+    if item is None:
+        generator.returned = frame.result
+    return item
+
+
+@registry.advance(GeneratorVariable)
+def _advance(tx: Tracer, generator: GeneratorVariable) -> VariableTracker | None:
+    return send(tx, generator, ConstantVariable(None))
+
+
+@registry.method(types.GeneratorType, "__iter__")
+def _iter(tx: Tracer, generator: VariableTracker, /) -> VariableTracker:
+    return generator
+
+
+@registry.method(types.GeneratorType, "send")
+@registry.takes_unread("value")
+def _send(tx: Tracer, generator: VariableTracker, value: VariableTracker, /) -> VariableTracker:
+    assert isinstance(generator, GeneratorVariable)
+    item = send(tx, generator, value)
+    return item if item is not None else stop(tx, generator)
+
+
+@registry.method(types.GeneratorType, "__next__")
+def _next(tx: Tracer, generator: VariableTracker, /) -> VariableTracker:
+    return _send(tx, generator, ConstantVariable(None))
+
+
+def stop(tx: Tracer, generator: GeneratorVariable) -> NoReturn:
+    """Raise the StopIteration that carries what the generator returned."""
+    value = generator.returned
+    given = [] if value is None or is_none(tx, value) else hold(tx, [value])
+    tx.raises(ExceptionVariable(None, StopIteration, args=TupleVariable(given)))
+
+
+# Exceptions from outside
+
+
+def throw(tx: Tracer, generator: GeneratorVariable, exception: ExceptionVariable) -> VariableTracker | None:
+    """Raise an exception where the generator waits: the next item; None when the frame returned."""
+    frame = generator.frame
+    if frame in tx.frames:
+        tx.raises(ValueError("generator already executing"))
+    if not generator.started or generator.finished:
+        generator.started, frame.result = True, ConstantVariable(None)
+        tx.raises(exception)
+    frame.chain.frames.append(frame)
+    try:
+        item = _raise_inside(tx, frame, exception)
+    except Raised as raised:
+        item = None
+        if not frame.handles(raised):
+            frame.chain.frames.pop()
+            frame.result = ConstantVariable(None)
+            raise
+    frame.chain.frames.pop()
+    return item or _go_on(generator)
+
+
+def _raise_inside(tx: Tracer, frame: Frame, exception: ExceptionVariable) -> VariableTracker | None:
+    """Raise in the frame, or in the generator that it waits for in `yield from`: that one's next item."""
+    send_index = frame.index - 1
+    inner = frame.stack[-1] if frame.instructions[send_index].opname == "SEND" else None
+    if isinstance(inner, GeneratorVariable):
+        if not issubclass(exception.cls, GeneratorExit):
+            item = throw(tx, inner, exception)
+            if item is None:
+                frame.end_delegation(frame.instructions[send_index], inner.returned or ConstantVariable(None))
+            return item
+        close(tx, inner)
+    elif isinstance(inner, (ObjectVariable, OpaqueVariable)):
+        tx.break_graph("MD209", "an exception is thrown into `yield from`", why="What it waits for was not made here.")
+    tx.raises(exception)
+
+
+def close(tx: Tracer, generator: GeneratorVariable) -> VariableTracker:
+    """Raise GeneratorExit where the generator waits, and expect it to end: what it returned."""
+    if not generator.started or generator.finished:
+        generator.started, generator.frame.result = True, ConstantVariable(None)
+        return ConstantVariable(None)
+    ended: list[VariableTracker] = []
+    item = caught(GeneratorExit, lambda: throw(tx, generator, made(GeneratorExit)), ended.append)
+    if item is not None:
+        tx.raises(RuntimeError("generator ignored GeneratorExit"), exact=True)
+    return ConstantVariable(None) if ended else generator.returned or ConstantVariable(None)
+
+
+@registry.method(types.GeneratorType, "throw")
+def _throw(tx: Tracer, generator: VariableTracker, error: VariableTracker, /) -> VariableTracker:
+    assert isinstance(generator, GeneratorVariable)
+    if isinstance(error, ClassVariable) and issubclass(error.value, BaseException):
+        error = tx.call(error)
+    if not isinstance(error, ExceptionVariable):
+        tx.break_graph("MD209", "an exception from elsewhere is thrown into a generator", why="It was not made here.")
+    item = throw(tx, generator, error)
+    return item if item is not None else stop(tx, generator)
+
+
+@registry.method(types.GeneratorType, "close")
+def _close(tx: Tracer, generator: VariableTracker, /) -> VariableTracker:
+    assert isinstance(generator, GeneratorVariable)
+    returned = close(tx, generator)
+    return returned if compat.PY313 else ConstantVariable(None)
+
+
+# Generators that outlive the graph
+
+
+def cannot_go_on(chain: FrameChain, found: Iterable[VariableTracker]) -> str:
+    """Why one of the generators that have started cannot be left to Python, whose values outlive the graph; or ""."""
+    outliving = {v for v in found if isinstance(v, GeneratorVariable)}
+    for generator in (g for g in chain.generators if isinstance(g, GeneratorVariable) and not g.finished):
+        frame = generator.frame
+        if generator not in outliving:
+            if _is_protected(frame):
+                return "It was given up inside `try` or `with`, which Python leaves when it frees the generator."
+        elif any(isinstance(value, ContextExitVariable) for value in frame.stack):
+            return "It waits inside a `with` block that the graph has entered."
+        elif frame.handled is not None:
+            return "It waits while it handles an exception."
+    return ""
+
+
+def _is_protected(frame: Frame) -> bool:
+    """Whether the program does something about an exception that is raised where the frame waits."""
+    handler = frame.instruction.handler
+    while handler is not None and frame.instructions[handler.target].opname in ("CLEANUP_THROW", "CALL_INTRINSIC_1"):
+        handler = frame.instructions[handler.target].handler
+    return handler is not None
+
+
+def suspension(generator: GeneratorVariable) -> tuple[FramePoint, list[VariableTracker]]:
+    """Where a started generator is suspended, and the values that its frame holds there, in the order of the point."""
+    frame = generator.frame
+    stack = [*frame.stack, ConstantVariable(None)]  # what it yields when it is taken there
+    kinds = [NULL if isinstance(v, Null) else CELL if isinstance(v, CellVariable) else VALUE for v in stack]
+    point = frame_point(frame.code, frame.index, kinds, frame.local_slots, frame.cells)
+    values: list[VariableTracker] = [frame.cells[name] for name in point.cells]
+    values += [value for value in stack if not isinstance(value, Null)]
+    return point, values + [frame.local_slots[name] for name in point.locals]
+
+
+def parts_of_generator(generator: GeneratorVariable) -> Iterator[VariableTracker]:
+    """The values that a generator holds: those of its call, later those of its frame."""
+    if generator.finished:
+        return
+    if generator.started:
+        yield from suspension(generator)[1]
+    else:
+        yield from (generator.function, *generator.args, *generator.kwargs.values())
+
+
+def maker_of(generator: GeneratorVariable) -> types.FunctionType:
+    """The function that makes a generator suspended as this one is, from the list of its values."""
+    return make_suspended(suspension(generator)[0], generator.frame.namespace, generator.frame.code.co_qualname)
+
+
+def suspended(make: types.FunctionType, values: list[Any]) -> Any:
+    """A generator that waits where `make` enters its frame."""
+    generator = make(values)
+    next(generator)
+    return generator
+
+
+def finished(code: types.CodeType) -> Any:
+    """A generator of a function with this code that has come to its end."""
+    make = types.FunctionType(code, {}, code.co_name, None, tuple(types.CellType() for _ in code.co_freevars))
+    names = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    generator = make(*[None] * code.co_argcount, **dict.fromkeys(names))
+    generator.close()
+    return generator
+
+
+_DONE = object()
+
+
+@registry.polyfill(contextlib._GeneratorContextManager.__exit__)
+def leave_generator_context(self, typ, value, traceback):  # type: ignore[no-untyped-def]
+    """The way out of a `with` block of a @contextmanager function."""
+    if typ is None:
+        if next(self.gen, _DONE) is not _DONE:
+            return cannot_trace("a @contextmanager function that yields twice", "it raises RuntimeError")
+        return False
+    try:
+        self.gen.throw(value)
+    except StopIteration as error:
+        return error is not value
+    except BaseException as error:
+        # Python itself wraps a StopIteration that leaves the generator.
+        if error is value or (isinstance(value, StopIteration) and error.__cause__ is value):
+            return False
+        raise
+    return cannot_trace("a @contextmanager function that yields twice", "it raises RuntimeError")

@@ -1,0 +1,172 @@
+"""Owns decisions about a tensor's value of which one way only raises: the graph checks that the program goes the other.
+
+When the check fails, the graph raises and the frame runs again as the user wrote it, so that Python raises what the
+program says, and its handlers run. So nothing may have happened by then that cannot be taken back: a graph that checks
+has autograd record no write to what is outside, and calls nothing but torch's own functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from types import CodeType
+from typing import Any
+
+import torch
+import torch.fx
+
+from minidynamo.bytecode.analysis import successors, written_slots
+from minidynamo.bytecode.instructions import Instruction, decode
+from minidynamo.compat import has_saved_tensor_hooks
+from minidynamo.graph.torch_settings import is_switch
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Constant, Result
+from minidynamo.tracer.frames.interpreter import Frame
+from minidynamo.tracer.graph.dead_code import PYTHON_NAMESPACES, is_of_torch
+from minidynamo.tracer.numbers import tensor_items
+from minidynamo.tracer.records.constants import from_constant
+from minidynamo.tracer.records.frame_request import FrameRequest
+from minidynamo.tracer.records.traced_frame import TracedFrame
+from minidynamo.tracer.runtime.graph_failures import CHECK_FAILED
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import BoundBuiltin
+from minidynamo.variables.objects import ClassVariable
+from minidynamo.variables.tensors import TensorVariable
+
+aten = torch.ops.aten
+assert_async = aten._assert_async.msg  # of a tensor on the CPU it asserts at once
+_HOOKED = Result(Constant(has_saved_tensor_hooks, "has_saved_tensor_hooks"))
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_MANY = 200  # instructions of one way that are looked at
+
+
+class Unexpected(Exception):
+    """A graph that checks cannot be run twice: the frame is to be traced anew, without checks."""
+
+
+def expected(frame: Frame, condition: VariableTracker, jump: Instruction, jumps_if: bool) -> bool | None:
+    """The truth of `condition` at a jump, for a check in the graph; None where that is not the way to know it."""
+    if not isinstance(condition, TensorVariable) or not frame.tx.graph.expects or frame.tx.graph.subgraph is not None:
+        return None
+    fake = frame.tx.graph.use(condition)
+    if fake.dtype != torch.bool or fake.dim() or frame.tx.graph.constant(condition) is not None:
+        return None
+    assert jump.target is not None
+    jump_raises, going_on_raises = only_raises(frame.code, jump.target), only_raises(frame.code, jump.index + 1)
+    if jump_raises is going_on_raises:
+        return None
+    if has_saved_tensor_hooks():  # which cannot be told that what they have seen is saved once more
+        return None
+    frame.tx.guard(_HOOKED, GuardKind.IDENTITY, False)
+    wanted = jumps_if is not jump_raises
+    on_cpu = condition if fake.device.type == "cpu" else frame.tx.emit("cpu", [condition])
+    holds = on_cpu if wanted else frame.tx.emit(torch.logical_not, [on_cpu])
+    frame.tx.emit(assert_async, [holds, from_constant(CHECK_FAILED)])
+    return wanted
+
+
+# What is read of a tensor, by the method or the class that reads it, and how long integers are that a float can hold.
+_READERS: dict[Any, str] = {bool: "bool", int: "int", float: "float"}
+_EXACT = 2**53
+
+
+def read_to_check(
+    frame: Frame, call: Instruction, function: VariableTracker, args: Sequence[VariableTracker]
+) -> VariableTracker | None:
+    """What stands for the number that `t.item()`, `float(t)` and the like give, where only a jump of which one way only
+    raises looks at it, perhaps compared with a literal: the tensor, with the same value to the last bit."""
+    tensor, reader = _reading(frame, function, args)
+    if tensor is None or not frame.tx.graph.expects or frame.tx.graph.subgraph is not None:
+        return None
+    following = [one for one in frame.instructions[call.index + 1 : call.index + 5] if one.opname != "TO_BOOL"][:3]
+    compared = len(following) == 3 and [one.opname for one in following[:2]] == ["LOAD_CONST", "COMPARE_OP"]
+    jump = following[-1] if compared else following[0]
+    if not jump.opname.startswith("POP_JUMP") or not jump.opname.endswith(("_IF_TRUE", "_IF_FALSE")):
+        return None
+    assert jump.target is not None
+    if only_raises(frame.code, jump.target) is only_raises(frame.code, jump.index + 1):
+        return None
+    fake = frame.tx.graph.use(tensor)
+    if fake.dim() or fake.device.type not in ("cpu", "cuda") or frame.tx.graph.constant(tensor) is not None:
+        return None
+    warns = fake.requires_grad and reader in ("int", "float")
+    if warns or tensor_items.read(frame.tx, tensor) is not None:
+        return None
+    if not compared:
+        if fake.dtype == torch.bool:
+            return tensor
+        return frame.tx.emit(operator.ne, [tensor, from_constant(0)]) if reader == "bool" else None
+    literal = following[0].argval
+    if type(literal) not in (int, float) or (type(literal) is int and abs(literal) > _EXACT):
+        return None
+    if fake.dtype.is_floating_point and fake.dtype.itemsize > 1 and reader in ("item", "float"):
+        return frame.tx.emit("double", [tensor])
+    whole = fake.dtype in _INTEGERS and reader in ("item", "int") and type(literal) is int
+    return frame.tx.emit("long", [tensor]) if whole else None
+
+
+def _reading(
+    frame: Frame, function: VariableTracker, args: Sequence[VariableTracker]
+) -> tuple[TensorVariable | None, str]:
+    """The tensor of which a call reads the number, and how; None for other calls."""
+    if isinstance(function, BoundBuiltin) and function.name == "item" and not args:
+        return (function.receiver if isinstance(function.receiver, TensorVariable) else None), "item"
+    if isinstance(function, ClassVariable) and function.value in _READERS and len(args) == 1:
+        tensor = frame.look_at(args[0])
+        return (tensor if isinstance(tensor, TensorVariable) else None), _READERS[function.value]
+    return None, ""
+
+
+@functools.lru_cache(maxsize=1000)
+def only_raises(code: CodeType, start: int) -> bool:
+    """Whether every way from instruction `start` on ends in a `raise`."""
+    instructions, pending, seen = decode(code), [start], set[int]()
+    while pending:
+        index = pending.pop()
+        seen.add(index)
+        name = instructions[index].opname
+        if name == "RAISE_VARARGS":
+            continue
+        following = successors(code, index)
+        if not following or len(seen) > _MANY or min(following) <= index or name.startswith(("YIELD", "RERAISE")):
+            return False
+        pending += following
+    return True
+
+
+def checks(graph: torch.fx.GraphModule | None) -> bool:
+    """Whether the graph checks a decision of the program."""
+    return graph is not None and any(node.target is assert_async for node in graph.graph.nodes)
+
+
+def may_expect(request: FrameRequest) -> bool:
+    """Whether a graph of this frame may check something, as far as that can be told before it is traced: it gives up no
+    list, nor a variable that holds a tensor, since nothing may die before the frame's end that is to run again."""
+    written = written_slots(request.code, request.index)
+    values = [value for name, value in request.arguments.items() if name in written]
+    values += [slot.value for slot in request.stack if slot is not None]
+    return request.expects and not request.steal and not any(issubclass(type(value), torch.Tensor) for value in values)
+
+
+def can_run_twice(traced: TracedFrame) -> bool:
+    """Whether the graph checks nothing, or its frame can run again after a failure."""
+    graph, writes = traced.graph, traced.writes
+    if graph is None or not checks(graph):
+        return True
+    if any(given.given_up for given in traced.inputs) or not all(map(only_computes, graph.graph.nodes)):
+        return False
+    return writes is None or (writes.can_be_put_back and not writes.are_recorded)
+
+
+def calls_operators_of_users(graph: torch.fx.GraphModule | None) -> bool:
+    """Whether the graph runs code of the user's, whose results may be others than promised."""
+    return graph is not None and not all(map(only_computes, graph.graph.nodes))
+
+
+def only_computes(node: torch.fx.Node) -> bool:
+    """Whether a node runs no code of the user's."""
+    target = node.target
+    computes = is_of_torch(target) or target in (getattr, assert_async) or is_switch(target)
+    computes = computes or getattr(target, "__module__", "") in PYTHON_NAMESPACES or hasattr(target, "only_computes")
+    return computes or node.op != "call_function"

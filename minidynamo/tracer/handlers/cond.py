@@ -1,0 +1,341 @@
+"""Owns what `cond` means while tracing: one graph node over two subgraphs, and what its branches may not do.
+
+The node's function is in `minidynamo/graph/cond.py`; the public `minidynamo.cond` in `minidynamo/frontend/cond.py` is
+put under the same handler there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import torch
+
+from minidynamo import compat
+from minidynamo.compat import memory_of
+from minidynamo.errors import GraphBreak, InvalidCond, Unsupported, UserLocation
+from minidynamo.graph.cond import run_branch
+from minidynamo.graph.torch_settings import settings
+from minidynamo.tracer.frames.exceptions import Raised
+from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
+from minidynamo.tracer.handlers.values import class_has
+from minidynamo.tracer.numbers.arithmetic import pinned
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.reachable import is_outside, reachable, target_of
+from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import from_constant
+from minidynamo.tracer.records.side_effects import (
+    Advanced,
+    AttrDeleted,
+    AttrSet,
+    Called,
+    CellSet,
+    ContentsChanged,
+    Effect,
+    GlobalSet,
+    Written,
+)
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import FunctionVariable, NestedFunctionVariable
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, TupleVariable
+from minidynamo.variables.numbers import NumberVariable
+from minidynamo.variables.tensors import TensorVariable
+
+_TAKES = "cond(pred, true_fn, false_fn, operands) takes"
+_PURE = "Both branches are captured, and only one of them runs: it can only compute tensors and return them."
+
+
+@registry.function(torch.cond, compat.higher_order_cond)
+def cond(
+    tx: Tracer,
+    pred: VariableTracker,
+    true_fn: VariableTracker,
+    false_fn: VariableTracker,
+    operands: VariableTracker | None = None,
+) -> VariableTracker:
+    """`cond(pred, true_fn, false_fn, operands)`: the branch itself for a Python number, else a node of the graph."""
+    for branch in (true_fn, false_fn):
+        if not class_has(branch.python_type, "__call__"):
+            invalid(tx, f"two functions, not a {branch.python_type.__name__}")
+    if operands is not None and not isinstance(operands, SequenceVariable):
+        invalid(tx, f"a tuple of tensors as operands, not a {operands.python_type.__name__}")
+    given = [] if operands is None else [*operands.items]
+    pred = pinned(pred)
+    if isinstance(pred, ConstantVariable) and type(pred.value) in (bool, int, float):
+        return tx.call(true_fn if pred.value else false_fn, given)
+    if not isinstance(pred, TensorVariable):
+        invalid(tx, f"a bool or a tensor as pred, not a {pred.python_type.__name__}")
+    if tx.graph.use(pred).numel() != 1:
+        invalid(tx, f"a pred with one element, not one of shape {tuple(pred.fake.shape)}")
+    inputs = [_tensor(tx, leaf) for variable in given for leaf in leaves(variable)]
+    return _node(tx, pred, (_Branch("true", true_fn), _Branch("false", false_fn)), given, inputs)
+
+
+def invalid(tx: Tracer, takes: str) -> NoReturn:
+    """Refuse an argument."""
+    try:
+        tx.break_graph("MD109", "", fix="See docs/api.md, `minidynamo.cond`.")
+    except GraphBreak as error:
+        raise InvalidCond(replace(error.diagnostic, what=f"{_TAKES} {takes}")) from None
+
+
+def _tensor(tx: Tracer, variable: VariableTracker) -> TensorVariable:
+    if not isinstance(variable, TensorVariable):
+        invalid(tx, f"tensors as operands, not a {variable.python_type.__name__}")
+    return variable
+
+
+def leaves(variable: VariableTracker) -> Iterator[VariableTracker]:
+    """What nested tuples, lists and dicts are made of, in order."""
+    if isinstance(variable, DictVariable):
+        for item in variable.items.values():
+            yield from leaves(item)
+    elif isinstance(variable, SequenceVariable):
+        for item in variable.items:
+            yield from leaves(item)
+    else:
+        yield variable
+
+
+@dataclass(frozen=True, eq=False)
+class _Branch:
+    """One of the two functions. `which` is "true" or "false"."""
+
+    which: str
+    function: VariableTracker
+
+    def code(self) -> types.CodeType | None:
+        """The code of a Python function."""
+        if isinstance(self.function, FunctionVariable):
+            return self.function.value.__code__
+        return self.function.code if isinstance(self.function, NestedFunctionVariable) else None
+
+    def signature(self) -> str:
+        """` name(x, y)`, as far as it is known."""
+        code = self.code()
+        return "" if code is None else f" {code.co_name}({', '.join(code.co_varnames[: code.co_argcount])})"
+
+    def definition(self) -> UserLocation | None:
+        """Where the function is written."""
+        code = self.code()
+        return None if code is None else UserLocation(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+@dataclass(frozen=True, eq=False)
+class _Traced:
+    """A branch as a graph, what it returns, and the tensors in that."""
+
+    subgraph: Subgraph
+    result: VariableTracker
+    tensors: list[TensorVariable]
+
+
+def _node(
+    tx: Tracer,
+    pred: TensorVariable,
+    branches: tuple[_Branch, _Branch],
+    given: list[VariableTracker],
+    inputs: list[TensorVariable],
+) -> VariableTracker:
+    """Trace both branches with the same inputs and put the call into the graph."""
+    true = _trace(tx, branches[0], given, [*inputs], None)
+    false = _trace(tx, branches[1], given, list(true.subgraph.inputs), true)
+    shared = list(false.subgraph.inputs)
+    true.subgraph.take(shared)
+    nodes = [
+        tx.graph.close_subgraph(true.subgraph, true.tensors, "true_graph"),
+        tx.graph.close_subgraph(false.subgraph, false.tensors, "false_graph"),
+    ]
+    pairs = zip(true.tensors, false.tensors)
+    results = [(a.fake, a.fake.requires_grad or b.fake.requires_grad) for a, b in pairs]
+    made = tx.graph.emit_on_subgraphs(run_branch, "cond", pred, nodes, shared, results)
+    return rebuilt(true.result, iter(made))
+
+
+def _trace(
+    tx: Tracer,
+    branch: _Branch,
+    given: list[VariableTracker],
+    inputs: list[GraphValue],
+    other: _Traced | None,
+) -> _Traced:
+    """Trace a branch whose results have to look like those of the `other` one."""
+    before = settings()
+    with _converted(tx, branch), tx.graph.open_subgraph(inputs, takes_numbers=True) as subgraph, _restricted(tx):
+        result = _without_numbers(tx.call(branch.function, given))
+        if settings() != before:
+            tx.break_graph("MD224", "grad mode, autocast or another setting is a different one behind it", why=_PURE)
+        if subgraph.changed_facts() is not None:
+            tx.break_graph("MD224", "it changes the shape or history of a tensor from outside", why=_PURE)
+        _check_results(tx, subgraph, result)
+        tensors = tensors_in(result)
+        if other is not None:
+            _check_same_form(tx, other.result, result)
+            _check_same_kind(tx, other.tensors, tensors)
+            tensors = [_restrided(tx, mine, like) for mine, like in zip(tensors, other.tensors)]
+        return _Traced(subgraph, result, tensors)
+
+
+# What a branch may not do
+
+
+@contextlib.contextmanager
+def _converted(tx: Tracer, branch: _Branch) -> Iterator[None]:
+    """What would end the graph, or raise, in a branch is the user's error: there is no half of a branch."""
+    depth = len(tx.frames)
+    try:
+        yield
+    except (GraphBreak, Raised) as error:
+        cause = error.diagnostic
+        what = f"cond cannot capture its {branch.which} branch{branch.signature()}: "
+        what += cause.what.removeprefix("graph break: ")
+        fix = cause.fix or "Do it outside of cond, or use an `if` on a Python bool."
+        in_branch = len(tx.frames) > depth and cause.where is not None
+        where = cause.where if in_branch else branch.definition() or cause.where
+        raise Unsupported(replace(cause, code="MD224", what=what, fix=fix, where=where)) from None
+
+
+@contextlib.contextmanager
+def _restricted(tx: Tracer) -> Iterator[None]:
+    """Inside the block nothing may change that is there now."""
+    effects = tx.side_effects
+    before, _ = reachable([value for frame in tx.frames for value in frame.held()], effects)
+    existing, around = frozenset(before), effects.on_effect
+
+    def check(effect: Effect) -> None:
+        around(effect)
+        change = _forbidden(effect, existing)
+        if change:
+            tx.break_graph("MD224", f"it {change}", why=_PURE)
+
+    effects.on_effect = check
+    try:
+        yield
+    finally:
+        effects.on_effect = around
+
+
+def _forbidden(effect: Effect, existing: frozenset[VariableTracker]) -> str:
+    """What an effect does that a branch may not do; empty if nobody outside can see it."""
+    match effect:
+        case Written(TensorVariable() as tensor) if compat.constant_behind(tensor.fake) is not None:
+            return "writes to a tensor whose value was known"
+        case Written():
+            return "writes to a tensor from outside while grad mode is enabled" if torch.is_grad_enabled() else ""
+        case GlobalSet(_, name):
+            return f"assigns to the global `{name}`"
+        case Called(function):
+            return f"calls {getattr(getattr(function, 'value', None), '__name__', 'a function')}() for its effect"
+        case Advanced(iterator):
+            return "takes an item from an iterator that was made outside" if iterator in existing else ""
+        case AttrSet(TensorVariable(), name) | AttrDeleted(TensorVariable(), name):
+            return f"changes the attribute `{name}` of a tensor"
+    target = target_of(effect)
+    if target is not None and not is_outside(target) and target not in existing:
+        return ""
+    match effect:
+        case ContentsChanged(container):
+            return f"changes a {container.python_type.__name__} that was made outside"
+        case AttrSet(obj, name) | AttrDeleted(obj, name):
+            return f"changes the attribute `{name}` of a {obj.python_type.__name__} that was made outside"
+        case CellSet():
+            return "assigns to a variable of an enclosing function"
+    return "changes something outside"
+
+
+# What a branch returns
+
+
+def _check_results(tx: Tracer, subgraph: Subgraph, result: VariableTracker) -> None:
+    seen: set[object] = set()
+    for leaf in leaves(result):
+        if isinstance(leaf, ConstantVariable) and type(leaf.value) is int:
+            continue
+        if not isinstance(leaf, TensorVariable):
+            name = "None" if isinstance(leaf, ConstantVariable) and leaf.value is None else leaf.python_type.__name__
+            tx.break_graph("MD224", f"it returns {name}", why="A branch returns tensors: the graph has nothing else.")
+        memory = memory_of(leaf.fake)
+        if subgraph.input_in_memory_of(leaf.fake) is not None or leaf.node.graph is not subgraph.graph:
+            what = "it returns a tensor from outside, or a view of one"
+            tx.break_graph("MD224", what, why="What cond returns is memory of its own.", fix="Return `x.clone()`.")
+        if memory in seen:
+            what = "two of its results share memory"
+            tx.break_graph("MD224", what, why="What cond returns is memory of its own.", fix="Return `x.clone()`.")
+        seen.add(memory)
+
+
+def _without_numbers(result: VariableTracker) -> VariableTracker:
+    """The result with its numbers as constants: the program goes on with either branch."""
+    if not any(isinstance(leaf, NumberVariable) for leaf in leaves(result)):
+        return result
+    return _mapped(result, pinned)
+
+
+def _form(variable: VariableTracker) -> object:
+    """The structure of a result without its tensors."""
+    if isinstance(variable, DictVariable):
+        return variable.cls, tuple((key.token, _form(item)) for key, item in variable.items.items())
+    if isinstance(variable, SequenceVariable):
+        return variable.cls, tuple(_form(item) for item in variable.items)
+    return variable.value if isinstance(variable, ConstantVariable) else torch.Tensor
+
+
+def _check_same_form(tx: Tracer, true_result: VariableTracker, false_result: VariableTracker) -> None:
+    if _form(true_result) != _form(false_result):
+        counts = [sum(1 for _ in leaves(result)) for result in (true_result, false_result)]
+        what = f"the true branch returns {counts[0]} values, the false branch {counts[1]}"
+        what = what if counts[0] != counts[1] else "the branches return different structures or numbers"
+        tx.break_graph("MD224", what, why="The program goes on with either, so both must look the same.")
+
+
+def _check_same_kind(tx: Tracer, true_tensors: list[TensorVariable], false_tensors: list[TensorVariable]) -> None:
+    for a, b in zip(true_tensors, false_tensors):
+        for fact in ("dtype", "shape", "device", "layout"):
+            wanted, found = getattr(a.fake, fact), getattr(b.fake, fact)
+            if wanted != found:
+                what = f"a result has {fact} {_shown(found)}, and {_shown(wanted)} in the true branch"
+                tx.break_graph("MD224", what, why="The program goes on with either, so both must look the same.")
+
+
+def _shown(fact: object) -> str:
+    return str(tuple(fact) if isinstance(fact, torch.Size) else fact)
+
+
+def tensors_in(result: VariableTracker) -> list[TensorVariable]:
+    """The tensors of a result, in order."""
+    return [leaf for leaf in leaves(result) if isinstance(leaf, TensorVariable)]
+
+
+def _restrided(tx: Tracer, mine: TensorVariable, like: TensorVariable) -> TensorVariable:
+    """A result in the layout that it has in the true branch: what follows relies on it."""
+    layout = like.fake
+    if mine.fake.stride() == layout.stride():
+        return mine
+    kind = {"dtype": from_constant(layout.dtype), "device": from_constant(layout.device)}
+    made = tx.emit(
+        torch.empty_strided,
+        [from_constant(tuple(map(int, layout.shape))), from_constant(tuple(map(int, layout.stride())))],
+        kind,
+    )
+    assert isinstance(made, TensorVariable)
+    tx.emit("copy_", [made, mine])
+    return made
+
+
+def rebuilt(result: VariableTracker, made: Iterator[VariableTracker]) -> VariableTracker:
+    """The structure of `result` around new tensors."""
+    return _mapped(result, lambda leaf: next(made) if isinstance(leaf, TensorVariable) else leaf)
+
+
+def _mapped(result: VariableTracker, function: Callable[[VariableTracker], VariableTracker]) -> VariableTracker:
+    """The structure of `result` around what `function` makes of its leaves."""
+    if isinstance(result, DictVariable):
+        return DictVariable({key: _mapped(item, function) for key, item in result.items.items()}, result.cls)
+    if isinstance(result, SequenceVariable):
+        items = [_mapped(item, function) for item in result.items]
+        return ListVariable(items) if isinstance(result, ListVariable) else TupleVariable(items, result.cls)
+    return function(result)

@@ -1,0 +1,138 @@
+"""Owns the single facts about a tensor that a program reads: of a tensor that no operation uses, they are all that is
+guarded.
+
+What the graph takes for granted about the tensors that it uses is in `guards/tensors.py`, and guarded together.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from minidynamo.compat import memory_of
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Computed, Constant, Size, Source, TensorFact
+from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.tracer.lazy.lazy_tuples import OutsideTuple, TupleReader
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records.constants import from_constant
+from minidynamo.tracer.records.copies import anew
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.tensors import TensorVariable
+
+# Calls whose answer is one fact: methods, some of which take the number of a dimension, and functions like them.
+_METHODS = "dim ndimension numel nelement element_size is_floating_point is_complex is_signed is_contiguous get_device"
+_METHODS += " is_conj is_neg is_inference"
+_FUNCTIONS = "numel is_floating_point is_complex is_signed is_conj is_neg is_inference"
+ANSWERS: dict[Callable[..., Any] | str, str] = {name: name for name in (*_METHODS.split(), "size", "stride")}
+ANSWERS |= {getattr(torch, name): name for name in _FUNCTIONS.split()}
+_OF_A_DIMENSION = ("size", "stride")
+_NUMBERS = ("numel", "nelement", "nbytes", "stride")  # those that may differ from call to call
+_SINGLE = (bool, int, torch.dtype, torch.device, torch.layout)
+
+
+def attribute(tx: Tracer, tensor: TensorVariable, name: str) -> VariableTracker:
+    """An attribute that tells a fact."""
+    if name == "nbytes" and tx.graph.is_guarded(tensor) and _may_be_any(tensor, name, None):
+        return tx.call(operator.mul, [tx.emit("numel", [tensor]), ConstantVariable(tensor.fake.itemsize)])
+    if name in _NUMBERS:
+        return _single(tx, tensor, name) or tx.emit(getattr, [tensor, ConstantVariable(name)])
+    return _single(tx, tensor, name) or from_constant(anew(getattr(tx.graph.use(tensor), name)))
+
+
+def answer(tx: Tracer, target: Callable[..., Any] | str, args: Sequence[VariableTracker]) -> VariableTracker | None:
+    """What one of `ANSWERS` tells of a tensor that is not used; None where it takes an operation to tell."""
+    tensor, name = args[0] if args else None, ANSWERS[target]
+    if not isinstance(tensor, TensorVariable) or tx.graph.is_guarded(tensor):
+        return None
+    given = [arg.value for arg in args[1:] if isinstance(arg, ConstantVariable)]
+    ndim = len(tensor.fake.shape)
+    if name not in _OF_A_DIMENSION:
+        return _single(tx, tensor, name, ()) if len(args) == 1 else None
+    if name == "stride" and len(args) == 1 and tensor.source is not None:
+        tx.guard(TensorFact(tensor.source, "shape"), GuardKind.LENGTH, ndim)
+        strides = [_single(tx, tensor, name, (dim,)) for dim in range(ndim)]
+        return TupleVariable([stride for stride in strides if stride is not None])
+    if len(args) != 2 or len(given) != 1 or type(given[0]) is not int or not -ndim <= given[0] < ndim:
+        return None
+    if name == "size":
+        return tx.graph.size(tensor, given[0])
+    return _single(tx, tensor, name, (given[0],))
+
+
+def _single(
+    tx: Tracer, tensor: TensorVariable, name: str, args: tuple[int, ...] | None = None
+) -> VariableTracker | None:
+    """A fact that the real tensor tells; asking the fake one would say something about sizes that vary."""
+    real = tx.graph.real(tensor)
+    if tensor.source is None or real is None or tx.graph.is_guarded(tensor):
+        return None
+    value = _ask(real, name, args)
+    place = TensorFact(tensor.source, name if args is None else f"{name}({', '.join(map(str, args))})")
+    if name in _NUMBERS and (_may_be_any(tensor, name, args) or tx.graph.shapes.varies(place, value)):
+        return tx.graph.integer(value, place)
+    return tx.graph.fact(tensor, place, value) if type(value) in _SINGLE else None
+
+
+def _ask(tensor: torch.Tensor, name: str, args: tuple[int, ...] | None) -> Any:
+    return getattr(tensor, name) if args is None else getattr(tensor, name)(*args)
+
+
+def _may_be_any(tensor: TensorVariable, name: str, args: tuple[int, ...] | None) -> bool:
+    """Whether a number follows from sizes that vary."""
+    name, args = ("numel", ()) if name == "nbytes" else (name, args)  # which torch does not tell of such tensors
+    return isinstance(_ask(tensor.fake, name, args), torch.SymInt)
+
+
+def sizes(tx: Tracer, tensor: TensorVariable) -> VariableTracker:
+    """`tensor.shape`."""
+    if tensor.source is not None and not tx.graph.is_guarded(tensor):
+        place = TensorFact(tensor.source, "shape")
+        return TupleVariable(_Sizes(tx, tensor, place), torch.Size, source=place)
+    shape = tx.graph.use(tensor).shape
+    if all(type(size) is int for size in shape):
+        return from_constant(shape)
+    return TupleVariable([tx.graph.size(tensor, dim) for dim in range(len(shape))], torch.Size)
+
+
+class _Sizes(OutsideTuple):
+    """The sizes of a tensor that is not used, which are read one by one."""
+
+    def __init__(self, tx: Tracer, tensor: TensorVariable, shape: TensorFact) -> None:
+        def size(_: object, place: Source) -> VariableTracker:
+            assert isinstance(place, Size)
+            return tx.graph.size(tensor, place.dim)
+
+        assert isinstance(tx.graph, OutputGraph)
+        length = Computed("{0}({1})", (Constant(len, "len"), shape))
+        super().__init__(
+            tx.graph, shape, TupleReader((*tensor.fake.shape,), length, lambda dim: Size(shape.of, dim), size)
+        )
+
+    def moved_at(self, place: int) -> VariableTracker:
+        """A size; nothing is guarded of one that nobody reads."""
+        return self[place]
+
+    def unread_at(self, index: int) -> VariableTracker | None:
+        """The same for an index of any tuple; None where there is no such dimension."""
+        return self._item(index) if -self._length <= index < self._length else None
+
+
+def keep_apart(tx: Tracer, tensor: TensorVariable, others: Sequence[TensorVariable]) -> bool:
+    """Guard that a tensor from outside shares its memory with none of `others`, which are from outside as well. False
+    if it does."""
+    real, reals = tx.graph.real(tensor), [tx.graph.real(other) for other in others]
+    memories = [memory_of(other) for other in reals if other is not None]
+    sources = [one.source for one in (tensor, *others) if one.source is not None]
+    if real is None or len(sources) <= len(others) or len(memories) < len(others) or memory_of(real) in memories:
+        return False
+    if others:
+        called = [f"{{0}}({{{place}}})" for place in range(1, len(sources) + 1)]
+        condition = f"{called[0]} not in ({', '.join(called[1:])},)"
+        tx.graph.shapes.require(Computed(condition, (Constant(memory_of, "memory_of"), *sources)), True)
+    return True

@@ -1,0 +1,215 @@
+"""Owns `obj.__dict__`: the attributes of an instance, or of a class, and the globals of a module, as a dict.
+
+Nothing is kept here. Reading an item is reading the attribute where it is stored, and writing one is an attribute
+write in the journal, so both ways to the same attribute agree; what is not read is not guarded.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Attr, Constant, DictKeys, InstanceAttr, Item, Source, global_source
+from minidynamo.tracer.lazy.lazy_value import as_known, looked_at
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records.constants import key_of
+from minidynamo.tracer.records.copies import is_interned
+from minidynamo.tracer.records.side_effects import DELETED, UNKNOWN, Absence
+from minidynamo.tracer.trace_rules import is_library_value
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictKey
+from minidynamo.variables.objects import ObjectVariable
+
+
+class NamespaceItems(MutableMapping[DictKey, VariableTracker]):
+    """The contents of a dict, `real`, whose values are read where they are stored. No name in `slots` is a key."""
+
+    tx: Tracer
+    real: dict[str, Any]
+    slots: frozenset[str] = frozenset()
+
+    @property
+    def place(self) -> Source | None:
+        """Where the dict is; None for one that is made while tracing."""
+        raise NotImplementedError
+
+    def written(self, name: str) -> VariableTracker | Absence:
+        """What the program has written under a name, DELETED, or UNKNOWN."""
+        raise NotImplementedError
+
+    def stored(self, name: str) -> VariableTracker:
+        """What the dict holds under a name that nobody has written."""
+        raise NotImplementedError
+
+    def __contains__(self, key: object) -> bool:
+        name = key.token if isinstance(key, DictKey) else None
+        if not isinstance(name, str) or name in self.slots:
+            return False
+        written = self.written(name)
+        if written is not UNKNOWN:
+            return written is not DELETED
+        kind = GuardKind.HAS_KEY if name in self.real else GuardKind.MISSING_KEY
+        self.tx.guard(self.place, kind, name)
+        return name in self.real
+
+    def name_at(self, key: DictKey) -> str:
+        """The name that is a key. Raises KeyError if it is none."""
+        if key not in self:
+            raise KeyError(key.token)
+        assert isinstance(key.token, str)
+        return key.token
+
+    def moved_at(self, key: DictKey) -> VariableTracker:
+        """What is under a key, for who only moves it."""
+        name = self.name_at(key)
+        written = self.written(name)
+        return as_known(self.tx, written) if isinstance(written, VariableTracker) else self.stored(name)
+
+    def __getitem__(self, key: DictKey) -> VariableTracker:
+        return looked_at(self.tx, self.moved_at(key))
+
+    def __reversed__(self) -> Iterator[DictKey]:
+        return iter(list(self)[::-1])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class InstanceItems(NamespaceItems):
+    """The contents of the dict of `obj`, whose real one is `real` (None for an object made while tracing)."""
+
+    def __init__(self, tx: Tracer, obj: ObjectVariable, real: dict[str, object] | None, slots: frozenset[str]) -> None:
+        self.tx = tx
+        self.obj = obj
+        self.real = real or {}
+        self.slots = slots
+
+    @property
+    def place(self) -> Source | None:
+        return Attr(self.obj.source, "__dict__") if self.obj.source is not None else None
+
+    def written(self, name: str) -> VariableTracker | Absence:
+        return self.tx.side_effects.attr(self.obj, name)
+
+    def stored(self, name: str) -> VariableTracker:
+        if self.obj.source is None:
+            return self.tx.wrap(self.real[name], None)
+        return self.tx.graph.unread(self.real[name], InstanceAttr(self.obj.source, name))
+
+    def _names(self) -> list[str]:
+        names = dict.fromkeys(self.real)
+        for name, is_set in self.tx.side_effects.attribute_history(self.obj):
+            if is_set and name not in self.slots:
+                names.setdefault(name)
+            else:
+                names.pop(name, None)
+        return list(names)
+
+    def __iter__(self) -> Iterator[DictKey]:
+        self.tx.guard(self.place, GuardKind.DICT_KEYS, tuple(self.real))
+        return iter([self._key(name) for name in self._names()])
+
+    def _key(self, name: str) -> DictKey:
+        """The key of an attribute, which is another text than usual where it came by way of the dict."""
+        place = self.place
+        if place is not None:
+            place = None if is_interned(name) else Item(DictKeys(place), [*self.real].index(name))
+        return key_of(ConstantVariable(name, source=place))
+
+    def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
+        if not isinstance(key.token, str):
+            self.tx.break_graph("MD206", "an attribute gets a name that is not text")
+        if isinstance(key.variable, ConstantVariable):
+            key.variable.identify()
+        if not is_interned(key.token) and key not in self:
+            what, why = (
+                "an attribute gets a computed name",
+                "A dict keeps the very text, where `setattr` takes the usual one.",
+            )
+            self.tx.break_graph("MD206", what, why=why, fix="use `setattr`")
+        self.tx.side_effects.set_attr(self.obj, key.token, value)
+
+    def __delitem__(self, key: DictKey) -> None:
+        self.tx.side_effects.delete_attr(self.obj, self.name_at(key))
+
+
+class ClassItems(MutableMapping[DictKey, VariableTracker]):
+    """The contents of the dict of a class. That it has these names is guarded where the class is first met."""
+
+    def __init__(self, tx: Tracer, cls: type) -> None:
+        self.tx = tx
+        self.cls = cls
+
+    def _real(self) -> Mapping[str, object]:
+        """What the class holds. What the program itself has put into a class is not there yet."""
+        if self.tx.side_effects.writes_classes:
+            what = f"the dict of the class {self.cls.__name__} is read behind a write to a class"
+            self.tx.break_graph("MD206", what, why="The class has what was written when the graph has ended.")
+        return vars(self.cls)
+
+    def __iter__(self) -> Iterator[DictKey]:
+        return iter([key_of(ConstantVariable(name)) for name in self._real()])
+
+    def __reversed__(self) -> Iterator[DictKey]:
+        return iter(list(self)[::-1])
+
+    def __len__(self) -> int:
+        return len(self._real())
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, DictKey) and key.token in self._real()
+
+    def __getitem__(self, key: DictKey) -> VariableTracker:
+        place = Attr(Constant(self.cls, self.cls.__name__), "__dict__")
+        assert isinstance(key.token, str)
+        return self.tx.wrap(self._real()[key.token], Item(place, key.token))
+
+    def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
+        raise TypeError("the dict of a class is read-only")
+
+    def __delitem__(self, key: DictKey) -> None:
+        raise TypeError("the dict of a class is read-only")
+
+
+class ModuleItems(NamespaceItems):
+    """The globals of a module. `trusted`: it belongs to a library, whose functions and classes are constants."""
+
+    def __init__(self, tx: Tracer, namespace: dict[str, Any], trusted: bool) -> None:
+        self.tx = tx
+        self.real = namespace
+        self.trusted = trusted
+
+    @property
+    def place(self) -> Source:
+        return Constant(self.real, "G", hidden=True)
+
+    def written(self, name: str) -> VariableTracker | Absence:
+        return self.tx.side_effects.read_global(self.real, name)
+
+    def stored(self, name: str) -> VariableTracker:
+        value = self.real[name]
+        if self.trusted and is_library_value(value):
+            if isinstance(value, types.FunctionType | types.BuiltinFunctionType):  # which programs replace
+                self.tx.guard(global_source(self.real, name), GuardKind.IDENTITY, value)
+            return self.tx.wrap(value, Constant(value, name))
+        return self.tx.graph.unread(value, global_source(self.real, name))
+
+    def __iter__(self) -> Iterator[DictKey]:
+        if self.tx.side_effects.writes_globals(self.real):
+            why = "The module has what was written when the graph has ended."
+            self.tx.break_graph("MD206", "all globals are asked for behind a write to one", why=why)
+        names = (*self.real,)
+        self.tx.guard(self.place, GuardKind.DICT_KEYS, names)
+        return iter([key_of(ConstantVariable(name)) for name in names])
+
+    def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
+        name = key.token
+        if not isinstance(name, str) or not is_interned(name):
+            self.tx.break_graph("MD206", "a global gets a computed name", why="A dict keeps the very text.")
+        self.tx.side_effects.set_global(self.real, name, value)
+
+    def __delitem__(self, key: DictKey) -> None:
+        self.tx.side_effects.set_global(self.real, self.name_at(key), None)

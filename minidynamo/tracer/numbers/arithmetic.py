@@ -1,0 +1,439 @@
+"""Owns what Python does with numbers that differ from call to call: arithmetic and comparison.
+
+Ints keep their symbols, so that sizes which are computed of sizes are known as such; each step is a graph node and a
+text of Python. Floats are computed by Python alone, in the order of the program, and enter the graph as inputs. A
+comparison guards its answer, not the numbers. What is not known here takes the numbers as constants. Functions and
+methods of numbers are in `functions.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from minidynamo.guards.source import Computed, Constant, Source, is_read_anew
+from minidynamo.tracer.frames.unrolling import unroll_comparison
+from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records.constants import as_constant
+from minidynamo.tracer.records.copies import anew
+from minidynamo.tracer.records.operator_table import ARITHMETIC, BITWISE, COMPARISONS
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import DictVariable, SequenceVariable, SetVariable, SliceVariable
+from minidynamo.variables.numbers import Made, NumberVariable
+
+_SYMBOLS = {function: symbol for symbol, function in (ARITHMETIC | BITWISE | COMPARISONS).items() if symbol != "@"}
+_COMPARISONS = frozenset(COMPARISONS.values())
+_BITS = frozenset(BITWISE.values())
+_DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
+
+# The classes whose values are compared without looking at them, and what can be compared with each other.
+_COMPARED: dict[type, str] = {int: "number", float: "number", str: "text"}
+
+# What has a meaning in templates.
+_BRACES = frozenset("{}")
+
+# A text that has grown longer than this is no gain: its numbers become constants. Python reads no more than 200
+# parentheses in one another, of which some are written around the text.
+_LONGEST = 2000
+_MOST_NESTED = 150
+# Of a number that more operations than these have made, one in another, they are not kept.
+_DEEPEST = 16
+
+
+def involves_number(variable: VariableTracker) -> bool:
+    """Whether a number that is not known is the value, or an item of the container or slice that it is."""
+    if isinstance(variable, NumberVariable):
+        return True
+    if isinstance(variable, SequenceVariable):
+        return any(involves_number(item) for item in variable.items)
+    if isinstance(variable, DictVariable):
+        return any(involves_number(item) for item in variable.items.values())
+    if isinstance(variable, SliceVariable):
+        return any(isinstance(part, NumberVariable) for part in (variable.start, variable.stop, variable.step))
+    return False
+
+
+def pinned(variable: VariableTracker) -> VariableTracker:
+    """The variable; a number as the constant that it is in this call, which is guarded."""
+    if not isinstance(variable, NumberVariable):
+        return variable
+    if variable.pinned is None:
+        value = variable.pin()
+        if variable.made.text or isinstance(variable.source, Computed):
+            variable.pinned = ConstantVariable(anew(value))
+        else:
+            variable.pinned = ConstantVariable(value, source=variable.source, read_anew=is_read_anew(variable.source))
+    return variable.pinned
+
+
+def is_int_number(variable: VariableTracker) -> bool:
+    """Whether it is an int that is not known."""
+    return isinstance(variable, NumberVariable) and variable.cls is int
+
+
+def is_unread(variable: VariableTracker) -> bool:
+    """Whether it is a number or text from outside whose value nobody has needed so far: what it is compared with may
+    be all that matters."""
+    return isinstance(variable, ConstantVariable) and not variable.is_read and variable.python_type in _COMPARED
+
+
+def _is_number(variable: VariableTracker) -> bool:
+    return isinstance(variable, NumberVariable | ConstantVariable) and variable.python_type in (int, float, bool)
+
+
+def are_numbers(left: VariableTracker, right: VariableTracker) -> bool:
+    """Whether both are numbers, one of which is not known."""
+    is_known = not (isinstance(left, NumberVariable) or isinstance(right, NumberVariable))
+    return not is_known and _is_number(left) and _is_number(right)
+
+
+def _without_bool(variable: VariableTracker) -> VariableTracker:
+    """The variable; True as 1 and False as 0, which is what they are to arithmetic, and symbols know no bools."""
+    is_bool = isinstance(variable, ConstantVariable) and variable.python_type is bool
+    return ConstantVariable(int(as_constant(variable))) if is_bool else variable
+
+
+def value_here(variable: VariableTracker) -> Any:
+    """The number in this call; nothing is guarded."""
+    assert isinstance(variable, NumberVariable | ConstantVariable)
+    return variable.here
+
+
+def _is_float(variable: VariableTracker) -> bool:
+    return variable.python_type is float
+
+
+# Texts
+
+
+def computed_text(template: str, *operands: VariableTracker | Source) -> Computed | None:
+    """`template` with the operands, each in parentheses; None when it has grown too long."""
+    places: list[Source] = []
+
+    def place(source: Source) -> str:
+        if source not in places:
+            places.append(source)
+        return f"{{{places.index(source)}}}"
+
+    def operand(given: VariableTracker | Source) -> str:
+        if isinstance(given, ConstantVariable) and not is_unread(given):
+            text = repr(given.value)
+            if text in ("nan", "inf", "-inf") or not _BRACES.isdisjoint(text):
+                return place(Constant(given.value, text))
+            return f"({text})" if text.startswith("-") else text
+        source = given if isinstance(given, Source) else given.source
+        assert source is not None
+        if isinstance(source, Computed):
+            return f"({source.template.format(*map(place, source.operands))})"
+        return place(source)
+
+    text = template.format(*map(operand, operands))
+    is_short = len(text) <= _LONGEST and (text.count("(") <= _MOST_NESTED or _nesting(text) <= _MOST_NESTED)
+    return Computed(text, tuple(places)) if is_short else None
+
+
+def _nesting(text: str) -> int:
+    return max(itertools.accumulate((char == "(") - (char == ")") for char in text))
+
+
+def require(tx: Tracer, template: str, answer: bool, *operands: VariableTracker | Source) -> bool:
+    """Guard that the condition gives `answer`; whether that can be said."""
+    condition = computed_text(template, *operands)
+    if condition is None:
+        return False
+    tx.graph.shapes.require(condition, answer)
+    return True
+
+
+def refuse_nan(tx: Tracer, left: VariableTracker, right: VariableTracker) -> None:
+    """Guard that two floats that differ are not both the same NaN, which is found as the object that it is."""
+    may_be_nan = [
+        v for v in (left, right) if v.python_type is float and (isinstance(v, NumberVariable) or is_unread(v))
+    ]
+    if len(may_be_nan) == 2 and not require(tx, "{0} == {0}", True, left):
+        as_constant(left)
+
+
+def floating(tx: Tracer, value: Any, source: Source | None) -> VariableTracker | None:
+    """The float that Python computes at `source`, `value` in this call; None when it cannot."""
+    if source is None or type(value) is not float:
+        return None
+    return tx.graph.floating(value, source)
+
+
+# Operators
+
+
+def binary(
+    tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+) -> VariableTracker | None:
+    """`function(left, right)` for two numbers, one of which is not known; None for anything else."""
+    if function in _COMPARISONS and (is_unread(left) or is_unread(right)):
+        compared = _compare_unread(tx, function, left, right)
+        if compared is not None:
+            return compared
+    if not are_numbers(left, right):
+        return None
+    given, (left, right) = (left, right), (_without_bool(left), _without_bool(right))
+    result: VariableTracker | None = None
+    if function in _DIVISIONS:
+        refuse_zero(tx, function, left, right)
+    if function in _COMPARISONS:
+        result = _compare(tx, function, left, right)
+    elif function is operator.pow:
+        result = _power(tx, left, right)
+    elif function in _BITS:
+        result = None if _is_float(left) or _is_float(right) else _bits(tx, function, left, right)
+    elif function in _SYMBOLS:
+        exact = not (_is_float(left) or _is_float(right)) and function is not operator.truediv
+        result = _integer(tx, function, left, right) if exact else _floating(tx, function, left, right)
+    result = _as_constants(tx, function, left, right) if result is None else result
+    return _made_by(result, f"{{}} {_SYMBOLS[function]} {{}}" if function in _SYMBOLS else "", *given)
+
+
+def _as_constants(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker:
+    """`function` of the operands as constants; the operand itself where it gives that back."""
+    constants = [pinned(operand) for operand in operands]
+    result = tx.call(function, constants)
+    return next((operand for operand, constant in zip(operands, constants) if constant is result), result)
+
+
+def refuse_zero(tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker) -> None:
+    """Guard that a number is divided by another one than zero, or raise what Python raises, whatever is divided."""
+    if _holds(tx, operator.ne, right, ConstantVariable(0)):
+        return
+    try:
+        function(value_here(left), value_here(right))
+    except ZeroDivisionError as error:
+        tx.raises(error, exact=True)
+
+
+def _made_by(result: VariableTracker, text: str, *operands: VariableTracker) -> VariableTracker:
+    """`result`, of which is noted that Python makes the object by this operation."""
+    if not isinstance(result, NumberVariable) or result in operands or not text:
+        return result
+    depth = 1 + max(v.made.depth for v in operands if isinstance(v, NumberVariable))
+    if depth > _DEEPEST:  # all that is left to know is that it is a new one
+        text, operands, depth = "{} * 1", (replace(result, made=Made()),), 1
+    result.made = Made(text, operands, depth)
+    return result
+
+
+def _floating(
+    tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+) -> VariableTracker | None:
+    try:
+        value = function(value_here(left), value_here(right))
+    except ArithmeticError:
+        return None
+    return floating(tx, value, computed_text(f"{{0}} {_SYMBOLS[function]} {{1}}", left, right))
+
+
+def _integer(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker | None:
+    """An operation on symbols, which is a node."""
+    # Beyond what fits into the integers of tensors, a known power of symbols is infinity to them.
+    if not tx.graph.takes_numbers or not abs(function(*map(value_here, operands))) < 2**62:
+        return None
+    values = [v.value for v in operands if isinstance(v, NumberVariable | ConstantVariable)]
+    return tx.graph.number(function(*values), function, operands)
+
+
+def _power(tx: Tracer, base: VariableTracker, exponent: VariableTracker) -> VariableTracker | None:
+    constant = exponent.value if isinstance(exponent, ConstantVariable) else None
+    is_exact = not (_is_float(base) or _is_float(exponent))
+    if is_exact and value_here(exponent) >= 0:
+        if type(constant) is int and constant <= 4:
+            return _integer(tx, operator.pow, base, exponent)
+        if not _guard_first(tx, _WHOLE_POWERS, base, exponent):
+            return None
+        text = computed_text("{0} ** {1}", base, exponent)
+        return None if text is None else tx.graph.integer(value_here(base) ** value_here(exponent), text)
+    return _floating(tx, operator.pow, base, exponent) if bounded_power(tx, base, exponent) else None
+
+
+def bounded_power(tx: Tracer, base: VariableTracker, exponent: VariableTracker) -> bool:
+    """Guard that a power is a real number that floats hold; whether it is."""
+    constant = exponent.value if isinstance(exponent, ConstantVariable) else None
+    conditions = [*_POWERS]
+    if exponent.python_type is int:
+        conditions = [*_OF_WHOLE_EXPONENTS, *conditions]
+    if isinstance(constant, int | float):
+        is_whole = isinstance(constant, int) or constant.is_integer()
+        conditions = [*(_OF_CONSTANT_WHOLE_EXPONENTS if is_whole else _OF_CONSTANT_EXPONENTS), *conditions]
+    return _guard_first(tx, conditions, base, exponent)
+
+
+def _guard_first(tx: Tracer, conditions: Sequence[str], left: VariableTracker, right: VariableTracker) -> bool:
+    """Guard the first of the conditions that holds in this call; whether there is one."""
+    here = {"left": value_here(left), "right": value_here(right), "log": math.log}
+    for condition in conditions:
+        if eval(condition.format("left", "right", "log"), {}, here):
+            return require(tx, condition, True, left, right, Constant(math.log, "log"))
+    return False
+
+
+# Where a power neither raises nor is complex, nor of another class.
+_WHOLE_POWERS = (f"0 <= {{1}} < 62 and -{2**62} < {{0}} ** {{1}} < {2**62}",)
+_OF_CONSTANT_WHOLE_EXPONENTS = (
+    "-1e15 < {0} < 1e15 and 0 <= {1} <= 20",
+    "1e-30 < {0} * {0} < 1e30 and -20 <= {1} < 0",
+)
+_OF_WHOLE_EXPONENTS = ("-1 <= {0} <= 1 and 0 <= {1} < 1e60",)
+_OF_CONSTANT_EXPONENTS = ("0 <= {0} < 1e15 and 0 <= {1} <= 20", "1e-15 < {0} < 1e15 and -20 <= {1} < 0")
+_POWERS = (
+    "0 <= {0} <= 1 and 0 <= {1} < 1e60",
+    "1e-60 < {0} < 1e60 and -700 < {1} * {2}({0}) < 700",
+    "1 <= {0} < 1e60 and -1e60 < {1} <= 0",
+)
+
+
+def _bits(
+    tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+) -> VariableTracker | None:
+    """An operation on the bits of ints: as arithmetic where it is the same, so that it is known of sizes."""
+    if function is operator.and_ and isinstance(left, ConstantVariable):
+        left, right = right, left
+    known = right.value if isinstance(right, ConstantVariable) and 0 <= right.value < 2**61 else None
+    if known is not None and function is operator.and_ and known & (known + 1) == 0:
+        return tx.call(operator.mod, [left, ConstantVariable(known + 1)])
+    if known is not None and known < 62 and function in (operator.lshift, operator.rshift):
+        by = operator.mul if function is operator.lshift else operator.floordiv
+        return tx.call(by, [left, ConstantVariable(2**known)])
+    if function in (operator.lshift, operator.rshift):
+        bounds = "0 <= {1} < 62" + (
+            f" and -{2**62} < ({{0}} << {{1}}) < {2**62}" if function is operator.lshift else ""
+        )
+        fits = 0 <= value_here(right) < 62 and abs(function(value_here(left), value_here(right))) < 2**62
+        if not fits or not require(tx, bounds, True, left, right):
+            return None
+    text = computed_text(f"{{0}} {_SYMBOLS[function]} {{1}}", left, right)
+    return None if text is None else tx.graph.integer(function(value_here(left), value_here(right)), text)
+
+
+def _holds(tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker) -> bool:
+    answer = _compare(tx, function, left, right)
+    return bool(function(as_constant(left), as_constant(right)) if answer is None else answer.value)
+
+
+def _compare(
+    tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+) -> ConstantVariable | None:
+    if not isinstance(left, NumberVariable) and not isinstance(right, NumberVariable):
+        return ConstantVariable(function(value_here(left), value_here(right)))
+    unroll_comparison(tx)
+    if not _is_float(left) and not _is_float(right):
+        values = [v.value for v in (left, right) if isinstance(v, NumberVariable | ConstantVariable)]
+        found = bool(function(*values))
+        tx.graph.shapes.announce_decisions()
+        return ConstantVariable(found)
+    answer = bool(function(value_here(left), value_here(right)))
+    known = require(tx, f"{{0}} {_SYMBOLS[function]} {{1}}", answer, left, right)
+    return ConstantVariable(answer) if known else None
+
+
+def _compare_unread(
+    tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
+) -> ConstantVariable | None:
+    """A comparison of constants of one kind, of which only the answer is guarded."""
+    kinds = {_COMPARED.get(variable.python_type) for variable in (left, right)}
+    if not isinstance(left, ConstantVariable) or not isinstance(right, ConstantVariable):
+        return None
+    if len(kinds) != 1 or None in kinds:
+        return None
+    if _is_answer_of_one_value(function, left, right):
+        return ConstantVariable(bool(function(left.value, right.value)))
+    unroll_comparison(tx)
+    answer = bool(function(value_here(left), value_here(right)))
+    known = require(tx, f"{{0}} {_SYMBOLS[function]} {{1}}", answer, left, right)
+    return ConstantVariable(answer) if known else None
+
+
+def _is_answer_of_one_value(function: Callable[..., Any], left: ConstantVariable, right: ConstantVariable) -> bool:
+    """Whether the answer says which value it is: then the guard on the value, which is cheaper, asks for no more."""
+    if left.is_read == right.is_read or float in (left.python_type, right.python_type):
+        return False
+    both_bool = left.python_type is right.python_type is bool
+    return both_bool or (function in (operator.eq, operator.ne) and left.here == right.here)
+
+
+def truth_of_unread(tx: Tracer, constant: ConstantVariable) -> bool:
+    """`bool(constant)`; the answer is guarded."""
+    nothing = ConstantVariable(constant.python_type())
+    answer = _compare_unread(tx, operator.ne, constant, nothing)
+    return bool(constant.value if answer is None else answer.value)
+
+
+def truth(tx: Tracer, number: NumberVariable) -> bool:
+    """`bool(number)`; the answer is guarded."""
+    return _holds(tx, operator.ne, number, ConstantVariable(0))
+
+
+def unary(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> VariableTracker:
+    """`-n`, `+n`, `abs(n)` or `~n`."""
+    result: VariableTracker | None = None
+    if function is operator.pos:
+        return number
+    if function is operator.invert and number.cls is int:
+        return tx.call(operator.sub, [tx.call(operator.neg, [number]), ConstantVariable(1)])
+    if function in (operator.neg, abs):
+        if number.cls is int:
+            result = _integer(tx, function, number)
+        else:
+            template = "-{0}" if function is operator.neg else "{1}({0})"
+            text = (
+                computed_text(template, number, Constant(abs, "abs"))
+                if function is abs
+                else computed_text(template, number)
+            )
+            result = floating(tx, function(number.value), text)
+    result = _as_constants(tx, function, number) if result is None else result
+    return _made_by(result, "{abs}({})" if function is abs else "-{}" if function is operator.neg else "", number)
+
+
+def extreme(
+    tx: Tracer, function: Callable[..., Any], best: VariableTracker, item: VariableTracker
+) -> VariableTracker | None:
+    """`min` or `max` of two numbers of one class, which does not decide which of them it is; None for all else."""
+    if not (isinstance(best, NumberVariable) or isinstance(item, NumberVariable)):
+        return None
+    if not (_is_number(best) and _is_number(item)) or best.python_type is not item.python_type:
+        return None
+    if best.python_type is int:
+        result = _integer(tx, _OF_SYMBOLS[function], best, item)
+    else:
+        text = computed_text("{2}({0}, {1})", best, item, Constant(function, function.__name__))
+        result = floating(tx, function(value_here(best), value_here(item)), text)
+    return None if result is None else _made_by(result, f"{{{function.__name__}}}({{}}, {{}})", best, item)
+
+
+_OF_SYMBOLS: dict[Callable[..., Any], Callable[..., Any]] = {min: torch.sym_min, max: torch.sym_max}
+
+
+def is_among(tx: Tracer, item: VariableTracker, items: Sequence[object]) -> VariableTracker | None:
+    """`item in items`, for a number or text: whether it is one of some constants is guarded, not which one."""
+    alike = [other for other in items if type(other) in ((str,) if item.python_type is str else (int, float, bool))]
+    listed = ", ".join(map(repr, alike))
+    if any(type(other) is float and not math.isfinite(other) for other in alike) or not _BRACES.isdisjoint(listed):
+        return None
+    answer = value_here(item) in alike
+    known = require(tx, f"{{0}} in ({listed}{',' * (len(alike) == 1)})", answer, item)
+    return ConstantVariable(answer) if known else None
+
+
+def constant_items(container: VariableTracker) -> Sequence[object] | None:
+    """The items of a tuple, list or set of constants; None when it is something else."""
+    if isinstance(container, SequenceVariable):
+        parts: Sequence[VariableTracker] = container.items
+    elif isinstance(container, SetVariable):
+        parts = [key.variable for key in container.items]
+    else:
+        return None
+    values = [part.value for part in parts if isinstance(part, ConstantVariable)]
+    return values if len(values) == len(parts) else None

@@ -1,0 +1,97 @@
+"""Tests of minidynamo/autograd/graph/layouts.py: what autograd hands back gets the layout that graphs were compiled
+for."""
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.autograd.graph.layouts import GradientLayout, Layout
+from minidynamo.compat import FakeTensorMode
+from tests.autograd.programs import ShapeEnv, fake
+
+
+def test_saved_tensors_are_restored():
+    x = torch.randn(3, 4).t()
+    layout = Layout(x)
+    assert layout.restored(x) is x and layout.empty().stride() == x.stride()
+    restored = layout.restored(x.double().contiguous())
+    assert torch.equal(restored, x) and restored.stride() == x.stride() and restored.dtype is x.dtype
+    with pytest.raises(RuntimeError, match="returned a tensor of shape"):
+        layout.restored(x[1:])
+
+
+def test_gradients_get_the_strides_of_the_graph():
+    fit = GradientLayout(torch.empty(4, 3).t())
+    fitting = torch.randn(4, 3).t()
+    assert fit(fitting, None) is fitting
+    copied = fit(torch.ones(1).expand(3, 4), None)
+    assert copied.stride() == (1, 3) and torch.equal(copied, torch.ones(3, 4))
+    assert torch.equal(fit(None, None), torch.zeros(3, 4))
+
+
+def test_gradients_with_repeated_elements_are_told_from_others():
+    fit = GradientLayout(torch.empty(3, 4))
+    one, row = torch.ones(()), torch.ones(4)
+    assert fit.own_strides(one.expand(3, 4), False) == (0, 0)
+    assert fit.own_strides(row.expand(3, 4), False) == (0, 1)
+    assert fit(row.expand(3, 4), None, (0, 1)).stride() == (0, 1)
+    negative = torch.zeros(1, 4, dtype=torch.complex64).conj().imag.expand(3, 4)
+    others = [torch.ones(3, 4), torch.ones(3, 8)[:, ::2], negative]
+    assert not any(fit.own_strides(other, False) for other in others)
+
+
+def test_gradients_whose_sizes_vary_are_taken_as_they_repeat():
+    fit = GradientLayout(fake(FakeTensorMode(shape_env=ShapeEnv()), torch.empty(3, 4)))
+    one, row = torch.ones(()), torch.ones(4)
+    assert fit.own_strides(one.expand(3, 4), False) == (0, 0)
+    assert fit.own_strides(row.expand(3, 4), False) == (0, 1)
+    assert fit.own_strides(torch.ones(3, 1).expand(3, 4), False) == (1, 0)
+    assert fit.own_strides(torch.ones(8)[::2].expand(3, 4), False) is None
+    for repeated, repeats in ((one.expand(5, 2), (0, 0)), (torch.ones(2).expand(5, 2), (0, 1))):
+        assert fit(repeated, (5, 2), repeats) is repeated
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)])
+def test_strides_follow_from_the_sizes_of_the_call(order):
+    back = [order.index(dim) for dim in range(4)]
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    like = fake(mode, torch.empty(2, 5, 4, 3)).permute(order).contiguous().permute(back)
+    fit = GradientLayout(like)
+    assert fit.is_symbolic and not mode.shape_env.guards
+    for shape in [(2, 5, 4, 3), (7, 3, 2, 6), (3, 1, 2, 2)]:
+        wanted = torch.randn(shape).permute(order).contiguous().permute(back)
+        assert fit(wanted, wanted.shape) is wanted or 1 in shape
+        assert torch.equal(fit(torch.ones(1).expand(shape), wanted.shape), torch.ones(shape))
+        assert fit(None, wanted.shape).stride() == wanted.stride() or 1 in shape
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize(
+    "program",
+    [lambda x: x * 2, lambda x: x.to_sparse(), lambda x: (x.to_sparse() * 2, x.sin())],
+    ids=["to dense", "to sparse", "two"],
+)
+def test_gradients_may_be_sparse_where_results_are_dense_and_the_other_way_round(program, backend):
+    def gradient(fn, given):
+        x = torch.eye(3).requires_grad_()
+        made = fn(x)
+        return torch.autograd.grad(made[0] if isinstance(made, tuple) else made, x, given)[0].to_dense()
+
+    diagonal = torch.diag(torch.tensor([1.0, 2.0, 3.0]))
+    compiled = minidynamo.compile(program, backend=backend)
+    for given in (diagonal, diagonal.to_sparse()):
+        assert torch.equal(gradient(compiled, given), gradient(program, given))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize("expanded", [False, True])
+def test_gradients_may_be_views_that_conjugate(backend, expanded):
+    def program(x):
+        return torch.complex(x.real.sin(), x.imag.cos())
+
+    def gradient(function):
+        x = torch.tensor([0.5 + 1j, 2 - 1j], requires_grad=True)
+        given = torch.tensor([1 + 2j]).expand(2) if expanded else torch.tensor([1 + 2j, 3j])
+        return torch.autograd.grad(function(x), x, given.conj())[0]
+
+    torch.testing.assert_close(gradient(minidynamo.compile(program, backend=backend)), gradient(program))

@@ -1,0 +1,135 @@
+"""Tests of minidynamo/autograd/graph/recomputation.py: what backward may compute again, and what need not be kept for
+it."""
+
+import torch
+from torch import fx, nn
+from torch.utils.checkpoint import checkpoint
+
+import minidynamo
+from minidynamo.autograd.graph.recomputation import (
+    CHEAP,
+    MODERATE,
+    is_free,
+    is_pointwise,
+    is_random,
+    recomputable,
+    spared,
+)
+from minidynamo.config import config
+from tests.autograd.programs import graphs, module_program
+
+aten = torch.ops.aten
+
+
+def chain(*ops):
+    """A graph that applies `ops` to a placeholder, one after another; its nodes."""
+    graph = fx.Graph()
+    nodes = [graph.placeholder("x")]
+    for op in ops:
+        nodes.append(graph.call_function(op, (nodes[-1],)))
+    for node in nodes:
+        node.meta["val"] = torch.empty(2)
+    return nodes
+
+
+def test_cheap_and_moderate_operations_are_pointwise_and_no_random_ones():
+    x, drawn, root, viewed, sine = chain(aten.rand_like.default, aten.sqrt.default, aten.t.default, aten.sin.default)
+    assert is_random(drawn) and not is_random(root) and not CHEAP & MODERATE
+    assert [is_pointwise(node) for node in (x, drawn, root, viewed, sine)] == [False, False, True, False, False]
+    assert is_free(viewed) and not is_free(root)
+    with config.patch(recompute=False):
+        assert not is_pointwise(root)
+
+
+def test_chains_hold_one_activation_and_eight_operations():
+    first, second = chain(*[aten.neg.default] * 9), chain(aten.tanh.default, aten.neg.default, aten.sigmoid.default)
+    assert recomputable(first[0].graph) == set(first[1:9])
+    assert recomputable(second[0].graph) == set(second[1:3])
+
+
+def test_a_value_next_to_a_kept_one_is_not_kept():
+    x, tanh, neg, sigmoid, sine = chain(aten.tanh.default, aten.neg.default, aten.sigmoid.default, aten.sin.default)
+    assert spared([tanh, sigmoid], [neg, sigmoid], lambda _: True) == {sigmoid}
+    assert spared([tanh, sigmoid], [neg, sigmoid], lambda node: node is not sigmoid) == set()
+    assert spared([x, tanh, sigmoid], [tanh, sigmoid], lambda node: node.op != "placeholder") == {tanh}
+    assert spared([sine], [sine], lambda _: True) == set()
+
+
+def test_what_is_given_up_makes_no_chain_too_long():
+    nodes = chain(*[aten.neg.default] * 20)
+    kept = [node for node in nodes if nodes.index(node) % 4 == 0]
+    dropped = spared(kept, [nodes[-1]], lambda node: node.op != "placeholder")
+    assert [nodes.index(node) for node in kept if node not in dropped] == [0, 12]
+
+
+def test_nothing_is_computed_from_what_is_not_there():
+    _, tanh, neg = chain(aten.tanh.default, aten.neg.default)
+    assert spared([tanh], [neg], lambda _: True) == set()
+
+
+class Cells(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.LSTMCell(3, 4)
+
+    def forward(self, x):
+        state = (x.new_zeros(2, 4), x.new_zeros(2, 4))
+        for _ in range(6):
+            state = self.cell(x, state)
+        return state[0]
+
+
+def test_a_recurrent_net_keeps_its_gates_and_some_of_its_states():
+    program, values = module_program(Cells())
+    made = graphs(program, [torch.ones(2, 3), *values()[0]])
+    kept = [value.op for value in made.signature.saved if value.op != "input"]
+    # Of each cell its four gates; two of the six states that follow one another, and the tanh of the last.
+    assert {op: kept.count(op) for op in kept if "new_zeros" not in op} == {
+        "aten.sigmoid.default": 18,
+        "aten.tanh.default": 7,
+        "aten.add.Tensor": 2,
+    }
+
+
+def test_what_a_checkpoint_computes_is_computed_again():
+    """Even products, which are kept otherwise; what a checkpoint ends with is not computed again for the next one."""
+
+    def layer(x, w, v):
+        return x + torch.nn.functional.dropout((x @ w).gelu() @ v if False else torch.tanh(x @ w) @ v, 0.5)
+
+    def program(x, w, v):
+        for _ in range(3):
+            x = checkpoint(layer, x, w, v, use_reentrant=False)
+        return x.square().sum()
+
+    compiled = minidynamo.compile(program, backend="aot_eager", fullgraph=True)
+    found = []
+    for call in (program, compiled):
+        torch.manual_seed(0)
+        shapes = (4, 8), (8, 16), (16, 8)
+        args = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+        first = torch.autograd.grad(call(*args), args, create_graph=True)
+        found.append([*first, *torch.autograd.grad(sum(g.sum() for g in first), args)])
+    torch.testing.assert_close(*found)
+    kept = [(value.op, value.shape, value.dtype.itemsize) for value in compiled.saved()]
+    kept = sorted(value for value in kept if value[0] != "input")
+    assert kept == [("aten.add.Tensor", (4, 8), 8)] * 3 + [("aten.bernoulli.p", (4, 8), 1)] * 3
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layers = (nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4))
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + checkpoint(layer, x, use_reentrant=False)
+        return x.square().mean()
+
+
+def test_a_checkpoint_needs_no_more_memory_than_in_eager():
+    x = torch.randn(256, 64, requires_grad=True)
+    timeline = minidynamo.memory_timeline(Checkpointed(), x, backend="aot_eager")
+    assert timeline["compiled"].peak <= timeline["eager"].peak
+    assert timeline["compiled"].behind_forward <= timeline["eager"].behind_forward

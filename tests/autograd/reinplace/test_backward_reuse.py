@@ -1,0 +1,148 @@
+"""Tests of minidynamo/autograd/reinplace/backward_reuse.py: what takes over the memory of an argument in backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import minidynamo
+from benchmarks.memory import peak_bytes
+from minidynamo.autograd.reinplace.backward_reuse import write_in_place
+from tests.autograd.programs import graphs, inputs, targets
+
+
+def shared(x, w):
+    return (x @ w).sin() @ w @ w
+
+
+def backward_of(program, *shapes):
+    gm = graphs(lambda *args: (program(*args),), inputs(*shapes)()[0]).backward
+    write_in_place(gm.graph)
+    return targets(gm)
+
+
+def test_summands_of_their_own_are_added_to():
+    operators = backward_of(shared, (4, 4), (4, 4))
+    assert operators.count("aten.add_.Tensor") == 2 and "aten.add.Tensor" not in operators
+
+
+def gathered(x, w):
+    return x[torch.arange(0, 4, 2)].sin() @ w + (x @ w).gather(1, torch.arange(2).view(2, 1)).sum()
+
+
+def test_parts_are_put_into_zeros_of_their_own():
+    operators = backward_of(gathered, (4, 4), (4, 4))
+    assert "aten.index_put_.default" in operators and "aten.index_put.default" not in operators
+    assert "aten.scatter_add_.default" in operators
+
+
+def test_what_is_divided_by_a_number_of_elements_is_so_where_it_is():
+    def program(x, w):
+        return torch.nn.functional.binary_cross_entropy_with_logits(x, w.detach())
+
+    operators = backward_of(program, (4, 4), (4, 4))
+    assert "aten.div_.Scalar" in operators and "aten.div.Scalar" not in operators
+
+
+def weighted(x, w):
+    weights = torch.linspace(1, 2, 4)
+    return torch.nn.functional.binary_cross_entropy_with_logits(x * w, x.detach(), pos_weight=weights)
+
+
+def test_pointwise_steps_are_written_over_what_was_made_for_them():
+    operators = backward_of(weighted, (4, 4), (4, 4))
+    assert "aten.add.Scalar" in operators  # of what is read once more
+    assert not {"aten.sub.Tensor", "aten.div.Scalar"}.intersection(operators) and "aten.sub_.Tensor" in operators
+
+
+def test_what_forward_keeps_and_what_comes_in_is_not_written_over():
+    operators = backward_of(lambda x, w: x * w + w, (4, 4), (4, 4))
+    assert operators.count("aten.mul.Tensor") == 2 and "aten.mul_.Tensor" not in operators
+
+
+def written_in_part(x, w):
+    y = x * w
+    y[1:].mul_(w[1:])
+    return y.sin()
+
+
+def test_what_is_put_into_a_part_is_written_there():
+    operators = backward_of(written_in_part, (4, 4), (4, 4))
+    assert "aten.copy_.default" in operators and "aten.slice_scatter.default" not in operators
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        weighted,
+        written_in_part,
+        lambda x, w: torch.nn.functional.binary_cross_entropy_with_logits(x @ w, x.detach()),
+        lambda x, w: x.exp().mean() * w,  # what is divided is one number, expanded
+        lambda x, w: (x + w).sin() * 2 + x,  # a gradient is a summand as well
+        gathered,
+        lambda x, w: x.exp() + x.t() @ w,  # what forward kept
+        lambda x, w: (x * 1).view(2, 8).sum() + (x * w).sum(),
+        lambda x, w: x.expand(3, 4, 4).sum(0) * w + x,
+    ],
+)
+def test_gradients_are_those_of_eager(program):
+    leaves = inputs((4, 4), (4, 4))()[0]
+    call = minidynamo.compile(program, backend="aot_eager")
+    for _ in range(2):
+        outcomes = [
+            torch.autograd.grad(function(*leaves).square().sum(), leaves, retain_graph=True)
+            for function in (call, program)
+        ]
+        for got, wanted in zip(*outcomes, strict=True):
+            torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("program", [gathered, lambda x, w: x.exp().mean(0) * w.exp().mean()])
+def test_gradients_count_as_written_where_eager_adds_them_up(program):
+    leaves = inputs((4, 4), (4, 4))()[0]
+
+    def counts(function):
+        made = torch.autograd.grad(function(*leaves).sum(), leaves)
+        return [gradient._version for gradient in made]
+
+    assert counts(minidynamo.compile(program, backend="aot_eager")) == counts(program)
+
+
+def test_parts_are_made_of_the_graph_without_writes():
+    """A write would hide the sum, and with it what nobody hands in."""
+
+    def program(x):
+        return x.sin().sum(), x.sqrt()
+
+    x = torch.zeros(3, requires_grad=True)
+    call = minidynamo.compile(program, backend="aot_eager")
+    first, second = call(x)
+    torch.autograd.grad(first + second.sum(), x)
+    assert torch.equal(torch.autograd.grad(call(x)[0], x)[0], torch.ones(3))
+
+
+def test_a_retained_graph_is_left_as_it_was():
+    x, w = inputs((4, 4), (4, 4))()[0]
+    loss = minidynamo.compile(shared, backend="aot_eager")(x, w).sum()
+    once = torch.autograd.grad(loss, (x, w), retain_graph=True)
+    assert all(map(torch.equal, once, torch.autograd.grad(loss, (x, w))))
+
+
+def sorts(x, w):
+    return (x @ w).sort(1).values[:, :8].sum() + (x @ w).topk(3, 1).values.sum()
+
+
+@pytest.mark.parametrize("program", [shared, sorts])
+def test_a_weight_that_is_used_often_takes_no_more_memory_than_in_eager(program):
+    leaves = inputs((16, 128), (128, 128))()[0]
+
+    def peak(call):
+        def step():
+            call(*leaves).square().mean().backward()
+            for leaf in leaves:
+                leaf.grad = None
+
+        step()
+        return peak_bytes(step)
+
+    assert peak(minidynamo.compile(program, backend="aot_eager")) <= peak(program)

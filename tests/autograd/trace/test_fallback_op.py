@@ -1,0 +1,166 @@
+"""Tests of minidynamo/autograd/trace/fallback_op.py: derivatives that look into data are eager's, to any order."""
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.errors import Unsupported
+from tests.autograd.programs import compile_program, intermediate_inputs
+
+INDEX = torch.tensor([0, 1, 0, 2])
+
+
+def derivatives(function, values):
+    """The first three derivatives of what a function makes of inner tensors."""
+    leaves = [value.clone().requires_grad_() for value in values]
+    made, found = [function(*(leaf * 1 for leaf in leaves))], []
+    for _ in range(3):
+        total = sum(value.square().sum() for value in made)
+        made = torch.autograd.grad(total, leaves, create_graph=True)
+        found += made
+    return found
+
+
+def in_place(x, y):
+    z = x * 1
+    z.scatter_reduce_(0, INDEX, y, "prod")
+    return z.sin()
+
+
+TWO = [torch.tensor([0.5, -1.0, 2.0, 0.3]), torch.tensor([1.5, 0.0, 0.7, -2.0])]
+PROGRAMS = {
+    "scatter_reduce": (lambda x, y: x.scatter_reduce(0, INDEX, y, "prod"), TWO),
+    "in place": (in_place, TWO),
+    "index_reduce": (lambda x, y: x.index_reduce(0, INDEX, y, "prod") * x, TWO),
+    "several zeros": (lambda x: x.relu().prod(0) + x.prod(), [torch.tensor([[0.5, -1.0, 2.0], [-2.0, -1.0, 3.0]])]),
+    "equal singular values": (torch.linalg.det, [torch.eye(3, dtype=torch.float64) * 2]),
+    "determinant of what is kept": (lambda x: (x.cumsum(0) + 1).det().exp(), [torch.eye(2, dtype=torch.float64) / 2]),
+    "product of one": (lambda x: x.prod(0).exp() * x.sum().prod(), [torch.tensor([[3.0, 0.0]])]),
+    "trace": (lambda x: torch.trace(x) ** 2 + x.trace().exp(), [torch.eye(3)]),
+    "trace in place": (lambda x: (x * 2).add_(1).trace().exp(), [torch.eye(3)]),
+}
+if torch.autograd.functional.hessian(lambda x: x.det().exp(), torch.zeros(1, 1)).item() == 1.0:  # in torch 2.11 it is 0
+    PROGRAMS["determinants of one"] = (lambda x: x.det().exp(), [torch.tensor([[[3.0]], [[0.0]]])])
+
+
+@pytest.mark.filterwarnings("ignore:scatter_reduce:UserWarning", "ignore:index_reduce:UserWarning")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_derivatives_that_decide_on_data(name):
+    program, values = PROGRAMS[name]
+    compiled = minidynamo.compile(lambda *args: program(*args), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(derivatives(compiled, values), derivatives(program, values))
+    assert compiled.stats.graphs == 1
+
+
+def test_a_write_is_counted_once():
+    """A masked write, whose gradient has as many elements as the mask lets through."""
+
+    def program(x, values):
+        x.mul_(2)
+        x.index_put_((x > -5,), values)
+        return x.sin()
+
+    counts = []
+    for function in (program, minidynamo.compile(program, backend="aot_eager", fullgraph=True)):
+        x = torch.ones(3)
+        function(x, torch.ones(3, requires_grad=True) * 1).sum().backward()
+        counts.append(x._version)
+    assert counts == [2, 2]
+
+
+@pytest.mark.parametrize("name", ["eig", "eigh", "svd"])
+def test_gradients_that_have_no_answer_are_refused(name):
+    """Eigenvectors are known up to a phase: the gradients of what depends on it are none."""
+    decompose = getattr(torch.linalg, name)
+    values = torch.polar(torch.arange(1.0, 10).cos(), torch.arange(9.0) ** 2).to(torch.complex128).reshape(3, 3)
+    values = values + values.mH if name == "eigh" else values
+
+    def asks(x):
+        vectors = decompose(x)[1 if name != "svd" else 0]
+        return vectors.real.sum() + vectors.imag.sum()
+
+    def asks_not(x):
+        return decompose(x)[1 if name != "svd" else 0].abs().sum()
+
+    compiled = minidynamo.compile(asks, backend="aot_eager", fullgraph=True)
+    for function in (asks, compiled):
+        with pytest.raises(RuntimeError, match="specified up to"):
+            function(values.clone().requires_grad_()).backward()
+    compiled = minidynamo.compile(asks_not, backend="aot_eager", fullgraph=True)
+    found = []
+    for function in (asks_not, compiled):
+        x = values.clone().requires_grad_()
+        function(x).backward()
+        found.append(x.grad)
+    torch.testing.assert_close(*found)
+
+
+def test_eager_refuses_and_so_do_we():
+    """Two zeros of one product: torch has no second derivative of that."""
+
+    def program(x, y):
+        return x.scatter_reduce(0, INDEX, y, "prod")
+
+    compiled = minidynamo.compile(program, backend="aot_eager")
+    for call in (program, compiled):
+        x, y = (torch.zeros(4, requires_grad=True) for _ in range(2))
+        first = torch.autograd.grad(call(x * 1, y * 1).sum(), (x, y), create_graph=True)
+        with pytest.raises(RuntimeError, match="Double backward is unsupported"):
+            torch.autograd.grad(sum(g.square().sum() for g in first), y)
+
+
+def test_data_that_derivatives_do_not_read_are_not_kept():
+    make = intermediate_inputs((3, 3))
+    compiled = minidynamo.compile(lambda x: x.trace().exp(), backend="aot_eager")
+    (x,), (leaf,) = make()
+    out = compiled(x)
+    assert [value.shape for value in compiled.saved()] == [()]
+    with torch.no_grad():
+        x.zero_()  # eager keeps no more of it than its sizes
+    (first,) = torch.autograd.grad(out, leaf, create_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(first.sum(), leaf)[0], torch.eye(3) * out.detach() * 3 * 1.5**2)
+
+
+def test_what_draws_random_numbers_is_not_run_again():
+    """Here the whole program is one operation of the graph."""
+
+    def program(x, y, index):
+        return (torch.nn.functional.dropout(x, 0.5).scatter_reduce(0, index, y, "prod"),)
+
+    args, leaves = intermediate_inputs((4,), (4,))()
+    compiled = compile_program(program, [*args, INDEX])
+    tangent = torch.ones(4, requires_grad=True)
+    first = torch.autograd.grad(compiled([*args, INDEX])[0], leaves, tangent, create_graph=True)
+    with pytest.raises(Unsupported, match="draws random numbers"):
+        first[0].sum().backward()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_the_first_derivative_is_one_call_in_a_graph(dynamic):
+    """Of `index_fill` with a tensor as the value torch looks into the positions."""
+
+    def program(x, value, positions):
+        return (x * 2).index_fill(0, positions, value * 1).sin()
+
+    compiled = minidynamo.compile(program, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    for size in (4, 5):
+        found = []
+        for call in (program, compiled):
+            x, value = torch.arange(4.0 * size).reshape(size, 4).requires_grad_(), torch.ones((), requires_grad=True)
+            first = torch.autograd.grad(call(x, value, INDEX[1:]).sum(), (x, value), create_graph=True)
+            found.append([*first, *torch.autograd.grad(sum(g.square().sum() for g in first), (x, value))])
+        assert all(map(torch.equal, *found))
+    assert "gradients_of_index_fill(" in compiled.code()
+    assert all(value.shape != (size, 4) for value in compiled.saved() if value.op == "aten.mul.Tensor")
+
+
+def test_the_derivative_of_a_derivative_that_is_one_call():
+    def program(x):
+        return x.trace()
+
+    found = []
+    for call in (program, minidynamo.compile(program, backend="aot_eager")):
+        x = torch.arange(12.0).view(3, 4).requires_grad_()
+        (gradient,) = torch.autograd.grad(call(x).sin(), x, create_graph=True)
+        found.append(torch.autograd.grad(gradient.square().sum(), x))
+    torch.testing.assert_close(*found)

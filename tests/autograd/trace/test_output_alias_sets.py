@@ -1,0 +1,117 @@
+"""Tests of minidynamo/autograd/trace/output_alias_sets.py: what the outputs of a program are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from minidynamo.autograd.trace.output_alias_sets import classify, find_sources, refuse_copies
+from minidynamo.errors import GraphRefused
+from minidynamo.graph.function_results import noting_copies, of_its_own
+
+
+def kinds(outputs, *inputs):
+    entries, families = classify(outputs, dict(enumerate(inputs)))
+    return [(entry.kind, entry.index) for entry in entries], families
+
+
+def test_inputs_views_of_them_and_constants():
+    x, y = torch.randn(2, 2), torch.randn(2)
+    made, families = kinds([3, y, x.t(), x, None], x, y)
+    assert made == [("constant", 0), ("input", 1), ("view", 0), ("input", 0), ("constant", 0)] and not families
+
+
+def test_of_inputs_in_one_memory_a_view_is_one_of_the_input_that_it_was_made_of():
+    x = torch.randn(2, 2, requires_grad=True)
+    alias = x.detach()
+    assert kinds([x[0], alias[0], alias[0].t()], x, alias)[0] == [("view", 0), ("view", 1), ("view", 1)]
+    assert kinds([x[0], alias[0]], alias, x)[0] == [("view", 1), ("view", 0)]
+
+
+def test_outputs_that_share_memory_are_one_family():
+    x = torch.randn(4, requires_grad=True)
+    one, other = x.sin(), x.cos().detach()
+    made, families = kinds([one[:2], other, one, one[2:]], x)
+    assert made == [("member", 0), ("member", 1), ("member", 0), ("member", 0)]
+    assert [family.root is root for family, root in zip(families, (one, other), strict=True)] == [True, True]
+    assert [family.requires_grad for family in families] == [True, False]
+
+
+def test_what_is_said_of_a_view():
+    x = torch.randn(4, requires_grad=True)
+    with torch.no_grad():
+        silent = x[:2]
+    (entry,), _ = classify([silent], {0: x})
+    assert (entry.kind, entry.requires_grad, entry.is_view, entry.no_grad) == ("view", True, True, True)
+    (entry,), _ = classify([x[:2]], {0: x})
+    assert (entry.kind, entry.requires_grad, entry.is_view, entry.no_grad) == ("view", True, True, False)
+
+
+def test_histories_of_their_own_are_refused():
+    x = torch.randn(4)
+    with pytest.raises(GraphRefused, match="MD404"):
+        classify([x.view(2, 2).requires_grad_()], {0: x})
+
+
+def test_sources_of_views():
+    x = torch.randn(2, 2, requires_grad=True)
+    y, data = x * 2, x.data
+    view, part = y[0], x.detach()[0]
+    outputs = [view[1:], y, view, part, data, data[0], data.detach()]
+    entries, families = classify(outputs, {0: x})
+    (between,), (entry,) = find_sources(outputs, entries, families, {0: x})
+    assert between is part._base and (entry.kind, entry.source, entry.writes) == ("view", None, None)
+    assert [e.source for e in entries] == [2, None, None, len(outputs), None, 4, 4]
+    assert [e.writes for e in entries] == [None, None, None, None, 0, None, None]
+
+
+def copied(x, *others):
+    """Copies of views of x, each noted."""
+    with noting_copies() as copies:
+        made = [of_its_own(x[:2], (x,)), *(of_its_own(x[k:], (x,)) for k in others)]
+        made.append(of_its_own(made[0].view(2), (made[0],)))
+    return copies, made
+
+
+def test_copies_that_nobody_can_tell_are_taken():
+    x, y = torch.randn(4), torch.randn(2)
+    copies, (one, other) = copied(x)
+    refuse_copies(copies, [one, one[1:], y, 3], {0: y})
+    refuse_copies(copies, [other], {0: y})
+
+
+@pytest.mark.parametrize(
+    "outputs", [lambda x, made: [made[0]], lambda x, made: [made[-1][:1]]], ids=["a copy", "a copy of a copy"]
+)
+def test_a_copy_of_what_lies_in_an_input_is_refused(outputs):
+    x = torch.randn(4)
+    copies, made = copied(x)
+    with pytest.raises(GraphRefused, match="MD404"):
+        refuse_copies(copies, outputs(x, made), {0: x})
+
+
+@pytest.mark.parametrize(
+    "outputs", [lambda x, made: [made[0], x], lambda x, made: [made[0], made[1]]], ids=["beside it", "two of it"]
+)
+def test_a_copy_of_what_another_output_lies_in_is_refused(outputs):
+    x = torch.randn(4)
+    copies, made = copied(x, 1)
+    with pytest.raises(GraphRefused, match="MD404"):
+        refuse_copies(copies, outputs(x, made), {})
+
+
+def test_copies_are_refused_where_there_is_written_to_the_memory():
+    x = torch.randn(4)
+    copies, _ = copied(x)
+    x.add_(1)
+    with pytest.raises(GraphRefused, match="written to"):
+        refuse_copies(copies, [], {})
+
+
+def test_what_counts_writes_for_parts():
+    y = torch.ones(4, requires_grad=True) * 2
+    data, parts = y[:2].data, [y[:2].detach(), y[2:].detach()]
+    _, (family,) = classify([data, *parts], {})
+    assert family.root is None and family.counting is parts[0]
+    with pytest.raises(GraphRefused, match="do not count writes together"):
+        classify([data[:1].detach(), data[1:].detach(), *parts], {})

@@ -1,0 +1,400 @@
+"""The registry, the contract between minidynamo and a backend, and what becomes of backends and compilers that fail."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import stat
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.backends import registry
+from minidynamo.codegen.runtime.toolchain import find_toolchain
+from minidynamo.core import artifacts
+from minidynamo.core.events import MinidynamoNotice
+from minidynamo.errors import ArgumentError, BackendError, KernelBuildError, UnknownName
+from minidynamo.testing import assert_same_as_eager
+
+
+def program(x, log):
+    log.append("before")
+    y = x + 1
+    log.append("behind")
+    return y * 2
+
+
+def pure(x):
+    return (x + 1) * 2
+
+
+def run(fn=program, **keywords):
+    """What two calls return, and what they leave in their lists."""
+    compiled = minidynamo.compile(fn, **keywords)
+    x = torch.ones(2)
+    logs = [], []
+    return [compiled(x, log).tolist() for log in logs], logs
+
+
+RESULT = ([[4.0, 4.0]] * 2, (["before", "behind"],) * 2)
+
+
+# The registry
+
+
+def test_names_are_listed_and_resolved():
+    names = minidynamo.list_backends()
+    assert names == sorted(names)
+    assert {"aot_eager", "cpp", "eager", "inductor", "native", "triton"} <= set(names)
+    for name in names:
+        assert registry.resolve(name).name == name
+
+
+def test_registering_a_backend(monkeypatch):
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+
+    def mine(gm, example_inputs):
+        return registry.eager(gm, example_inputs)
+
+    assert minidynamo.register_backend(mine) is mine
+    assert minidynamo.register_backend(mine) is mine  # again is no conflict
+    minidynamo.register_backend(mine, name="other")
+    assert {"mine", "other"} <= set(minidynamo.list_backends())
+    assert run(backend="other") == RESULT
+    assert minidynamo.register_backend(name="decorated")(mine) is mine and "decorated" in minidynamo.list_backends()
+    refused = [(mine, "eager", "exists already"), (3, None, "got int, not a callable"), (mine, "", "needs a name")]
+    for backend, name, says in [*refused, (mine, 3, "needs a name"), (lambda gm, inputs: gm, None, "needs a name")]:
+        with pytest.raises(ArgumentError, match=says) as caught:
+            minidynamo.register_backend(backend, name)
+        assert caught.value.code == "MD108"
+    with pytest.raises(UnknownName, match="Did you mean 'other'"):
+        minidynamo.compile(program, backend="othr")
+
+
+def test_the_default_backend_is_a_setting():
+    with minidynamo.config.patch(backend="eager"):
+        assert minidynamo.compile(pure).__minidynamo__.options.backend.name == "eager"
+    assert minidynamo.compile(pure).__minidynamo__.options.backend.name == "native"
+
+
+# Every backend computes the same
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "eager",
+        "aot_eager",
+        pytest.param("native", marks=pytest.mark.cpp),
+        pytest.param("cpp", marks=pytest.mark.cpp),
+        "triton",
+        pytest.param("inductor", marks=[pytest.mark.cpp, pytest.mark.slow]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_forward_backward_and_effects_equal_eager(backend):
+    def train(x, w, log):
+        log.append(len(log))
+        return torch.nn.functional.gelu(x @ w).softmax(-1) + 1
+
+    def inputs():
+        return torch.randn(3, 4), torch.randn(4, 4, requires_grad=True), []
+
+    assert_same_as_eager(train, inputs, backend=backend, graphs=1, breaks=0)
+
+
+# Callables
+
+
+def test_a_backend_sees_the_graph_as_written_and_fake_inputs():
+    seen = []
+
+    def backend(gm, example_inputs):
+        seen.append(([node.target for node in gm.graph.nodes if node.op == "call_function"], example_inputs))
+        return minidynamo.make_boxed_func(gm.forward)
+
+    minidynamo.compile(lambda x, xs: torch.relu(x) + xs[1], backend=backend)(
+        torch.ones(2, 3), [torch.zeros(3), torch.ones(3)]
+    )
+    [(targets, inputs)] = seen
+    assert targets == [torch.relu, operator.getitem, operator.add]
+    flat = [t for value in inputs for t in (value if isinstance(value, list) else [value])]
+    shapes = [tuple(t.shape) for t in flat if isinstance(t, torch.Tensor)]
+    assert shapes[0] == (2, 3) and (3,) in shapes
+    assert all(type(t).__name__ == "FakeTensor" for t in flat if isinstance(t, torch.Tensor))
+
+
+class AsClass:
+    def __init__(self, gm, example_inputs):
+        self.gm = gm
+
+    def __call__(self, *args):
+        return self.gm(*args)
+
+
+def unboxed(gm, example_inputs):
+    return gm.forward
+
+
+@pytest.mark.parametrize(
+    "backend", [unboxed, AsClass, functools.partial(unboxed)], ids=["function", "class", "partial"]
+)
+def test_a_plain_callable_is_adapted_with_one_notice(backend):
+    with pytest.warns(MinidynamoNotice, match="MD521 .* not boxed") as told:
+        assert run(backend=backend) == RESULT
+    assert len(told) == 1
+
+
+def test_a_boxed_callable_gets_one_list_that_it_empties():
+    seen = []
+
+    def backend(gm, example_inputs):
+        inner = registry.eager(gm, example_inputs)
+
+        def call(args):
+            assert type(args) is list
+            seen.append(len(args))
+            result = inner(args)
+            seen.append(len(args))
+            return result
+
+        call._boxed_call = True
+        return call
+
+    assert minidynamo.compile(pure, backend=backend)(torch.ones(1)).item() == 4
+    assert seen == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        (lambda x: x, "returned Tensor; the captured graph returns a tuple of 1"),
+        (lambda x: (x, x), "returned tuple of 2; the captured graph returns a tuple of 1"),
+        (lambda x: None, "returned NoneType"),
+    ],
+)
+def test_a_graph_that_returns_something_else_is_refused(result, says):
+    compiled = minidynamo.compile(pure, backend=lambda gm, inputs: minidynamo.make_boxed_func(result))
+    with pytest.raises(BackendError, match=says) as caught:
+        compiled(torch.ones(2))
+    assert caught.value.code == "MD522"
+
+
+# Backends that fail
+
+
+def raising(gm, example_inputs):
+    raise ZeroDivisionError("no\nsecond line")
+
+
+FAILING = [
+    (raising, "backend 'raising' failed: ZeroDivisionError"),
+    (lambda gm, inputs: 3, "returned int, not a callable"),
+    (lambda gm, inputs: None, "returned NoneType, not a callable"),
+]
+
+
+@pytest.mark.parametrize(("backend", "says"), FAILING)
+def test_a_backend_that_fails_is_an_error_before_anything_has_run(backend, says):
+    log = []
+    compiled = minidynamo.compile(program, backend=backend)
+    for _ in range(2):
+        with pytest.raises(BackendError, match=says) as caught:
+            compiled(torch.ones(2), log)
+        assert caught.value.code == "MD520" and log == []
+    if backend is raising:
+        assert type(caught.value.__cause__) is ZeroDivisionError
+        text = str(caught.value)
+        assert "no" in text and "second line" not in text and "Stage: the captured graph, which is in" in text
+        path = text.partition("which is in ")[2].split()[0]
+        with open(path, encoding="utf-8") as file:
+            assert "def forward" in file.read()
+
+
+@pytest.mark.parametrize(("backend", "says"), FAILING)
+def test_a_backend_that_fails_leaves_eager_execution_with_one_notice(backend, says):
+    with pytest.warns(MinidynamoNotice, match=says) as told:
+        assert run(backend=backend, on_error="eager") == RESULT
+    assert len(told) == 1
+
+
+def test_behind_a_break_nothing_is_lost_or_doubled():
+    """The second graph is refused when the first one has already run."""
+    graphs = []
+
+    def second_fails(gm, example_inputs):
+        graphs.append(gm)
+        if len(graphs) == 2:
+            raise ZeroDivisionError
+        return registry.eager(gm, example_inputs)
+
+    def f(x, log):
+        log.append("before")
+        y = x + 1
+        minidynamo.graph_break()
+        log.append("behind")
+        return y * 2
+
+    with pytest.warns(MinidynamoNotice, match="MD520"):
+        assert run(f, backend=second_fails, on_error="eager") == RESULT
+    graphs.clear()
+    log = []
+    with pytest.raises(BackendError):
+        minidynamo.compile(f, backend=second_fails)(torch.ones(2), log)
+    assert log == ["before"]
+
+
+def failing_at_run_time(gm, example_inputs):
+    def call(*args):
+        raise ZeroDivisionError("at run time")
+
+    return minidynamo.make_boxed_func(call)
+
+
+@pytest.mark.provokes_failures
+@pytest.mark.parametrize("on_error", ["raise", "eager"])
+def test_a_graph_that_fails_with_effects_pending_runs_again_as_written(on_error):
+    with pytest.warns(MinidynamoNotice, match="MD523 the compiled graph of program failed") as told:
+        assert run(backend=failing_at_run_time, on_error=on_error) == RESULT
+    assert len(told) == 2 and all("ZeroDivisionError: at run time" in str(one.message) for one in told)
+
+
+@pytest.mark.provokes_failures
+def test_a_graph_that_fails_without_effects():
+    x = torch.ones(2)
+    with pytest.raises(ZeroDivisionError, match="at run time"):
+        minidynamo.compile(pure, backend=failing_at_run_time)(x)
+    with pytest.warns(MinidynamoNotice, match="MD523"):
+        assert minidynamo.compile(pure, backend=failing_at_run_time, on_error="eager")(x).tolist() == [4.0, 4.0]
+
+
+def test_an_error_that_the_program_raises_anyway_is_no_news():
+    @torch.library.custom_op("minidynamo_test_backends::refuse", mutates_args=())
+    def refuse(x: torch.Tensor) -> torch.Tensor:
+        raise ZeroDivisionError("mine")
+
+    refuse.register_fake(lambda x: x.clone())
+
+    def f(x, log):
+        log.append("before")
+        y = refuse(x)
+        log.append("behind")
+        return y
+
+    for on_error in ("raise", "eager"):
+        log = []
+        with pytest.raises(ZeroDivisionError, match="mine"):
+            minidynamo.compile(f, backend="eager", on_error=on_error)(torch.ones(2), log)
+        assert log == ["before"]
+
+
+# Machines without a C++ compiler, and with a broken one
+
+
+def script(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def train(**keywords):
+    """One training step; returns whether it did what eager does."""
+    # A constant that no other test compiles, so that nothing comes from the cache.
+    torch.manual_seed(0)
+    scale, x, w = torch.rand(()).item() + train.calls, torch.randn(3, 4), torch.randn(4, 4, requires_grad=True)
+    train.calls += 1
+
+    def step(x, w):
+        return (torch.tanh(x @ w) * scale).sin().sum()
+
+    results = []
+    for function in (step, minidynamo.compile(step, **keywords)):
+        loss = function(x, w)
+        loss.backward()
+        results.append((loss.detach(), w.grad.clone()))
+        w.grad = None
+    torch.testing.assert_close(*results)
+
+
+train.calls = 0
+
+
+@pytest.mark.parametrize("on_error", ["raise", "eager"])
+@pytest.mark.parametrize("backend", ["native", "cpp"])
+@pytest.mark.parametrize("where", ["setting", "path"])
+def test_without_a_compiler_torchs_kernels_run_with_one_notice(where, backend, on_error, monkeypatch, tmp_path):
+    if where == "path":
+        monkeypatch.setenv("PATH", str(tmp_path))
+    with (
+        minidynamo.config.patch(cxx=str(tmp_path / "g++") if where == "setting" else ""),
+        pytest.warns(MinidynamoNotice, match=r"MD501 no C\+\+ compiler was found") as told,
+    ):
+        train(backend=backend, on_error=on_error)
+        assert run(backend=backend, on_error=on_error) == RESULT
+    assert len(told) == 1
+
+
+BROKEN = {
+    "does not run": ("exit 1", "does not run", "MD502"),
+    "refuses": (
+        '[ "$1" = --version ] && echo g++ 1.0 && exit\necho "error: disk full" >&2\nexit 1',
+        "disk full",
+        "MD502",
+    ),
+    "writes nothing": ("echo g++ 1.0", "too short", "MD503"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_compiler_is_an_error_that_names_stage_folder_and_cause(kind, tmp_path):
+    text, says, code = BROKEN[kind]
+    log = []
+    with minidynamo.config.patch(cxx=script(tmp_path / "g++", text)):
+        compiled = minidynamo.compile(lambda x, log: log.append(1) or x.exp() * 0.123, backend="native")
+        with pytest.raises(BackendError) as caught:
+            compiled(torch.ones(2), log)
+        with pytest.raises(BackendError, match="of the forward graph"):
+            train()
+    message = str(caught.value)
+    assert (caught.value.code, log) == (code, [])
+    assert says in message and "Stage: code generation of the inference graph" in message
+    assert str(artifacts.code_dir()) in message
+    assert caught.value.__cause__ is not None and len(message.splitlines()) <= 12
+    assert kind == "writes nothing" or isinstance(caught.value, KernelBuildError)
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_compiler_leaves_eager_execution_with_one_notice(kind, tmp_path):
+    text, _, code = BROKEN[kind]
+    with (
+        minidynamo.config.patch(cxx=script(tmp_path / "g++", text)),
+        pytest.warns(MinidynamoNotice, match=code) as told,
+    ):
+        train(on_error="eager")
+        assert run(lambda x, log: program(x * 1.25, log) / 1.125, on_error="eager")[1] == RESULT[1]
+    assert len({str(notice.message).splitlines()[0] for notice in told}) == len(told) == 1
+
+
+FAILS_THE_SECOND_TIME = """
+[ "$1" = --version ] && exec {cxx} --version
+echo x >> {count}
+[ $(wc -l < {count}) -gt 1 ] && echo "error: disk full" >&2 && exit 1
+exec {cxx} "$@"
+"""
+
+
+@pytest.mark.cpp
+def test_a_compiler_that_breaks_before_backward(tmp_path):
+    cxx = find_toolchain().command
+    flaky = script(tmp_path / "g++", FAILS_THE_SECOND_TIME.format(cxx=cxx, count=tmp_path / "count"))
+    with minidynamo.config.patch(cxx=flaky, cache_dir=str(tmp_path)):
+        with pytest.raises(KernelBuildError, match="of the backward graph"):
+            train()
+        (tmp_path / "count").unlink()
+        told = []
+        stop = minidynamo.on_event(lambda event: told.append(event.name) if event.kind == "fallback" else None)
+        with pytest.warns(MinidynamoNotice, match="MD502 a kernel did not compile"):
+            train(on_error="eager")
+        stop()
+        assert told == ["backward graph"]

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import inspect
+import linecache
+import os
+import traceback
+from pathlib import Path
+
+import pytest
+
+from minidynamo.config import config
+from minidynamo.core import artifacts
+from minidynamo.core.events import on_event
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with config.patch(debug_dir=str(tmp_path / "code")):
+        yield tmp_path / "code"
+
+
+def test_a_text_is_written_where_the_settings_say(folder):
+    path = Path(artifacts.write("kernel", "f.<locals>.g", "int x;", suffix=".cpp"))
+    assert path.parent == folder == artifacts.code_dir()
+    assert path.name.endswith("_kernel_f_locals_g.cpp")
+    assert path.read_text() == "int x;"
+
+
+def test_texts_of_what_calls_the_program_lie_in_a_folder_that_warnings_pass_over(folder):
+    for kind in ("dispatch", "frozen", "native", "residual"):
+        assert Path(artifacts.write(kind, "f", "1")).parent == folder / "importlib_bootstrap"
+
+
+def test_two_texts_of_one_name_are_two_files(folder):
+    assert artifacts.write("host", "f", "1") != artifacts.write("host", "f", "2")
+
+
+def test_without_a_debug_folder_texts_go_below_the_cache(tmp_path):
+    with config.patch(cache_dir=str(tmp_path)):
+        assert artifacts.cache_dir() == tmp_path
+        assert Path(artifacts.write("host", "", "x")).is_relative_to(tmp_path / "generated")
+    with config.patch(cache_dir=""):
+        assert artifacts.cache_dir().name == "minidynamo"
+
+
+def test_texts_of_processes_are_removed_when_none_was_written_for_long(tmp_path):
+    for name in ("run_1", "run_2", "notes"):
+        (tmp_path / "generated" / name).mkdir(parents=True)
+        (tmp_path / "generated" / name / "text.py").write_text("1")
+    for name in ("run_1", "notes"):
+        os.utime(tmp_path / "generated" / name, (0, 0))
+    with config.patch(cache_dir=str(tmp_path)):
+        artifacts.write("host", "", "x")
+    left = {path.name for path in (tmp_path / "generated").iterdir()}
+    assert left == {"run_2", "notes", f"run_{os.getpid()}"}
+
+
+def test_a_loaded_function_shows_its_source_in_tracebacks(folder):
+    function = artifacts.load("residual", "f", "def f(x):\n    return one / x\n", {"one": 1}, "f")
+    assert function(2) == 0.5
+    assert inspect.getsource(function) == "def f(x):\n    return one / x\n"
+    with pytest.raises(ZeroDivisionError) as caught:
+        function(0)
+    linecache.checkcache()
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].line == "return one / x"
+
+
+def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
+    (tmp_path / "file").write_text("")
+    with config.patch(debug_dir=str(tmp_path / "file" / "below")):
+        function = artifacts.load("residual", "f", "def f():\n    return 1\n", {}, "f")
+    assert function() == 1
+    assert inspect.getsource(function).startswith("def f():")
+
+
+def test_each_text_is_announced(folder):
+    seen = []
+    unsubscribe = on_event(seen.append)
+    path = artifacts.write("graph", "f", "text")
+    unsubscribe()
+    (event,) = seen
+    assert (event.kind, event.name) == ("artifact", "graph")
+    assert (event.data["path"], event.data["text"]) == (path, "text")
+
+
+def test_texts_are_collected_where_they_are_written_and_later(folder):
+    with artifacts.collected() as outer:
+        artifacts.write("graph", "f", "1")
+        with artifacts.collected() as inner:
+            path = artifacts.write("host", "f", "2")
+            later = artifacts.collecting(lambda name: artifacts.write("aten", name, "3"))
+    artifacts.write("graph", "f", "4")
+    later("g")
+    assert [text.text for text in outer] == ["1"]
+    assert [(text.kind, text.name, text.text) for text in inner] == [("host", "f", "2"), ("aten", "g", "3")]
+    assert inner[0].section() == f"# host program of f: {path}\n2"
+
+
+def test_a_host_program_tells_which_operator_raised(folder):
+    """Not one that was called by another compiled function."""
+
+    def raised(kind, comments):
+        text = f"def call(x):\n{comments}    y = x\n    x.fail()\n"
+        called = artifacts.load("host", "f", text, {}, "call")
+        text = "def outer(x):\n    called(x)\n"
+        try:
+            artifacts.load(kind, "f", text, {"called": called}, "outer")(1)
+        except AttributeError as error:
+            return artifacts.raised_operator(error), artifacts.users_lines(error)
+
+    line = "train.py:3 in f: y = op(x)"
+    numbered = f"    # operator 12 at {line}\n"
+    assert raised("graph", numbered) == (12, [line])
+    assert raised("graph", f"{numbered}    # {line}\n") == (12, [line, line])
+    assert raised("residual", numbered) == (0, [line])
+    assert raised("graph", numbered + numbered.replace("12", "13")) == (0, [line, line])
+    assert raised("graph", f"{numbered}    y = x\n    # {line}\n") == (0, [line])

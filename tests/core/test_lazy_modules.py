@@ -1,0 +1,105 @@
+"""Modules that run when they are first used, and what a process does without."""
+
+import os
+import subprocess
+import sys
+import threading
+import types
+
+import pytest
+
+import minidynamo
+from minidynamo.core import lazy_modules
+
+RAN = """
+import sys, types
+def ran(*names):
+    return [name for name in names if type(sys.modules.get(name)) is types.ModuleType]
+COMPILING = (
+    "minidynamo.codegen.compile_graph", "minidynamo.codegen.lowering", "minidynamo.codegen.scheduling",
+    "minidynamo.codegen.ir.loops", "minidynamo.codegen.memory.planner", "minidynamo.codegen.printers.base",
+)
+NEEDLESS = ("minidynamo.testing", "minidynamo.observe.comparison")
+"""
+IMPORTED = """
+import torch
+foreign = ("sympy", "torch._dynamo", "torch._inductor", "networkx", "rich", "triton")
+before = ran(*foreign)
+import minidynamo
+assert ran(*COMPILING, *NEEDLESS) == [], ran(*COMPILING, *NEEDLESS)
+assert ran(*foreign) == before, ran(*foreign)
+assert "assert_same_as_eager" in dir(minidynamo.testing) and ran(*NEEDLESS) == list(NEEDLESS)
+"""
+STEP = """
+import torch, minidynamo
+step = minidynamo.compile(lambda x: torch.relu(x).sum())
+step(torch.ones(2, 4, requires_grad=True)).backward()
+"""
+WARM = f"""
+{STEP}
+assert step.stats.cache_hits == 1
+assert ran(*COMPILING, *NEEDLESS) == [], ran(*COMPILING, *NEEDLESS)
+"""
+
+
+def in_a_new_process(program, **environment):
+    environment = {**os.environ, **environment}
+    done = subprocess.run([sys.executable, "-c", RAN + program], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_import_runs_nothing_that_only_compiles():
+    in_a_new_process(IMPORTED)
+
+
+@pytest.mark.cpp
+def test_a_warm_start_runs_nothing_that_only_compiles(tmp_path):
+    here = {}
+    with minidynamo.config.patch(cache_dir=str(tmp_path), graph_cache=True):
+        exec(RAN + STEP, here)
+    assert here["step"].stats.cache_misses == 1 and here["ran"](*here["COMPILING"]) == list(here["COMPILING"])
+    in_a_new_process(WARM, MINIDYNAMO_CACHE_DIR=str(tmp_path), MINIDYNAMO_GRAPH_CACHE="1")
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Makes a deferred module of source text."""
+
+    def make(source):
+        (tmp_path / "counted_module.py").write_text(source)
+        lazy_modules.defer("counted_module")
+        return sys.modules["counted_module"]
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield make
+    sys.modules.pop("counted_module", None)
+
+
+def test_a_module_runs_once_however_many_threads_use_it(module):
+    late = module("import time\ntime.sleep(0.05)\nvalue = object()\n")
+    assert "value" not in vars(late)
+    seen = []
+    threads = [threading.Thread(target=lambda: seen.append(late.value)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [late.value] * 4
+    assert type(late) is types.ModuleType
+
+
+def test_a_module_that_fails_runs_anew(module):
+    late = module("import sys\nvalue = sys.counted_value\n")
+    with pytest.raises(AttributeError, match="counted_value"):
+        getattr(late, "other")  # noqa: B009
+    sys.counted_value = 3
+    try:
+        assert late.value == 3
+    finally:
+        del sys.counted_value
+
+
+def test_what_is_set_before_a_module_runs_is_not_undone_by_it(module, monkeypatch):
+    late = module("value = 1\n")
+    monkeypatch.setattr(late, "value", 2)
+    assert late.value == 2

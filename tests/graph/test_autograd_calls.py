@@ -1,0 +1,73 @@
+"""What autograd must see is called as it is; a hook gets its function later."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from minidynamo.graph.autograd_calls import (
+    differentiates_again,
+    fill_hook,
+    gives_several,
+    gradients,
+    is_autograd_call,
+    looked_at,
+    make_parameter,
+    plant_hook,
+    replace_data,
+    require_grad,
+    retain_grad,
+)
+
+
+def test_a_hook_that_is_filled_later():
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+    handle = plant_hook(y, "register_hook")
+    z = y * 3
+    fill_hook(handle, lambda g: g * 10)
+    z.sum().backward()
+    assert x.grad.tolist() == [60, 60]
+
+
+def test_a_hook_that_is_never_filled_or_is_removed():
+    x = torch.ones(2, requires_grad=True)
+    plant_hook(x, "register_hook")
+    handle = plant_hook(x, "register_post_accumulate_grad_hook")
+    handle.remove()
+    fill_hook(handle, lambda g: g * 10)
+    (x * 2).sum().backward()
+    assert x.grad.tolist() == [2, 2]
+
+
+def test_a_hook_of_a_tensor_that_is_gone():
+    handle = plant_hook(torch.ones(2, requires_grad=True), "register_hook")
+    fill_hook(handle, lambda g: g * 10)
+    assert handle.hooks_dict_ref() is None
+
+
+def test_leaves():
+    x = torch.ones(2)
+    p = make_parameter(x, True)
+    assert p.is_leaf and p.requires_grad and p.data_ptr() == x.data_ptr()
+    assert require_grad(x, True) is x and x.requires_grad
+    y = x * 2
+    retain_grad(y)
+    y.sum().backward()
+    assert y.grad.tolist() == [1, 1]
+    z = torch.zeros(3)
+    replace_data(z, x.detach())
+    assert z.data_ptr() == x.data_ptr() and z.shape == (2,)
+
+
+def test_which_tensors_a_call_looks_at():
+    graph = fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    grad = graph.call_function(gradients, ([y], [x, y]), {"create_graph": True})
+    hook = graph.call_function(plant_hook, (x, "register_hook"))
+    made = graph.call_function(make_parameter, (x, True))
+    grad.meta["example_value"] = (torch.ones(2), torch.ones(2))
+    assert looked_at(grad) == [x, y] and looked_at(hook) == [x] and looked_at(made) == looked_at(x) == []
+    assert [is_autograd_call(node) for node in graph.nodes] == [False, False, True, True, True]
+    assert [differentiates_again(node) for node in (grad, hook)] == [True, False]
+    assert [gives_several(node) for node in (grad, hook, made)] == [True, False, False]

@@ -1,0 +1,203 @@
+"""Tests of minidynamo/boxed.py."""
+
+import inspect
+import math
+import operator
+import weakref
+
+import pytest
+import torch
+from torch import fx
+
+from minidynamo import compat
+from minidynamo.graph import boxed
+
+alive = []  # what the probe saw, call by call
+
+
+def make_probe(**refs):
+    """A function that records which of the weakly referenced objects are alive, and passes its input on."""
+
+    def probe(x):
+        alive.append("".join(name for name, ref in refs.items() if ref() is not None))
+        return x.clone()
+
+    return probe
+
+
+@pytest.fixture(autouse=True)
+def clear():
+    alive.clear()
+
+
+def graph_of(build):
+    graph = fx.Graph()
+    build(graph)
+    return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def test_values_die_behind_their_last_use():
+    x, y = torch.ones(3), torch.ones(3)
+    probe = make_probe(x=weakref.ref(x), y=weakref.ref(y))
+
+    def build(graph):
+        a, b, _ = (graph.placeholder(name) for name in ("a", "b", "unused"))
+        c = graph.call_function(probe, (graph.call_function(torch.add, (a, 1)),))
+        d = graph.call_function(probe, (graph.call_function(torch.mul, (c, b)),))
+        graph.output((d,))
+
+    call = boxed.make_boxed(graph_of(build))
+    args = [x, y, z := torch.ones(1)]
+    gone = weakref.ref(z)
+    del x, y, z
+    (out,) = call(args)
+    assert args == [] and gone() is None
+    assert alive == ["y", ""]
+    assert torch.equal(out, torch.full((3,), 2.0))
+    source = inspect.getsource(call)
+    assert source.index("a, b, unused = args") < source.index("args.clear()") < source.index("del unused")
+    assert "add = torch_add(a, 1); del a\n" in source
+    assert "del probe, b\n" in source
+
+
+def test_a_stolen_list_is_emptied_and_its_elements_die():
+    a, b, c = torch.ones(2), torch.ones(2), torch.ones(2)
+    probe = make_probe(a=weakref.ref(a), b=weakref.ref(b), c=weakref.ref(c))
+
+    def build(graph):
+        xs = graph.placeholder("xs")
+        xs.meta["steal_arg"] = True
+        first = graph.call_function(torch.add, (graph.call_function(operator.getitem, (xs, 0)), 1))
+        out = graph.call_function(probe, (first,))
+        out = graph.call_function(torch.add, (out, graph.call_function(operator.getitem, (xs, 1))))
+        graph.output((graph.call_function(probe, (out,)),))
+
+    call = boxed.make_boxed(graph_of(build))
+    for _ in range(2):
+        xs = [a, b, c] if _ == 0 else [torch.ones(2)] * 3
+        del alive[:]
+        if _ == 0:
+            del a, b, c
+        (out,) = call([xs])
+        assert xs == [] and torch.equal(out, torch.full((2,), 3.0))
+        assert alive == (["b", ""] if _ == 0 else ["", ""])
+
+
+def test_a_stolen_list_used_as_a_whole_keeps_its_elements_for_that_use():
+    def build(graph):
+        xs = graph.placeholder("xs")
+        xs.meta["steal_arg"] = True
+        graph.output((graph.call_function(torch.stack, (xs,)), graph.call_function(operator.getitem, (xs, 1))))
+
+    xs = [torch.zeros(2), torch.ones(2)]
+    out, second = boxed.make_boxed(graph_of(build))([xs])
+    assert xs == [] and out.shape == (2, 2) and torch.equal(second, torch.ones(2))
+
+
+def test_an_unstolen_list_is_left_alone():
+    def build(graph):
+        xs = graph.placeholder("xs")
+        graph.output((graph.call_function(operator.getitem, (xs, 0)),))
+
+    xs = [torch.zeros(2), torch.ones(2)]
+    (out,) = boxed.make_boxed(graph_of(build))([xs])
+    assert len(xs) == 2 and out is xs[0]
+
+
+def test_every_kind_of_argument_can_be_printed():
+    def build(graph):
+        x = graph.placeholder("args")  # a name that the generated text wants for itself
+        y = graph.call_function(
+            torch.full, ((2, 1), -math.inf), {"dtype": torch.float64, "device": torch.device("cpu")}
+        )
+        y = graph.call_function(torch.cat, ([y, x],), {"dim": 1})
+        y = graph.call_function(operator.getitem, (y, (..., slice(None, 2), None)))
+        y = graph.call_method("clamp", (y,), {"min": -2.5, "max": math.inf})
+        y = graph.call_function(torch.ops.aten.clone.default, (y,), {"memory_format": torch.contiguous_format})
+        graph.output((y, 3, None, {"a": "b"}, torch.Size([2])))
+
+    out = boxed.make_boxed(graph_of(build))([torch.zeros(2, 1, dtype=torch.float64)])
+    assert torch.equal(out[0], torch.tensor([[[-2.5], [0.0]], [[-2.5], [0.0]]], dtype=torch.float64))
+    assert out[1:] == (3, None, {"a": "b"}, (2,))
+
+
+def test_attributes_and_submodules_of_a_traced_module():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+    x = torch.randn(4, 2)
+    assert torch.equal(boxed.make_boxed(fx.symbolic_trace(model))([x]), model(x))
+
+
+def test_an_error_restores_the_grad_mode():
+    def fail(x):
+        raise RuntimeError("out of memory")
+
+    def build(graph):
+        x = graph.placeholder("x")
+        graph.call_function(compat.set_grad_enabled, (False,))
+        y = graph.call_function(fail, (x,))
+        graph.call_function(compat.set_grad_enabled, (True,))
+        graph.output((y,))
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        boxed.make_boxed(graph_of(build))([torch.ones(1)])
+    assert torch.is_grad_enabled()
+
+
+def test_adapters():
+    plain = boxed.make_boxed_func(lambda x, y: (x + y,))
+    args = [1, 2]
+    assert plain(args) == (3,) and args == []
+    assert boxed.is_boxed(plain) and not boxed.is_boxed(torch.add)
+    call = boxed.make_boxed(graph_of(lambda graph: graph.output((graph.placeholder("x"),))))
+    with pytest.raises(TypeError, match="one list of arguments, not tuple"):
+        call((1,))
+
+
+def test_an_adapted_function_takes_one_list_too():
+    with pytest.raises(TypeError, match="takes one list of arguments, not Tensor"):
+        boxed.make_boxed_func(torch.neg)(torch.ones(2))
+
+
+def test_results_are_handed_over_as_soon_as_they_are_final():
+    handed, gone = [], []
+
+    def build(graph):
+        a, b = graph.placeholder("a"), graph.placeholder("b")
+        first = graph.call_function(torch.add, (a, 1))
+        second = graph.call_function(torch.mul, (first, b))
+        last = graph.call_function(look, (second,))
+        for node in (a, b, first, second, last):
+            node.meta["val"] = torch.empty(3)
+        graph.output((second, first, None, last, last, b))
+
+    def look(x):
+        gone.append([ref() is None for _, ref in handed])
+        return x + 1
+
+    def take(position, tensor):
+        handed.append((position, weakref.ref(tensor)))
+        return None if position < 2 else tensor
+
+    plain, call = (boxed.make_boxed(graph_of(build), handing_over=over) for over in (False, True))
+    assert not boxed.hands_over(plain) and boxed.hands_over(call)
+    second, first, nothing, *rest = call([torch.ones(3), torch.ones(3)], take)
+    assert second is first is nothing is None and len(rest) == 3
+    assert [position for position, _ in handed] == [1, 5, 0]  # what is returned twice is not handed over
+    assert gone == [[True, False]]  # `second` is still needed
+    assert call([torch.ones(3), torch.ones(3)])[1].tolist() == [2.0, 2.0, 2.0]
+
+
+def test_results_are_handed_over_behind_writes_to_a_part_of_them():
+    def build(graph):
+        a = graph.placeholder("a")
+        made = graph.call_function(torch.ops.aten.clone.default, (a,))
+        part = graph.call_function(torch.ops.aten.slice.Tensor, (made, 0, 1, 3))
+        last = graph.call_function(torch.ops.aten.view.default, (part, [2]))
+        graph.call_function(torch.ops.aten.fill_.Scalar, (last, 7))
+        made.meta["val"] = torch.empty(3)
+        graph.output((made,))
+
+    handed = []
+    call = boxed.make_boxed(graph_of(build), handing_over=True)
+    call([torch.ones(3)], lambda _, made: handed.append(made.tolist()))
+    assert handed == [[1.0, 7.0, 7.0]]

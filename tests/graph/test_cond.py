@@ -1,0 +1,52 @@
+"""Tests of minidynamo/graph/cond.py: the function that a captured cond is in a graph."""
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from minidynamo.graph.boxed import make_boxed
+from minidynamo.graph.cond import is_cond, run_branch, subgraphs_of
+
+TRUE, FALSE = torch.tensor(True), torch.tensor(False)
+
+
+def graph_with_cond():
+    """cond(pred, x -> x + y, x -> x - y) of (x, y), as the tracer writes it."""
+    graph = fx.Graph()
+    pred, x, y = (graph.placeholder(name) for name in ("pred", "x", "y"))
+    modules = {
+        "up": fx.symbolic_trace(lambda x, y: (x + y,)),
+        "down": fx.symbolic_trace(lambda x, y: (x - y,)),
+    }
+    branches = [graph.create_node("get_attr", name) for name in modules]
+    node = graph.call_function(run_branch, (pred, *branches, (x, y)))
+    graph.output((node,))
+    return fx.GraphModule(modules, graph)
+
+
+def test_one_of_two_graphs_runs():
+    x = torch.ones(3)
+    assert torch.equal(run_branch(TRUE, lambda x: (x + 1,), lambda x: (x - 1,), (x,))[0], x + 1)
+    assert torch.equal(run_branch(FALSE, lambda x: (x + 1,), lambda x: (x - 1,), (x,))[0], x - 1)
+
+
+def test_nodes_are_recognised():
+    gm = graph_with_cond()
+    (node,) = filter(is_cond, gm.graph.nodes)
+    assert subgraphs_of(gm, node) == (gm.up, gm.down)
+
+
+def test_tracers_of_torch_see_its_own_operator():
+    gm = graph_with_cond()
+    traced = make_fx(gm, tracing_mode="fake")(TRUE, torch.ones(3), torch.ones(3))
+    assert torch.ops.higher_order.cond in [node.target for node in traced.graph.nodes]
+    for pred in (TRUE, FALSE):
+        x, y = torch.randn(3), torch.randn(3)
+        assert torch.equal(traced(pred, x, y)[0][0], gm(pred, x, y)[0][0])
+
+
+def test_boxed_programs_choose_by_themselves():
+    call = make_boxed(graph_with_cond())
+    args = [FALSE, torch.ones(3), torch.ones(3)]
+    ((result,),) = call(args)
+    assert args == [] and torch.equal(result, torch.zeros(3))

@@ -1,0 +1,110 @@
+"""Subscripts by tensors of one integer: which are understood, and what they give without data and with it."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import pytest
+import torch
+
+from minidynamo.compat import FakeTensorMode
+from minidynamo.graph.tensor_index import at_first_places, place_of, reads_places, run_with_places
+
+ROWS = torch.tensor([2, 0, 2])
+MASK = torch.ones(3, 4, dtype=torch.bool)
+
+
+def index(number: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    return torch.tensor(number, dtype=dtype)
+
+
+def block() -> torch.Tensor:
+    return torch.arange(60.0).reshape(3, 4, 5)
+
+
+KEYS: dict[str, Any] = {
+    "alone": index(1),
+    "in a tuple": (index(-1),),
+    "small integers": (index(1, torch.int8), index(-1, torch.int32)),
+    "behind a slice": (slice(1, None), index(2)),
+    "behind all": (..., index(-2)),
+    "around all": (index(0), ..., index(3)),
+    "beside a number": (0, index(1)),
+    "beside new dimensions": (None, index(2), None, slice(None, None, 2)),
+    "beside rows": (index(1), ROWS),
+    "behind rows": (ROWS, index(1)),
+    "between rows": (ROWS, index(1), ROWS),
+    "behind a mask": (MASK, index(2)),
+    "everywhere": (index(1), index(1), index(1)),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_subscript_with_places_is_the_subscript_itself(name):
+    x, key = block(), KEYS[name]
+    expected = x[key]
+    made = run_with_places(operator.getitem, [x, key], place_of)
+    assert torch.equal(made, expected) and made.stride() == expected.stride()
+    assert (made._base is x, made.storage_offset()) == (expected._base is x, expected.storage_offset())
+    x, same = block(), block()
+    run_with_places(operator.setitem, [x, key, 7], place_of)
+    same[key] = 7
+    assert torch.equal(x, same)
+
+
+@pytest.mark.parametrize("name", sorted(KEYS.keys() - {"behind a mask"}))
+def test_without_data_it_is_the_first_place(name):
+    key = KEYS[name] if isinstance(KEYS[name], tuple) else (KEYS[name],)
+    expected = block()[key]
+    mode = FakeTensorMode()
+    x, *items = (mode.from_tensor(one) if isinstance(one, torch.Tensor) else one for one in (block(), *key))
+    with mode:
+        _, replaced = at_first_places(operator.getitem, [x, tuple(items)])
+        made = x[replaced]
+    assert (made.shape, made.stride()) == (expected.shape, expected.stride())
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        (index(1), [0, 1]),  # a list may be one of positions or a mask
+        torch.tensor(True),
+        index(1, torch.uint8),
+        (index(1), torch.tensor(True)),
+        (slice(index(1), None), index(1)),
+        (index(1), index(1), index(1), index(1)),
+        (..., index(1), ...),
+        ROWS,
+        1,
+    ],
+)
+def test_what_is_left_to_torch(key):
+    args = [block(), key]
+    assert at_first_places(operator.getitem, args) is args
+    assert run_with_places(operator.getitem, args, place_of) is NotImplemented
+
+
+def test_other_calls_are_left_alone():
+    for target, args in ((operator.add, [block(), index(1)]), (operator.getitem, [[1, 2], index(1)])):
+        assert at_first_places(target, args) is args
+
+
+def test_a_place_counts_from_the_start_and_is_checked_in_torchs_words():
+    assert [place_of(index(number), 3, 0) for number in (0, 2, -1, -3)] == [0, 2, 2, 0]
+    for key in (index(3), index(-4), (None, slice(None), index(4)), (..., 1, index(5))):
+        with pytest.raises(IndexError) as expected:
+            block()[key]
+        with pytest.raises(IndexError) as error:
+            run_with_places(operator.getitem, [block(), key], place_of)
+        assert str(error.value) == str(expected.value)
+
+
+def test_nodes_that_read_places():
+    graph = torch.fx.Graph()
+    x, i = graph.placeholder("x"), graph.placeholder("i")
+    x.meta["example_value"], i.meta["example_value"] = block(), index(1)
+    assert reads_places(graph.call_function(operator.getitem, (x, i)))
+    assert reads_places(graph.call_function(operator.getitem, (x, (slice(None), i))))
+    assert not reads_places(graph.call_function(operator.getitem, (x, 1)))
+    assert not reads_places(graph.call_function(operator.add, (x, i)))

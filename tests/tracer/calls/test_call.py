@@ -1,0 +1,110 @@
+# Programs are written as users write them, not as a linter would.
+# ruff: noqa: B008
+
+import functools
+
+import pytest
+import torch
+
+from minidynamo import disable
+from minidynamo.tracer.records import registry
+from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.objects import UnreadVariable
+from tests.end_to_end.programs import Programs, two_vectors, vector
+from tests.tracer.capturing import capture, guards_on, targets
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+def scaled(x, factor=2, *, offset=torch.ones(4)):
+    return x * factor + offset
+
+
+class Multiplier:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, x):
+        return x * self.factor
+
+
+@programs(lambda: (vector(), Multiplier(3), scaled, functools.partial(scaled, factor=5), torch.relu, vector().add))
+def callables_as_arguments(x, obj, function, partial, builtin, method):
+    return obj(x) + function(x) + partial(x, offset=1) + builtin(x) + method(x)
+
+
+@programs()
+def unbound_methods(x):
+    words = []
+    list.append(words, "a")
+    return torch.Tensor.add(x, 1), str.upper("a"), dict.fromkeys("ab", 1), words, "-".join(["a", "b"])
+
+
+@programs(graphs=0, breaks=1)
+def not_callable_raises(x):
+    five = 5
+    return five(x)
+
+
+@disable
+def as_written(x):
+    return x + 1
+
+
+@programs(graphs=2, breaks=1)
+def disabled_function(x):
+    return as_written(x * 2) * 3
+
+
+@programs(two_vectors)
+def operator_functions(x, y):
+    return functools.reduce(lambda a, b: a + b, [x, y, x]), max(3, 4), divmod(7, 2)
+
+
+def test_a_handler_gets_unread_what_it_only_moves():
+    seen = {}
+
+    def kinds(name, *values):
+        seen[name] = [isinstance(value, UnreadVariable) for value in values]
+        return ConstantVariable(None)
+
+    def first(moved, read, *rest, named=None, **others):
+        raise NotImplementedError
+
+    def second(read, *rest, moved=None, **others):
+        raise NotImplementedError
+
+    @registry.function(first)
+    @registry.takes_unread("moved", "rest", "others")
+    def handle_first(tx, moved, read, *rest, named=None, **others):
+        return kinds("first", moved, read, *rest, named, *others.values())
+
+    @registry.function(second)
+    @registry.takes_unread("moved")
+    def handle_second(tx, read, *rest, moved=None, **others):
+        return kinds("second", read, *rest, moved, *others.values())
+
+    def program(a, b, c, d):
+        first(a, b, c, d, named=c, more=d)
+        second(a, b, moved=d, more=c)
+
+    capture(program, 1, 2, 3, 4)
+    assert seen == {"first": [True, False, True, True, False, True], "second": [False, False, True, False]}
+
+
+def test_a_global_function_is_guarded_by_identity():
+    traced = capture(lambda x: scaled(x), torch.ones(4))
+    assert next(iter(guards_on(traced, "scaled").values())) is scaled
+
+
+def test_torch_functions_become_nodes_as_written():
+    def several(x):
+        return torch.nn.functional.gelu(torch.relu(x) @ x).sum(0).exp_()
+
+    assert targets(capture(several, torch.ones(2, 2)))[0] is torch.relu
+    assert targets(capture(several, torch.ones(2, 2)))[2:] == [torch.nn.functional.gelu, "sum", "exp_"]

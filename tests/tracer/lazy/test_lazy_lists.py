@@ -1,0 +1,72 @@
+import collections
+
+import pytest
+import torch
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Item
+from minidynamo.tracer.lazy.lazy_dicts import known_parts
+from minidynamo.tracer.lazy.lazy_lists import OutsideItems
+from minidynamo.tracer.wrap import wrap
+from minidynamo.variables.constants import ConstantVariable
+from tests.tracer.wrapping import V, empty_graph, kinds
+
+
+@pytest.fixture
+def graph():
+    return empty_graph()
+
+
+def items_of(graph, value):
+    items = wrap(graph, value, V).items
+    assert isinstance(items, OutsideItems)
+    return items
+
+
+def test_what_is_added_asks_for_nothing(graph):
+    items = items_of(graph, [1, 2])
+    new = ConstantVariable(5)
+    items.append(new)
+    assert items[-1] is new and items.changes() == (None, [new]) and not items.is_read
+    assert items.pop() is new and items.changes() == (None, [])
+    items.clear()
+    assert [*items] == [] and items.changes() == (0, [])
+    assert kinds(graph) == [GuardKind.TYPE]
+
+
+def test_elements_are_read_one_by_one(graph):
+    items = items_of(graph, [1, 2.5, "text"])
+    new = ConstantVariable(7)
+    items.append(new)
+    assert items[1].value == 2.5 and items[-2].value == "text" and items.pop() is new
+    assert kinds(graph, Item(V, 1)) == kinds(graph, Item(V, -1)) == [GuardKind.EQUALS]
+    assert kinds(graph, Item(V, 0)) == [] and kinds(graph) == [GuardKind.TYPE]
+    with pytest.raises(IndexError):
+        items[3]
+    assert kinds(graph) == [GuardKind.TYPE, GuardKind.LENGTH]
+    items[2] = new
+    assert items.changes() == (2, [new])
+    items.append(new)
+    assert len(items) == 4 and items.changes() == (2, [new, new])
+    assert items.pop(0).value == 1
+    assert items.changes() == (0, [1, new, new]) and known_parts(items) == [new, new]
+    items.reverse()
+    assert [item.value for item in items] == [7, 7, 2.5]
+
+
+def test_a_list_of_tensors_that_is_passed_is_read_together(graph):
+    x, y = torch.ones(2), torch.ones(3)
+    variable = wrap(graph, [x, y], V)
+    variable.items.append(ConstantVariable(1))
+    assert variable.original is None and not [*graph.guards][1:]
+    first = variable.items[0]
+    assert variable.original == (first, variable.items[1])
+    assert variable.items.changes()[0] == 0  # the graph may empty it, so all is written again
+
+
+def test_a_deque_keeps_its_length(graph):
+    items = items_of(graph, collections.deque([1, 2, 3], maxlen=3))
+    items.append(ConstantVariable(4))
+    assert items.changes()[0] is None and items.unread_length().now == 3 and items[-1].value == 4
+    assert [item.value for item in items] == [2, 3, 4] and len(items) == 3
+    assert items.changes() == (0, [1, 2, items[2]])

@@ -1,0 +1,120 @@
+"""Whose an error of a graph is: what a second run raises, what is raised by handlers of signals."""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+import pytest
+
+from minidynamo.tracer.runtime.graph_failures import CHECK_FAILED, Failure, is_from_signal_handler, running_again
+
+FAILURE = Failure.of(KeyError("k"))
+
+
+def raising(error):
+    def run(values):
+        values.clear()
+        raise error
+
+    return run
+
+
+def handling(error):
+    def run(values):
+        values.clear()
+        try:
+            raise error
+        except type(error):
+            return "handled"
+
+    return run
+
+
+def told(run, failure=FAILURE, *, may_handle=False):
+    """The failures that are told of a run, and what it returned or raised."""
+    found = []
+    again = running_again(run, found.append, may_handle=may_handle)
+    try:
+        result = again([1], failure)
+    except Exception as error:
+        result = type(error)
+    return found, result
+
+
+def test_a_failure_has_the_class_and_the_first_line():
+    assert Failure(KeyError, "KeyError: 'k'") == FAILURE
+    assert Failure.of(ValueError("first\nsecond")).text == "ValueError: first"
+
+
+@pytest.mark.parametrize("may_handle", [False, True])
+def test_a_run_without_errors_shows_that_the_graph_failed(may_handle):
+    assert told(lambda values: values.pop(), may_handle=may_handle) == ([FAILURE], 1)
+
+
+@pytest.mark.parametrize("may_handle", [False, True])
+def test_an_error_of_the_same_class_is_the_programs(may_handle):
+    assert told(raising(KeyError("other")), may_handle=may_handle) == ([], KeyError)
+    assert told(raising(ValueError()), may_handle=may_handle) == ([FAILURE], ValueError)
+
+
+def test_an_error_that_the_program_handles_is_looked_for_where_it_may_be():
+    assert told(handling(KeyError()), may_handle=True) == ([], "handled")
+    assert told(handling(ValueError()), may_handle=True) == ([FAILURE], "handled")
+    assert sys.gettrace() is None
+
+
+def test_a_check_that_fails_stands_for_an_error_of_any_class():
+    failure = Failure.of(RuntimeError(CHECK_FAILED))
+    assert failure.is_check and not FAILURE.is_check
+    assert told(raising(ValueError()), failure) == ([], ValueError)
+    assert told(lambda values: "ran", failure) == ([failure], "ran")
+    assert told(lambda values: "ran", failure, may_handle=True) == ([], "ran")
+
+
+def test_a_trace_function_of_others_stays_in_force():
+    """A debugger's: then nobody knows what the program handles."""
+    called = []
+
+    def debugger(frame, event, arg):
+        called.append(event)
+
+    sys.settrace(debugger)
+    try:
+        found = told(lambda values: "ran", may_handle=True)
+        assert sys.gettrace() is debugger
+    finally:
+        sys.settrace(None)
+    assert found == ([], "ran") and called
+
+
+class Handler:
+    def __call__(self, number, frame):
+        raise TimeoutError
+
+    def method(self, *args):
+        raise TimeoutError
+
+
+def nested(number, frame):
+    def stop():
+        raise TimeoutError
+
+    stop()
+
+
+@pytest.mark.parametrize(
+    "handler", [Handler(), Handler().method, nested, functools.partial(nested), lambda *args: nested(*args)]
+)
+def test_an_error_of_a_signal_handler_is_told_by_the_frame_that_it_is_given(handler):
+    def interrupted():
+        handler(14, sys._getframe())
+
+    def called_by_hand():
+        handler(14, None)
+
+    for function, expected in ((interrupted, True), (called_by_hand, False)):
+        with pytest.raises(TimeoutError) as caught:
+            function()
+        assert is_from_signal_handler(caught.value) is expected
+    assert not is_from_signal_handler(ValueError())
