@@ -22,7 +22,7 @@ from minidynamo.autograd.trace.scalar_arguments import foreseen
 from minidynamo.compat import FakeTensor, without_fake_tensor_log
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.fake.mode import FakeTensorMode
-from minidynamo.graph.autograd_calls import gives_several, is_autograd_call, looked_at, require_grad
+from minidynamo.graph.autograd_calls import gives_several, is_autograd_call, require_grad, watched_tensors
 from minidynamo.graph.boxed import BoxedCallable, make_boxed, mark_boxed
 from minidynamo.graph.checkpoint import CHECKPOINTS
 from minidynamo.graph.cond import is_cond, run_branch, subgraphs_of
@@ -141,7 +141,7 @@ class _Segments:
         entry = settings()
         self.examples = _arriving(self.placeholders, list(example_inputs), empty=False)
         pending: list[fx.Node] = []
-        ends = {found for node in self.gm.graph.nodes for found in looked_at(node)}
+        ends = {found for node in self.gm.graph.nodes for found in watched_tensors(node)}
         for node in self.gm.graph.nodes:
             if _is_cut(self.gm, node):
                 self.add_segment(pending)

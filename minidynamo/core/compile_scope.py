@@ -19,7 +19,7 @@ _WAITING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
+def isolated() -> Iterator[None]:
     """Around a compile, of which nothing but its result and its error may be seen behind it."""
     with _signals_waiting(), compat.keeping_thread_state(), compat.with_denormals():
         yield

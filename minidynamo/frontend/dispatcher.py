@@ -24,7 +24,7 @@ from minidynamo.bytecode.breaks import BoxedStep, drive
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.config import config
 from minidynamo.core import artifacts
-from minidynamo.core.compile_scope import undisturbed
+from minidynamo.core.compile_scope import isolated
 from minidynamo.core.events import notice, publish
 from minidynamo.core.locks import ForkSafeLock
 from minidynamo.core.names import weakly
@@ -331,7 +331,7 @@ class Dispatcher:
             raise RecompileRefused(refusal(self.name, failures))
         self._busy = True
         try:
-            with undisturbed():
+            with isolated():
                 outcome = self._compile_entry(self, boxed)
         finally:
             self._busy = False

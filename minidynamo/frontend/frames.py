@@ -154,8 +154,8 @@ class RootFrame:
     def _still_true(self) -> tuple[str, ...]:
         """Nothing tells a compiled function that its original gets other code or defaults: each call looks."""
         names = self.names
-        looked_at = ((attribute, name) for attribute, name in self._definition() if self.facts[name] is not None)
-        changed = " or ".join(f"{names.function}.{attribute} is not {name}" for attribute, name in looked_at)
+        realize = ((attribute, name) for attribute, name in self._definition() if self.facts[name] is not None)
+        changed = " or ".join(f"{names.function}.{attribute} is not {name}" for attribute, name in realize)
         refuse = f'__import__("{__name__}", fromlist=["refuse_copy"]).refuse_copy({self.name!r})'
         return (
             *("try:", f"    {names.changed} = {self.mark} and ({changed})"),

@@ -102,7 +102,7 @@ def differentiates_again(node: fx.Node) -> bool:
     return node.target is gradients and bool(node.kwargs.get("create_graph"))
 
 
-def looked_at(node: fx.Node) -> list[fx.Node]:
+def watched_tensors(node: fx.Node) -> list[fx.Node]:
     """The tensors whose gradients such a call looks at: what is computed from one must be seen to be, by autograd."""
     position = _LOOKS_AT.get(node.target) if node.op == "call_function" else None  # type: ignore[arg-type]
     return [] if position is None else nodes_in(node.args[position])

@@ -27,7 +27,7 @@ def _expect(condition: Any) -> None:
         condition.node.expect_true(__file__, 0)
 
 
-def hangs_on_data(value: Any) -> bool:
+def depends_on_data(value: Any) -> bool:
     """Whether `value` is a number that is computed from one that a tensor holds."""
     return isinstance(value, compat.SYMBOLIC_NUMBERS) and bool(_in_data(value))
 

@@ -281,7 +281,7 @@ class Shapes:
             elif guard.kind is GuardKind.IDENTITY and self._profile.texts.get(stable_name(guard.source), "") is None:
                 yield guard.source, str(id(guard.expected)), guard.where
 
-    def hangs_on_float(self, number: torch.SymInt) -> bool:
+    def depends_on_float(self, number: torch.SymInt) -> bool:
         """Whether a float is among what a size is computed of."""
         return not self._floats.keys().isdisjoint(number.node.expr.free_symbols)
 

@@ -158,7 +158,7 @@ class GraphView(Protocol):
         """Whether nobody else stands for the dictionary that holds the attributes of `owner`; from now on it does."""
         ...
 
-    def unread(self, value: object, source: Source, *, is_there: bool = False) -> VariableTracker:
+    def lazy(self, value: object, source: Source, *, is_there: bool = False) -> VariableTracker:
         """A value that the program has come to: its tracker if there is one; else it is unread, and must be there.
 
         `is_there`: other guards say so.
@@ -280,7 +280,9 @@ class GraphView(Protocol):
         """What stands for a value where only the layout of what is computed matters: a float is that of this call."""
         ...
 
-    def foretells(self, op: OpOverload, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]) -> bool:
+    def infers_symbolic_floats(
+        self, op: OpOverload, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
+    ) -> bool:
         """Whether an operator of the program tells what it gives for floats that are not known."""
         ...
 
@@ -313,11 +315,11 @@ class Tracer(Protocol):
         args: Sequence[VariableTracker] = (),
         kwargs: Mapping[str, VariableTracker] | None = None,
         *,
-        unread: bool = False,
+        lazy: bool = False,
     ) -> VariableTracker:
         """Call anything. A real callable (`operator.add`, a polyfill) stands for itself, trusted and unguarded.
 
-        `unread`: who asks only moves the result, which may be unread.
+        `lazy`: who asks only moves the result, which may be unread.
         """
         ...
 
@@ -328,9 +330,9 @@ class Tracer(Protocol):
         args: Sequence[VariableTracker] = (),
         kwargs: Mapping[str, VariableTracker] | None = None,
         *,
-        unread: bool = False,
+        lazy: bool = False,
     ) -> VariableTracker:
-        """Call a special method as Python does: found on the class, never on the instance. `unread` as in `call`."""
+        """Call a special method as Python does: found on the class, never on the instance. `lazy` as in `call`."""
         ...
 
     def getattr(self, obj: VariableTracker, name: str) -> VariableTracker:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from minidynamo.tracer.frames.generators import GeneratorVariable, parts_of_generator
-from minidynamo.tracer.lazy.lazy_containers import as_moved, entries_as_moved
-from minidynamo.tracer.lazy.lazy_dicts import OutsideTable, known_parts
-from minidynamo.tracer.lazy.lazy_lists import OutsideItems
-from minidynamo.tracer.lazy.lazy_tuples import OutsideTuple
+from minidynamo.tracer.lazy.lazy_containers import entries_as_moved, lazy_items
+from minidynamo.tracer.lazy.lazy_dicts import LazyDict, known_parts
+from minidynamo.tracer.lazy.lazy_lists import LazyList
+from minidynamo.tracer.lazy.lazy_tuples import LazyTuple
 from minidynamo.tracer.records.side_effects import (
     AttrSet,
     Called,
@@ -177,7 +177,7 @@ def would_differ(side_effects: SideEffects, iterator: VariableTracker) -> bool:
 
 
 def _keys_and_values(variable: DictVariable) -> Iterator[VariableTracker | None]:
-    if isinstance(variable.items, OutsideTable):
+    if isinstance(variable.items, LazyDict):
         yield from known_parts(variable.items)
         yield variable.default_factory
         return
@@ -194,7 +194,7 @@ def _members(variable: SetVariable) -> Iterable[VariableTracker]:
 
 
 def _sequence_iterator(variable: SequenceIterator) -> Iterable[VariableTracker]:
-    return (variable.sequence,) if isinstance(variable.sequence, SequenceVariable) else as_moved(variable.sequence)
+    return (variable.sequence,) if isinstance(variable.sequence, SequenceVariable) else lazy_items(variable.sequence)
 
 
 def _function(variable: NestedFunctionVariable) -> Iterable[VariableTracker | None]:
@@ -203,8 +203,8 @@ def _function(variable: NestedFunctionVariable) -> Iterable[VariableTracker | No
 
 
 _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | None]]] = {
-    ListVariable: lambda v: known_parts(v.items) if isinstance(v.items, OutsideItems) else as_moved(v.items),
-    TupleVariable: lambda v: () if isinstance(v.items, OutsideTuple) else as_moved(v.items),
+    ListVariable: lambda v: known_parts(v.items) if isinstance(v.items, LazyList) else lazy_items(v.items),
+    TupleVariable: lambda v: () if isinstance(v.items, LazyTuple) else lazy_items(v.items),
     DictVariable: _keys_and_values,
     SetVariable: _members,
     DictViewVariable: lambda v: (v.mapping,),

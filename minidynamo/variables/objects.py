@@ -92,7 +92,7 @@ class OpaqueVariable(VariableTracker):
 
 
 @dataclass(eq=False)
-class UnreadVariable(OpaqueVariable):
+class LazyVariable(OpaqueVariable):
     """A value that a frame was entered with and has only moved so far: nothing about it is guarded.
 
     Looking at it makes another tracker, with guards; frames do that when the program takes it off the stack.

@@ -7,7 +7,7 @@ import torch
 
 import minidynamo
 from minidynamo.autograd.aot import aot_compile
-from minidynamo.core.compile_scope import undisturbed
+from minidynamo.core.compile_scope import isolated
 from minidynamo.graph.boxed import make_boxed
 
 
@@ -28,10 +28,10 @@ def came():
 
 
 def test_signals_wait_and_come_again_at_once(came):
-    with pytest.raises(TimeoutError), undisturbed():
+    with pytest.raises(TimeoutError), isolated():
         signal.raise_signal(signal.SIGUSR1)
         signal.raise_signal(signal.SIGUSR2)
-        with undisturbed():
+        with isolated():
             assert came == []
         signal.raise_signal(signal.SIGUSR2)
         assert came == [signal.SIGUSR2]

@@ -237,16 +237,16 @@ def decode(decoder, outs, h, x):
 
 
 def test_a_turn_of_a_loop_does_not_look_through_the_turns_before(monkeypatch):
-    looked_at = []
+    realize = []
     kept_by = compat.kept_by
-    monkeypatch.setattr(compat, "kept_by", lambda function: looked_at.append(function) or kept_by(function))
+    monkeypatch.setattr(compat, "kept_by", lambda function: realize.append(function) or kept_by(function))
     compiled, x = minidynamo.compile(decode, backend="eager"), torch.ones(3, requires_grad=True)
     found = []
     for turns in (10, 12, 14, 20, 40, 80):
-        looked_at.clear()
+        realize.clear()
         expected, got = (fn(decoder, torch.zeros(turns, 3), x.sin(), x) for fn in (decode, compiled))
         assert torch.equal(expected, got)
-        found.append(len(looked_at))
+        found.append(len(realize))
     assert found[-1] <= 2 * found[-3] + 10  # measured: 2 and 2; 9561 and 591 if all turns were looked at
     assert compiled.stats.recompiles == 4
 
@@ -261,13 +261,13 @@ def hands_on_one(h, x):
 
 @pytest.mark.parametrize("fn", [hands_on_all, hands_on_one])
 def test_what_a_callee_breaks_on_is_held_by_the_caller_instead_of_looked_through(fn, monkeypatch):
-    looked_at = []
+    realize = []
     compiled, x = minidynamo.compile(fn, backend="eager"), torch.ones(3, requires_grad=True)
-    monkeypatch.setattr(compat, "kept_by", lambda function: looked_at.append(function) or [])
+    monkeypatch.setattr(compat, "kept_by", lambda function: realize.append(function) or [])
     for _ in range(3):
-        looked_at.clear()
+        realize.clear()
         got = compiled(x.sin().cos(), x)
-    assert torch.equal(got, fn(x.sin().cos(), x)) and not looked_at
+    assert torch.equal(got, fn(x.sin().cos(), x)) and not realize
     assert compiled.stats.recompiles == 0
 
 

@@ -11,9 +11,9 @@ from minidynamo.graph.autograd_calls import (
     gives_several,
     gradients,
     is_autograd_call,
-    looked_at,
     make_parameter,
     plant_hook,
+    realize,
     replace_data,
     require_grad,
     retain_grad,
@@ -67,7 +67,7 @@ def test_which_tensors_a_call_looks_at():
     hook = graph.call_function(plant_hook, (x, "register_hook"))
     made = graph.call_function(make_parameter, (x, True))
     grad.meta["example_value"] = (torch.ones(2), torch.ones(2))
-    assert looked_at(grad) == [x, y] and looked_at(hook) == [x] and looked_at(made) == looked_at(x) == []
+    assert realize(grad) == [x, y] and realize(hook) == [x] and realize(made) == realize(x) == []
     assert [is_autograd_call(node) for node in graph.nodes] == [False, False, True, True, True]
     assert [differentiates_again(node) for node in (grad, hook)] == [True, False]
     assert [gives_several(node) for node in (grad, hook, made)] == [True, False, False]

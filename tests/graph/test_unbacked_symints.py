@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minidynamo.compat import symbolic
-from minidynamo.graph.unbacked_symints import hangs_on_data, hint_of, number_in_data
+from minidynamo.graph.unbacked_symints import depends_on_data, hint_of, number_in_data
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_it_is_below_a_size_that_varies(env):
 
 def test_what_hangs_on_it(env):
     rows, number = size(env, 5), number_in_data(env, 4)
-    assert [hangs_on_data(value) for value in (number, number * 3 + rows, rows, 3, "3")] == [True, True, *[False] * 3]
+    assert [depends_on_data(value) for value in (number, number * 3 + rows, rows, 3, "3")] == [True, True, *[False] * 3]
 
 
 def test_hints_take_it_for_zero(env):

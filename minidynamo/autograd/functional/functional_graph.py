@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.autograd.graph.graph_builder import Emitter, has_strides_of, is_dense
+from minidynamo.autograd.graph.graph_builder import GraphBuilder, has_strides_of, is_dense
 from minidynamo.autograd.graph.overlaps import overlaps_itself
 from minidynamo.autograd.graph.signature import ViewStep
 from minidynamo.autograd.graph.views import ELEMENT_INVERSES, INVERSES
@@ -67,7 +67,7 @@ class FunctionalGraph:
     to inputs, in order: which one, what it holds then, and the node behind which it was written; `forgotten` is
     what was written to memory that went away again."""
 
-    emitter: Emitter
+    emitter: GraphBuilder
     placeholders: list[fx.Node] = field(default_factory=list)
     inputs: dict[int, Value] = field(default_factory=dict)
     tangents: list[fx.Node] = field(default_factory=list)

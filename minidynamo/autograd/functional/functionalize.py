@@ -18,7 +18,7 @@ from minidynamo import compat
 from minidynamo.autograd.functional.functional_graph import OVERLAPS, Base, FunctionalGraph, Value, refuse
 from minidynamo.autograd.functional.shape_only_reads import read_inputs, without_unread
 from minidynamo.autograd.functional.storage_resize import check_readable, note_fill, read_sources, resize
-from minidynamo.autograd.graph.graph_builder import Emitter, same_layout
+from minidynamo.autograd.graph.graph_builder import GraphBuilder, same_layout
 from minidynamo.autograd.graph.mutation import (
     UNDECLARED,
     Mutation,
@@ -73,7 +73,7 @@ class _Pass:
     def __init__(self, trace: Trace, keeps_numbers: bool) -> None:
         self.trace = trace
         self.keeps_numbers = keeps_numbers
-        self.result = FunctionalGraph(Emitter(trace.mode))
+        self.result = FunctionalGraph(GraphBuilder(trace.mode))
         self.emitter = self.result.emitter
         self.fixed_windows: list[Base] = []
         self.resizes = bool(trace.graph.find_nodes(op="call_function", target=resize_storage))

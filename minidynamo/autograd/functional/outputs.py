@@ -22,7 +22,7 @@ from minidynamo.autograd.graph.mutation import is_view
 from minidynamo.autograd.graph.numbers import keys
 from minidynamo.autograd.graph.signature import InputMutation, OutputPlan, ResultNumber, ViewStep
 from minidynamo.autograd.trace.joint import Trace
-from minidynamo.autograd.trace.output_alias_sets import Family, TracedOutput
+from minidynamo.autograd.trace.output_alias_sets import OutputAliasSet, TracedOutput
 from minidynamo.compat import OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused
 
@@ -162,7 +162,7 @@ class _Planner:
 
         return tuple(ViewStep(s.op, fx.map_arg(s.args, number), fx.map_arg(s.kwargs, number)) for s in steps)
 
-    def add_family(self, index: int, family: Family) -> None:
+    def add_family(self, index: int, family: OutputAliasSet) -> None:
         members = [output for output in self.trace.outputs if output.kind == "member" and output.index == index]
         if family.node is not None:
             value, like = self.value_of(family.node), family.node.meta["val"]
@@ -190,7 +190,7 @@ class _Planner:
             node = self.emitter.emit(step.op, node, *step.args, **dict(step.kwargs))
         return node
 
-    def is_whole_view(self, family: Family, position: int) -> bool:
+    def is_whole_view(self, family: OutputAliasSet, position: int) -> bool:
         """Whether torch knows what an output is a view of, but the graph returns that itself, all of which it is."""
         node = self.results.nodes[position]
         return family.is_view and not (family.requires_grad or node.meta["val"].is_inference() or _is_view(node))

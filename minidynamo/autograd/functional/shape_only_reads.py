@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.autograd.graph.graph_builder import Emitter
+from minidynamo.autograd.graph.graph_builder import GraphBuilder
 from minidynamo.autograd.graph.numbers import is_number
 from minidynamo.autograd.trace.fallback_op import Gradients
 from minidynamo.autograd.trace.number_operators import BATCH_NORM, BATCH_NORM_OF_NUMBERS
-from minidynamo.graph.unbacked_symints import hangs_on_data
+from minidynamo.graph.unbacked_symints import depends_on_data
 
 aten = torch.ops.aten
 
@@ -53,7 +53,7 @@ def read_inputs(node: fx.Node) -> list[fx.Node]:
     """What the results of `node` depend on: numbers and layouts aside, and new running statistics of batch norm, which
     depend on the old ones, do not count as results. Numbers that tensors hold depend on those."""
     if is_number(node):
-        return node.all_input_nodes if hangs_on_data(node.meta["val"]) else []
+        return node.all_input_nodes if depends_on_data(node.meta["val"]) else []
     if isinstance(node.target, Gradients):
         return [arg for i, arg in enumerate(node.args) if i not in node.target.unread and isinstance(arg, fx.Node)]
     if node.target in ASKED_FOR_LAYOUT:
@@ -63,7 +63,7 @@ def read_inputs(node: fx.Node) -> list[fx.Node]:
     return node.all_input_nodes
 
 
-def without_unread(emitter: Emitter, op: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def without_unread(emitter: GraphBuilder, op: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of a call of `op` with a stand-in, or None, for each tensor that it does not read."""
     if op is aten.native_batch_norm_backward.default and args[7] and not _adds_dtypes(args[3:5], args[1:]):
         return (*args[:3], None, None, *args[5:])  # in training it does not read the running statistics
@@ -89,7 +89,7 @@ def _may_be_replaced(node: fx.Node) -> bool:
     return value.layout is torch.strided and value.is_contiguous() and value.numel() > 1
 
 
-def _stand_in(emitter: Emitter, node: fx.Node, gradient: Any) -> fx.Node:
+def _stand_in(emitter: GraphBuilder, node: fx.Node, gradient: Any) -> fx.Node:
     like, sizes = node.meta["val"], emitter.sizes(node)
     if _has_numbers_like(gradient, like):
         return emitter.emit(aten.as_strided.default, gradient, sizes, [0] * like.ndim)

@@ -19,7 +19,7 @@ from minidynamo.autograd.functional.functional_graph import FunctionalGraph
 from minidynamo.autograd.graph.numbers import is_number, key
 from minidynamo.autograd.graph.recomputation import is_random, uses_generator
 from minidynamo.compat import OpOverload
-from minidynamo.graph.unbacked_symints import hangs_on_data
+from minidynamo.graph.unbacked_symints import depends_on_data
 
 LARGEST_CONSTANT = 1 << 16
 """Elements of a constant that is looked at; a larger one is known by its name alone."""
@@ -72,7 +72,7 @@ def value_keys(
     found: dict[fx.Node, str] = {}
     drawn = 0
     for node in functional.emitter.graph.nodes:
-        if is_number(node) and not hangs_on_data(node.meta["val"]):
+        if is_number(node) and not depends_on_data(node.meta["val"]):
             number = expression(node.meta["val"])
             found[node] = f"number {number.xreplace(names) if hasattr(number, 'xreplace') else number}"
         elif node in inputs:

@@ -2,5 +2,5 @@
 
 Owns layouts, views, mutation, provenance, the builder of graphs, the signature of a compiled graph.
 Does not own the stages themselves.
-Enter at `graph_builder.Emitter`, `signature.GraphSignature`.
+Enter at `graph_builder.GraphBuilder`, `signature.GraphSignature`.
 """

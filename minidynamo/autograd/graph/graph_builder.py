@@ -35,7 +35,7 @@ def copied(gm: fx.GraphModule) -> fx.GraphModule:
     return compat.graph_module(torch.nn.Module(), made)
 
 
-class Emitter:
+class GraphBuilder:
     """Appends nodes to `graph`. New nodes take over location and checkpoint of the node that `replacing` names.
 
     `numbers` has a node for each symbolic number that was computed, by its expression.
@@ -165,7 +165,7 @@ def gives_alike(user: fx.Node, one: fx.Node, other: fx.Node) -> bool:
     if may_share(user) or compat.schema_of(op).is_mutable or torch.Tag.nondeterministic_seeded in op.tags:
         return False
     args, kwargs = fx.map_arg((user.args, user.kwargs), lambda node: other if node is one else node)
-    with Emitter(other.meta["val"].fake_mode, user.graph).computing(), torch.no_grad():
+    with GraphBuilder(other.meta["val"].fake_mode, user.graph).computing(), torch.no_grad():
         return same_layout(op(*fake(args), **fake(kwargs)), made)
 
 

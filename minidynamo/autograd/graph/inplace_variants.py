@@ -37,7 +37,7 @@ class Twin:
 
 
 @functools.cache
-def twin_of(functional: OpOverload) -> Twin | None:
+def inplace_variant_of(functional: OpOverload) -> Twin | None:
     """The twin of an operator of torch, or of one that takes numbers in its place, if there is one."""
     if not is_torchs(functional):
         return None
@@ -53,7 +53,7 @@ def twin_of(functional: OpOverload) -> Twin | None:
 
 def in_place(node: fx.Node) -> OpOverload | None:
     """The operator that takes what `node` is called with, and writes its one result over its first argument."""
-    twin = twin_of(node.target) if isinstance(node.target, OpOverload) else None
+    twin = inplace_variant_of(node.target) if isinstance(node.target, OpOverload) else None
     if twin is None or twin.own or twin.written != (0,) or not isinstance(node.meta.get("val"), torch.Tensor):
         return None
     return twin.op if twin.call(node.target, node) == (node.args, node.kwargs) else None  # type: ignore[arg-type]

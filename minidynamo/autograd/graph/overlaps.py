@@ -14,7 +14,7 @@ from minidynamo.autograd.graph.mutation import Mutation
 from minidynamo.autograd.graph.numbers import is_symbolic, key, keys
 from minidynamo.compat import OpOverload
 from minidynamo.fake.strides import Dims, may_meet
-from minidynamo.graph.unbacked_symints import hangs_on_data
+from minidynamo.graph.unbacked_symints import depends_on_data
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
@@ -54,7 +54,7 @@ def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
     a tensor begins that data tell, nothing is known."""
     if not one.numel() or not other.numel():
         return False
-    if any(hangs_on_data(tensor.storage_offset()) for tensor in (one, other)):
+    if any(depends_on_data(tensor.storage_offset()) for tensor in (one, other)):
         return True
     return may_meet(*_bytes_of(one), *_bytes_of(other))
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.autograd.graph.graph_builder import Emitter, is_dense
+from minidynamo.autograd.graph.graph_builder import GraphBuilder, is_dense
 from minidynamo.autograd.graph.numbers import is_symbolic
 
 aten = torch.ops.aten
@@ -36,7 +36,7 @@ the same dimensions as the tensor."""
 
 
 def emit_permuted(
-    emitter: Emitter, op: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    emitter: GraphBuilder, op: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[fx.Node, fx.Node] | None:
     """Emit a call so that its result has the strides of its first argument: the call, and the result. None where it
     has them anyway, or where that cannot be told."""

@@ -14,7 +14,7 @@ from torch import fx
 
 from minidynamo.autograd.graph.numbers import is_symbolic, key
 from minidynamo.fake.strides import dense_strides
-from minidynamo.graph.unbacked_symints import hangs_on_data, hint_of
+from minidynamo.graph.unbacked_symints import depends_on_data, hint_of
 
 
 def order_of(like: torch.Tensor) -> tuple[int, ...]:
@@ -96,7 +96,7 @@ def _is_telling(value: Any) -> bool:
 
 
 def _is_known(number: Any) -> bool:
-    return isinstance(number, torch.SymInt) and not hangs_on_data(number)
+    return isinstance(number, torch.SymInt) and not depends_on_data(number)
 
 
 def _now(value: Any) -> Any:

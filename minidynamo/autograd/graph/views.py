@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.autograd.graph.graph_builder import Emitter
+from minidynamo.autograd.graph.graph_builder import GraphBuilder
 from minidynamo.autograd.graph.numbers import is_empty
 from minidynamo.compat import OpOverload
 
@@ -22,41 +22,41 @@ aten = torch.ops.aten
 Inverse = Callable[..., fx.Node]
 
 
-def _reshape_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, *_: Any, **__: Any) -> fx.Node:
+def _reshape_back(emitter: GraphBuilder, viewed: fx.Node, new: fx.Node, *_: Any, **__: Any) -> fx.Node:
     return emitter.reshape(new, viewed)
 
 
-def _expand_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, *_: Any, **__: Any) -> fx.Node:
+def _expand_back(emitter: GraphBuilder, viewed: fx.Node, new: fx.Node, *_: Any, **__: Any) -> fx.Node:
     """Nothing functional writes to a tensor whose elements overlap: an expand is to as many elements, or to none."""
     return viewed if is_empty(new.meta["val"]) else emitter.reshape(new, viewed)
 
 
-def _transpose_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, first: int, second: int) -> fx.Node:
+def _transpose_back(emitter: GraphBuilder, viewed: fx.Node, new: fx.Node, first: int, second: int) -> fx.Node:
     return emitter.emit(aten.transpose.int, new, first, second)
 
 
-def _t_back(emitter: Emitter, viewed: fx.Node, new: fx.Node) -> fx.Node:
+def _t_back(emitter: GraphBuilder, viewed: fx.Node, new: fx.Node) -> fx.Node:
     return emitter.emit(aten.t.default, new)
 
 
-def _permute_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, dims: list[int]) -> fx.Node:
+def _permute_back(emitter: GraphBuilder, viewed: fx.Node, new: fx.Node, dims: list[int]) -> fx.Node:
     order = [dim % len(dims) for dim in dims]
     return emitter.emit(aten.permute.default, new, [order.index(dim) for dim in range(len(order))])
 
 
-def _dtype_back(emitter: Emitter, viewed: fx.Node, new: fx.Node, dtype: torch.dtype) -> fx.Node:
+def _dtype_back(emitter: GraphBuilder, viewed: fx.Node, new: fx.Node, dtype: torch.dtype) -> fx.Node:
     return emitter.emit(aten.view.dtype, new, viewed.meta["val"].dtype)
 
 
 def _scatter(op: OpOverload) -> Inverse:
-    def rule(emitter: Emitter, viewed: fx.Node, new: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
+    def rule(emitter: GraphBuilder, viewed: fx.Node, new: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
         return emitter.emit(op, viewed, new, *args, **kwargs)
 
     return rule
 
 
 def _swap(op: OpOverload) -> Inverse:
-    def rule(emitter: Emitter, viewed: fx.Node, new: fx.Node) -> fx.Node:
+    def rule(emitter: GraphBuilder, viewed: fx.Node, new: fx.Node) -> fx.Node:
         return emitter.emit(op, new)
 
     return rule
@@ -83,17 +83,17 @@ INVERSES: dict[OpOverload, Inverse] = {
 }
 
 
-def _split_element(emitter: Emitter, index: int, size: Any, dim: int = 0) -> tuple[Any, ...]:
+def _split_element(emitter: GraphBuilder, index: int, size: Any, dim: int = 0) -> tuple[Any, ...]:
     start, end = (emitter.number(operator.mul, size, i) for i in (index, index + 1))  # a slice ends with the tensor
     return aten.slice_scatter.default, dim, start, end
 
 
-def _sizes_element(emitter: Emitter, index: int, sizes: list[Any], dim: int = 0) -> tuple[Any, ...]:
+def _sizes_element(emitter: GraphBuilder, index: int, sizes: list[Any], dim: int = 0) -> tuple[Any, ...]:
     start = functools.reduce(functools.partial(emitter.number, operator.add), sizes[:index], 0)
     return aten.slice_scatter.default, dim, start, emitter.number(operator.add, start, sizes[index])
 
 
-def _unbind_element(emitter: Emitter, index: int, dim: int = 0) -> tuple[Any, ...]:
+def _unbind_element(emitter: GraphBuilder, index: int, dim: int = 0) -> tuple[Any, ...]:
     return aten.select_scatter.default, dim, index
 
 

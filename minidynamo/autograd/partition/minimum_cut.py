@@ -24,7 +24,7 @@ from minidynamo.autograd.graph.recomputation import (
     spared,
     viewed,
 )
-from minidynamo.autograd.partition.saving import SavePolicy, Wishes, ask, by_cost, within_budget
+from minidynamo.autograd.partition.saving import PolicyChoices, SavePolicy, ask, by_cost, within_budget
 from minidynamo.graph.rng_replay import random_state
 from minidynamo.graph.unbacked_symints import hint_of
 from minidynamo.memory.saved import SavedValue
@@ -58,15 +58,15 @@ class Network:
         self.gradients = {node for node in joint.gradients if node is not None}
         self.exposed = frozenset(joint.exposed).intersection([*forward.inputs, *forward.results]) - forward.overwritten
 
-    def wishes(self, policy: SavePolicy) -> Wishes:
+    def wishes(self, policy: SavePolicy) -> PolicyChoices:
         """What the user's policy says of each tensor that could be kept, views apart."""
         tensors = [n for n in self.candidates if n.op != "placeholder" and self.weight(n)]
         tensors = [n for n in tensors if n.target is not random_state]
         tensors = [n for n in tensors if not is_free(n) or maker_of(n) is not n]
         fixed = {node for node in tensors if is_effect(maker_of(node))}
-        return ask(policy, tensors, lambda n: self.record(n, Wishes()), fixed)
+        return ask(policy, tensors, lambda n: self.record(n, PolicyChoices()), fixed)
 
-    def cut_within(self, budget: float, wishes: Wishes) -> list[fx.Node]:
+    def cut_within(self, budget: float, wishes: PolicyChoices) -> list[fx.Node]:
         """The values to keep, in graph order: the minimum cut under the wishes and the budget of the user."""
         again = {one for node in wishes.again for one in (node, maker_of(node))}
         usual = (self.recomputable | again) - wishes.keep - self.once
@@ -118,11 +118,11 @@ class Network:
         """Whether backward reads `node`, or returns it, or its derivatives do."""
         return node in self.gradients or node in self.also or any(user in self.behind for user in node.users)
 
-    def may_drop(self, node: fx.Node, wishes: Wishes) -> bool:
+    def may_drop(self, node: fx.Node, wishes: PolicyChoices) -> bool:
         """Whether anything is won by not keeping `node`."""
         return node not in wishes.keep and node not in self.results and (self.weight(node) or 0) > _HELD_BY_CALLER
 
-    def minimum_cut(self, wishes: Wishes) -> list[fx.Node]:
+    def minimum_cut(self, wishes: PolicyChoices) -> list[fx.Node]:
         """The values to keep, in graph order. Of all cuts of least weight it is the one that recomputes least."""
         import networkx  # noqa: PLC0415
 
@@ -172,7 +172,7 @@ class Network:
         first = node in self.required or node.target is torch.ops.aten.clone.default
         return 4 * bytes_of(value) + (0 if first else 1)
 
-    def record(self, node: fx.Node, wishes: Wishes) -> SavedValue:
+    def record(self, node: fx.Node, wishes: PolicyChoices) -> SavedValue:
         """What is told of `node`, which is kept, and why it is."""
         value = node.meta["val"]
         op = "input" if node.op == "placeholder" else operation_of(maker_of(node))

@@ -22,7 +22,7 @@ from minidynamo.autograd.graph.numbers import is_number, key
 from minidynamo.autograd.graph.recomputation import computed_again, viewed
 from minidynamo.autograd.partition.minimum_cut import Network
 from minidynamo.autograd.partition.saved_views import Part, fake_view, kept_parts, view_of
-from minidynamo.autograd.partition.saving import SavePolicy, Wishes
+from minidynamo.autograd.partition.saving import PolicyChoices, SavePolicy
 from minidynamo.autograd.partition.writing_calls import write_to_temporaries
 from minidynamo.autograd.trace.checks import unused_checks
 from minidynamo.config import config
@@ -122,7 +122,7 @@ def partition(joint: Joint, save_policy: SavePolicy | None = None) -> Partition:
     seen = {*joint.exposed, *forward.results}
     held = {new: place for new, place in holds_in_the_end(forward.writes).items() if new not in seen}
     network = Network(joint, held)
-    wishes = (Wishes() if save_policy is None else network.wishes(save_policy)).kept_as(joint.eager, joint.anew)
+    wishes = (PolicyChoices() if save_policy is None else network.wishes(save_policy)).kept_as(joint.eager, joint.anew)
     placed = _placed(forward, network.cut_within(config.activation_budget, wishes), held)
     saved, rest = [n for _, n in placed], [n for kind, n in placed if kind == "extra"]
     places = {"input": forward.inputs, "result": forward.results, "extra": rest}

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.functional.functional_graph import FunctionalGraph
-from minidynamo.autograd.graph.graph_builder import Emitter
+from minidynamo.autograd.graph.graph_builder import GraphBuilder
 from minidynamo.autograd.graph.recomputation import is_random
 from minidynamo.compat import OpOverload
 from minidynamo.graph.rng_replay import STATE_BYTES, draw, random_state
@@ -57,7 +57,7 @@ def _results(node: fx.Node) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
-def _chain(emitter: Emitter, device: torch.device, nodes: list[fx.Node]) -> set[fx.Node]:
+def _chain(emitter: GraphBuilder, device: torch.device, nodes: list[fx.Node]) -> set[fx.Node]:
     """Rewrite `nodes`, in order, to draw from the state that the one before leaves. Returns the new nodes."""
     made: list[fx.Node] = []
     for node in nodes:
@@ -79,6 +79,6 @@ def _chain(emitter: Emitter, device: torch.device, nodes: list[fx.Node]) -> set[
     return set(made)
 
 
-def _state(emitter: Emitter, device: torch.device) -> torch.Tensor:
+def _state(emitter: GraphBuilder, device: torch.device) -> torch.Tensor:
     with emitter.mode:
         return torch.empty(STATE_BYTES[device.type], dtype=torch.uint8, device="cpu")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.autograd.graph.graph_builder import Emitter, fake, gives_alike, same_layout
+from minidynamo.autograd.graph.graph_builder import GraphBuilder, fake, gives_alike, same_layout
 from minidynamo.autograd.graph.numbers import is_symbolic
 from minidynamo.autograd.graph.views import PARTS
 from minidynamo.memory.unfused_peak import WRITTEN
@@ -88,5 +88,5 @@ def _is_read_alike(node: fx.Node, part: Part) -> bool:
 
 
 def _applied(op: Any, value: torch.Tensor, args: tuple[Any, ...]) -> Any:
-    with Emitter(value.fake_mode, fx.Graph()).computing(), torch.no_grad():  # type: ignore[attr-defined]
+    with GraphBuilder(value.fake_mode, fx.Graph()).computing(), torch.no_grad():  # type: ignore[attr-defined]
         return op(value, *fake(args))

@@ -24,7 +24,7 @@ _DEAR = ("mm", "conv", "attention", "linear", "lstm", "gru", "rnn", "fft", "lina
 
 
 @dataclass(frozen=True)
-class Wishes:
+class PolicyChoices:
     """What a policy said: values that are kept if backward needs them, and values that are computed again. Those in
     `eager` are kept because eager keeps them."""
 
@@ -32,9 +32,9 @@ class Wishes:
     again: frozenset[fx.Node] = field(default_factory=frozenset)
     eager: frozenset[fx.Node] = field(default_factory=frozenset)
 
-    def kept_as(self, eager: frozenset[fx.Node], anew: frozenset[fx.Node]) -> Wishes:
+    def kept_as(self, eager: frozenset[fx.Node], anew: frozenset[fx.Node]) -> PolicyChoices:
         """The same, but that what backward needs of `eager` is kept, whatever else could be, and nothing of `anew`."""
-        return Wishes(self.keep | eager, self.again - eager | anew, eager)
+        return PolicyChoices(self.keep | eager, self.again - eager | anew, eager)
 
 
 def ask(
@@ -42,7 +42,7 @@ def ask(
     candidates: Iterable[fx.Node],
     record: Callable[[fx.Node], SavedValue],
     fixed: Collection[fx.Node],
-) -> Wishes:
+) -> PolicyChoices:
     """What `policy` says of each of `candidates`, described by `record`. Those in `fixed` cannot be computed again.
 
     Raises ArgumentError (MD409) for another answer than "save", "recompute" and None, when it asks for what cannot be
@@ -69,7 +69,7 @@ def ask(
             raise ArgumentError(Diagnostic("MD409", what, why=why, where=where, fix=fix))
         answers[node] = answer
     chosen = {kind: frozenset(node for node, answer in answers.items() if answer == kind) for kind in answers.values()}
-    return Wishes(chosen.get("save", frozenset()), chosen.get("recompute", frozenset()))
+    return PolicyChoices(chosen.get("save", frozenset()), chosen.get("recompute", frozenset()))
 
 
 def by_cost(nodes: Iterable[fx.Node]) -> list[fx.Node]:

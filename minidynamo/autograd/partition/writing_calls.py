@@ -12,7 +12,7 @@ from typing import Any
 from torch import fx
 
 from minidynamo.autograd.functional.written_inputs import memory_of
-from minidynamo.autograd.graph.inplace_variants import Twin, twin_of
+from minidynamo.autograd.graph.inplace_variants import Twin, inplace_variant_of
 from minidynamo.compat import OpOverload
 from minidynamo.memory.graph_plan import may_share
 
@@ -20,7 +20,7 @@ from minidynamo.memory.graph_plan import may_share
 def write_to_temporaries(graph: fx.Graph) -> None:
     """Call the operators that write, where what they write is new memory that the call alone uses."""
     for node in list(graph.nodes):
-        twin = twin_of(node.target) if isinstance(node.target, OpOverload) else None
+        twin = inplace_variant_of(node.target) if isinstance(node.target, OpOverload) else None
         if twin is None or not twin.own or any(position >= len(node.args) for position in twin.written):
             continue
         written = [node.args[position] for position in twin.written]

@@ -15,7 +15,7 @@ from torch import fx
 
 from minidynamo.autograd.functional.joint_graph import maker_of
 from minidynamo.autograd.functional.written_inputs import memory_of
-from minidynamo.autograd.graph.graph_builder import Emitter, fake
+from minidynamo.autograd.graph.graph_builder import GraphBuilder, fake
 from minidynamo.autograd.graph.inplace_variants import in_place
 from minidynamo.autograd.graph.numbers import keys
 from minidynamo.autograd.graph.views import PARTS
@@ -66,7 +66,7 @@ def _part_in_place(scatter: fx.Node, written: Collection[fx.Node]) -> fx.Node | 
     if _layout(base) != _layout(scatter) or memory_of(source) == memory_of(base) or not _is_last(scatter, base):
         return None
     graph, op = scatter.graph, PARTS[scatter.target]
-    with graph.inserting_before(scatter), Emitter(base.meta["val"].fake_mode, graph).computing(), torch.no_grad():
+    with graph.inserting_before(scatter), GraphBuilder(base.meta["val"].fake_mode, graph).computing(), torch.no_grad():
         view = graph.call_function(op, (base, *where))
         filled = graph.call_function(aten.copy_.default, (view, source))
         part = op(*fake((base, *where)))

@@ -16,8 +16,8 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.functional.written_inputs import memory_of
-from minidynamo.autograd.graph.graph_builder import Emitter, fake, gives_alike, same_layout
-from minidynamo.autograd.graph.inplace_variants import Twin, out_variant, twin_of
+from minidynamo.autograd.graph.graph_builder import GraphBuilder, fake, gives_alike, same_layout
+from minidynamo.autograd.graph.inplace_variants import Twin, inplace_variant_of, out_variant
 from minidynamo.autograd.graph.mutation import is_torchs, is_view
 from minidynamo.autograd.graph.numbers import is_number, key, keys
 from minidynamo.autograd.graph.overlaps import same_elements, share_elements
@@ -213,7 +213,7 @@ class _Overwriting:
 
     def by_twin(self, node: fx.Node) -> bool:
         """Let the twin of an operator write to its arguments; whether that can be."""
-        twin = twin_of(node.target)
+        twin = inplace_variant_of(node.target)
         if twin is None or not self.is_called(twin.op):
             return False
         call = twin.call(node.target, node)  # type: ignore[arg-type]
@@ -370,7 +370,7 @@ class _Overwriting:
     def compute(self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any] = {}) -> Any:
         """The fake value of a view, or of another operation."""
         first, *_ = nodes_in(args)
-        with Emitter(first.meta["val"].fake_mode, self.graph).computing(), torch.no_grad():
+        with GraphBuilder(first.meta["val"].fake_mode, self.graph).computing(), torch.no_grad():
             return op(*fake(args), **fake(kwargs))
 
     def lies_at(self, node: fx.Node, there: fx.Node) -> None:

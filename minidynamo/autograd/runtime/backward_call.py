@@ -20,7 +20,7 @@ from minidynamo.autograd.runtime.accumulation import accumulating
 from minidynamo.autograd.runtime.partial_backward import WHOLE, Part
 from minidynamo.autograd.runtime.result_nodes import is_cut
 from minidynamo.autograd.runtime.saved_per_result import NOTHING
-from minidynamo.core.compile_scope import undisturbed
+from minidynamo.core.compile_scope import isolated
 from minidynamo.core.locks import ForkSafeLock
 from minidynamo.graph.boxed import BoxedCallable, HandOver, hands_over
 
@@ -156,7 +156,7 @@ class Parts:
     """
 
     def __init__(self, compile_it: Callable[[Part], BoxedCallable | None]) -> None:
-        self.compile_it = undisturbed()(compile_it)
+        self.compile_it = isolated()(compile_it)
         self.whole = Lazy(functools.partial(self.compile_it, WHOLE))  # type: ignore[arg-type]
         self.lock = ForkSafeLock()
         self.known: dict[Part, BoxedCallable | None] = {}

@@ -34,7 +34,7 @@ from minidynamo.core.locks import ForkSafeLock
 from minidynamo.errors import GraphRefused, first_line
 from minidynamo.graph.boxed import BoxedCallable, make_boxed
 from minidynamo.graph.torch_settings import Settings, preserved, restore, settings
-from minidynamo.graph.unbacked_symints import hangs_on_data
+from minidynamo.graph.unbacked_symints import depends_on_data
 
 _MOST = 16
 """How many derivatives of one kind are kept, if what torch decides about sizes makes that several."""
@@ -204,7 +204,7 @@ class Program:
     def is_given(self, node: fx.Node) -> bool:
         if self.redraws and uses_generator(node):  # also what was kept: others follow in the generator
             return False
-        is_known = is_number(node) and not hangs_on_data(node.meta["val"])
+        is_known = is_number(node) and not depends_on_data(node.meta["val"])
         return is_known or self.keys[node] in self.kept or node.op == "placeholder" or is_empty(node.meta["val"])
 
     def sources(self, node: fx.Node) -> list[fx.Node]:

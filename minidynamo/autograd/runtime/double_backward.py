@@ -31,7 +31,7 @@ from minidynamo.autograd.trace.joint import Given, Trace
 from minidynamo.core.references import Reference
 from minidynamo.errors import Diagnostic, Unsupported
 from minidynamo.graph import rng_replay
-from minidynamo.graph.unbacked_symints import hangs_on_data
+from minidynamo.graph.unbacked_symints import depends_on_data
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def plan_higher_order(
 def _usable(functional: FunctionalGraph, parts: Partition) -> set[fx.Node]:
     """What is saved and can be differentiated further. Numbers are kept for the first order alone."""
     usable = {node for node in parts.saved if node in functional.made_forward or not _is_differentiable(node)}
-    return usable - {node for node in usable if hangs_on_data(node.meta["val"])}
+    return usable - {node for node in usable if depends_on_data(node.meta["val"])}
 
 
 def held_for(

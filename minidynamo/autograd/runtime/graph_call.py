@@ -29,7 +29,7 @@ from minidynamo.autograd.runtime.partial_backward import Part
 from minidynamo.autograd.runtime.rebuild_outputs import Found, maker, watching
 from minidynamo.autograd.runtime.result_hooks import watch_view
 from minidynamo.autograd.runtime.result_nodes import Arriving, Chains, has_chains, noting, watch_of, watched
-from minidynamo.autograd.runtime.saved_per_result import Holders, received
+from minidynamo.autograd.runtime.saved_per_result import SavedPerResult, received
 from minidynamo.graph.boxed import BoxedCallable, is_boxed, mark_boxed
 from minidynamo.graph.saved_tensor_hooks import before_saving
 from minidynamo.graph.tensor_hooks import renew_node
@@ -61,7 +61,7 @@ def training_call(
     """
     kept_for, differentiable = signature.kept_for, signature.differentiable_results
     held_for = dict(zip(again.plan.held, again.plan.held_for))
-    holders = Holders(kept_for, differentiable, signature.used_up, held_for) if kept_for else None
+    holders = SavedPerResult(kept_for, differentiable, signature.used_up, held_for) if kept_for else None
     run_backward = BackwardCall(signature, Parts(compile_backward), expected[len(saved) :])
     places = _Places(saved, expected, signature.results)
     gradients_of = _gradients_of(signature, places, run_backward, again, holders, unpack)
@@ -90,7 +90,7 @@ def training_call(
     return _finishing(signature, _with_constants(signature, _counting_before(signature, call)), chains)
 
 
-def _joining(holders: Holders, function: type[torch.autograd.Function]) -> Callable[..., Any]:
+def _joining(holders: SavedPerResult, function: type[torch.autograd.Function]) -> Callable[..., Any]:
     apply = compat.raw_apply(function)
     return lambda args, *links: holders.joined(apply(args, *links), args)
 
@@ -161,7 +161,7 @@ def _gradients_of(
     places: _Places,
     run_backward: BackwardCall,
     again: DoubleBackward,
-    holders: Holders | None,
+    holders: SavedPerResult | None,
     unpack: Unpack | None,
 ) -> Compute:
     """The backward of a graph: what gives, for its node and what came in there, which is given up, the gradients."""
@@ -195,7 +195,7 @@ def _make_function(
     places: _Places,
     run_backward: BackwardCall,
     again: DoubleBackward,
-    holders: Holders | None,
+    holders: SavedPerResult | None,
     gradients_of: Compute,
 ) -> type[torch.autograd.Function]:
     results, differentiable, unreached = signature.results, signature.differentiable_results, {*signature.unreached}
@@ -251,7 +251,7 @@ def _make_function(
 
 
 def _saving(
-    used_up: Sequence[tuple[int, ...]], holders: Holders | None, again: DoubleBackward, runs_once: bool
+    used_up: Sequence[tuple[int, ...]], holders: SavedPerResult | None, again: DoubleBackward, runs_once: bool
 ) -> Callable[[Any, Sequence[torch.Tensor | None]], list[Any]]:
     """What gives a call of backward, with its node and tangents, what was saved for it."""
     if not runs_once:
@@ -259,7 +259,7 @@ def _saving(
     return functools.partial(_saved_apart, used_up, holders, again) if used_up else functools.partial(_saved, holders)
 
 
-def _saved(holders: Holders | None, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> list[Any]:
+def _saved(holders: SavedPerResult | None, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> list[Any]:
     """What was saved; raises the second time. Unless the user retains the graph, autograd lets go now, and each value
     dies at its last use. None for what only results need for which no gradient comes in."""
     saved = list(ctx.saved_tensors)
@@ -272,7 +272,7 @@ def _saved(holders: Holders | None, ctx: Any, tangents: Sequence[torch.Tensor | 
 
 def _saved_apart(
     used_up: Sequence[tuple[int, ...]],
-    holders: Holders | None,
+    holders: SavedPerResult | None,
     again: DoubleBackward,
     ctx: Any,
     tangents: Sequence[torch.Tensor | None],
@@ -288,7 +288,7 @@ def _saved_apart(
     return _gathered(holders, ctx, [], tangents, gone)
 
 
-def _arriving(signature: GraphSignature, holders: Holders | None, run_backward: BackwardCall) -> Arriving:
+def _arriving(signature: GraphSignature, holders: SavedPerResult | None, run_backward: BackwardCall) -> Arriving:
     """What computes, given the node of a call, the gradients that arrive at results from another. The node goes on to
     keep what was saved."""
 
@@ -302,7 +302,7 @@ def _arriving(signature: GraphSignature, holders: Holders | None, run_backward: 
 
 def _looked_up(
     used_up: Sequence[tuple[int, ...]],
-    holders: Holders | None,
+    holders: SavedPerResult | None,
     ctx: Any,
     tangents: Sequence[torch.Tensor | None],
 ) -> list[Any]:
@@ -314,7 +314,7 @@ def _looked_up(
 
 
 def _gathered(
-    holders: Holders | None,
+    holders: SavedPerResult | None,
     ctx: Any,
     saved: list[Any],
     tangents: Sequence[torch.Tensor | None],

@@ -25,7 +25,7 @@ NOTHING = torch.empty(0)
 _SEED = torch.empty(0, requires_grad=True)
 
 
-class Holders:
+class SavedPerResult:
     """Keeps what backward takes of one compiled graph.
 
     `kept_for` has for each tensor that is saved the results that it is kept for, by their places among the

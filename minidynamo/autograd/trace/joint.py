@@ -50,7 +50,13 @@ from minidynamo.autograd.trace.grad_graph_queries import (
     zeros_from,
 )
 from minidynamo.autograd.trace.leaf_order import noting_arrivals
-from minidynamo.autograd.trace.output_alias_sets import Family, TracedOutput, classify, find_sources, refuse_copies
+from minidynamo.autograd.trace.output_alias_sets import (
+    OutputAliasSet,
+    TracedOutput,
+    classify,
+    find_sources,
+    refuse_copies,
+)
 from minidynamo.autograd.trace.tensor_index import PlacesRead, let_have_symbols
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError, first_line, summary
@@ -87,7 +93,7 @@ class Trace:
     numbers: dict[int, fx.Node] = field(default_factory=dict)
     outputs: list[TracedOutput] = field(default_factory=list)
     between: list[TracedOutput] = field(default_factory=list)
-    families: list[Family] = field(default_factory=list)
+    families: list[OutputAliasSet] = field(default_factory=list)
     mutated_with_grad: dict[int, fx.Node | None] = field(default_factory=dict)
     requires_grad: dict[int, bool] = field(default_factory=dict)
     is_leaf: dict[int, bool] = field(default_factory=dict)

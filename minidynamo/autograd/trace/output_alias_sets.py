@@ -50,7 +50,7 @@ class TracedOutput:
 
 
 @dataclass
-class Family:
+class OutputAliasSet:
     """Outputs that share memory with each other and with no input. `root` is the tensor all of them are, or are views
     of; None when autograd knows none and the members are several. `counting` is one that counts writes as their memory
     does, `writes` how often it has; `is_view`: torch knows the root as a view of yet another tensor."""
@@ -63,7 +63,9 @@ class Family:
     node: fx.Node | None = None
 
 
-def classify(outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]) -> tuple[list[TracedOutput], list[Family]]:
+def classify(
+    outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]
+) -> tuple[list[TracedOutput], list[OutputAliasSet]]:
     """What each output is, given the tensor inputs by number, and the families of those that share memory.
 
     Raises GraphRefused MD404 for outputs that cannot be made from what one compiled graph returns.
@@ -101,7 +103,7 @@ def classify(outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]) -> tupl
 def find_sources(
     outputs: Sequence[Any],
     entries: Sequence[TracedOutput],
-    families: Sequence[Family],
+    families: Sequence[OutputAliasSet],
     inputs: Mapping[int, torch.Tensor],
 ) -> tuple[list[torch.Tensor], list[TracedOutput]]:
     """Find out of which other output each output is a view. Returns the tensors that stand between outputs and what
@@ -173,13 +175,13 @@ def _traced(kind: Literal["view", "member"], index: int, value: torch.Tensor) ->
     return TracedOutput(kind, index, None, value.requires_grad, has_history, is_view, creation=creation)
 
 
-def _family(members: list[torch.Tensor]) -> Family:
+def _family(members: list[torch.Tensor]) -> OutputAliasSet:
     root = _root_of(members)
     if root is None:
         counting = _counting(members)
-        return Family(None, counting, writes=compat.version_of(counting))
+        return OutputAliasSet(None, counting, writes=compat.version_of(counting))
     is_view = root._is_view() or root.is_inference()
-    return Family(root, root, root.requires_grad, compat.version_of(root), is_view)
+    return OutputAliasSet(root, root, root.requires_grad, compat.version_of(root), is_view)
 
 
 def _counting(members: list[torch.Tensor]) -> torch.Tensor:

@@ -16,7 +16,7 @@ from minidynamo.tracer.attributes.binding import (
     lookup_on_class,
 )
 from minidynamo.tracer.attributes.instances import MODULE_TABLES, instance_dict
-from minidynamo.tracer.attributes.lookup import find_attribute, read_attribute, read_unread, write_attribute
+from minidynamo.tracer.attributes.lookup import find_attribute, read_attribute, read_lazy, write_attribute
 
 __all__ = [
     "MISSING",
@@ -36,6 +36,6 @@ __all__ = [
     "objects",
     "python_modules",
     "read_attribute",
-    "read_unread",
+    "read_lazy",
     "write_attribute",
 ]

@@ -20,7 +20,7 @@ from minidynamo.compat import VERSION_INFO
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.tracer.frames.exceptions import caught
-from minidynamo.tracer.lazy.lazy_containers import moved_item
+from minidynamo.tracer.lazy.lazy_containers import lazy_item
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import is_constant_value
 from minidynamo.tracer.records.copies import ISO_CALENDAR_DATE
@@ -146,7 +146,7 @@ def call_getattr(tx: Tracer, obj: VariableTracker, cls: type, name: str) -> Vari
     guard_class_attribute(tx, cls, owner, "__getattr__", fallback)
     getter = bind(tx, fallback, owner, obj, cls, "__getattr__")
     assert getter is not None
-    return tx.call(getter, [ConstantVariable(name)], unread=True)
+    return tx.call(getter, [ConstantVariable(name)], lazy=True)
 
 
 def bind(
@@ -167,7 +167,7 @@ def bind(
     if isinstance(getter, types.FunctionType):
         instance = receiver or ConstantVariable(None)
         given = [instance, tx.wrap(cls, Constant(cls, cls.__name__))]
-        return tx.call_method(tx.wrap(found, source), "__get__", given, unread=True)
+        return tx.call_method(tx.wrap(found, source), "__get__", given, lazy=True)
     if receiver is None:
         return tx.wrap(found, source)
     if issubclass(kind, _BECOME_METHODS):
@@ -179,7 +179,7 @@ def bind(
     if getter_owner is None:
         return tx.wrap(found, source)
     if issubclass(kind, property):
-        return tx.call(tx.wrap(found.fget, Attr(source, "fget")), [receiver], unread=True)
+        return tx.call(tx.wrap(found.fget, Attr(source, "fget")), [receiver], lazy=True)
     return read_built_in_descriptor(tx, found, receiver, cls, name)
 
 
@@ -197,5 +197,5 @@ def read_built_in_descriptor(
             plain = cls(0, 1, 2) if cls is ISO_CALENDAR_DATE else cls(positions)
         position = found.__get__(plain, cls)
         if isinstance(position, int):
-            return moved_item(receiver.items, position)
+            return lazy_item(receiver.items, position)
     tx.break_graph("MD206", f"the attribute `{name}` of a {cls.__name__} cannot be captured")

@@ -9,10 +9,10 @@ from minidynamo.tracer.attributes.instances import (
     guard_missing,
 )
 from minidynamo.tracer.attributes.lookup import (
-    find_unread,
+    find_lazy,
     raise_no_attribute,
     read_attribute,
-    read_unread,
+    read_lazy,
     write_attribute,
 )
 from minidynamo.tracer.attributes.objects import find_usual, write_plain
@@ -38,12 +38,12 @@ def _name(tx: Tracer, name: VariableTracker) -> str:
 
 
 @registry.function(getattr)
-@registry.takes_unread("default")
+@registry.accepts_lazy("default")
 def _getattr(
     tx: Tracer, obj: VariableTracker, name: VariableTracker, default: VariableTracker | None = None, /
 ) -> VariableTracker:
     if default is None:
-        return read_unread(tx, obj, _name(tx, name))
+        return read_lazy(tx, obj, _name(tx, name))
     return _attribute_or_none(tx, obj, _name(tx, name)) or default
 
 
@@ -55,12 +55,12 @@ def _hasattr(tx: Tracer, obj: VariableTracker, name: VariableTracker, /) -> Vari
 def _attribute_or_none(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
     """The attribute; None also when the program's own `__getattr__` or property raises AttributeError."""
     missing: list[VariableTracker] = []
-    found = caught(AttributeError, lambda: find_unread(tx, obj, name), missing.append)
+    found = caught(AttributeError, lambda: find_lazy(tx, obj, name), missing.append)
     return None if missing else found
 
 
 @registry.function(setattr)
-@registry.takes_unread("value")
+@registry.accepts_lazy("value")
 def _setattr(tx: Tracer, obj: VariableTracker, name: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     write_attribute(tx, obj, _name(tx, name), value)
     return ConstantVariable(None)
@@ -73,7 +73,7 @@ def _delattr(tx: Tracer, obj: VariableTracker, name: VariableTracker, /) -> Vari
 
 
 @registry.method(object, "__setattr__", "__delattr__")
-@registry.takes_unread("value")
+@registry.accepts_lazy("value")
 def _object_setattr(
     tx: Tracer, obj: VariableTracker, name: VariableTracker, value: VariableTracker | None = None, /
 ) -> VariableTracker:

@@ -15,7 +15,7 @@ from minidynamo.guards.source import Attr, InstanceAttr, Item, Source
 from minidynamo.tracer.attributes.binding import (
     lookup_on_class,
 )
-from minidynamo.tracer.lazy.lazy_value import looked_at
+from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.lazy.namespaces import InstanceItems
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import key_of
@@ -90,7 +90,7 @@ def in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker |
     if attributes is None or name not in attributes:
         return None
     value = attributes[name]
-    return tx.graph.unread(value, InstanceAttr(obj.source, name)) if obj.source else tx.wrap(value, None)
+    return tx.graph.lazy(value, InstanceAttr(obj.source, name)) if obj.source else tx.wrap(value, None)
 
 
 def namespace_of(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
@@ -120,7 +120,7 @@ def in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> VariableTrac
         if tracked is UNKNOWN and place is not None and tx.graph.tracker_of(registered) is not None:
             tracked = tx.wrap(registered, place)  # which may be the table of another module, too: of a shallow copy
         elif isinstance(tracked, VariableTracker):
-            tracked = looked_at(tx, tracked)
+            tracked = realize(tx, tracked)
         is_another = place is None or (isinstance(tracked, VariableTracker) and tracked.source != place)
         if isinstance(tracked, DictVariable) and (is_another or tx.side_effects.is_changed(tracked)):
             found = tracked.items.get(key_of(ConstantVariable(name)))
@@ -135,7 +135,7 @@ def in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> VariableTrac
             tx.guard(place, GuardKind.TYPE, type(registered))
             if name in registered:
                 guard_absent(tx, obj, name)
-                return tx.graph.unread(registered[name], Item(place, name))
+                return tx.graph.lazy(registered[name], Item(place, name))
             lacking.append(place)
     for lacks in lacking:
         tx.guard(lacks, GuardKind.MISSING_KEY, name)
@@ -154,7 +154,7 @@ def read_slot(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | N
     except AttributeError:
         tx.guard(obj.source, GuardKind.SLOT_EMPTY, name)
         return None
-    return tx.graph.unread(value, Attr(obj.source, name))
+    return tx.graph.lazy(value, Attr(obj.source, name))
 
 
 def guard_missing(tx: Tracer, obj: ObjectVariable, name: str) -> None:

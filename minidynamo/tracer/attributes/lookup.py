@@ -18,7 +18,7 @@ from minidynamo.tracer.attributes.binding import (
     or_getattr,
 )
 from minidynamo.tracer.frames.exceptions import unsaid
-from minidynamo.tracer.lazy.lazy_value import looked_at
+from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.fix_hints import CHANGE_OUTSIDE
@@ -72,9 +72,9 @@ def read_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTrack
     return found
 
 
-def read_unread(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker:
+def read_lazy(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker:
     """Like `read_attribute`, for who only moves the value."""
-    found = find_unread(tx, obj, name)
+    found = find_lazy(tx, obj, name)
     if found is None:
         raise_no_attribute(tx, obj, name)
     return found
@@ -116,11 +116,11 @@ def _named_by_python(cls: type, name: str) -> str:
 
 def find_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
     """`obj.name`, or None when the lookup would raise AttributeError; that is guarded."""
-    found = find_unread(tx, obj, name)
-    return None if found is None else looked_at(tx, found)
+    found = find_lazy(tx, obj, name)
+    return None if found is None else realize(tx, found)
 
 
-def find_unread(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
+def find_lazy(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
     """Like `find_attribute`, for who only moves the value."""
     handler = registry.ATTRIBUTES.get(type(obj))
     found = handler(tx, obj, name) if handler is not None else None
@@ -135,7 +135,7 @@ def find_unread(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker 
 def write_attribute(tx: Tracer, obj: VariableTracker, name: str, value: VariableTracker | None) -> None:
     """`obj.name = value`, or `del obj.name` for None, the class's own rules first."""
     if value is not None and not isinstance(obj, ObjectVariable):  # objects keep what they get as it is
-        value = looked_at(tx, value)
+        value = realize(tx, value)
     _WRITERS.get(type(obj), cannot_write)(tx, obj, name, value)
 
 

@@ -48,7 +48,7 @@ from minidynamo.tracer.attributes.lookup import (
 )
 from minidynamo.tracer.frames.exceptions import caught
 from minidynamo.tracer.lazy.lazy_containers import exact_copy
-from minidynamo.tracer.lazy.lazy_value import looked_at
+from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin, MethodVariable
@@ -106,7 +106,7 @@ def _with_getattribute(
     function = tx.wrap(custom, class_source(owner, "__getattribute__"))
 
     def ask() -> VariableTracker:
-        return tx.call(function, [obj, ConstantVariable(name)], unread=True)
+        return tx.call(function, [obj, ConstantVariable(name)], lazy=True)
 
     return ask() if lookup_on_class(obj.cls, "__getattr__")[1] is None else _or_fallback(tx, obj, name, ask)
 
@@ -144,7 +144,7 @@ def _read_descriptor(tx: Tracer, obj: ObjectVariable, name: str, found: Any, own
     source = class_source(owner, name)
     if isinstance(found, property):
         getter = tx.wrap(found.fget, Attr(source, "fget"))
-        return tx.call(getter, [obj], unread=True)
+        return tx.call(getter, [obj], lazy=True)
     if name == "__dict__" and not isinstance(type(found).__get__, types.FunctionType):
         return namespace_of(tx, obj)
     if obj.storage is not None and issubclass(obj.storage.python_type, owner):
@@ -159,7 +159,7 @@ def _read_descriptor(tx: Tracer, obj: ObjectVariable, name: str, found: Any, own
     getter, getter_owner = lookup_on_class(type(found), "__get__")
     if isinstance(getter, types.FunctionType) and getter_owner is not None:
         descriptor = tx.wrap(found, source)
-        return tx.call_method(descriptor, "__get__", [obj, class_of(tx, obj)], unread=True)
+        return tx.call_method(descriptor, "__get__", [obj, class_of(tx, obj)], lazy=True)
     tx.break_graph("MD206", f"the attribute `{name}` of a {obj.cls.__name__} cannot be captured")
 
 
@@ -184,7 +184,7 @@ def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTrack
     if name == "__dict__" and value is not None and value is obj.namespace:
         return  # what `obj.__dict__ |= ...` stores
     if name == "__dict__" and value is not None and _takes_table(obj, value):
-        tx.side_effects.set_attr(obj, name, looked_at(tx, value))
+        tx.side_effects.set_attr(obj, name, realize(tx, value))
         return
     if owner is not None and is_data_descriptor(found) and not isinstance(found, types.MemberDescriptorType):
         guard_class_attribute(tx, obj.cls, owner, name, found)

@@ -26,8 +26,8 @@ from minidynamo.tracer.calls.overrides import taken_over
 from minidynamo.tracer.calls.tensors import call_tensor_method
 from minidynamo.tracer.frames.inlining import inline_function, inline_nested, trusted_source
 from minidynamo.tracer.lazy import partial_reads
-from minidynamo.tracer.lazy.lazy_containers import as_moved, entries_as_moved, exact_copy, hold
-from minidynamo.tracer.lazy.lazy_value import all_looked_at, looked_at
+from minidynamo.tracer.lazy.lazy_containers import entries_as_moved, exact_copy, hold, lazy_items
+from minidynamo.tracer.lazy.lazy_value import realize, realize_all
 from minidynamo.tracer.numbers import arithmetic, functions
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
@@ -94,7 +94,7 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
         handler = rule.function if rule.action is Action.HANDLER else None
         args, kwargs = _as_taken(tx, handler, args, kwargs, before=rule.takes_itself)
     if isinstance(value, _METHODS_OF_CLASSES) and args:
-        args = [looked_at(tx, args[0]), *args[1:]]
+        args = [realize(tx, args[0]), *args[1:]]
         cls, given = value.__objclass__, args[0].python_type
         if not issubclass(given, cls):
             tx.raises(TypeError(f"`{value.__name__}` of {cls.__name__} is called with a {given.__name__}"))
@@ -164,14 +164,14 @@ def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule
         if handler is not None:
             return call_handler(tx, handler, [ClassVariable(owner, source=trusted_source(owner)), *args], kwargs)
         if owner in registry.FOLDABLE_TYPES:
-            args, kwargs = all_looked_at(tx, args, kwargs)
+            args, kwargs = realize_all(tx, args, kwargs)
             return _fold(tx, value, args, kwargs)
     if isinstance(value, types.BuiltinFunctionType) and type(owner) in CONSTANT_TYPES and owner is not None:
         return call_built_in(tx, ConstantVariable(owner), value.__name__, args, kwargs, type(owner))
     name = getattr(value, "__qualname__", None) or type(value).__name__
     if name.startswith("pybind11_"):  # which binds a function as part of a record of its own
         name = name.rpartition(".")[2]
-    args, kwargs = all_looked_at(tx, args, kwargs)
+    args, kwargs = realize_all(tx, args, kwargs)
     needs_value = any(involves_tensor(arg) for arg in (*args, *kwargs.values()))
     tx.break_graph(
         rule.code,
@@ -199,10 +199,10 @@ def _as_taken(
 ) -> tuple[Args, Kwargs]:
     """The arguments, behind `before` others, as a handler takes them: what it only moves may be unread."""
     if handler not in registry.MOVED:
-        return all_looked_at(tx, args, kwargs)
+        return realize_all(tx, args, kwargs)
     places, names, first = _moved(handler)
-    taken = [arg if place in places or place >= first else looked_at(tx, arg) for place, arg in enumerate(args, before)]
-    return taken, {name: value if names(name) else looked_at(tx, value) for name, value in kwargs.items()}
+    taken = [arg if place in places or place >= first else realize(tx, arg) for place, arg in enumerate(args, before)]
+    return taken, {name: value if names(name) else realize(tx, value) for name, value in kwargs.items()}
 
 
 @functools.cache
@@ -376,7 +376,7 @@ def _call_method_variable(tx: Tracer, method: MethodVariable, args: Args, kwargs
 
 def _call_partial(tx: Tracer, partial: PartialVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
     named = {Keyword.of(key): value for key, value in entries_as_moved(partial.keywords.items).items()}
-    return call(tx, partial.function, [*as_moved(partial.args.items), *args], {**named, **kwargs})
+    return call(tx, partial.function, [*lazy_items(partial.args.items), *args], {**named, **kwargs})
 
 
 def _call_object(tx: Tracer, obj: ObjectVariable | ContextVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
@@ -409,14 +409,14 @@ def _call_class_twin(tx: Tracer, cls: type, twin: object, args: Args, kwargs: Kw
     args = [_all_items(tx, arg) if i < taken else arg for i, arg in enumerate(args)]
     if taken and "iterable" in kwargs:
         kwargs = {**kwargs, "iterable": _all_items(tx, kwargs["iterable"])}
-    made = looked_at(tx, _inline_twin(tx, twin, args, kwargs))
+    made = realize(tx, _inline_twin(tx, twin, args, kwargs))
     if made.python_type is cls or not issubclass(cls, Iterator):
         return made
     return LibraryIterator(cls, made, cls, tuple(args), kwargs, taken=0 if taken else None)
 
 
 def _all_items(tx: Tracer, iterable: VariableTracker) -> VariableTracker:
-    return TupleVariable(hold(tx, unpack_sized(tx, looked_at(tx, iterable))))
+    return TupleVariable(hold(tx, unpack_sized(tx, realize(tx, iterable))))
 
 
 def _leave_context(tx: Tracer, leave: ContextExitVariable, args: Args, kwargs: Kwargs) -> VariableTracker:

@@ -18,8 +18,8 @@ from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.source import Attr
 from minidynamo.tracer.attributes import bind, class_source, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.frames.exceptions import can_make, made_natively
-from minidynamo.tracer.lazy.lazy_containers import hold, unpack_moved
-from minidynamo.tracer.lazy.lazy_value import all_looked_at
+from minidynamo.tracer.lazy.lazy_containers import hold, unpack_lazy
+from minidynamo.tracer.lazy.lazy_value import realize_all
 from minidynamo.tracer.numbers.arithmetic import pinned
 from minidynamo.tracer.polyfills.enums import is_value_of, missing_member
 from minidynamo.tracer.protocol import Tracer
@@ -74,7 +74,7 @@ def _make_instance(
     value = cls.value
     reason = _cannot_make(value)
     if issubclass(value, enum.Enum):
-        return _enum_member(tx, cls, *all_looked_at(tx, args, kwargs))
+        return _enum_member(tx, cls, *realize_all(tx, args, kwargs))
     if reason is not None:
         if issubclass(value, BaseException) and _is_filled_natively(tx, value):
             return tx.call(made_natively, [cls, *args], kwargs)
@@ -181,7 +181,7 @@ def class_to_make(
 
 
 @registry.function(object.__new__)
-@registry.takes_unread("args", "kwargs")
+@registry.accepts_lazy("args", "kwargs")
 def _new_object(
     tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
@@ -192,7 +192,7 @@ def _new_object(
 @registry.function(tuple.__new__)
 def _new_tuple(tx: Tracer, cls: VariableTracker, items: VariableTracker | None = None, /) -> VariableTracker:
     value = class_to_make(tx, tuple.__new__, cls)
-    unpacked = [] if items is None else hold(tx, unpack_moved(tx, items))
+    unpacked = [] if items is None else hold(tx, unpack_lazy(tx, items))
     if value is tuple or is_plain_namedtuple(value):
         return TupleVariable(unpacked, value)
     return ObjectVariable(None, value, TupleVariable(unpacked))
@@ -203,7 +203,7 @@ def _fresh(base: type, make: Callable[[type], VariableTracker | None]) -> None:
     where it holds more than attributes."""
 
     @registry.function(base.__new__)
-    @registry.takes_unread("args", "kwargs")
+    @registry.accepts_lazy("args", "kwargs")
     def new(tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
         value = class_to_make(tx, base.__new__, cls)
         made = make(value)

@@ -11,7 +11,7 @@ from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant
 from minidynamo.guards.writers import same_value
-from minidynamo.tracer.lazy.lazy_value import looked_at, same_moved
+from minidynamo.tracer.lazy.lazy_value import realize, same_lazy_object
 from minidynamo.tracer.numbers import arithmetic
 from minidynamo.tracer.polyfills.lists import same_or_equal
 from minidynamo.tracer.protocol import Tracer
@@ -49,10 +49,10 @@ def _are_empty_tuples(*tuples: VariableTracker) -> bool:
 
 def is_the_same(tx: Tracer, left: VariableTracker, right: VariableTracker) -> bool:
     """`left is right`, guarded: two objects of one class that the program is given may be one in the next call."""
-    moved = same_moved(tx, left, right)
+    moved = same_lazy_object(tx, left, right)
     if moved is not None:
         return moved
-    left, right = looked_at(tx, left), looked_at(tx, right)
+    left, right = realize(tx, left), realize(tx, right)
     if left is not right and left.python_type is right.python_type:  # for numbers that hangs on their values
         values = arithmetic.pinned(left), arithmetic.pinned(right)
         if _may_be_two(*values):
@@ -115,7 +115,7 @@ def _is_computed(variable: VariableTracker) -> bool:
 @registry.function(same_or_equal)
 def _same_or_equal(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
     """Equal numbers need not be looked at for being one object."""
-    if arithmetic.is_unread(left) and left.python_type is not float:  # not a NaN, which equals itself in no other way
+    if arithmetic.is_lazy(left) and left.python_type is not float:  # not a NaN, which equals itself in no other way
         return ConstantVariable(tx.truth(tx.call(operator.eq, [left, right])))
     are_plain = all(isinstance(each, ConstantVariable | NumberVariable) for each in (left, right))
     if are_plain and (is_nan(left) or is_nan(right)):  # which equals nothing, and is found as the object that it is
@@ -142,12 +142,12 @@ def _object_ne(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> 
 
 
 @registry.function(operator.is_)
-@registry.takes_unread("left", "right")
+@registry.accepts_lazy("left", "right")
 def _is(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
     return ConstantVariable(is_the_same(tx, left, right))
 
 
 @registry.function(operator.is_not)
-@registry.takes_unread("left", "right")
+@registry.accepts_lazy("left", "right")
 def _is_not(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
     return ConstantVariable(not is_the_same(tx, left, right))

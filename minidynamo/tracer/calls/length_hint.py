@@ -8,7 +8,7 @@ from __future__ import annotations
 import types
 
 from minidynamo.tracer.attributes import lookup_on_class
-from minidynamo.tracer.lazy.lazy_containers import as_moved, next_moved
+from minidynamo.tracer.lazy.lazy_containers import lazy_items, next_lazy
 from minidynamo.tracer.polyfills.lists import ask_length
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_module
@@ -20,14 +20,14 @@ from minidynamo.variables.iterators import IndexIterator
 def unpack_sized(tx: Tracer, obj: VariableTracker, *, iterator_is_asked: bool = False) -> list[VariableTracker]:
     """`list(obj)` as the program sees it, or `list(iter(obj))`; items that nobody has looked at are unread."""
     if isinstance(obj, SequenceVariable):
-        return [*as_moved(obj.items)]
+        return [*lazy_items(obj.items)]
     if iterator_is_asked:
         obj = tx.call(iter, [obj])
     iterator = tx.call(iter, [obj])
     if _says_length(obj):
         tx.call(ask_length, [obj])
     items = []
-    while (item := next_moved(tx, iterator)) is not None:
+    while (item := next_lazy(tx, iterator)) is not None:
         items.append(item)
     return items
 

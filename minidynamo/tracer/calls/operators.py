@@ -19,7 +19,7 @@ from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.calls.identity import is_the_same
 from minidynamo.tracer.frames.exceptions import says, tracked, unsaid
 from minidynamo.tracer.lazy import partial_reads
-from minidynamo.tracer.lazy.lazy_value import looked_at
+from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.numbers import arithmetic, formatting, numpy_numbers, tensor_items
 from minidynamo.tracer.polyfills.builtins import decided
 from minidynamo.tracer.polyfills.lists import same_or_equal
@@ -318,7 +318,7 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
     is_new = container.source is None
     if is_new and _holds_other_kinds(tx, container, item):
         return ConstantVariable(False)
-    by_answer = isinstance(item, NumberVariable) or (is_new and arithmetic.is_unread(item))
+    by_answer = isinstance(item, NumberVariable) or (is_new and arithmetic.is_lazy(item))
     items = arithmetic.constant_items(container) if by_answer else None
     result = None
     if items is not None:
@@ -343,7 +343,7 @@ def _holds_other_kinds(tx: Tracer, container: VariableTracker, item: VariableTra
     """Whether a tuple or list made here has nothing of the kind of `item`."""
     if container.python_type not in (tuple, list) or not isinstance(container, SequenceVariable):
         return False
-    return all(_are_of_two_kinds(looked_at(tx, part), item) for part in container.items)
+    return all(_are_of_two_kinds(realize(tx, part), item) for part in container.items)
 
 
 def _leave_to_python(tx: Tracer) -> NoReturn:

@@ -14,7 +14,7 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, stand_in
-from minidynamo.tracer.lazy.lazy_dicts import OutsideTable
+from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import NotConstant, as_constant, key_of
 from minidynamo.variables.base import VariableTracker
@@ -60,7 +60,7 @@ def new_set(keys: Iterable[DictKey]) -> SetVariable:
 
 def add(variable: SetVariable, key: DictKey) -> bool:
     """Add an item as the program does; whether it was not there, as far as that is known."""
-    unknown = isinstance(variable.items, OutsideTable) and not variable.items.is_read
+    unknown = isinstance(variable.items, LazyDict) and not variable.items.is_read
     if not unknown and key in variable.items:
         return False
     variable.items[key] = None

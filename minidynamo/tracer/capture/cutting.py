@@ -18,7 +18,7 @@ from minidynamo.guards.profile import Line
 from minidynamo.guards.source import Source
 from minidynamo.tracer.capture.finalizers import is_held_behind, lives_on
 from minidynamo.tracer.frames.interpreter import Frame
-from minidynamo.tracer.lazy.lazy_value import as_known
+from minidynamo.tracer.lazy.lazy_value import realized
 from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import reachable
 from minidynamo.tracer.records.traced_frame import Break, Null
@@ -26,7 +26,7 @@ from minidynamo.tracer.trace_rules import is_trusted_module, runs_as_written
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable, MethodVariable, NestedFunctionVariable
 from minidynamo.variables.exceptions import ExceptionVariable
-from minidynamo.variables.objects import ModuleVariable, UnreadVariable
+from minidynamo.variables.objects import LazyVariable, ModuleVariable
 
 
 class Cut(NamedTuple):
@@ -169,8 +169,8 @@ def break_before(
     live |= lasting
     return Break(
         index,
-        tuple(value if isinstance(value, Null) else as_known(frame.tx, value) for value in frame.stack),
-        {name: as_known(frame.tx, value) for name, value in frame.local_slots.items() if name in live},
+        tuple(value if isinstance(value, Null) else realized(frame.tx, value) for value in frame.stack),
+        {name: realized(frame.tx, value) for name, value in frame.local_slots.items() if name in live},
         {name: cell for name, cell in cells.items() if name in live},
         diagnostic,
         _compiled_callee(frame, index) if in_callee else None,
@@ -185,8 +185,8 @@ def _compiled_callee(frame: Frame, index: int) -> int | None:
     if position is None:
         return None
     callee = frame.stack[position]
-    if isinstance(callee, UnreadVariable):  # which function is called, the program does read
-        callee = frame.look_at(callee)
+    if isinstance(callee, LazyVariable):  # which function is called, the program does read
+        callee = frame.realize(callee)
     function = callee.function if isinstance(callee, MethodVariable) else callee
     if _is_one_kernel(callee.receiver if isinstance(callee, MethodVariable) else callee):
         return None

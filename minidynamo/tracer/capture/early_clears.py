@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from minidynamo.guards.source import Attr, CellContents, Constant, InstanceAttr, Item, Source, StorageItem
-from minidynamo.tracer.lazy.lazy_dicts import OutsideTable
-from minidynamo.tracer.lazy.lazy_lists import OutsideItems
+from minidynamo.tracer.lazy.lazy_dicts import LazyDict
+from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.records.side_effects import AttrDeleted, AttrSet, CellSet, ContentsChanged, Effect, GlobalSet
-from minidynamo.tracer.records.traced_frame import EmptiedPlace, GraphInput
+from minidynamo.tracer.records.traced_frame import EarlyClear, GraphInput
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import holds_none
 from minidynamo.variables.containers import DictVariable, ListVariable
@@ -22,7 +22,7 @@ from minidynamo.variables.tensors import TensorVariable
 
 def emptied_places(
     effects: Iterable[Effect], inputs: Iterable[GraphInput], needed: Collection[VariableTracker]
-) -> tuple[EmptiedPlace, ...]:
+) -> tuple[EarlyClear, ...]:
     """The places of graph inputs, other than those `needed` behind the graph, that effects empty whatever it computes.
 
     Items of lists are removed from the end, so that the positions in front stay what they are, and before that those
@@ -32,14 +32,14 @@ def emptied_places(
     for effect in effects:
         if (owner := _owner(effect)) is not None:
             by_owner.setdefault(owner, []).append(effect)
-    found: list[EmptiedPlace] = []
+    found: list[EarlyClear] = []
     for given in inputs if by_owner else ():
         if isinstance(given.variable, TensorVariable) and given.variable not in needed and given.source.base:
             found += _emptied(given, by_owner.get(given.source.base, ()))
     return tuple(sorted(found, key=_from_the_end))
 
 
-def _from_the_end(place: EmptiedPlace) -> tuple[bool, int]:
+def _from_the_end(place: EarlyClear) -> tuple[bool, int]:
     key = place.key if isinstance(place.key, int) else 0
     return (key >= 0, -abs(key))
 
@@ -58,15 +58,15 @@ def _owner(effect: Effect) -> Source | None:
     return None
 
 
-def _emptied(given: GraphInput, effects: Iterable[Effect]) -> Iterator[EmptiedPlace]:
+def _emptied(given: GraphInput, effects: Iterable[Effect]) -> Iterator[EarlyClear]:
     """The place of a graph input, if some effect on its owner empties it."""
     place = given.source
     for effect in effects:
         match effect, place:
             case ContentsChanged(container), Item(key=key) | StorageItem(key=key):
                 items = getattr(container, "items", None)
-                removed = items.emptied(key) if isinstance(items, OutsideItems | OutsideTable) else None
-                if isinstance(items, OutsideItems) and items.has_known_length and isinstance(key, int):
+                removed = items.emptied(key) if isinstance(items, LazyList | LazyDict) else None
+                if isinstance(items, LazyList) and items.has_known_length and isinstance(key, int):
                     key = items.from_front(key)
             case AttrDeleted(container, key), InstanceAttr(name=name) | Attr(name=name) if key == name:
                 removed = True
@@ -80,7 +80,7 @@ def _emptied(given: GraphInput, effects: Iterable[Effect]) -> Iterator[EmptiedPl
                 removed = None
         if removed is not None:
             is_slot = isinstance(place, Attr | CellContents)
-            yield EmptiedPlace(key, container, effect, removed, given.node, is_slot)
+            yield EarlyClear(key, container, effect, removed, given.node, is_slot)
             return
 
 

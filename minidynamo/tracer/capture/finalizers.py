@@ -23,7 +23,7 @@ from minidynamo.tracer.capture.lost_objects import dies_any, history_of, joins
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.graph.dead_code import is_pure
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.lazy.lazy_value import as_known
+from minidynamo.tracer.lazy.lazy_value import realized
 from minidynamo.tracer.protocol import GraphView, Tracer
 from minidynamo.tracer.reachable import needed_by, parts, target_of
 from minidynamo.tracer.records.constants import is_constant_value
@@ -33,7 +33,7 @@ from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.variables.objects import ObjectVariable, UnreadVariable
+from minidynamo.variables.objects import LazyVariable, ObjectVariable
 from minidynamo.variables.references import WeakReferenceVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -75,7 +75,7 @@ def let_go(frame: Frame, name: str) -> bool:
     Only what a root frame was entered with, and parts of that, can die: everything else is held elsewhere, or new.
     """
     value = frame.local_slots.get(name)
-    value = None if value is None else as_known(frame.tx, value)
+    value = None if value is None else realized(frame.tx, value)
     if frame is not frame.tx.frames[0] or value is None or value.source is None:
         return False
     held = [other.source for other in frame.held()]
@@ -166,8 +166,8 @@ def _is_in_history(value: object) -> bool:
 
 def _moved(graph: GraphView, values: Iterable[VariableTracker]) -> list[Source]:
     """Where, among `values`, tensors with a history are that the program has only moved: it has not changed these."""
-    unread = (value for value in values if isinstance(value, UnreadVariable) and _is_in_history(value.value))
-    return [*dict.fromkeys(v.source for v in unread if v.source is not None and graph.known(v.source) is None)]
+    lazy = (value for value in values if isinstance(value, LazyVariable) and _is_in_history(value.value))
+    return [*dict.fromkeys(v.source for v in lazy if v.source is not None and graph.known(v.source) is None)]
 
 
 def keep_histories(graph: OutputGraph, left: Iterable[VariableTracker], effects: SideEffects) -> None:

@@ -34,7 +34,7 @@ from minidynamo.tracer.records.traced_frame import Break, Null, Return, TracedFr
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
-from minidynamo.variables.objects import UnreadVariable
+from minidynamo.variables.objects import LazyVariable
 
 register_all()
 
@@ -112,7 +112,7 @@ def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
     # What was opened in front of a break has to be closed behind it, error or not.
     tx.chain.awaits_errors = request.index > 0 and not trusted and is_in_try(request.code, request.index)
     for name, value in request.arguments.items():
-        frame.local_slots[name] = UnreadVariable(value, source=request.local(name))
+        frame.local_slots[name] = LazyVariable(value, source=request.local(name))
     for name, cell in request.cells.items():
         source: Source = request.local(name) if request.index else Constant(cell, name)
         tracked = tx.wrap(cell, source)
@@ -120,8 +120,8 @@ def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
         cells[name] = tracked
     for slot in request.stack:
         frame.push(_stack_value(tx, slot))
-    unread = (value for value in frame.held() if isinstance(value, UnreadVariable))
-    frame.arrived = {value.source: value.value for value in unread if value.source is not None}
+    lazy = (value for value in frame.held() if isinstance(value, LazyVariable))
+    frame.arrived = {value.source: value.value for value in lazy if value.source is not None}
     on_stack = {slot.name for slot in request.stack if slot is not None}
     frame.temporary = {
         source: value
@@ -139,7 +139,7 @@ def _stack_value(tx: Trace, slot: StackSlot | None) -> VariableTracker | Null:
     # A cell on its way to a closure is known by identity, not by contents: wrapping it guards nothing.
     source = Local(slot.name)
     is_cell = type(slot.value) is CellType
-    return tx.wrap(slot.value, source) if is_cell else UnreadVariable(slot.value, source=source)
+    return tx.wrap(slot.value, source) if is_cell else LazyVariable(slot.value, source=source)
 
 
 def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:

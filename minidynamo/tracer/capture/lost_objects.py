@@ -26,8 +26,8 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, CellContents, Constant, InstanceAttr, Referent, Source, global_source
 from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.lazy.lazy_dicts import OutsideTable
-from minidynamo.tracer.lazy.lazy_lists import EVERYTHING, Loss, OutsideItems
+from minidynamo.tracer.lazy.lazy_dicts import LazyDict
+from minidynamo.tracer.lazy.lazy_lists import EVERYTHING, LazyList, Loss
 from minidynamo.tracer.protocol import GraphView
 from minidynamo.tracer.records.side_effects import AttrDeleted, AttrSet, CellSet, ContentsChanged, Effect, GlobalSet
 from minidynamo.variables.base import VariableTracker
@@ -65,7 +65,7 @@ class Losses:
             return True
         container = effect.container if isinstance(effect, ContentsChanged) else None
         items = container.items if isinstance(container, ListVariable | DictVariable | SetVariable) else None
-        many = len(new) >= _MANY and isinstance(items, OutsideItems | OutsideTable) and items.hold_nothing(is_noticed)
+        many = len(new) >= _MANY and isinstance(items, LazyList | LazyDict) and items.hold_nothing(is_noticed)
         if many or any(loss.key is EVERYTHING for loss in new):
             self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, ())
         else:
@@ -134,7 +134,7 @@ def _losses(graph: OutputGraph, effect: Effect) -> tuple[Source | None, list[Los
     match effect:
         case ContentsChanged(ListVariable() | DictVariable() | SetVariable() as container):
             items = container.items
-            return container.source, items.losses() if isinstance(items, OutsideItems | OutsideTable) else []
+            return container.source, items.losses() if isinstance(items, LazyList | LazyDict) else []
         case GlobalSet(namespace, name):
             loss = Loss(name, global_source(namespace, name), _item(namespace, name))
             return Constant(namespace, "globals"), [loss]

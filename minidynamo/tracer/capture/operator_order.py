@@ -15,10 +15,10 @@ from torch import fx
 
 from minidynamo.tracer.frames.runtime_asserts import only_computes
 from minidynamo.tracer.graph.dead_code import may_raise
-from minidynamo.tracer.lazy.lazy_dicts import OutsideTable
-from minidynamo.tracer.lazy.lazy_lists import Changes, OutsideItems
+from minidynamo.tracer.lazy.lazy_dicts import LazyDict
+from minidynamo.tracer.lazy.lazy_lists import Changes, LazyList
 from minidynamo.tracer.records.side_effects import ContentsChanged, Effect
-from minidynamo.tracer.records.traced_frame import EmptiedPlace, GraphInput, Taking, Takings
+from minidynamo.tracer.records.traced_frame import EarlyClear, GraphInput, Taking, Takings
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, ListVariable
 
@@ -26,7 +26,7 @@ from minidynamo.variables.containers import DictKey, ListVariable
 def takings_of(
     graph: fx.GraphModule | None,
     inputs: Collection[GraphInput],
-    emptied: Collection[EmptiedPlace],
+    emptied: Collection[EarlyClear],
     times: Mapping[Effect, int],
 ) -> Takings | None:
     """What the program takes from containers and other places, the user's operators being numbered in `graph`.
@@ -41,14 +41,14 @@ def takings_of(
     calls.number()
     in_lists: dict[ListVariable, Mapping[int, Taking]] = {}
     for variable in lists:
-        assert isinstance(variable, ListVariable) and isinstance(variable.items, OutsideItems)
+        assert isinstance(variable, ListVariable) and isinstance(variable.items, LazyList)
         when, nodes = variable.items.when, [getattr(item, "node", None) for item in variable.original or ()]
         if calls.come_behind(when.otherwise):
             return None
         in_lists[variable] = {
             k: calls.taking(time, nodes[k], is_removed) for k, (time, is_removed) in when.emptied.items()
         }
-    in_places: dict[EmptiedPlace, Taking] = {}
+    in_places: dict[EarlyClear, Taking] = {}
     known: dict[Changes, set[object]] = {}
     for place in emptied:
         key, changes = _key(place), _changes(place)
@@ -65,18 +65,18 @@ def takings_of(
     return Takings(in_lists, in_places)
 
 
-def _changes(place: EmptiedPlace) -> Changes | None:
+def _changes(place: EarlyClear) -> Changes | None:
     """When the container was changed that a place is in."""
     items = getattr(place.owner, "items", None) if isinstance(place.effect, ContentsChanged) else None
-    return items.when if isinstance(items, OutsideItems | OutsideTable) else None
+    return items.when if isinstance(items, LazyList | LazyDict) else None
 
 
-def _key(place: EmptiedPlace) -> object:
+def _key(place: EarlyClear) -> object:
     """What a container calls a place."""
     items, key = getattr(place.owner, "items", None), place.key
-    if isinstance(items, OutsideItems) and isinstance(key, int):
+    if isinstance(items, LazyList) and isinstance(key, int):
         return items.from_front(key)
-    return DictKey(key, ConstantVariable(key)) if isinstance(items, OutsideTable) else key
+    return DictKey(key, ConstantVariable(key)) if isinstance(items, LazyDict) else key
 
 
 class _Calls:

@@ -23,14 +23,14 @@ from minidynamo.guards.profile import Fact, FrameProfile, relative_strides
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Attr, CellContents, Item, Local, Source
 from minidynamo.guards.stable_names import stable_name
-from minidynamo.tracer.lazy.lazy_containers import MovedItems, MovedTable, as_moved, entries_as_moved
+from minidynamo.tracer.lazy.lazy_containers import LazyItems, LazyTable, entries_as_moved, lazy_items
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.traced_frame import Break, Null, TracedFrame
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable, MethodVariable, NestedFunctionVariable
 from minidynamo.variables.containers import DictVariable, SequenceVariable
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.variables.objects import ModuleVariable, UnreadVariable
+from minidynamo.variables.objects import LazyVariable, ModuleVariable
 from minidynamo.variables.tensors import TensorVariable
 
 Args = Sequence[VariableTracker]
@@ -75,11 +75,11 @@ def _unbound(callee: VariableTracker, args: Args) -> tuple[Any, Args]:
     """The function that runs when a callee is called, and all that it is given."""
     if isinstance(callee, MethodVariable):
         return _unbound(callee.function, (callee.receiver, *args))
-    if not isinstance(callee, FunctionVariable | ModuleVariable | UnreadVariable):
+    if not isinstance(callee, FunctionVariable | ModuleVariable | LazyVariable):
         return callee, args
     called = callee.value
     if isinstance(called, MethodType):
-        return called.__func__, (UnreadVariable(called.__self__, source=callee.source and callee.source.base), *args)
+        return called.__func__, (LazyVariable(called.__self__, source=callee.source and callee.source.base), *args)
     if isinstance(called, torch.nn.Module):
         call = type(called).__call__
         return module_call(type(called)) if call is torch.nn.Module.__call__ else call, (callee, *args)
@@ -123,16 +123,16 @@ def _bound(code: CodeType, args: Args, kwargs: Kwargs) -> list[tuple[VariableTra
 
 def _items(spread: VariableTracker) -> Args:
     """The items of a tuple or list."""
-    if isinstance(spread, UnreadVariable) and spread.source is not None and type(spread.value) is tuple:
-        return [UnreadVariable(item, source=Item(spread.source, k)) for k, item in enumerate(spread.value)]
+    if isinstance(spread, LazyVariable) and spread.source is not None and type(spread.value) is tuple:
+        return [LazyVariable(item, source=Item(spread.source, k)) for k, item in enumerate(spread.value)]
     items = spread.items if isinstance(spread, SequenceVariable) else None
-    return as_moved(items) if isinstance(items, list | tuple | MovedItems) else []
+    return lazy_items(items) if isinstance(items, list | tuple | LazyItems) else []
 
 
 def _items_by_name(table: VariableTracker) -> dict[str, VariableTracker]:
     """The items of a dict under texts."""
     items = table.items if isinstance(table, DictVariable) else None
-    found = entries_as_moved(items) if isinstance(items, dict | MovedTable) else {}
+    found = entries_as_moved(items) if isinstance(items, dict | LazyTable) else {}
     return {key.token: value for key, value in found.items() if type(key.token) is str}
 
 
@@ -185,10 +185,10 @@ class _Facts:
         elif isinstance(value, CellVariable):
             if value.contents is not None:
                 self.add(value.contents, CellContents(place))
-        elif isinstance(value, SequenceVariable) and isinstance(value.items, list | tuple | MovedItems):
-            for position, item in enumerate(as_moved(value.items)):
+        elif isinstance(value, SequenceVariable) and isinstance(value.items, list | tuple | LazyItems):
+            for position, item in enumerate(lazy_items(value.items)):
                 self.add(item, Item(place, position))
-        elif isinstance(value, DictVariable) and isinstance(value.items, dict | MovedTable):
+        elif isinstance(value, DictVariable) and isinstance(value.items, dict | LazyTable):
             for key, item in entries_as_moved(value.items).items():
                 if isinstance(key.token, int | str):
                     self.add(item, Item(place, key.token))

@@ -24,11 +24,11 @@ from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.frames.runtime_asserts import calls_operators_of_users, checks, only_computes
 from minidynamo.tracer.graph.dead_code import may_raise
 from minidynamo.tracer.graph.written_places import Writes
-from minidynamo.tracer.lazy.lazy_containers import as_moved
+from minidynamo.tracer.lazy.lazy_containers import lazy_items
 from minidynamo.tracer.reachable import target_of
 from minidynamo.tracer.reconstruct.effects import lost_effects
 from minidynamo.tracer.records.side_effects import AttrDeleted, AttrSet, Effect
-from minidynamo.tracer.records.traced_frame import EmptiedPlace, GraphInput, Takings, TracedFrame
+from minidynamo.tracer.records.traced_frame import EarlyClear, GraphInput, Takings, TracedFrame
 from minidynamo.tracer.runtime.graph_failures import Failure, running_again
 from minidynamo.tracer.runtime.rollback import (
     HeldList,
@@ -148,7 +148,7 @@ class SecondRun:
         return {k: given for k, given in enumerate(self.traced.inputs) if given.given_up}
 
     @functools.cached_property
-    def places(self) -> list[EmptiedPlace]:
+    def places(self) -> list[EarlyClear]:
         """The places that are emptied before the graph runs."""
         return [place for place in self.traced.emptied if isinstance(place.owner, dict) or place.owner in self.found]
 
@@ -249,7 +249,7 @@ class SecondRun:
         for position, given in self.emptied.items():
             variable = given.variable
             assert isinstance(variable, ListVariable) and variable.original is not None
-            present = set() if given.stolen else {*as_moved(variable.items)}
+            present = set() if given.stolen else {*lazy_items(variable.items)}
             left = [k for k, item in enumerate(variable.original) if item in present]
             keep = self.names.constant(HeldList, "HeldList")
             told = [f"{self.args}[{position}]", repr((*left,)), hold]
@@ -259,7 +259,7 @@ class SecondRun:
         held += [self.hold_place(place, hold, known) for place in self.places]
         return f"{self.taken} = [{', '.join(held)}]"
 
-    def hold_place(self, place: EmptiedPlace, hold: str, known: Mapping[VariableTracker, str]) -> str:
+    def hold_place(self, place: EarlyClear, hold: str, known: Mapping[VariableTracker, str]) -> str:
         """Empty a place, and keep what is there."""
         if isinstance(place.owner, dict):
             owner = self.names.constant(place.owner, "G")

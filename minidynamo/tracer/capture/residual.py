@@ -27,7 +27,7 @@ from minidynamo.graph.boxed import BoxedCallable, mark_boxed
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, Local, Source, is_passed, is_read_anew
 from minidynamo.tracer.capture.rerun import Again, SecondRun
-from minidynamo.tracer.lazy.lazy_containers import as_moved
+from minidynamo.tracer.lazy.lazy_containers import lazy_items
 from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
 from minidynamo.tracer.reconstruct.draws import print_draws
 from minidynamo.tracer.reconstruct.effects import replay
@@ -114,7 +114,7 @@ class _Program:
         self.boxed = self.names.fresh("boxed")
         self.leaving = self._leaving()
         restored = self._restored_lists()
-        items = [item for container in restored for item in as_moved(container.items)]
+        items = [item for container in restored for item in lazy_items(container.items)]
         self.lent = traced.lent if surroundings.root else ()
         is_driven = surroundings.driven_outside and isinstance(traced.exit, Break) and not self.lent
         self.hands_on = is_driven or not surroundings.root

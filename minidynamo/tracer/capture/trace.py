@@ -27,10 +27,10 @@ from minidynamo.tracer.frames.exceptions import description, says, tracked, unsa
 from minidynamo.tracer.frames.interpreter import Frame, FrameChain
 from minidynamo.tracer.frames.unrolling import (
     MOST_NUMBERS,
+    depends_on_float,
     expect_no_constant,
     expect_no_size,
     free_numbers,
-    hangs_on_float,
     unroll_lists,
     unroll_pieces,
 )
@@ -38,8 +38,8 @@ from minidynamo.tracer.graph.arguments import NotInGraph
 from minidynamo.tracer.graph.fake_tensors import CallFailed
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy import facts
-from minidynamo.tracer.lazy.lazy_containers import next_moved
-from minidynamo.tracer.lazy.lazy_value import looked_at
+from minidynamo.tracer.lazy.lazy_containers import next_lazy
+from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.numbers import tensor_items
 from minidynamo.tracer.numbers.scalar_arguments import with_plain_numbers
 from minidynamo.tracer.records.constants import as_torch_reads
@@ -128,7 +128,7 @@ class Trace:
 
     def _expect_no_constant(self, place: Source, value: object) -> None:
         self._expect_no_decision(place)
-        if hangs_on_float(self, place, value):
+        if depends_on_float(self, place, value):
             expect_no_constant(self, place, "the program", self.location(), most=0)
         else:
             expect_no_constant(self, place, "the program", self.location())
@@ -148,12 +148,12 @@ class Trace:
         args: Sequence[VariableTracker] = (),
         kwargs: Mapping[str, VariableTracker] | None = None,
         *,
-        unread: bool = False,
+        lazy: bool = False,
     ) -> VariableTracker:
         """Call anything. A real callable stands for itself, trusted and unguarded."""
         tracked = function if isinstance(function, VariableTracker) else wrap(self.graph, function, None)
         result = call(self, tracked, list(args), dict(kwargs or {}))
-        return result if unread else looked_at(self, result)
+        return result if lazy else realize(self, result)
 
     def call_method(
         self,
@@ -162,11 +162,11 @@ class Trace:
         args: Sequence[VariableTracker] = (),
         kwargs: Mapping[str, VariableTracker] | None = None,
         *,
-        unread: bool = False,
+        lazy: bool = False,
     ) -> VariableTracker:
         """Call a special method, found on the class."""
         result = call_method(self, obj, name, list(args), dict(kwargs or {}))
-        return result if unread else looked_at(self, result)
+        return result if lazy else realize(self, result)
 
     def getattr(self, obj: VariableTracker, name: str) -> VariableTracker:
         """`obj.name`."""
@@ -199,7 +199,7 @@ class Trace:
         name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
         unroll_lists(self, name, args)
         for number in free_numbers([*args, *(kwargs or {}).values()]):
-            is_float = hangs_on_float(self, number.source, number.value)
+            is_float = depends_on_float(self, number.source, number.value)
             expect_no_constant(self, number.source, name, self.location(), most=1 if is_float else MOST_NUMBERS)
         expect_no_size(self, args, name, self.location())
         try:
@@ -291,5 +291,5 @@ class Trace:
 
     def next_item(self, iterator: VariableTracker) -> VariableTracker | None:
         """The next item of an iterator; None when it is exhausted."""
-        item = next_moved(self, iterator)
-        return None if item is None else looked_at(self, item)
+        item = next_lazy(self, iterator)
+        return None if item is None else realize(self, item)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from minidynamo.errors import Diagnostic
-from minidynamo.tracer.lazy.lazy_containers import as_moved
+from minidynamo.tracer.lazy.lazy_containers import lazy_items
 from minidynamo.tracer.records.constants import NotConstant, from_constant
 from minidynamo.tracer.records.copies import SHORTER_LIST, anew
 from minidynamo.tracer.records.side_effects import SideEffects
@@ -86,7 +86,7 @@ def description(error: BaseException | ExceptionVariable) -> str:
 
 def _words(args: TupleVariable | None) -> str:
     """What arguments say, as far as that is known without reading what has only been moved."""
-    items = [] if args is None else as_moved(args.items)
+    items = [] if args is None else lazy_items(args.items)
     plain = [item for item in items if isinstance(item, ConstantVariable | NumberVariable)]
     return ", ".join([str(item.here) for item in plain]) if len(plain) == len(items) else ""
 

@@ -99,7 +99,7 @@ def _iter(tx: Tracer, generator: VariableTracker, /) -> VariableTracker:
 
 
 @registry.method(types.GeneratorType, "send")
-@registry.takes_unread("value")
+@registry.accepts_lazy("value")
 def _send(tx: Tracer, generator: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     assert isinstance(generator, GeneratorVariable)
     item = send(tx, generator, value)

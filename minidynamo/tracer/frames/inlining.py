@@ -15,7 +15,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.tracer.frames.generators import GeneratorVariable
 from minidynamo.tracer.frames.interpreter import Frame
-from minidynamo.tracer.lazy.lazy_containers import as_moved, entries_as_moved, hold, hold_named
+from minidynamo.tracer.lazy.lazy_containers import entries_as_moved, hold, hold_named, lazy_items
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import NotConstant, from_constant, key_named
 from minidynamo.tracer.trace_rules import is_trusted_module
@@ -39,7 +39,7 @@ def inline_nested(tx: Tracer, function: NestedFunctionVariable, args: Args, kwar
     code = function.code
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         tx.break_graph("MD209", f"{code.co_name} is a coroutine", why="An event loop drives it.")
-    defaults = as_moved(function.defaults.items) if isinstance(function.defaults, TupleVariable) else []
+    defaults = lazy_items(function.defaults.items) if isinstance(function.defaults, TupleVariable) else []
     keyword_defaults = function.kwdefaults.items if isinstance(function.kwdefaults, DictVariable) else {}
     named = {key.token: value for key, value in entries_as_moved(keyword_defaults).items()}
     local_slots = bind_arguments(
@@ -85,7 +85,7 @@ def _default(tx: Tracer, value: object, source: Source, trusted: bool) -> Variab
             return from_constant(value, lasting=True)
         except NotConstant:
             pass
-    return tx.graph.unread(value, source)
+    return tx.graph.lazy(value, source)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from minidynamo.errors import Diagnostic, SkipFrame, UserLocation
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import CellContents, Source
 from minidynamo.tracer.frames.exceptions import Raised, set_context
-from minidynamo.tracer.lazy.lazy_value import as_known, looked_at
+from minidynamo.tracer.lazy.lazy_value import realize, realized
 from minidynamo.tracer.opcodes.table import OPCODES, UNSUPPORTED
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.traced_frame import Null
@@ -24,7 +24,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.exceptions import ExceptionVariable
-from minidynamo.variables.objects import UnreadVariable
+from minidynamo.variables.objects import LazyVariable
 
 NULL = Null()
 # Since 3.12 the exhausted iterator of a `yield from` stays below the value until END_SEND.
@@ -132,7 +132,7 @@ class Frame:
         """The bound plain locals, and the contents of filled cells, by name."""
         contents = {name: self.read_cell(cell) for name, cell in self.cells.items()}
         filled = {name: value for name, value in contents.items() if value is not None}
-        return {**{name: as_known(self.tx, value) for name, value in self.local_slots.items()}, **filled}
+        return {**{name: realized(self.tx, value) for name, value in self.local_slots.items()}, **filled}
 
     def held(self) -> list[VariableTracker]:
         """What is on the stack, in locals and in cells, unread values included."""
@@ -155,7 +155,7 @@ class Frame:
         """What a cell holds, looking into a real one when the program has not done so yet; None when it is empty."""
         value = self.unread_cell(cell)
         if value is not None:
-            cell.contents = value = self.look_at(value)
+            cell.contents = value = self.realize(value)
         return value
 
     def unread_cell(self, cell: CellVariable) -> VariableTracker | None:
@@ -166,18 +166,18 @@ class Frame:
             except ValueError:
                 self.tx.guard(cell.source, GuardKind.CELL_EMPTY)
                 return None
-            return self.tx.graph.unread(value, CellContents(cell.source)) if cell.source else self.tx.wrap(value, None)
+            return self.tx.graph.lazy(value, CellContents(cell.source)) if cell.source else self.tx.wrap(value, None)
         return cell.contents
 
-    def look_at(self, variable: VariableTracker) -> VariableTracker:
+    def realize(self, variable: VariableTracker) -> VariableTracker:
         """The tracker to work with; an unread value is wrapped, and guarded, now."""
-        return looked_at(self.tx, variable)
+        return realize(self.tx, variable)
 
     def read_local(self, name: str) -> VariableTracker | None:
         """The value of a plain local; None when it is not bound."""
         value = self.local_slots.get(name)
-        if isinstance(value, UnreadVariable):
-            value = self.local_slots[name] = self.look_at(value)
+        if isinstance(value, LazyVariable):
+            value = self.local_slots[name] = self.realize(value)
         return value
 
     def write_local(self, name: str, value: VariableTracker | None) -> None:
@@ -261,7 +261,7 @@ class Frame:
         """Take the top value, which is not NULL, to look at it."""
         variable = self.stack.pop()
         assert not isinstance(variable, Null)
-        return self.look_at(variable)
+        return self.realize(variable)
 
     def move(self) -> VariableTracker:
         """Take the top value, which is not NULL, without looking at it."""
@@ -271,9 +271,9 @@ class Frame:
 
     def pop_many(self, count: int) -> list[VariableTracker]:
         """Take the top `count` values, the lowest first."""
-        return [self.look_at(variable) for variable in self.move_many(count)]
+        return [self.realize(variable) for variable in self.pop_many_lazy(count)]
 
-    def move_many(self, count: int) -> list[VariableTracker]:
+    def pop_many_lazy(self, count: int) -> list[VariableTracker]:
         """Take the top `count` values, the lowest first, without looking at them."""
         start = len(self.stack) - count
         taken = self.stack[start:]
@@ -283,6 +283,6 @@ class Frame:
     def peek(self, depth: int = 1) -> Any:
         """The value `depth` places from the top (1 is the top), to look at it."""
         variable = self.stack[-depth]
-        if isinstance(variable, UnreadVariable):
-            variable = self.stack[-depth] = self.look_at(variable)
+        if isinstance(variable, LazyVariable):
+            variable = self.stack[-depth] = self.realize(variable)
         return variable

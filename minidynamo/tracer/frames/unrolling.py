@@ -19,15 +19,15 @@ from minidynamo.guards.guard import Guard
 from minidynamo.guards.profile import Line, Turns
 from minidynamo.guards.source import Source
 from minidynamo.guards.stable_names import stable_name
-from minidynamo.tracer.lazy.lazy_containers import MovedItems
-from minidynamo.tracer.lazy.lazy_lists import OutsideItems
-from minidynamo.tracer.lazy.lazy_tuples import OutsideTuple
+from minidynamo.tracer.lazy.lazy_containers import LazyItems
+from minidynamo.tracer.lazy.lazy_lists import LazyList
+from minidynamo.tracer.lazy.lazy_tuples import LazyTuple
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.traced_frame import TracedFrame
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.variables.objects import UnreadVariable
+from minidynamo.variables.objects import LazyVariable
 from minidynamo.variables.tensors import TensorVariable
 
 # For how many numbers of turns a line is captured.
@@ -109,8 +109,8 @@ def unroll_loop(tx: Tracer, sequence: SequenceVariable) -> None:
     """Count the length of a sequence of tensors from outside that is looped over. What is done with other items hangs
     on each of them: a loop's body that is captured for itself would have a version for each."""
     items = sequence.items
-    first = items.unread_at(0) if isinstance(items, OutsideItems | OutsideTuple) else None
-    value = first.value if isinstance(first, UnreadVariable) else None
+    first = items.unread_at(0) if isinstance(items, LazyList | LazyTuple) else None
+    value = first.value if isinstance(first, LazyVariable) else None
     if isinstance(first, TensorVariable) or isinstance(value, torch.Tensor):
         _unroll_items(tx, sequence, "a loop over tensors")
 
@@ -123,7 +123,7 @@ def unroll_copy(tx: Tracer, sequence: VariableTracker) -> None:
 
 def _unroll_items(tx: Tracer, sequence: SequenceVariable, what: str) -> None:
     items = sequence.items
-    length = items.unread_length() if isinstance(items, OutsideItems | OutsideTuple) else None
+    length = items.unread_length() if isinstance(items, LazyList | LazyTuple) else None
     if length is not None:
         unroll(tx, length.now, what)
 
@@ -134,12 +134,12 @@ def free_numbers(args: Iterable[VariableTracker]) -> list[NumberVariable]:
     for arg in args:
         if isinstance(arg, NumberVariable) and arg.pinned is None:
             found.append(arg)
-        elif isinstance(arg, TupleVariable | ListVariable) and isinstance(arg.items, list | tuple | MovedItems):
+        elif isinstance(arg, TupleVariable | ListVariable) and isinstance(arg.items, list | tuple | LazyItems):
             found += free_numbers(arg.items)
     return found
 
 
-def hangs_on_float(tx: Tracer, source: Source | None, value: object) -> bool:
+def depends_on_float(tx: Tracer, source: Source | None, value: object) -> bool:
     """Whether a number or text is as good as a float that has varied: there is no end of values. An int that is made of
     a float has few, and so have infinity and NaN."""
     is_special = isinstance(value, float) and not math.isfinite(value)

@@ -133,7 +133,7 @@ class FakeTensors:
         except Exception as error:
             raise CallFailed(error, target, args, kwargs) from _without_frames(error)
 
-    def foretells(self, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    def infers_symbolic_floats(self, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Whether an operator of the program tells by itself what it gives for floats that are symbols. What it decides
         by them, and the sizes that it computes of them, are guarded."""
         form = form_without_data(op)
@@ -149,7 +149,7 @@ class FakeTensors:
             return False
         for tensor in tensors_in(made):
             for number in (*tensor.shape, *tensor.stride()):
-                if isinstance(number, torch.SymInt) and self._shapes.hangs_on_float(number):
+                if isinstance(number, torch.SymInt) and self._shapes.depends_on_float(number):
                     int(number)
         return True
 

@@ -43,7 +43,7 @@ class KnownValues:
         if variable.source is not None:
             self._by_source[variable.source] = variable
 
-    def note_unread(self, value: object, source: Source) -> None:
+    def record_lazy(self, value: object, source: Source) -> None:
         """The program has come to the value at `source`, which is kept alive during the trace, and has not looked."""
         self._alive.append(value)
         self._unread.setdefault(id(value), source)

@@ -60,7 +60,7 @@ from minidynamo.variables.containers import (
     TupleVariable,
 )
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.variables.objects import UnreadVariable
+from minidynamo.variables.objects import LazyVariable
 from minidynamo.variables.tensors import HookVariable, StorageVariable, TensorVariable
 
 _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
@@ -157,7 +157,7 @@ class OutputGraph:
         """Whether nobody else stands for the dictionary that holds the attributes of `owner`; from now on it does."""
         return self.values.claim_namespace(namespace, owner)
 
-    def unread(self, value: object, source: Source, *, is_there: bool = False) -> VariableTracker:
+    def lazy(self, value: object, source: Source, *, is_there: bool = False) -> VariableTracker:
         """A value that the program has come to: its tracker if there is one; else it is unread, and must be there.
 
         `is_there`: other guards say so.
@@ -165,10 +165,10 @@ class OutputGraph:
         known = self.values.at(source)
         if known is not None:
             return known
-        self.values.note_unread(value, source)
+        self.values.record_lazy(value, source)
         if not is_there:
             self.guard(source, GuardKind.PRESENT, None)
-        return UnreadVariable(value, source=source)
+        return LazyVariable(value, source=source)
 
     def place_of(self, value: object) -> Source | None:
         """Where the program has come to this very object, whether it has looked at it or not."""
@@ -433,9 +433,11 @@ class OutputGraph:
         """What stands for a value where only the layout of what is computed matters: a float is that of this call."""
         return self.use(variable) if isinstance(variable, TensorVariable) else variable.value
 
-    def foretells(self, op: OpOverload, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]) -> bool:
+    def infers_symbolic_floats(
+        self, op: OpOverload, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
+    ) -> bool:
         """Whether an operator of the program tells what it gives for floats that are not known."""
-        return self._fakes.foretells(op, self._arguments.all(args)[1], self._arguments.named(kwargs)[1])
+        return self._fakes.infers_symbolic_floats(op, self._arguments.all(args)[1], self._arguments.named(kwargs)[1])
 
     def emit_transformed(
         self, made: Transformation, name: str, subgraph: torch.fx.Node, inputs: Sequence[GraphValue]

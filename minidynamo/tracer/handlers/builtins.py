@@ -112,7 +112,7 @@ def _sum_of_numbers(tx: Tracer, numbers: TupleVariable, start: VariableTracker) 
 
 
 @registry.function(callable)
-@registry.takes_unread("obj")
+@registry.accepts_lazy("obj")
 def _callable(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
     return ConstantVariable(class_has(class_of(tx, obj), "__call__"))
 

@@ -14,12 +14,12 @@ from typing import Any
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, Constant
 from minidynamo.tracer.attributes import lookup_on_class
-from minidynamo.tracer.attributes.lookup import find_unread
+from minidynamo.tracer.attributes.lookup import find_lazy
 from minidynamo.tracer.calls.construct import class_to_make
 from minidynamo.tracer.frames.exceptions import unsaid
 from minidynamo.tracer.handlers.objects import ask_classes
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant
-from minidynamo.tracer.lazy.lazy_containers import as_moved, entries_as_moved, hold, hold_named
+from minidynamo.tracer.lazy.lazy_containers import entries_as_moved, hold, hold_named, lazy_items
 from minidynamo.tracer.polyfills.functools import best_match, compared_key
 from minidynamo.tracer.polyfills.operator import call_a_method, get_attributes, get_items
 from minidynamo.tracer.protocol import Tracer
@@ -40,7 +40,7 @@ from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVa
 
 
 @registry.function(functools.partial)
-@registry.takes_unread("args", "keywords")
+@registry.accepts_lazy("args", "keywords")
 def _partial(
     tx: Tracer, function: VariableTracker, /, *args: VariableTracker, **keywords: VariableTracker
 ) -> VariableTracker:
@@ -49,7 +49,7 @@ def _partial(
     inner = _flattened(tx, function)
     if inner is not None:
         given = {Keyword.of(key): value for key, value in entries_as_moved(inner.keywords.items).items()}
-        made = _partial(tx, inner.function, *as_moved(inner.args.items), *args, **{**given, **keywords})
+        made = _partial(tx, inner.function, *lazy_items(inner.args.items), *args, **{**given, **keywords})
         assert isinstance(made, PartialVariable)
         made.args = made.args if args else inner.args
         return made
@@ -58,7 +58,7 @@ def _partial(
 
 
 @registry.method(functools.partial, "__call__")
-@registry.takes_unread("args", "kwargs")
+@registry.accepts_lazy("args", "kwargs")
 def _call_partial(
     tx: Tracer, partial: PartialVariable, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
@@ -66,7 +66,7 @@ def _call_partial(
 
 
 @registry.function(functools.partial.__new__)
-@registry.takes_unread("args", "keywords")
+@registry.accepts_lazy("args", "keywords")
 def _new_partial(
     tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **keywords: VariableTracker
 ) -> VariableTracker:
@@ -203,7 +203,7 @@ def _own_attributes(tx: Tracer, wrapped: VariableTracker) -> list[tuple[str, Var
         return [(name, tx.getattr(wrapped, name)) for name in vars(wrapped.value)]
     if isinstance(wrapped, PartialVariable):
         return [(name, tx.getattr(wrapped, name)) for name in _names_in(tx, wrapped)]
-    table = find_unread(tx, wrapped, "__dict__")
+    table = find_lazy(tx, wrapped, "__dict__")
     items = entries_as_moved(table.items) if isinstance(table, DictVariable) else {}
     return [(str(key.token), value) for key, value in items.items()]
 
@@ -223,7 +223,7 @@ def _attribute(tx: Tracer, wrapped: VariableTracker, name: str) -> VariableTrack
             return wrapped.attributes[name]
         if name in ("__annotate__", "__type_params__"):
             return None
-    return find_unread(tx, wrapped, name)
+    return find_lazy(tx, wrapped, name)
 
 
 @registry.function(functools.wraps)
@@ -285,14 +285,14 @@ def _getter(cls: type, twin: Callable[..., Any]) -> None:
         return LibraryCallable(cls, cls, args, kwargs)
 
     @registry.method(cls, "__call__")
-    @registry.takes_unread("args")
+    @registry.accepts_lazy("args")
     def call(
         tx: Tracer, getter: LibraryCallable, /, *args: VariableTracker, **kwargs: VariableTracker
     ) -> VariableTracker:
         return _get(tx, getter.args, getter.kwargs, args, kwargs)
 
     @registry.instances(cls)
-    @registry.takes_unread("args")
+    @registry.accepts_lazy("args")
     def call_outside(
         tx: Tracer, getter: BuiltinVariable, /, *args: VariableTracker, **kwargs: VariableTracker
     ) -> VariableTracker:
@@ -311,7 +311,7 @@ def _getter(cls: type, twin: Callable[..., Any]) -> None:
     ) -> VariableTracker:
         if kwargs or len(args) != 1:
             _refuse(tx, lambda: cls("")(*args, **kwargs))
-        return tx.call(twin, [args[0], *made_of], named, unread=True)
+        return tx.call(twin, [args[0], *made_of], named, lazy=True)
 
 
 def _stand_in(arg: VariableTracker) -> object:

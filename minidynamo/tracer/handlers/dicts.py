@@ -18,14 +18,14 @@ from minidynamo.tracer.frames.exceptions import made
 from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import class_has, expect_key, none, not_implemented
 from minidynamo.tracer.lazy.lazy_containers import (
-    MovedTable,
+    LazyTable,
     entries_as_moved,
     hold,
     hold_named,
     moved_under,
     store_entries,
 )
-from minidynamo.tracer.lazy.lazy_dicts import OutsideTable
+from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.polyfills.dicts import dict_equal, dict_update, ordered_dict_equal
 from minidynamo.tracer.polyfills.lists import sequence_contains
 from minidynamo.tracer.polyfills.objects import own_attributes
@@ -65,7 +65,7 @@ def _len(tx: Tracer, self: DictVariable) -> VariableTracker:
 
 @registry.methods(MAPPINGS, "__contains__")
 def _contains(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTracker:
-    if _is_known_by_place(key) and isinstance(self.items, OutsideTable) and self.cls in (dict, OrderedDict):
+    if _is_known_by_place(key) and isinstance(self.items, LazyDict) and self.cls in (dict, OrderedDict):
         known = self.items.has_what_is_at(key.source, key.here)
         if known is not None:
             return ConstantVariable(known)
@@ -96,7 +96,7 @@ def _missing(tx: Tracer, self: VariableTracker, key: VariableTracker) -> Variabl
     factory = below.default_factory
     if factory is None or (isinstance(factory, ConstantVariable) and factory.value is None):
         tx.raises(made(KeyError, key))
-    value = tx.call(factory, unread=True)
+    value = tx.call(factory, lazy=True)
     if below is self:
         _setitem(tx, below, key, value)
     else:
@@ -105,7 +105,7 @@ def _missing(tx: Tracer, self: VariableTracker, key: VariableTracker) -> Variabl
 
 
 @registry.methods(MAPPINGS, "get")
-@registry.takes_unread("default")
+@registry.accepts_lazy("default")
 def _get(
     tx: Tracer, self: DictVariable, key: VariableTracker, default: VariableTracker | None = None, /
 ) -> VariableTracker:
@@ -144,7 +144,7 @@ def _items(tx: Tracer, self: DictVariable) -> VariableTracker:
 
 
 @registry.methods(MAPPINGS, "__setitem__")
-@registry.takes_unread("value")
+@registry.accepts_lazy("value")
 def _setitem(tx: Tracer, self: DictVariable, key: VariableTracker, value: VariableTracker) -> VariableTracker:
     store_entries(tx, self, {expect_key(tx, key): value})
     tx.side_effects.contents_changed(self)
@@ -152,7 +152,7 @@ def _setitem(tx: Tracer, self: DictVariable, key: VariableTracker, value: Variab
 
 
 @registry.methods((dict, OrderedDict), "setdefault")
-@registry.takes_unread("default")
+@registry.accepts_lazy("default")
 def _setdefault(
     tx: Tracer, self: DictVariable, key: VariableTracker, default: VariableTracker | None = None, /
 ) -> VariableTracker:
@@ -171,7 +171,7 @@ def _delitem(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTr
 
 
 @registry.methods(MAPPINGS, "pop")
-@registry.takes_unread("default")
+@registry.accepts_lazy("default")
 def _pop(
     tx: Tracer, self: DictVariable, key: VariableTracker, default: VariableTracker | None = None
 ) -> VariableTracker:
@@ -366,7 +366,7 @@ def fill(
 
 @registry.method(dict, "update")
 @registry.method(OrderedDict, "update")
-@registry.takes_unread("kwargs")
+@registry.accepts_lazy("kwargs")
 def _update(
     tx: Tracer, self: DictVariable, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker
 ) -> VariableTracker:
@@ -383,13 +383,13 @@ def _ior(tx: Tracer, self: DictVariable, other: VariableTracker) -> VariableTrac
 
 
 @registry.function(dict)
-@registry.takes_unread("kwargs")
+@registry.accepts_lazy("kwargs")
 def _dict(tx: Tracer, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker) -> VariableTracker:
     return fill(tx, DictVariable({}), () if iterable is None else (iterable,), kwargs)
 
 
 @registry.function(OrderedDict)
-@registry.takes_unread("kwargs")
+@registry.accepts_lazy("kwargs")
 def _ordered_dict(tx: Tracer, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker) -> VariableTracker:
     return fill(tx, DictVariable({}, OrderedDict), () if iterable is None else (iterable,), kwargs)
 
@@ -416,7 +416,7 @@ def factory_of(tx: Tracer, given: VariableTracker | None) -> VariableTracker:
 
 
 @registry.function(defaultdict)
-@registry.takes_unread("kwargs")
+@registry.accepts_lazy("kwargs")
 def _defaultdict(
     tx: Tracer,
     default_factory: VariableTracker | None = None,
@@ -437,7 +437,7 @@ def _mappingproxy(tx: Tracer, mapping: VariableTracker) -> VariableTracker:
         why = "Only a plain dict is followed."
         tx.break_graph("MD241", "making a read-only view of a mapping", why=why, fix="pass the mapping itself")
     if type(mapping.items) is dict:  # the table that both have must do for all that may come
-        mapping.items = MovedTable(tx, mapping.items)
+        mapping.items = LazyTable(tx, mapping.items)
     return NamespaceVariable(mapping.items, mappingproxy, owner=mapping)
 
 

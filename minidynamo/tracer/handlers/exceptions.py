@@ -18,7 +18,7 @@ from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer.attributes import class_of, lookup_on_class
 from minidynamo.tracer.calls.construct import class_to_make
 from minidynamo.tracer.frames.exceptions import EXCEPTIONS, made_natively, own_fields, says_itself
-from minidynamo.tracer.lazy.lazy_containers import hold, moved_at
+from minidynamo.tracer.lazy.lazy_containers import hold, lazy_at
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_result
@@ -38,7 +38,7 @@ _HANDLED_OUTSIDE = Result(Constant(sys.exception, "sys.exception"))
 
 
 def _maker(new: Callable[..., object]) -> registry.Handler:
-    @registry.takes_unread("args")
+    @registry.accepts_lazy("args")
     def make(tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
         value = class_to_make(tx, new, cls)
         exception = ExceptionVariable(None, value, args=TupleVariable(hold(tx, [*args])))
@@ -110,7 +110,7 @@ def _group(cls: type[BaseExceptionGroup[Any]]) -> registry.Handler:
     return make
 
 
-@registry.takes_unread("args")
+@registry.accepts_lazy("args")
 def _init(tx: Tracer, self: ExceptionVariable, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     if kwargs:
         _break(tx, self, "is made with keywords")
@@ -216,7 +216,7 @@ def _attribute(tx: Tracer, obj: ExceptionVariable, name: str) -> VariableTracker
         return _args(tx, obj)
     if name == "value" and owner is StopIteration:
         items = _args(tx, obj).items
-        return moved_at(items, 0) if items else ConstantVariable(None)
+        return lazy_at(items, 0) if items else ConstantVariable(None)
     if name == "__cause__":
         return obj.cause or ConstantVariable(None)
     if name == "__suppress_context__":

@@ -41,7 +41,7 @@ def _next(tx: Tracer, iterator: IndexIterator) -> VariableTracker | None:
         asked = [sequence, ConstantVariable(iterator.position)]
         if backwards:
             iterator.sequence = None  # whatever it raises, that is the end
-        item = caught(ends, lambda: tx.call(operator.getitem, asked, unread=True), lambda error: None)
+        item = caught(ends, lambda: tx.call(operator.getitem, asked, lazy=True), lambda error: None)
     iterator.sequence = None if item is None else sequence
     iterator.position += 0 if item is None else -1 if backwards else 1
     return item

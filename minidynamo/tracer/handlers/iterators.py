@@ -21,7 +21,7 @@ from minidynamo.tracer.frames.unrolling import unroll
 from minidynamo.tracer.handlers.index_iterators import backwards_by_index, by_index
 from minidynamo.tracer.handlers.subscripts import as_index
 from minidynamo.tracer.handlers.values import class_has, expect_constant
-from minidynamo.tracer.lazy.lazy_containers import as_moved, hold, moved_item, moved_under, next_moved
+from minidynamo.tracer.lazy.lazy_containers import hold, lazy_item, lazy_items, moved_under, next_lazy
 from minidynamo.tracer.polyfills.itertools import tee, until
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import has_other_keys
@@ -82,13 +82,13 @@ def _iter(tx: Tracer, obj: VariableTracker, sentinel: VariableTracker | None = N
 
 
 @registry.function(next)
-@registry.takes_unread("default")
+@registry.accepts_lazy("default")
 def _next(tx: Tracer, iterator: VariableTracker, default: VariableTracker | None = None, /) -> VariableTracker:
     if not class_has(iterator.python_type, "__next__"):
         tx.raises(TypeError(f"'{iterator.python_type.__name__}' object is not an iterator"), exact=True)
     if default is None and isinstance(iterator, (GeneratorVariable, ObjectVariable)):
-        return tx.call_method(iterator, "__next__", unread=True)  # its StopIteration may carry a value
-    item = next_moved(tx, iterator)
+        return tx.call_method(iterator, "__next__", lazy=True)  # its StopIteration may carry a value
+    item = next_lazy(tx, iterator)
     if item is not None:
         return item
     return default if default is not None else tx.raises(StopIteration(), exact=True)
@@ -98,7 +98,7 @@ def _next(tx: Tracer, iterator: VariableTracker, default: VariableTracker | None
 def _advance_object(tx: Tracer, iterator: ObjectVariable) -> VariableTracker | None:
     """An iterator of the user's: it ends when its `__next__` raises StopIteration."""
     ended: list[VariableTracker] = []
-    return caught(StopIteration, lambda: tx.call_method(iterator, "__next__", unread=True), ended.append)
+    return caught(StopIteration, lambda: tx.call_method(iterator, "__next__", lazy=True), ended.append)
 
 
 @registry.function(range)
@@ -132,7 +132,7 @@ def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
             "MD242", f"`reversed` of `{obj.python_type.__name__}`", why="It has no `__reversed__`.", fix="use a list"
         )
     if isinstance(obj, TupleVariable):
-        return SequenceIterator(hold(tx, [*as_moved(obj.items)][::-1]), cls=reversed)
+        return SequenceIterator(hold(tx, [*lazy_items(obj.items)][::-1]), cls=reversed)
     return tx.call_method(obj, "__reversed__")
 
 
@@ -239,7 +239,7 @@ def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker
         raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: deque mutated during iteration"))
     try:
         # What is behind the item does not matter yet: the loop may be left before.
-        item = moved_item(items, iterator.position) if iterator.position >= 0 else None
+        item = lazy_item(items, iterator.position) if iterator.position >= 0 else None
     except IndexError:
         item = None
     if item is None:
@@ -271,7 +271,7 @@ def _next_of_dict(tx: Tracer, iterator: DictIterator) -> VariableTracker | None:
 def _next_of_zip(tx: Tracer, iterator: ZipIterator) -> VariableTracker | None:
     row: list[VariableTracker] = []
     for position, column in enumerate(iterator.iterators):
-        item = next_moved(tx, column)
+        item = next_lazy(tx, column)
         if item is None:
             if iterator.strict:
                 _expect_end(tx, iterator, position)
@@ -299,7 +299,7 @@ def _next_of_chain(tx: Tracer, chain: ChainIterator) -> VariableTracker | None:
             if iterable is None:
                 return None
             chain.current = tx.call(iter, [iterable])
-        item = next_moved(tx, chain.current)
+        item = next_lazy(tx, chain.current)
         if item is not None:
             return item
         chain.current = None
@@ -308,7 +308,7 @@ def _next_of_chain(tx: Tracer, chain: ChainIterator) -> VariableTracker | None:
 @registry.advance(LibraryIterator)
 def _next_of_library(tx: Tracer, iterator: LibraryIterator) -> VariableTracker | None:
     iterator.started = True
-    item = next_moved(tx, iterator.iterator)
+    item = next_lazy(tx, iterator.iterator)
     if iterator.taken is not None and item is not None:
         iterator.taken += 1
     return item
@@ -318,7 +318,7 @@ def _next_of_library(tx: Tracer, iterator: LibraryIterator) -> VariableTracker |
 def _next_of_slice(tx: Tracer, part: SliceIterator) -> VariableTracker | None:
     # Like the original it passes over what lies before `stop`, and takes nothing behind it.
     while part.iterator is not None and (part.stop is None or part.position < part.stop):
-        item = next_moved(tx, part.iterator)
+        item = next_lazy(tx, part.iterator)
         if item is None:
             break
         part.position += 1
@@ -331,7 +331,7 @@ def _next_of_slice(tx: Tracer, part: SliceIterator) -> VariableTracker | None:
 
 @registry.advance(EnumerateIterator)
 def _next_of_enumerate(tx: Tracer, iterator: EnumerateIterator) -> VariableTracker | None:
-    item = next_moved(tx, iterator.iterator)
+    item = next_lazy(tx, iterator.iterator)
     if item is None:
         return None
     iterator.count += 1
@@ -343,12 +343,12 @@ def _next_of_map(tx: Tracer, iterator: MapIterator) -> VariableTracker | None:
     while True:
         present: list[VariableTracker] = []
         for column in iterator.iterators:
-            item = next_moved(tx, column)
+            item = next_lazy(tx, column)
             if item is None:
                 return None
             present.append(item)
         if not iterator.filtering:
-            return tx.call(iterator.function, present, unread=True)
+            return tx.call(iterator.function, present, lazy=True)
         plain = isinstance(iterator.function, ConstantVariable) and iterator.function.value is None
         if tx.truth(present[0] if plain else tx.call(iterator.function, present)):
             return present[0]

@@ -23,7 +23,7 @@ from minidynamo.guards.source import Computed, Constant, InstanceAttr, Item
 from minidynamo.tracer.calls.length_hint import unpack_sized
 from minidynamo.tracer.handlers.iterators import CALLING
 from minidynamo.tracer.handlers.values import constant, expect_constant
-from minidynamo.tracer.lazy.lazy_value import looked_at
+from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.numbers.formatting import joined
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
@@ -47,7 +47,7 @@ registry.fold_type(re.Pattern, re.Match)
 
 def _join(cls: type) -> registry.Handler:
     def join(tx: Tracer, self: VariableTracker, iterable: VariableTracker, /) -> VariableTracker:
-        items = [looked_at(tx, item) for item in unpack_sized(tx, iterable, iterator_is_asked=True)]
+        items = [realize(tx, item) for item in unpack_sized(tx, iterable, iterator_is_asked=True)]
         text = joined(tx, self.value, items) if cls is str and isinstance(self, ConstantVariable) else None
         if text is not None:
             return text

@@ -29,19 +29,19 @@ from minidynamo.tracer.handlers.values import (
 )
 from minidynamo.tracer.lazy.lazy_containers import (
     all_to_store,
-    as_moved,
     exact_copy,
     hold,
-    moved_item,
-    moved_slice,
+    lazy_item,
+    lazy_items,
+    lazy_slice,
     take_out,
     to_store,
-    unpack_moved,
+    unpack_lazy,
 )
-from minidynamo.tracer.lazy.lazy_dicts import OutsideTable
-from minidynamo.tracer.lazy.lazy_lists import OutsideItems
-from minidynamo.tracer.lazy.lazy_tuples import OutsideTuple
-from minidynamo.tracer.lazy.lazy_value import looked_at
+from minidynamo.tracer.lazy.lazy_dicts import LazyDict
+from minidynamo.tracer.lazy.lazy_lists import LazyList
+from minidynamo.tracer.lazy.lazy_tuples import LazyTuple
+from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.numbers.arithmetic import is_int_number, pinned
 from minidynamo.tracer.polyfills.lists import sequence_compare, sequence_equal, sized_list
 from minidynamo.tracer.protocol import Tracer
@@ -84,7 +84,7 @@ def _within(maxlen: int | None, items: list[VariableTracker]) -> list[VariableTr
 def length_of(tx: Tracer, items: Collection[object]) -> VariableTracker:
     """`len` of the contents of a container. From outside it is a number, which may differ from call to call, or is
     only compared with others."""
-    length = items.unread_length() if isinstance(items, OutsideItems | OutsideTuple | OutsideTable) else None
+    length = items.unread_length() if isinstance(items, LazyList | LazyTuple | LazyDict) else None
     if length is not None and tx.graph.shapes.varies(length.place, length.there):
         total = tx.call(operator.add, [tx.wrap(length.there, length.place), constant(length.more)])
         return total if length.most is None else tx.call(min, [total, constant(length.most)])
@@ -105,7 +105,7 @@ def _iter(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     cls = type(iter(self.cls())) if self.cls in SEQUENCES else type(iter(()))
     begun = self.changes if isinstance(self, ListVariable) and self.cls is deque else None
     # Items of a tuple that was made here may die one by one; one from outside is read as the loop comes to them.
-    is_read_later = isinstance(self, ListVariable) or isinstance(self.items, OutsideTuple)
+    is_read_later = isinstance(self, ListVariable) or isinstance(self.items, LazyTuple)
     return SequenceIterator(self if is_read_later else self.items, cls=cls, begun=begun)
 
 
@@ -114,7 +114,7 @@ def _reversed(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     if self.cls is list:
         return SequenceIterator(self, len(self.items) - 1, type(reversed([])))
     cls = type(reversed(self.cls())) if isinstance(self, ListVariable) else reversed
-    return SequenceIterator(hold(tx, [*as_moved(self.items)][::-1]), cls=cls)
+    return SequenceIterator(hold(tx, [*lazy_items(self.items)][::-1]), cls=cls)
 
 
 @registry.methods(SEQUENCES, "__getitem__")
@@ -127,9 +127,9 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
             tx.raises(ValueError("slice step cannot be zero"), exact=True)
         if self.cls is tuple and (whole := _tuple_slice(tx, self, index)) is not None:
             return whole
-        return like(tx, self, moved_slice(self.items, index))
+        return like(tx, self, lazy_slice(self.items, index))
     try:
-        return moved_item(self.items, index)
+        return lazy_item(self.items, index)
     except IndexError:
         name = "tuple" if issubclass(self.cls, tuple) else self.cls.__name__
         words = SHORTER_LIST if issubclass(self.cls, list) else f"{name} index out of range"
@@ -138,7 +138,7 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
 
 def _tuple_slice(tx: Tracer, self: SequenceVariable, index: slice) -> SequenceVariable | None:
     """A slice that is the whole tuple, and so the tuple itself, or may be at the next call; None for others."""
-    length = self.items.unread_length() if isinstance(self.items, OutsideTuple) else None
+    length = self.items.unread_length() if isinstance(self.items, LazyTuple) else None
     places = range(len(self.items) if length is None else length.there)
     if places[index] == places and len(self.items) == len(places):
         return self
@@ -146,13 +146,13 @@ def _tuple_slice(tx: Tracer, self: SequenceVariable, index: slice) -> SequenceVa
         return None
     bounds = [None if bound is None else operator.index(bound) for bound in (index.start, index.stop, index.step)]
     text = ":".join("" if bound is None else str(bound) for bound in bounds)
-    items = hold(tx, moved_slice(self.items, index))
+    items = hold(tx, lazy_slice(self.items, index))
     return TupleVariable(items, source=Computed(f"{{0}}[{text}]", (self.source,)))
 
 
 @registry.methods(MUTABLE, "copy", "__copy__")
 def _copy(tx: Tracer, self: ListVariable) -> VariableTracker:
-    return like(tx, self, [*as_moved(self.items)])
+    return like(tx, self, [*lazy_items(self.items)])
 
 
 @registry.methods((tuple,), "__hash__")
@@ -162,7 +162,7 @@ def _hash(tx: Tracer, self: TupleVariable) -> VariableTracker:
 
 @registry.method(tuple, "__getnewargs__")
 def _getnewargs(tx: Tracer, self: TupleVariable) -> VariableTracker:
-    return TupleVariable([TupleVariable(hold(tx, [*as_moved(self.items)]))])
+    return TupleVariable([TupleVariable(hold(tx, [*lazy_items(self.items)]))])
 
 
 @registry.method(torch.Size, "numel")
@@ -200,14 +200,14 @@ def _add(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
     unroll_copy(tx, other)
     sized = self if self.cls is torch.Size else other
     kind = sized if sized.cls is torch.Size else self
-    return like(tx, kind, [*as_moved(self.items), *as_moved(other.items)])
+    return like(tx, kind, [*lazy_items(self.items), *lazy_items(other.items)])
 
 
 @registry.method(torch.Size, "__radd__")
 def _radd(tx: Tracer, self: TupleVariable, other: VariableTracker) -> VariableTracker:
     if not isinstance(other, TupleVariable):
         return not_implemented()
-    return like(tx, self, [*as_moved(other.items), *as_moved(self.items)])
+    return like(tx, self, [*lazy_items(other.items), *lazy_items(self.items)])
 
 
 @registry.methods(SEQUENCES, "__mul__", "__rmul__")
@@ -217,7 +217,7 @@ def _mul(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
         _refuse(tx, self, other)
     if self.cls is tuple and other.value == 1:
         return self
-    return like(tx, self, [*as_moved(self.items)] * other.value)
+    return like(tx, self, [*lazy_items(self.items)] * other.value)
 
 
 @registry.methods(MUTABLE, "__imul__")
@@ -225,7 +225,7 @@ def _imul(tx: Tracer, self: ListVariable, other: VariableTracker) -> VariableTra
     other = pinned(other)
     if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
         _refuse(tx, self, other)
-    self.items[:] = _within(self.maxlen, [*as_moved(self.items)] * other.value)
+    self.items[:] = _within(self.maxlen, [*lazy_items(self.items)] * other.value)
     self.changes += 1
     tx.side_effects.contents_changed(self)
     return self
@@ -300,18 +300,18 @@ def _reverse(tx: Tracer, items: MutableSequence[VariableTracker], /) -> None:
 
 
 @registry.methods(MUTABLE, "__setitem__")
-@registry.takes_unread("value")
+@registry.accepts_lazy("value")
 def _setitem(tx: Tracer, self: ListVariable, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     index = expect_index(tx, key, "list")
     given: Any = (
-        all_to_store(tx, self, unpack_sized(tx, looked_at(tx, value), iterator_is_asked=True))
+        all_to_store(tx, self, unpack_sized(tx, realize(tx, value), iterator_is_asked=True))
         if isinstance(index, slice)
         else to_store(tx, self, value)
     )
     try:
         self.items[index] = given
     except (IndexError, ValueError) as error:
-        if isinstance(self.items, OutsideItems):
+        if isinstance(self.items, LazyList):
             tx.raises(unsaid(type(error)))
         # A list of as many items says it in Python's words.
         storage, alike = self.cls([None] * len(self.items)), [None] * len(given) if isinstance(index, slice) else None
@@ -355,13 +355,13 @@ def _changing(change: Callable[..., VariableTracker | None]) -> Callable[..., Va
             args = (*args[:-1], to_store(tx, self, args[-1]))
         result = change(tx, self.items, *args)
         self.changes += 1
-        unread = isinstance(self.items, OutsideItems) and not self.items.is_read  # it will keep its length itself
-        if self.maxlen is not None and not unread and len(self.items) > self.maxlen:
+        lazy = isinstance(self.items, LazyList) and not self.items.is_read  # it will keep its length itself
+        if self.maxlen is not None and not lazy and len(self.items) > self.maxlen:
             del self.items[self.maxlen if change is _appendleft else 0]
         tx.side_effects.contents_changed(self)
         return none() if result is None else result
 
-    return registry.takes_unread("item")(changed)
+    return registry.accepts_lazy("item")(changed)
 
 
 # Those that put their last argument, `item`, into the list.
@@ -394,10 +394,10 @@ def _sort(
 ) -> VariableTracker:
     by_item = key is None or (isinstance(key, ConstantVariable) and key.value is None)
     descending = reverse is not None and tx.truth(reverse)
-    items = [*as_moved(self.items)]
+    items = [*lazy_items(self.items)]
     self.items.clear()  # what keys and comparisons see of the list meanwhile
     try:
-        found = [looked_at(tx, item) if by_item or key is None else tx.call(key, [item]) for item in items]
+        found = [realize(tx, item) if by_item or key is None else tx.call(key, [item]) for item in items]
     except Raised:
         self.items[:] = items
         raise
@@ -425,7 +425,7 @@ def _items(tx: Tracer, iterable: VariableTracker | None) -> list[VariableTracker
     if iterable is None:
         return []
     unroll_copy(tx, iterable)
-    return unpack_moved(tx, iterable) if tx.frames[-1].is_ours else unpack_sized(tx, iterable)
+    return unpack_lazy(tx, iterable) if tx.frames[-1].is_ours else unpack_sized(tx, iterable)
 
 
 @registry.function(list)
@@ -447,7 +447,7 @@ def _deque(
         deque((), length)
     except (TypeError, ValueError, OverflowError) as error:
         tx.raises(error, exact=True)
-    items = [] if iterable is None else unpack_moved(tx, iterable)
+    items = [] if iterable is None else unpack_lazy(tx, iterable)
     return ListVariable(hold(tx, _within(length, items)), deque, maxlen=length)
 
 

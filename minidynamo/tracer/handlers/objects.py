@@ -22,7 +22,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Constant, Result
 from minidynamo.tracer.attributes import claims_class
 from minidynamo.tracer.handlers.values import class_has, constant, not_implemented
-from minidynamo.tracer.lazy.lazy_value import class_of, looked_at
+from minidynamo.tracer.lazy.lazy_value import class_of, realize
 from minidynamo.tracer.polyfills.objects import has_members
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
@@ -96,11 +96,11 @@ def ask_classes(tx: Tracer, question: ClassQuestion, cls: type, classes: tuple[t
 
 
 @registry.function(isinstance)
-@registry.takes_unread("obj")
+@registry.accepts_lazy("obj")
 def _isinstance(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker, /) -> VariableTracker:
     protocol = classinfo.value if isinstance(classinfo, ClassVariable) else None
     if protocol is not None and inspect.getattr_static(protocol, "_is_runtime_protocol", False):
-        return _has_protocol(tx, looked_at(tx, obj), protocol)
+        return _has_protocol(tx, realize(tx, obj), protocol)
     if claims_class(obj.python_type):
         return ConstantVariable(_claims_one(tx, obj, classinfo))
     return ConstantVariable(ask_classes(tx, issubclass, class_of(tx, obj), class_tuple(tx, classinfo)))
@@ -127,7 +127,7 @@ def _claims_one(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker) ->
 
 def _claimed_class(tx: Tracer, obj: VariableTracker) -> type:
     """What `obj.__class__` gives."""
-    obj = looked_at(tx, obj)
+    obj = realize(tx, obj)
     if not isinstance(obj, ObjectVariable):
         tx.break_graph(
             "MD237",
@@ -183,7 +183,7 @@ def _no_order(tx: Tracer, self: VariableTracker, other: VariableTracker) -> Vari
 
 
 @registry.function(type)
-@registry.takes_unread("obj")
+@registry.accepts_lazy("obj")
 def _type(tx: Tracer, obj: VariableTracker, /, *rest: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     if rest or kwargs:
         tx.break_graph("MD241", "making a class", why="Classes are not made while tracing.", fix="define it outside")

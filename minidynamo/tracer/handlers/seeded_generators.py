@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from minidynamo.tracer.handlers.values import none
-from minidynamo.tracer.lazy.lazy_containers import as_moved, moved_at
+from minidynamo.tracer.lazy.lazy_containers import lazy_at, lazy_items
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant
@@ -160,7 +160,7 @@ def _shuffle(tx: Tracer, generator: SeededGenerator, method: Any, x: VariableTra
         tx.break_graph("MD206", "a Random shuffles something else than a list")
     order = [*_places(tx, x)]
     _run(tx, generator, method, [order], {})
-    items = [*as_moved(x.items)]
-    x.items[:] = [moved_at(items, place) for place in order]
+    items = [*lazy_items(x.items)]
+    x.items[:] = [lazy_at(items, place) for place in order]
     tx.side_effects.contents_changed(x)
     return none()

@@ -43,7 +43,7 @@ def _getitem(tx: Tracer, obj: ObjectVariable, key: VariableTracker) -> VariableT
     if found in storage.items:
         return moved_under(storage.items, found)
     if class_has(obj.cls, "__missing__"):
-        return tx.call_method(obj, "__missing__", [key], unread=True)
+        return tx.call_method(obj, "__missing__", [key], lazy=True)
     return tx.call_method(storage, "__getitem__", [key])  # raises
 
 
@@ -54,9 +54,9 @@ for _cls in (dict, OrderedDict, defaultdict):
 def _on_the_instance(twin: Callable[..., Any]) -> registry.Handler:
     """OrderedDict goes through the instance's own `__setitem__` and `__getitem__`."""
 
-    @registry.takes_unread("args", "kwargs")
+    @registry.accepts_lazy("args", "kwargs")
     def call(tx: Tracer, obj: ObjectVariable, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        return tx.call(twin, [obj, *args], kwargs, unread=True)
+        return tx.call(twin, [obj, *args], kwargs, lazy=True)
 
     return call
 
@@ -73,7 +73,7 @@ def _copy_default(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
 
 
 @registry.method(defaultdict, "__init__")
-@registry.takes_unread("kwargs")
+@registry.accepts_lazy("kwargs")
 def _init_default(
     tx: Tracer,
     self: DictVariable,
@@ -89,7 +89,7 @@ def _init_default(
 
 
 @registry.method(OrderedDict, "__init__")
-@registry.takes_unread("kwargs")
+@registry.accepts_lazy("kwargs")
 def _init_ordered(
     tx: Tracer, self: DictVariable, iterable: VariableTracker | None = None, /, **kwargs: VariableTracker
 ) -> VariableTracker:

@@ -17,7 +17,7 @@ from minidynamo.tracer.calls.operators import fold, has_method
 from minidynamo.tracer.calls.tensor_indexing import WHOLE, one_bool_as_mask, select_numbers
 from minidynamo.tracer.frames.exceptions import unsaid
 from minidynamo.tracer.lazy import partial_reads
-from minidynamo.tracer.lazy.lazy_value import looked_at
+from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, is_constant_value, slice_of
@@ -72,7 +72,7 @@ def _generic_alias(tx: Tracer, cls: type, key: VariableTracker) -> VariableTrack
         and isinstance(own, classmethod)
         and not is_trusted_module(getattr(own.__func__, "__module__", None))
     ):
-        return tx.call(tx.getattr(tx.wrap(cls, None), "__class_getitem__"), [key], unread=True)
+        return tx.call(tx.getattr(tx.wrap(cls, None), "__class_getitem__"), [key], lazy=True)
     try:
         argument = _type_argument(tx, key)
         alias = cls[argument]  # type: ignore[index]
@@ -99,11 +99,11 @@ def _type_argument(tx: Tracer, key: VariableTracker) -> Any:
 
 
 @registry.function(operator.setitem)
-@registry.takes_unread("value")
+@registry.accepts_lazy("value")
 def _setitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     key = _subscript_of(tx, obj, key)
     if isinstance(obj, TensorVariable):
-        value = looked_at(tx, value)
+        value = realize(tx, value)
         return tx.emit(operator.setitem, [*one_bool_as_mask(tx, *select_numbers(tx, obj, key), value), value])
     _subscript(tx, obj, "__setitem__", key, value)
     return ConstantVariable(None)
@@ -118,4 +118,4 @@ def _delitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> Varia
 def _subscript(tx: Tracer, obj: VariableTracker, name: str, *args: VariableTracker) -> VariableTracker:
     if not has_method(obj, name):
         tx.raises(unsaid(TypeError))
-    return tx.call_method(obj, name, args, unread=True)
+    return tx.call_method(obj, name, args, lazy=True)

@@ -13,8 +13,8 @@ from typing import Any
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
 from minidynamo.tracer.frames.exceptions import unsaid
-from minidynamo.tracer.lazy.lazy_containers import as_moved
-from minidynamo.tracer.lazy.lazy_value import looked_at
+from minidynamo.tracer.lazy.lazy_containers import lazy_items
+from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant
@@ -56,9 +56,9 @@ _asked(typing.get_origin)
 
 def _known(tx: Tracer, part: VariableTracker) -> Any:
     """The object itself, which is guarded to be this one; raises NotConstant where there is none."""
-    part = looked_at(tx, part)
+    part = realize(tx, part)
     if isinstance(part, TupleVariable | ListVariable):
-        items = [_known(tx, item) for item in as_moved(part.items)]
+        items = [_known(tx, item) for item in lazy_items(part.items)]
         return items if isinstance(part, ListVariable) else tuple(items)
     if isinstance(part, ObjectVariable | OpaqueVariable):  # from 3.12 on, type variables are written in C
         if part.value is None or part.source is None or part.python_type.__module__ != "typing":

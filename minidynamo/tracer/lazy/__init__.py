@@ -2,5 +2,5 @@
 
 Owns lazy values, lazy containers, and reads of a part of a value.
 Does not own how a value is wrapped once it is read (`wrappers/`).
-Enter at `lazy_value.looked_at`.
+Enter at `lazy_value.realize`.
 """

@@ -16,7 +16,7 @@ from minidynamo.compat import memory_of
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Size, Source, TensorFact
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.lazy.lazy_tuples import OutsideTuple, TupleReader
+from minidynamo.tracer.lazy.lazy_tuples import LazyTuple, TupleReader
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.copies import anew
@@ -100,7 +100,7 @@ def sizes(tx: Tracer, tensor: TensorVariable) -> VariableTracker:
     return TupleVariable([tx.graph.size(tensor, dim) for dim in range(len(shape))], torch.Size)
 
 
-class _Sizes(OutsideTuple):
+class _Sizes(LazyTuple):
     """The sizes of a tensor that is not used, which are read one by one."""
 
     def __init__(self, tx: Tracer, tensor: TensorVariable, shape: TensorFact) -> None:
@@ -114,7 +114,7 @@ class _Sizes(OutsideTuple):
             tx.graph, shape, TupleReader((*tensor.fake.shape,), length, lambda dim: Size(shape.of, dim), size)
         )
 
-    def moved_at(self, place: int) -> VariableTracker:
+    def lazy_at(self, place: int) -> VariableTracker:
         """A size; nothing is guarded of one that nobody reads."""
         return self[place]
 

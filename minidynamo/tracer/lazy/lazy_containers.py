@@ -1,7 +1,7 @@
 """Owns what containers hold that the program has only moved there: it is looked at when it is read.
 
 Who puts values together without looking at them holds them by `hold` and `hold_named`, who takes them out again by
-`moved_at`, `as_moved`, `unpack_moved` and `next_moved`. Everybody else reads `items` and meets values that are known.
+`lazy_at`, `lazy_items`, `unpack_lazy` and `next_lazy`. Everybody else reads `items` and meets values that are known.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any, SupportsIndex, overload
 
-from minidynamo.tracer.lazy.lazy_dicts import OutsideTable
-from minidynamo.tracer.lazy.lazy_lists import OutsideItems
-from minidynamo.tracer.lazy.lazy_tuples import OutsideTuple
-from minidynamo.tracer.lazy.lazy_value import as_known, looked_at
+from minidynamo.tracer.lazy.lazy_dicts import LazyDict
+from minidynamo.tracer.lazy.lazy_lists import LazyList
+from minidynamo.tracer.lazy.lazy_tuples import LazyTuple
+from minidynamo.tracer.lazy.lazy_value import realize, realized
 from minidynamo.tracer.lazy.namespaces import NamespaceItems
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
@@ -29,10 +29,10 @@ from minidynamo.variables.containers import (
     SetVariable,
     TupleVariable,
 )
-from minidynamo.variables.objects import ObjectVariable, UnreadVariable
+from minidynamo.variables.objects import LazyVariable, ObjectVariable
 
 
-class MovedItems(MutableSequence[VariableTracker]):
+class LazyItems(MutableSequence[VariableTracker]):
     """The items of a container that the program has made, some of them unread until somebody reads them."""
 
     def __init__(self, tx: Tracer, items: Iterable[VariableTracker]) -> None:
@@ -51,17 +51,17 @@ class MovedItems(MutableSequence[VariableTracker]):
     def __getitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> VariableTracker | list[VariableTracker]:
         if isinstance(index, slice):
             return [self[place] for place in range(len(self._items))[index]]
-        item = self._items[index] = looked_at(self._tx, self._items[index])
+        item = self._items[index] = realize(self._tx, self._items[index])
         return item
 
-    def moved_at(self, index: int) -> VariableTracker:
+    def lazy_at(self, index: int) -> VariableTracker:
         """The item at an index, for who only moves it."""
-        item = self._items[index] = as_known(self._tx, self._items[index])
+        item = self._items[index] = realized(self._tx, self._items[index])
         return item
 
-    def as_moved(self) -> list[VariableTracker]:
+    def lazy_items(self) -> list[VariableTracker]:
         """All items; those that nobody has looked at, here or elsewhere, are unread."""
-        self._items = [as_known(self._tx, item) for item in self._items]
+        self._items = [realized(self._tx, item) for item in self._items]
         return self._items
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -83,7 +83,7 @@ class MovedItems(MutableSequence[VariableTracker]):
         self._items.reverse()
 
 
-class MovedTable(MutableMapping[DictKey, VariableTracker]):
+class LazyTable(MutableMapping[DictKey, VariableTracker]):
     """The contents of a dict that the program has made, some values unread until somebody reads them."""
 
     def __init__(self, tx: Tracer, items: Mapping[DictKey, VariableTracker]) -> None:
@@ -103,18 +103,18 @@ class MovedTable(MutableMapping[DictKey, VariableTracker]):
         return key in self._items
 
     def __getitem__(self, key: DictKey) -> VariableTracker:
-        value = self._items[key] = looked_at(self._tx, self._items[key])
+        value = self._items[key] = realize(self._tx, self._items[key])
         return value
 
-    def moved_at(self, key: DictKey) -> VariableTracker:
+    def lazy_at(self, key: DictKey) -> VariableTracker:
         """What is under a key, for who only moves it."""
-        value = self._items[key] = as_known(self._tx, self._items[key])
+        value = self._items[key] = realized(self._tx, self._items[key])
         return value
 
-    def as_moved(self) -> dict[DictKey, VariableTracker]:
+    def lazy_items(self) -> dict[DictKey, VariableTracker]:
         """All entries; values that nobody has looked at, here or elsewhere, are unread."""
         for key, value in [*self._items.items()]:
-            if (known := as_known(self._tx, value)) is not value:
+            if (known := realized(self._tx, value)) is not value:
                 self._items[key] = known  # in this very dict: somebody may be looking for a key in it
         return self._items
 
@@ -134,25 +134,25 @@ class MovedTable(MutableMapping[DictKey, VariableTracker]):
 
 def hold(tx: Tracer, items: list[VariableTracker]) -> MutableSequence[VariableTracker]:
     """The items of a new sequence."""
-    return MovedItems(tx, items) if any(isinstance(item, UnreadVariable) for item in items) else items
+    return LazyItems(tx, items) if any(isinstance(item, LazyVariable) for item in items) else items
 
 
 def hold_named(tx: Tracer, items: dict[DictKey, VariableTracker]) -> MutableMapping[DictKey, VariableTracker]:
     """The contents of a new dict."""
-    return MovedTable(tx, items) if any(isinstance(value, UnreadVariable) for value in items.values()) else items
+    return LazyTable(tx, items) if any(isinstance(value, LazyVariable) for value in items.values()) else items
 
 
 def to_store(tx: Tracer, container: ListVariable | DictVariable, value: VariableTracker) -> VariableTracker:
     """A value as it is put into a container, which gets ready to hold what is unread."""
-    if not isinstance(value, UnreadVariable):
+    if not isinstance(value, LazyVariable):
         return value
     kind = type(container.items)
     if kind is list and isinstance(container, ListVariable):
-        container.items = MovedItems(tx, container.items)
+        container.items = LazyItems(tx, container.items)
     elif kind is dict and isinstance(container, DictVariable):
-        container.items = MovedTable(tx, container.items)
-    elif not issubclass(kind, MovedItems | MovedTable | OutsideItems | OutsideTable | NamespaceItems):
-        return looked_at(tx, value)
+        container.items = LazyTable(tx, container.items)
+    elif not issubclass(kind, LazyItems | LazyTable | LazyList | LazyDict | NamespaceItems):
+        return realize(tx, value)
     return value
 
 
@@ -173,50 +173,50 @@ def store_entries(tx: Tracer, made: DictVariable, entries: Mapping[DictKey, Vari
 # Taking out
 
 
-def moved_at(items: Any, index: int) -> VariableTracker:
+def lazy_at(items: Any, index: int) -> VariableTracker:
     """The item of a sequence that is known to be that long."""
-    return items.moved_at(index) if isinstance(items, OutsideTuple | OutsideItems | MovedItems) else items[index]
+    return items.lazy_at(index) if isinstance(items, LazyTuple | LazyList | LazyItems) else items[index]
 
 
-def moved_item(items: Any, index: int) -> VariableTracker:
+def lazy_item(items: Any, index: int) -> VariableTracker:
     """`items[index]` of any sequence; raises IndexError where it is shorter."""
-    if isinstance(items, OutsideTuple | OutsideItems):
+    if isinstance(items, LazyTuple | LazyList):
         item = items.unread_at(index)
         return items[index] if item is None else item
-    return moved_at(items, index)
+    return lazy_at(items, index)
 
 
-def moved_slice(items: Any, index: slice) -> list[VariableTracker]:
+def lazy_slice(items: Any, index: slice) -> list[VariableTracker]:
     """`items[index]` for a slice."""
-    return items.moved_slice(index) if isinstance(items, OutsideItems | OutsideTuple) else [*as_moved(items)[index]]
+    return items.lazy_slice(index) if isinstance(items, LazyList | LazyTuple) else [*lazy_items(items)[index]]
 
 
 def take_out(items: Any, index: int) -> VariableTracker:
     """`items.pop(index)`."""
-    item = moved_item(items, index)
+    item = lazy_item(items, index)
     del items[index]
     return item
 
 
 def moved_under(items: Any, key: DictKey) -> VariableTracker:
     """What a dict that has the key holds there."""
-    return items.moved_at(key) if isinstance(items, OutsideTable | MovedTable | NamespaceItems) else items[key]
+    return items.lazy_at(key) if isinstance(items, LazyDict | LazyTable | NamespaceItems) else items[key]
 
 
-def as_moved(items: Sequence[VariableTracker]) -> Sequence[VariableTracker]:
+def lazy_items(items: Sequence[VariableTracker]) -> Sequence[VariableTracker]:
     """All items of a sequence."""
-    if isinstance(items, OutsideTuple):
-        return items.unread()
-    if isinstance(items, OutsideItems):
-        return [items.moved_at(place) for place in range(len(items))]
-    return items.as_moved() if isinstance(items, MovedItems) else items
+    if isinstance(items, LazyTuple):
+        return items.lazy()
+    if isinstance(items, LazyList):
+        return [items.lazy_at(place) for place in range(len(items))]
+    return items.lazy_items() if isinstance(items, LazyItems) else items
 
 
 def entries_as_moved(items: Mapping[DictKey, VariableTracker]) -> Mapping[DictKey, VariableTracker]:
     """All entries of a dict."""
-    if isinstance(items, OutsideTable | NamespaceItems):
-        return {key: items.moved_at(key) for key in items}
-    return items.as_moved() if isinstance(items, MovedTable) else items
+    if isinstance(items, LazyDict | NamespaceItems):
+        return {key: items.lazy_at(key) for key in items}
+    return items.lazy_items() if isinstance(items, LazyTable) else items
 
 
 def exact_copy(tx: Tracer, storage: VariableTracker) -> VariableTracker:
@@ -227,7 +227,7 @@ def exact_copy(tx: Tracer, storage: VariableTracker) -> VariableTracker:
     if isinstance(storage, ConstantVariable):
         return ConstantVariable(anew(storage.value))
     if isinstance(storage, TupleVariable):
-        return TupleVariable(hold(tx, [*as_moved(storage.items)]), storage.cls)
+        return TupleVariable(hold(tx, [*lazy_items(storage.items)]), storage.cls)
     if isinstance(storage, SetVariable) and storage.cls is frozenset:
         return SetVariable({**storage.items}, frozenset, made=SetStep("union", (storage,)))
     return storage
@@ -239,24 +239,24 @@ def unpack_mapping(tx: Tracer, obj: VariableTracker) -> Mapping[DictKey, Variabl
     if type(obj) is not DictVariable or obj.cls is not dict:
         is_mapping = tx.call(hasattr, [obj, ConstantVariable("keys")])
         if isinstance(is_mapping, ConstantVariable) and not is_mapping.value:  # `dict` would take pairs, too
-            tx.raises(TypeError(f"'{looked_at(tx, obj).python_type.__name__}' object is not a mapping"))
+            tx.raises(TypeError(f"'{realize(tx, obj).python_type.__name__}' object is not a mapping"))
         made = tx.call(dict, [obj])
     assert isinstance(made, DictVariable)
     return {**entries_as_moved(made.items)}
 
 
-def unpack_moved(tx: Tracer, obj: VariableTracker) -> list[VariableTracker]:
+def unpack_lazy(tx: Tracer, obj: VariableTracker) -> list[VariableTracker]:
     """`list(obj)`, items that nobody has looked at unread."""
     if isinstance(obj, SequenceVariable):
-        return [*as_moved(obj.items)]
+        return [*lazy_items(obj.items)]
     iterator = tx.call(iter, [obj])
     items = []
-    while (item := next_moved(tx, iterator)) is not None:
+    while (item := next_lazy(tx, iterator)) is not None:
         items.append(item)
     return items
 
 
-def next_moved(tx: Tracer, iterator: VariableTracker) -> VariableTracker | None:
+def next_lazy(tx: Tracer, iterator: VariableTracker) -> VariableTracker | None:
     """The next item of an iterator, maybe unread; None when it is exhausted."""
     advance = registry.ADVANCE.get(type(iterator))
     hidden = isinstance(iterator, ObjectVariable) and iterator.source is not None

@@ -14,7 +14,7 @@ import torch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Computed, Constant, Local, Source, stand_in
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.lazy.lazy_lists import EVERYTHING, Changes, Length, Loss, OutsideItems, Wrap, read_now, reader_at
+from minidynamo.tracer.lazy.lazy_lists import EVERYTHING, Changes, LazyList, Length, Loss, Wrap, read_now, reader_at
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable, holds_none
 from minidynamo.variables.containers import DictKey
@@ -38,7 +38,7 @@ class TableReader:
     at: Callable[[int], Source] | None = None
 
 
-class OutsideTable(MutableMapping[DictKey, Any]):
+class LazyDict(MutableMapping[DictKey, Any]):
     """The contents of the dict or set at `source`: trackers by keys, None by the elements of a set.
 
     Asking for a key that is a number or text guards whether this one is there. So does asking a dict for an object that
@@ -154,13 +154,13 @@ class OutsideTable(MutableMapping[DictKey, Any]):
         place = self._place(key, real)
         return None if place is None else self._reader.wrap(self._reader.real(real), place)
 
-    def moved_at(self, key: DictKey) -> Any:
+    def lazy_at(self, key: DictKey) -> Any:
         """What is under a key that is there, for who only moves it; None for an element of a set."""
         if key in self.written:
             return self.written[key]
         real = self._real_key(key)
         place = self._place(key, real)
-        return None if place is None else self._graph.unread(self._reader.real(real), place, is_there=True)
+        return None if place is None else self._graph.lazy(self._reader.real(real), place, is_there=True)
 
     def hold_nothing(self, is_such: Callable[[object], bool]) -> bool:
         """Whether nothing that was there when the call began, keys included, is such a one."""
@@ -280,9 +280,9 @@ def _is_plain(token: Hashable) -> bool:
 
 def known_parts(items: Iterable[Any]) -> list[VariableTracker]:
     """The trackers that replaying changed contents needs: keys, values and elements."""
-    if isinstance(items, OutsideItems):
+    if isinstance(items, LazyList):
         return [slot for slot in items.changes()[1] if isinstance(slot, VariableTracker)]
-    if isinstance(items, OutsideTable):
+    if isinstance(items, LazyDict):
         pairs = [(key.variable, value) for key, value in items.written.items()]
         return [part for pair in [*pairs, *((key.variable, None) for key in items.removed)] for part in pair if part]
     return [*items]

@@ -16,7 +16,7 @@ from minidynamo.guards.source import Computed, Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import holds_none
-from minidynamo.variables.objects import UnreadVariable
+from minidynamo.variables.objects import LazyVariable
 
 EVERYTHING = object()
 
@@ -106,7 +106,7 @@ def ends(index: slice[Any, Any, Any], length: int) -> Sequence[int] | None:
     return None
 
 
-class OutsideItems(MutableSequence[VariableTracker]):
+class LazyList(MutableSequence[VariableTracker]):
     """The elements of the list or deque at `source`. How many there are is guarded when it matters."""
 
     def __init__(self, graph: OutputGraph, source: Source, reader: ListReader, maxlen: int | None = None) -> None:
@@ -236,26 +236,26 @@ class OutsideItems(MutableSequence[VariableTracker]):
     def unread_at(self, index: int) -> VariableTracker | None:
         """The element at an index, for who only moves it; None where it takes more to find it."""
         if self._slots is not None:
-            return self.moved_at(index) if -len(self._slots) <= index < len(self._slots) else None
+            return self.lazy_at(index) if -len(self._slots) <= index < len(self._slots) else None
         if self._is_new(index):
             return self._added[index]
         alone = not self._graph.inputs.is_stolen(self._source)
         place = self._place(index, alone=alone)
-        return None if place is None else self._graph.unread(self._reader.real(place), self._reader.place(place))
+        return None if place is None else self._graph.lazy(self._reader.real(place), self._reader.place(place))
 
-    def moved_slice(self, index: slice[Any, Any, Any]) -> list[VariableTracker]:
+    def lazy_slice(self, index: slice[Any, Any, Any]) -> list[VariableTracker]:
         """The elements of a slice, for who only moves them."""
         places = ends(index, self._length + len(self._added)) if self._slots is None else None
         found = [] if places is None else [item for item in map(self.unread_at, places) if item is not None]
         if places is not None and len(found) == len(places):
             return found
-        return [self.moved_at(place) for place in range(len(self))[index]]
+        return [self.lazy_at(place) for place in range(len(self))[index]]
 
-    def moved_at(self, index: int) -> VariableTracker:
+    def lazy_at(self, index: int) -> VariableTracker:
         """The element at an index, for who only moves it, of a list that is known to be as long as it is."""
         slot = self._read()[index]
         if isinstance(slot, int):
-            return self._graph.unread(self._reader.real(slot), self._reader.place(slot), is_there=True)
+            return self._graph.lazy(self._reader.real(slot), self._reader.place(slot), is_there=True)
         return slot
 
     def _is_new(self, index: SupportsIndex) -> bool:
@@ -326,7 +326,7 @@ class OutsideItems(MutableSequence[VariableTracker]):
 
 def read_now(wrap: Wrap, value: VariableTracker) -> VariableTracker:
     """The tracker of what was put into a container, maybe as it came: an unread value is looked at now, by `wrap`."""
-    if isinstance(value, UnreadVariable) and value.source is not None:
+    if isinstance(value, LazyVariable) and value.source is not None:
         return wrap(value.value, value.source)
     return value
 

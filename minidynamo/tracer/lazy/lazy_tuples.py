@@ -15,7 +15,7 @@ from minidynamo.guards.source import Computed, Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy.lazy_lists import Length, ends, reader_at
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.objects import UnreadVariable
+from minidynamo.variables.objects import LazyVariable
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class TupleReader:
     wrap: Callable[[object, Source], VariableTracker]
 
 
-class OutsideTuple(Sequence[VariableTracker]):
+class LazyTuple(Sequence[VariableTracker]):
     """The items of the tuple at `source`. How many there are is guarded when it matters."""
 
     def __init__(self, graph: OutputGraph, source: Source, reader: TupleReader) -> None:
@@ -50,24 +50,24 @@ class OutsideTuple(Sequence[VariableTracker]):
         """The tuple itself."""
         return self._reader.real
 
-    def _unread(self, place: int) -> UnreadVariable:
+    def _unread(self, place: int) -> LazyVariable:
         reader = self._reader
-        return UnreadVariable(tuple.__getitem__(reader.real, place), source=reader.place(place))
+        return LazyVariable(tuple.__getitem__(reader.real, place), source=reader.place(place))
 
     def _item(self, place: int) -> VariableTracker:
         if place not in self._items:
-            unread = self._unread(place)
-            assert unread.source is not None
-            self._items[place] = self._reader.wrap(unread.value, unread.source)
+            lazy = self._unread(place)
+            assert lazy.source is not None
+            self._items[place] = self._reader.wrap(lazy.value, lazy.source)
         return self._items[place]
 
     def unread_at(self, index: int) -> VariableTracker | None:
         """The item at an index, for who only moves it; None where there is none."""
         if not -self._length <= index < self._length:
             return None
-        known, unread = self._items.get(index), self._unread(index)
-        assert unread.source is not None
-        return self._graph.unread(unread.value, unread.source) if known is None else known
+        known, lazy = self._items.get(index), self._unread(index)
+        assert lazy.source is not None
+        return self._graph.lazy(lazy.value, lazy.source) if known is None else known
 
     def __len__(self) -> int:
         self._graph.guard(self._source, GuardKind.LENGTH, self._length)
@@ -77,17 +77,17 @@ class OutsideTuple(Sequence[VariableTracker]):
         """The length as a number that can be read."""
         return Length(self._reader.size, self._length, 0)
 
-    def moved_at(self, place: int) -> VariableTracker:
+    def lazy_at(self, place: int) -> VariableTracker:
         """The item at a place, for who only moves it, of a tuple that is known to be as long as it is."""
         if place in self._items:
             return self._items[place]
-        unread = self._unread(place)
-        assert unread.source is not None
-        return self._graph.unread(unread.value, unread.source, is_there=True)
+        lazy = self._unread(place)
+        assert lazy.source is not None
+        return self._graph.lazy(lazy.value, lazy.source, is_there=True)
 
-    def unread(self) -> list[VariableTracker]:
+    def lazy(self) -> list[VariableTracker]:
         """All items; those that were not looked at stay so."""
-        return [self.moved_at(place) for place in range(len(self))]
+        return [self.lazy_at(place) for place in range(len(self))]
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> VariableTracker: ...
@@ -104,9 +104,9 @@ class OutsideTuple(Sequence[VariableTracker]):
             raise IndexError(f"none of {len(self)} items is at {place}")
         return self._item(place)  # what is guarded of it fails where there is none
 
-    def moved_slice(self, index: slice[Any, Any, Any]) -> list[VariableTracker]:
+    def lazy_slice(self, index: slice[Any, Any, Any]) -> list[VariableTracker]:
         """The items of a slice, for who only moves them."""
         places = ends(index, self._length)
         if places is None:
-            return [self.moved_at(place) for place in range(len(self))[index]]
+            return [self.lazy_at(place) for place in range(len(self))[index]]
         return [item for item in map(self.unread_at, places) if item is not None]

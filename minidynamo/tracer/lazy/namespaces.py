@@ -12,7 +12,7 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, DictKeys, InstanceAttr, Item, Source, global_source
-from minidynamo.tracer.lazy.lazy_value import as_known, looked_at
+from minidynamo.tracer.lazy.lazy_value import realize, realized
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import key_of
 from minidynamo.tracer.records.copies import is_interned
@@ -62,14 +62,14 @@ class NamespaceItems(MutableMapping[DictKey, VariableTracker]):
         assert isinstance(key.token, str)
         return key.token
 
-    def moved_at(self, key: DictKey) -> VariableTracker:
+    def lazy_at(self, key: DictKey) -> VariableTracker:
         """What is under a key, for who only moves it."""
         name = self.name_at(key)
         written = self.written(name)
-        return as_known(self.tx, written) if isinstance(written, VariableTracker) else self.stored(name)
+        return realized(self.tx, written) if isinstance(written, VariableTracker) else self.stored(name)
 
     def __getitem__(self, key: DictKey) -> VariableTracker:
-        return looked_at(self.tx, self.moved_at(key))
+        return realize(self.tx, self.lazy_at(key))
 
     def __reversed__(self) -> Iterator[DictKey]:
         return iter(list(self)[::-1])
@@ -97,7 +97,7 @@ class InstanceItems(NamespaceItems):
     def stored(self, name: str) -> VariableTracker:
         if self.obj.source is None:
             return self.tx.wrap(self.real[name], None)
-        return self.tx.graph.unread(self.real[name], InstanceAttr(self.obj.source, name))
+        return self.tx.graph.lazy(self.real[name], InstanceAttr(self.obj.source, name))
 
     def _names(self) -> list[str]:
         names = dict.fromkeys(self.real)
@@ -195,7 +195,7 @@ class ModuleItems(NamespaceItems):
             if isinstance(value, types.FunctionType | types.BuiltinFunctionType):  # which programs replace
                 self.tx.guard(global_source(self.real, name), GuardKind.IDENTITY, value)
             return self.tx.wrap(value, Constant(value, name))
-        return self.tx.graph.unread(value, global_source(self.real, name))
+        return self.tx.graph.lazy(value, global_source(self.real, name))
 
     def __iter__(self) -> Iterator[DictKey]:
         if self.tx.side_effects.writes_globals(self.real):

@@ -87,7 +87,7 @@ def _part(tx: Tracer, place: Source, value: object, *, is_kept: bool = False) ->
 
 def truth(tx: Tracer, whole: ConstantVariable) -> bool:
     """`bool(whole)`; only the answer is guarded where a comparison or the length gives it."""
-    if arithmetic.is_unread(whole):
+    if arithmetic.is_lazy(whole):
         return arithmetic.truth_of_unread(tx, whole)
     length = answer(tx, whole, "__len__")
     return bool(whole.value) if length is None else tx.truth(length)

@@ -78,7 +78,7 @@ def is_int_number(variable: VariableTracker) -> bool:
     return isinstance(variable, NumberVariable) and variable.cls is int
 
 
-def is_unread(variable: VariableTracker) -> bool:
+def is_lazy(variable: VariableTracker) -> bool:
     """Whether it is a number or text from outside whose value nobody has needed so far: what it is compared with may
     be all that matters."""
     return isinstance(variable, ConstantVariable) and not variable.is_read and variable.python_type in _COMPARED
@@ -123,7 +123,7 @@ def computed_text(template: str, *operands: VariableTracker | Source) -> Compute
         return f"{{{places.index(source)}}}"
 
     def operand(given: VariableTracker | Source) -> str:
-        if isinstance(given, ConstantVariable) and not is_unread(given):
+        if isinstance(given, ConstantVariable) and not is_lazy(given):
             text = repr(given.value)
             if text in ("nan", "inf", "-inf") or not _BRACES.isdisjoint(text):
                 return place(Constant(given.value, text))
@@ -154,9 +154,7 @@ def require(tx: Tracer, template: str, answer: bool, *operands: VariableTracker 
 
 def refuse_nan(tx: Tracer, left: VariableTracker, right: VariableTracker) -> None:
     """Guard that two floats that differ are not both the same NaN, which is found as the object that it is."""
-    may_be_nan = [
-        v for v in (left, right) if v.python_type is float and (isinstance(v, NumberVariable) or is_unread(v))
-    ]
+    may_be_nan = [v for v in (left, right) if v.python_type is float and (isinstance(v, NumberVariable) or is_lazy(v))]
     if len(may_be_nan) == 2 and not require(tx, "{0} == {0}", True, left):
         as_constant(left)
 
@@ -175,7 +173,7 @@ def binary(
     tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
 ) -> VariableTracker | None:
     """`function(left, right)` for two numbers, one of which is not known; None for anything else."""
-    if function in _COMPARISONS and (is_unread(left) or is_unread(right)):
+    if function in _COMPARISONS and (is_lazy(left) or is_lazy(right)):
         compared = _compare_unread(tx, function, left, right)
         if compared is not None:
             return compared

@@ -17,7 +17,7 @@ import torch
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant
-from minidynamo.tracer.numbers.arithmetic import computed_text, is_unread
+from minidynamo.tracer.numbers.arithmetic import computed_text, is_lazy
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.variables.base import VariableTracker
@@ -35,7 +35,7 @@ _SEQUENCES = (list, tuple, torch.Size)
 def varies(part: VariableTracker) -> bool:
     """Whether it is a number, or a text made of one, whose value nothing depends on so far."""
     is_text = isinstance(part, ConstantVariable) and isinstance(part.source, Computed) and part.python_type is str
-    return (is_text and is_unread(part)) or (isinstance(part, NumberVariable) and part.cls in (int, float))
+    return (is_text and is_lazy(part)) or (isinstance(part, NumberVariable) and part.cls in (int, float))
 
 
 def formatted(tx: Tracer, number: VariableTracker, how: str) -> VariableTracker | None:

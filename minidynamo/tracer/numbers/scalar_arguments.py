@@ -33,7 +33,7 @@ def with_plain_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> t
     if not _is_the_same_call(known, args, kwargs, tensors):
         return args, kwargs
     op = operator_of(target)
-    if op is not None and not tx.graph.foretells(op, args, kwargs):
+    if op is not None and not tx.graph.infers_symbolic_floats(op, args, kwargs):
         return args, kwargs
 
     def taken(name: str, argument: VariableTracker) -> VariableTracker:

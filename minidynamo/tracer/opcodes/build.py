@@ -15,11 +15,11 @@ from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.frames.unrolling import unroll_copy
 from minidynamo.tracer.handlers.values import expect_key
 from minidynamo.tracer.lazy.lazy_containers import (
-    as_moved,
     hold,
     hold_named,
-    moved_at,
-    next_moved,
+    lazy_at,
+    lazy_items,
+    next_lazy,
     to_store,
     unpack_mapping,
 )
@@ -46,12 +46,12 @@ def hash_key(frame: Frame, variable: VariableTracker) -> DictKey:
 
 @opcode("BUILD_TUPLE")
 def build_tuple(frame: Frame, instruction: Instruction) -> None:
-    frame.push(TupleVariable(hold(frame.tx, frame.move_many(instruction.argval))))
+    frame.push(TupleVariable(hold(frame.tx, frame.pop_many_lazy(instruction.argval))))
 
 
 @opcode("BUILD_LIST")
 def build_list(frame: Frame, instruction: Instruction) -> None:
-    frame.push(ListVariable(hold(frame.tx, frame.move_many(instruction.argval))))
+    frame.push(ListVariable(hold(frame.tx, frame.pop_many_lazy(instruction.argval))))
 
 
 @opcode("BUILD_SET")
@@ -62,8 +62,8 @@ def build_set(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("BUILD_MAP")
 def build_map(frame: Frame, instruction: Instruction) -> None:
-    values = frame.move_many(2 * instruction.argval)
-    keys = [hash_key(frame, frame.look_at(key)) for key in values[::2]]
+    values = frame.pop_many_lazy(2 * instruction.argval)
+    keys = [hash_key(frame, frame.realize(key)) for key in values[::2]]
     frame.push(DictVariable(hold_named(frame.tx, dict(zip(keys, values[1::2])))))
 
 
@@ -71,7 +71,7 @@ def build_map(frame: Frame, instruction: Instruction) -> None:
 def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
     keys = frame.pop()
     assert isinstance(keys, SequenceVariable)
-    values = frame.move_many(instruction.argval)
+    values = frame.pop_many_lazy(instruction.argval)
     items = {hash_key(frame, key): value for key, value in zip(keys.items, values)}
     frame.push(DictVariable(hold_named(frame.tx, items)))
 
@@ -81,7 +81,7 @@ def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     assert isinstance(items, ListVariable)
     unroll_copy(frame.tx, items)
-    frame.push(TupleVariable(hold(frame.tx, [*as_moved(items.items)])))
+    frame.push(TupleVariable(hold(frame.tx, [*lazy_items(items.items)])))
 
 
 @opcode("CALL_INTRINSIC_1", "CALL_INTRINSIC_2")
@@ -216,13 +216,13 @@ def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
 def _first_items(frame: Frame, iterable: VariableTracker, count: int) -> list[VariableTracker]:
     """At most `count` items; an iterator is not asked for more."""
     if isinstance(iterable, SequenceVariable):
-        return [moved_at(iterable.items, place) for place in range(min(count, len(iterable.items)))]
+        return [lazy_at(iterable.items, place) for place in range(min(count, len(iterable.items)))]
     return _taken(frame, frame.tx.call(iter, [iterable]), count)
 
 
 def _taken(frame: Frame, iterator: VariableTracker, count: int) -> list[VariableTracker]:
     items: list[VariableTracker] = []
-    while len(items) < count and (item := next_moved(frame.tx, iterator)) is not None:
+    while len(items) < count and (item := next_lazy(frame.tx, iterator)) is not None:
         items.append(item)
     return items
 
@@ -232,7 +232,7 @@ def unpack_ex(frame: Frame, instruction: Instruction) -> None:
     before, after = instruction.argval & 0xFF, instruction.argval >> 8
     iterable = frame.pop()
     if isinstance(iterable, SequenceVariable):
-        items = [*as_moved(iterable.items)]
+        items = [*lazy_items(iterable.items)]
     else:  # first those in front of the starred name, then `list(iterator)`
         iterator = frame.tx.call(iter, [iterable])
         items = _taken(frame, iterator, before)

@@ -22,10 +22,10 @@ from minidynamo.variables.containers import Keyword, TupleVariable
 
 def pop_callable(frame: Frame) -> tuple[VariableTracker, list[VariableTracker]]:
     """The callable below the arguments, and the `self` that was pushed apart from it, if any."""
-    upper, lower = (v if isinstance(v, Null) else frame.look_at(v) for v in (frame.stack.pop(), frame.stack.pop()))
+    upper, lower = (v if isinstance(v, Null) else frame.realize(v) for v in (frame.stack.pop(), frame.stack.pop()))
     function, receiver = (lower, upper) if NULL_ABOVE_CALLABLE or not isinstance(lower, Null) else (upper, lower)
     assert isinstance(function, VariableTracker)
-    return frame.look_at(function), [] if isinstance(receiver, Null) else [frame.look_at(receiver)]
+    return frame.realize(function), [] if isinstance(receiver, Null) else [frame.realize(receiver)]
 
 
 def callable_position(frame: Frame, instruction: Instruction) -> int | None:
@@ -43,7 +43,7 @@ def callable_position(frame: Frame, instruction: Instruction) -> int | None:
 
 
 def _call(frame: Frame, instruction: Instruction, count: int, names: tuple[str, ...]) -> None:
-    values = frame.move_many(count)
+    values = frame.pop_many_lazy(count)
     function, receiver = pop_callable(frame)
     positional = count - len(names)
     kwargs = dict(zip(names, values[positional:]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.frames.runtime_asserts import expected as expected_truth
-from minidynamo.tracer.lazy.lazy_containers import next_moved
+from minidynamo.tracer.lazy.lazy_containers import next_lazy
 from minidynamo.tracer.lazy.lazy_value import is_none, truth
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import from_constant
@@ -68,7 +68,7 @@ def get_iter(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("FOR_ITER")
 def for_iter(frame: Frame, instruction: Instruction) -> None:
-    item = next_moved(frame.tx, frame.peek())
+    item = next_lazy(frame.tx, frame.peek())
     if item is None:
         frame.pop()
         frame.jump(instruction.target)

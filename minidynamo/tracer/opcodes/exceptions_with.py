@@ -24,11 +24,11 @@ def before_with(frame: Frame, instruction: Instruction) -> None:
     manager = frame.pop()
     if isinstance(manager, ContextVariable):
         leave: VariableTracker = ContextExitVariable(manager)
-        entered = frame.tx.call_method(manager, "__enter__", unread=True)
+        entered = frame.tx.call_method(manager, "__enter__", lazy=True)
     else:
         enter = _special_method(frame, manager, "__enter__")
         leave = _special_method(frame, manager, "__exit__")
-        entered = frame.tx.call(enter, unread=True)
+        entered = frame.tx.call(enter, lazy=True)
     frame.push(leave)
     frame.push(entered)
 

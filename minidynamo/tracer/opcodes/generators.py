@@ -11,7 +11,7 @@ import types
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.frames.generators import GeneratorVariable, send
 from minidynamo.tracer.frames.interpreter import Frame
-from minidynamo.tracer.lazy.lazy_containers import next_moved
+from minidynamo.tracer.lazy.lazy_containers import next_lazy
 from minidynamo.tracer.lazy.lazy_value import is_none
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.variables.base import VariableTracker
@@ -55,8 +55,8 @@ def _send(
         item = send(frame.tx, iterator, value)
         return item, iterator.returned or nothing
     if is_none(frame.tx, value):
-        return next_moved(frame.tx, iterator), nothing
-    return frame.tx.call_method(iterator, "send", [value], unread=True), nothing
+        return next_lazy(frame.tx, iterator), nothing
+    return frame.tx.call_method(iterator, "send", [value], lazy=True), nothing
 
 
 @opcode("END_SEND")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
-from minidynamo.tracer.attributes import read_unread, write_attribute
+from minidynamo.tracer.attributes import read_lazy, write_attribute
 from minidynamo.tracer.frames.interpreter import NULL, Frame
 from minidynamo.tracer.frames.runtime_asserts import expected
 from minidynamo.tracer.lazy.lazy_value import is_none, truth
@@ -58,7 +58,7 @@ def compare_op(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("IS_OP")
 def is_op(frame: Frame, instruction: Instruction) -> None:
-    values = frame.move_many(2)
+    values = frame.pop_many_lazy(2)
     if any(map(holds_none, values)):
         holds = is_none(frame.tx, values[0] if holds_none(values[1]) else values[1])
         frame.push(ConstantVariable(holds is not instruction.flag))
@@ -85,12 +85,12 @@ def build_slice(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("BINARY_SUBSCR")
 def binary_subscr(frame: Frame, instruction: Instruction) -> None:
-    frame.push(frame.tx.call(operator.getitem, frame.pop_many(2), unread=True))
+    frame.push(frame.tx.call(operator.getitem, frame.pop_many(2), lazy=True))
 
 
 @opcode("STORE_SUBSCR")
 def store_subscr(frame: Frame, instruction: Instruction) -> None:
-    value, container, key = frame.move_many(3)
+    value, container, key = frame.pop_many_lazy(3)
     frame.tx.call(operator.setitem, [container, key, value])
 
 
@@ -122,7 +122,7 @@ def push_callable(frame: Frame, function: VariableTracker) -> None:
 
 @opcode("LOAD_ATTR", "LOAD_METHOD")
 def load_attr(frame: Frame, instruction: Instruction) -> None:
-    value = read_unread(frame.tx, frame.pop(), instruction.argval)
+    value = read_lazy(frame.tx, frame.pop(), instruction.argval)
     if instruction.method_form:
         push_callable(frame, value)
     else:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from minidynamo.graph.func_transforms import PullBack
 from minidynamo.tracer.frames.generators import GeneratorVariable, finished, maker_of, suspended, suspension
-from minidynamo.tracer.lazy.lazy_containers import as_moved
+from minidynamo.tracer.lazy.lazy_containers import lazy_items
 from minidynamo.tracer.reconstruct.builders import BUILDERS, builds, fills, hint_of, keeps
 from minidynamo.tracer.reconstruct.iterators import advance
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, tuple_literal
@@ -71,7 +71,7 @@ def _function_attributes(rebuild: Rebuilder, variable: NestedFunctionVariable) -
     if variable.kwdefaults is not None:
         yield "__kwdefaults__", rebuild.value(variable.kwdefaults)
     if isinstance(variable.annotations, TupleVariable):  # names and values in turn, as the bytecode has them
-        items = as_moved(variable.annotations.items)
+        items = lazy_items(variable.annotations.items)
         pairs = [f"{rebuild.value(name)}: {rebuild.value(value)}" for name, value in zip(items[::2], items[1::2])]
         yield "__annotations__", f"{{{', '.join(pairs)}}}"
     elif variable.annotations is not None:
@@ -97,7 +97,7 @@ def _partial(rebuild: Rebuilder, variable: PartialVariable) -> str:
 
 def parts_of_partial(rebuild: Rebuilder, variable: PartialVariable) -> str:
     """The arguments that make it again."""
-    arguments = [rebuild.value(part) for part in (variable.function, *as_moved(variable.args.items))]
+    arguments = [rebuild.value(part) for part in (variable.function, *lazy_items(variable.args.items))]
     arguments += [f"**{BUILDERS[DictVariable](rebuild, variable.keywords)}"] * bool(variable.keywords.items)
     return ", ".join(arguments)
 

@@ -10,9 +10,9 @@ import collections
 from collections.abc import Mapping, Sequence
 
 from minidynamo.guards.writers import CONTAINERS
-from minidynamo.tracer.lazy.lazy_containers import as_moved, entries_as_moved
-from minidynamo.tracer.lazy.lazy_dicts import OutsideTable
-from minidynamo.tracer.lazy.lazy_lists import OutsideItems, Slot
+from minidynamo.tracer.lazy.lazy_containers import entries_as_moved, lazy_items
+from minidynamo.tracer.lazy.lazy_dicts import LazyDict
+from minidynamo.tracer.lazy.lazy_lists import LazyList, Slot
 from minidynamo.tracer.reconstruct.builders import builds, fills, keeps
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
 from minidynamo.tracer.records.constants import as_constant
@@ -31,7 +31,7 @@ from minidynamo.variables.containers import (
 
 @builds(ListVariable, hint="items")
 def _list(rebuild: Rebuilder, variable: ListVariable) -> str:
-    items = f"[{rebuild.values(as_moved(variable.items))}]"
+    items = f"[{rebuild.values(lazy_items(variable.items))}]"
     if variable.cls is list:
         return items
     return f"{rebuild.constant(variable.cls)}({items}{'' if variable.maxlen is None else f', {variable.maxlen}'})"
@@ -43,14 +43,14 @@ def _empty_list(rebuild: Rebuilder, variable: ListVariable) -> str:
 
 @fills(ListVariable, empty=_empty_list)
 def _fill_list(rebuild: Rebuilder, variable: ListVariable, name: str) -> None:
-    rebuild.lines.append(f"{name}.extend([{rebuild.values(as_moved(variable.items))}])")
+    rebuild.lines.append(f"{name}.extend([{rebuild.values(lazy_items(variable.items))}])")
 
 
 @builds(TupleVariable, hint="group")
 def _tuple(rebuild: Rebuilder, variable: TupleVariable) -> str:
     if variable.cls is ISO_CALENDAR_DATE:
         return f"{rebuild.constant(variable.cls)}{tuple(map(as_constant, variable.items))}"
-    texts = [rebuild.value(item) for item in as_moved(variable.items)]
+    texts = [rebuild.value(item) for item in lazy_items(variable.items)]
     items = tuple_literal(texts)
     if variable.cls is tuple:
         return f"{rebuild.constant(tuple)}([{items[1:-1]}])" if _is_literal(texts) else items
@@ -130,16 +130,16 @@ def refill_once(rebuild: Rebuilder, container: VariableTracker) -> list[str]:
 def refill(rebuild: Rebuilder, variable: VariableTracker, name: str, *, is_empty: bool = False) -> list[str]:
     """Statements that give the container called `name` the contents that its tracker has, through base classes."""
     items = getattr(variable, "items", None)
-    if isinstance(items, OutsideItems) and isinstance(variable, ListVariable):
+    if isinstance(items, LazyList) and isinstance(variable, ListVariable):
         return _change_list(rebuild, variable, items, name)
-    if isinstance(items, OutsideTable) and isinstance(variable, DictVariable):
+    if isinstance(items, LazyDict) and isinstance(variable, DictVariable):
         return _change_table(rebuild, variable, items, name)
     owner = _owner(rebuild, variable)
     lines = [] if is_empty else [f"{owner}.clear({name})"]
     if isinstance(variable, DictVariable):
         return lines + _set_items(rebuild, variable, name, entries_as_moved(variable.items))
     assert isinstance(variable, ListVariable)
-    return lines + [f"{owner}.extend({name}, [{rebuild.values(as_moved(variable.items))}])"] * bool(variable.items)
+    return lines + [f"{owner}.extend({name}, [{rebuild.values(lazy_items(variable.items))}])"] * bool(variable.items)
 
 
 def _owner(rebuild: Rebuilder, variable: VariableTracker) -> str:
@@ -159,7 +159,7 @@ def _set_items(
     return [f"{owner}.update({name}, {{{', '.join(f'{key}: {value}' for key, value in pairs)}}})"] * bool(pairs)
 
 
-def _change_list(rebuild: Rebuilder, variable: ListVariable, items: OutsideItems, name: str) -> list[str]:
+def _change_list(rebuild: Rebuilder, variable: ListVariable, items: LazyList, name: str) -> list[str]:
     """Statements for what differs from the list that came in: what is added, or everything behind what stays."""
     owner = _owner(rebuild, variable)
     kept, rest = items.changes()
@@ -185,7 +185,7 @@ def _slots(rebuild: Rebuilder, variable: ListVariable, slots: Sequence[Slot], na
     )
 
 
-def _change_table(rebuild: Rebuilder, variable: DictVariable, items: OutsideTable, name: str) -> list[str]:
+def _change_table(rebuild: Rebuilder, variable: DictVariable, items: LazyDict, name: str) -> list[str]:
     """Statements for what differs from the dict that came in: keys that went, and those that were written."""
     owner = _owner(rebuild, variable)
     lines = [f"{owner}.clear({name})"] * items.is_cleared

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from minidynamo.tracer.lazy.lazy_containers import moved_slice
+from minidynamo.tracer.lazy.lazy_containers import lazy_slice
 from minidynamo.tracer.reachable import is_outside
 from minidynamo.tracer.reconstruct.builders import builds
 from minidynamo.tracer.reconstruct.containers import refill_once
@@ -50,7 +50,7 @@ def advance(iterator: Any, count: int) -> Any:
 def _sequence_iterator(rebuild: Rebuilder, variable: SequenceIterator) -> str:
     sequence = variable.sequence
     if not isinstance(sequence, SequenceVariable):
-        return _iterator_over(rebuild, variable.cls, moved_slice(sequence, slice(variable.position, None)))
+        return _iterator_over(rebuild, variable.cls, lazy_slice(sequence, slice(variable.position, None)))
     is_reversed = variable.cls is type(reversed([]))
     make = rebuild.constant(reversed if is_reversed else iter)
     text = f"{make}({rebuild.value(sequence)})"

@@ -75,7 +75,7 @@ def function(*callables: Callable[..., Any]) -> Callable[[F], F]:
     return _registers(FUNCTIONS, _identities(callables))
 
 
-def takes_unread(*parameters: str) -> Callable[[F], F]:
+def accepts_lazy(*parameters: str) -> Callable[[F], F]:
     """Let a handler have what these parameters get as it is: what the program has only moved is unread."""
 
     def register(handler: F) -> F:
@@ -169,9 +169,9 @@ def _twin_of(table: dict[Any, Any], keys: Iterable[Any]) -> Callable[[F], F]:
 
     def register(twin: F) -> F:
         @_registers(table, keys)
-        @takes_unread("args", "kwargs")
+        @accepts_lazy("args", "kwargs")
         def call_twin(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-            return tx.call(twin, args, kwargs, unread=True)
+            return tx.call(twin, args, kwargs, lazy=True)
 
         return twin
 

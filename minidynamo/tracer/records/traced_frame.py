@@ -37,7 +37,7 @@ class GraphInput:
 
 
 @dataclass(frozen=True, eq=False)
-class EmptiedPlace:
+class EarlyClear:
     """A place that the program empties of a tensor which the graph takes from there, by `effect`, so that nothing, or
     None, is there: an item of the container `owner` (or of a module's globals), or an attribute of the object `owner`,
     in a slot or in its dictionary. `node` stands for the tensor."""
@@ -65,7 +65,7 @@ class Takings:
     """What the program takes from the lists that the graph empties, by their positions, and from other places."""
 
     lists: Mapping[ListVariable, Mapping[int, Taking]]
-    places: Mapping[EmptiedPlace, Taking]
+    places: Mapping[EarlyClear, Taking]
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ class TracedFrame:
     writes: Writes | None = None
     lookups: Lookups | None = None
     may_raise: bool = False
-    emptied: tuple[EmptiedPlace, ...] = ()
+    emptied: tuple[EarlyClear, ...] = ()
     takings: Takings | None = None
 
     def all_guards(self) -> Sequence[Guard]:

@@ -29,7 +29,7 @@ from minidynamo.guards.source import (
 )
 from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.lazy.lazy_dicts import OutsideTable, TableReader
+from minidynamo.tracer.lazy.lazy_dicts import LazyDict, TableReader
 from minidynamo.tracer.records.constants import key_of
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrap import guard_names, wrap
@@ -93,7 +93,7 @@ def _entries(
     owner: type[dict[Any, Any]] | None,
     exact: bool,
     by_place: bool,
-) -> OutsideTable:
+) -> LazyDict:
     """The contents of a dict, to be tracked when the program asks for them.
 
     `by_place`: the keys are tensors, each of which is itself an input, and strings among them: they are known by their
@@ -125,10 +125,10 @@ def _entries(
         graph.shapes.expect_change(place("lr"))
     kind = GuardKind.LENGTH if by_place else GuardKind.DICT_KEYS
     reader = TableReader((*raw,), size, read, place_of if by_place else place, key_at, tracker, has, kind)
-    return OutsideTable(graph, source, reader)
+    return LazyDict(graph, source, reader)
 
 
-def _numbered(graph: OutputGraph, value: Any, source: Source, raw: Sequence[int]) -> OutsideTable:
+def _numbered(graph: OutputGraph, value: Any, source: Source, raw: Sequence[int]) -> LazyDict:
     """The contents of a table of hooks, whose keys torch has counted: a hook that is removed and registered anew has
     another one. They are known by their places, and matter where the program asks for one."""
     keys, values = DictKeys(source), DictValues(source)
@@ -146,7 +146,7 @@ def _numbered(graph: OutputGraph, value: Any, source: Source, raw: Sequence[int]
     reader = TableReader(
         (*raw,), size, value.__getitem__, place, key_at, wrapped, value.__contains__, GuardKind.LENGTH, at
     )
-    return OutsideTable(graph, source, reader)
+    return LazyDict(graph, source, reader)
 
 
 def _is_hook_table(graph: OutputGraph, source: Source) -> bool:

@@ -15,7 +15,7 @@ import torch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Item, Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.lazy.lazy_lists import ListReader, OutsideItems
+from minidynamo.tracer.lazy.lazy_lists import LazyList, ListReader
 from minidynamo.tracer.records.constants import is_constant_value
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrap import constant, guard_alias, wrap
@@ -32,14 +32,14 @@ def _elements(
     source: Source,
     owner: type[list[Any] | collections.deque[Any]],
     together: Callable[[], list[VariableTracker]] | None = None,
-) -> OutsideItems:
+) -> LazyList:
     """The elements of a list or deque, to be tracked when the program asks for them."""
     exact = type(value) is owner
     read = functools.partial(owner.__getitem__, value)
     place, size = places_in(source, owner, exact), size_of(source, owner, exact)
     maxlen = object.__getattribute__(value, "maxlen") if owner is collections.deque else None
     reader = ListReader(owner.__len__(value), size, read, place, functools.partial(wrap, graph), together)
-    return OutsideItems(graph, source, reader, maxlen)
+    return LazyList(graph, source, reader, maxlen)
 
 
 @wrapper(list)

@@ -12,7 +12,7 @@ from typing import Any
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Item, Source, stand_in
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.lazy.lazy_dicts import OutsideTable, TableReader
+from minidynamo.tracer.lazy.lazy_dicts import LazyDict, TableReader
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrap import wrap
 from minidynamo.tracer.wrappers.contents import dict_key, is_key, size_of
@@ -49,9 +49,7 @@ def elements_of(found: Set[Any]) -> dict[Any, Any]:
     return {element: element for element in base.__iter__(found)}
 
 
-def _members(
-    graph: OutputGraph, value: Any, source: Source, items: tuple[Any, ...], owner: type[Set[Any]]
-) -> OutsideTable:
+def _members(graph: OutputGraph, value: Any, source: Source, items: tuple[Any, ...], owner: type[Set[Any]]) -> LazyDict:
     """The elements of a set, to be tracked when the program asks for them."""
     has = functools.partial(owner.__contains__, value)
     elements = Computed("{0}({1})", (Constant(elements_of, "elements_of"), source))
@@ -62,4 +60,4 @@ def _members(
     size = size_of(source, owner, type(value) is owner)
     tracker = functools.partial(wrap, graph)
     reader = TableReader(items, size, lambda key: key, lambda _: None, element, tracker, has, GuardKind.SET_ITEMS)
-    return OutsideTable(graph, source, reader)
+    return LazyDict(graph, source, reader)

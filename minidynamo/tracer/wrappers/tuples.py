@@ -14,7 +14,7 @@ from minidynamo.compat import VERSION_INFO
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.lazy.lazy_tuples import OutsideTuple, TupleReader
+from minidynamo.tracer.lazy.lazy_tuples import LazyTuple, TupleReader
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrap import guard_names, wrap
 from minidynamo.tracer.wrappers.contents import places_in, size_of
@@ -35,12 +35,12 @@ def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> Variab
     return variable
 
 
-def _items(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> OutsideTuple:
+def _items(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> LazyTuple:
     """The items of a tuple, to be tracked when the program asks for them."""
     exact = _is_read_as_tuple(type(value))
     places = places_in(source, tuple, exact)
     reader = TupleReader(value, size_of(source, tuple, exact), places, functools.partial(wrap, graph))
-    return OutsideTuple(graph, source, reader)
+    return LazyTuple(graph, source, reader)
 
 
 def _is_read_as_tuple(cls: type) -> bool:

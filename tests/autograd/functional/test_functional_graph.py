@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from minidynamo.autograd.functional.functional_graph import Base, FunctionalGraph, Value
-from minidynamo.autograd.graph.graph_builder import Emitter
+from minidynamo.autograd.graph.graph_builder import GraphBuilder
 from minidynamo.autograd.graph.signature import ViewStep
 from minidynamo.compat import FakeTensorMode
 from minidynamo.errors import GraphRefused
@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 @pytest.fixture
 def graph():
-    return FunctionalGraph(Emitter(FakeTensorMode()))
+    return FunctionalGraph(GraphBuilder(FakeTensorMode()))
 
 
 def placeholder(graph, name, *shape):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minidynamo.autograd.graph.graph_builder import Emitter, same_layout
+from minidynamo.autograd.graph.graph_builder import GraphBuilder, same_layout
 from minidynamo.compat import FakeTensorMode
 
 aten = torch.ops.aten
@@ -11,7 +11,7 @@ aten = torch.ops.aten
 
 @pytest.fixture
 def emitter():
-    return Emitter(FakeTensorMode())
+    return GraphBuilder(FakeTensorMode())
 
 
 def placeholder(emitter, tensor):

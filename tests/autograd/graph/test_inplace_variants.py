@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minidynamo.autograd.graph.inplace_variants import in_place, out_variant, twin_of
+from minidynamo.autograd.graph.inplace_variants import in_place, inplace_variant_of, out_variant
 from tests.codegen.graphs import trace
 
 aten = torch.ops.aten
@@ -22,13 +22,13 @@ aten = torch.ops.aten
     ],
 )
 def test_the_operator_that_writes(functional, writes, written, own):
-    twin = twin_of(functional)
+    twin = inplace_variant_of(functional)
     assert (twin.op, twin.written, twin.own) == (writes, written, own)
 
 
 def test_an_operator_that_nothing_does_in_place():
-    assert twin_of(aten.mm.default) is None and out_variant(aten.mm.default) is aten.mm.out
-    assert twin_of(torch.ops.prims.sin.default) is None
+    assert inplace_variant_of(aten.mm.default) is None and out_variant(aten.mm.default) is aten.mm.out
+    assert inplace_variant_of(torch.ops.prims.sin.default) is None
 
 
 def test_what_takes_the_same_arguments_may_be_called_instead():

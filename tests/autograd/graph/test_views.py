@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import fx
 
-from minidynamo.autograd.graph.graph_builder import Emitter
+from minidynamo.autograd.graph.graph_builder import GraphBuilder
 from minidynamo.autograd.graph.views import ELEMENT_INVERSES, INVERSES
 from minidynamo.compat import FakeTensorMode
 
@@ -34,7 +34,7 @@ CASES = [
 
 def build(base):
     mode = FakeTensorMode()
-    emitter = Emitter(mode)
+    emitter = GraphBuilder(mode)
     return emitter, emitter.placeholder("base", mode.from_tensor(base)), mode
 
 
@@ -70,5 +70,5 @@ def test_elements(op, args):
     for index, view in enumerate(op(base, *args)):
         expected, new = base.clone(), view * 3 + 1
         op(expected, *args)[index].copy_(new)
-        scatter, *rest = ELEMENT_INVERSES[op](Emitter(FakeTensorMode()), index, *args)
+        scatter, *rest = ELEMENT_INVERSES[op](GraphBuilder(FakeTensorMode()), index, *args)
         assert torch.equal(scatter(base, new, *rest), expected)

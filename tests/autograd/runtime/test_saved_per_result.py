@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as softened
 from torch.nn.functional import dropout, pairwise_distance
 
 import minidynamo
-from minidynamo.autograd.runtime.saved_per_result import Holders
+from minidynamo.autograd.runtime.saved_per_result import SavedPerResult
 from minidynamo.graph.boxed import mark_boxed
 from tests.autograd.programs import compile_program, inputs, interpret
 
@@ -77,10 +77,10 @@ def without_collector():
 
 
 def test_results_with_the_same_values_share_a_node():
-    holders = Holders(((0,), (), (0, 2), (3,)), (0, 1, 4, 5))
+    holders = SavedPerResult(((0,), (), (0, 2), (3,)), (0, 1, 4, 5))
     assert holders.common == [1]
     assert holders.groups == [((0, 1), (), [0]), ((), (), [1]), ((1,), (), [4]), ((2,), (), [5])]
-    holders = Holders(((0,), (0,)), (0, 1, 2, 3), held_for={5: (1, 2), 6: (0, 1, 2, 3), 7: ()})
+    holders = SavedPerResult(((0,), (0,)), (0, 1, 2, 3), held_for={5: (1, 2), 6: (0, 1, 2, 3), 7: ()})
     assert holders.groups == [((0,), (), [0]), ((), (5,), [1, 2]), ((), (), [3])]
 
 

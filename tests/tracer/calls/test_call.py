@@ -9,7 +9,7 @@ import torch
 from minidynamo import disable
 from minidynamo.tracer.records import registry
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.objects import UnreadVariable
+from minidynamo.variables.objects import LazyVariable
 from tests.end_to_end.programs import Programs, two_vectors, vector
 from tests.tracer.capturing import capture, guards_on, targets
 
@@ -70,7 +70,7 @@ def test_a_handler_gets_unread_what_it_only_moves():
     seen = {}
 
     def kinds(name, *values):
-        seen[name] = [isinstance(value, UnreadVariable) for value in values]
+        seen[name] = [isinstance(value, LazyVariable) for value in values]
         return ConstantVariable(None)
 
     def first(moved, read, *rest, named=None, **others):
@@ -80,12 +80,12 @@ def test_a_handler_gets_unread_what_it_only_moves():
         raise NotImplementedError
 
     @registry.function(first)
-    @registry.takes_unread("moved", "rest", "others")
+    @registry.accepts_lazy("moved", "rest", "others")
     def handle_first(tx, moved, read, *rest, named=None, **others):
         return kinds("first", moved, read, *rest, named, *others.values())
 
     @registry.function(second)
-    @registry.takes_unread("moved")
+    @registry.accepts_lazy("moved")
     def handle_second(tx, read, *rest, moved=None, **others):
         return kinds("second", read, *rest, moved, *others.values())
 

@@ -2,7 +2,7 @@ import pytest
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Called, Constant, Item, Local
-from minidynamo.tracer.lazy.lazy_dicts import OutsideTable
+from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.records.constants import key_of
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.constants import ConstantVariable
@@ -20,7 +20,7 @@ def key(value):
 
 def items_of(graph, value):
     items = wrap(graph, value, V).items
-    assert isinstance(items, OutsideTable)
+    assert isinstance(items, LazyDict)
     return items
 
 

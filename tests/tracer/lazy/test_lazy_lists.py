@@ -6,7 +6,7 @@ import torch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Item
 from minidynamo.tracer.lazy.lazy_dicts import known_parts
-from minidynamo.tracer.lazy.lazy_lists import OutsideItems
+from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.constants import ConstantVariable
 from tests.tracer.wrapping import V, empty_graph, kinds
@@ -19,7 +19,7 @@ def graph():
 
 def items_of(graph, value):
     items = wrap(graph, value, V).items
-    assert isinstance(items, OutsideItems)
+    assert isinstance(items, LazyList)
     return items
 
 

@@ -5,9 +5,9 @@ import torch
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Item, StorageItem
-from minidynamo.tracer.lazy.lazy_tuples import OutsideTuple
+from minidynamo.tracer.lazy.lazy_tuples import LazyTuple
 from minidynamo.tracer.wrap import wrap
-from minidynamo.variables.objects import UnreadVariable
+from minidynamo.variables.objects import LazyVariable
 from tests.tracer.wrapping import V, empty_graph
 
 Pair = collections.namedtuple("Pair", "first second")
@@ -20,7 +20,7 @@ def graph():
 
 def items_of(graph, value):
     items = wrap(graph, value, V).items
-    assert isinstance(items, OutsideTuple)
+    assert isinstance(items, LazyTuple)
     return items
 
 
@@ -71,9 +71,9 @@ def test_items_are_handed_on_unread(graph):
     items = items_of(graph, (5, [6]))
     first = items[0]
     assert first.value == 5
-    known, unread = items.unread()
-    assert known is first and isinstance(unread, UnreadVariable)
-    assert (unread.value, unread.source) == ([6], Item(V, 1))
+    known, lazy = items.lazy()
+    assert known is first and isinstance(lazy, LazyVariable)
+    assert (lazy.value, lazy.source) == ([6], Item(V, 1))
     assert guarded(graph) == [(Item(V, 0), GuardKind.EQUALS), (V, GuardKind.LENGTH)]
     length = items.unread_length()
     assert (length.there, length.more) == (2, 0)

@@ -55,9 +55,9 @@ def test_the_twin_of_a_method_serves_both_ways_to_call_it():
     called = []
 
     class Tracer:
-        def call(self, *call, unread):
+        def call(self, *call, lazy):
             called.append(call)
-            assert unread
+            assert lazy
 
     handler(Tracer(), "receiver", option=1)
     assert registry.POLYFILLS[id(bytearray.title)] is title
