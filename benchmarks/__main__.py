@@ -1,4 +1,4 @@
-"""Runs the measurements that are named, or all, and prints one table: `python -m benchmarks [NAME ...] [--quick]`."""
+"""Runs the named measurements, or all, and prints one table: `python -m benchmarks [NAME ...] [--quick]`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COLUMNS = ("", "unit", *SYSTEMS, "of eager", "of torch.compile", "limit")
 
 
 def cells(result: Result) -> list[str]:
-    """One row: medians, ratios, and each limit with its verdict."""
+    """Returns a row: medians, ratios, and each limit with its verdict."""
     medians = [f"{result.median(name):.3g}" if name in result.samples else "" for name in SYSTEMS]
     medians = [text if "e" not in text else f"{float(text):.0f}" for text in medians]
     others = [name for name in SYSTEMS if name != "minidynamo"]
@@ -44,7 +44,7 @@ def cells(result: Result) -> list[str]:
 
 
 def machine() -> str:
-    """What the numbers were taken on."""
+    """Returns the machine and the versions of a measurement."""
     models = [line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name")]
     cpu = models[0] if models else platform.processor() or platform.machine()
     load = f", load {os.getloadavg()[0]:.1f} before the run" if hasattr(os, "getloadavg") else ""
@@ -59,7 +59,7 @@ def _cpu_lines() -> list[str]:
 
 
 def main() -> None:
-    """Measure and print. Those of `OWN_TABLES` count programs and graphs."""
+    """Measures and prints. The measurements of `OWN_TABLES` count programs and graphs."""
     if sys.argv[1:2] and sys.argv[1] in OWN_TABLES:
         return OWN_TABLES[sys.argv[1]](sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
@@ -73,7 +73,7 @@ def main() -> None:
     console.print(machine(), soft_wrap=True)
     rows = []
     with warnings.catch_warnings(), console.status("") as status:
-        # torch.compile warns on import about what a user cannot change here.
+        # On import, torch.compile warns about settings that a user cannot change here.
         warnings.simplefilter("ignore")
         for name in names:
             status.update(f"measuring: {name}")

@@ -26,7 +26,7 @@ RESET: dict[str, Callable[[], None]] = {"minidynamo": minidynamo.reset, "torch.c
 
 
 def first_call(system: str, architecture: Architecture) -> float:
-    """Seconds of the first call of a model that nothing has been compiled for."""
+    """Returns the seconds of a model's first call, without earlier compiles."""
     torch.manual_seed(0)
     model, inputs = architecture.make(), architecture.inputs()
     model(*architecture.inputs())  # torch's own lazy parts
@@ -42,7 +42,7 @@ def first_call(system: str, architecture: Architecture) -> float:
 
 
 def breaks(system: str, architecture: Architecture) -> int:
-    """How often the graph of one call is cut."""
+    """Returns the number of graph breaks in one call."""
     counts: list[object] = []
     unsubscribe = minidynamo.on_event(lambda event: counts.append(event) if event.kind == "graph_break" else None)
     counters = torch._dynamo.utils.counters["graph_break"]
@@ -55,13 +55,13 @@ def breaks(system: str, architecture: Architecture) -> int:
 
 
 def measure(quick: bool) -> Iterator[Result]:
-    """One row for each architecture; minidynamo's and torch.compile's breaks stand in its name."""
+    """Yields a row for each architecture; the name shows the breaks of minidynamo and torch.compile."""
     for name, architecture in ARCHITECTURES.items():
         found = {system: breaks(system, architecture) for system in COMPILE}
         samples: dict[str, list[float]] = {system: [] for system in COMPILE}
         for _ in range(2 if quick else 7):
             for system in COMPILE:
                 samples[system].append(first_call(system, architecture))
-        # At a decision that only data can make, torch.compile gives up the whole function and has less to do.
+        # At a data-dependent branch, torch.compile falls back to eager for the whole function and has less to do.
         limits = () if architecture.data_dependent else LIMITS
         yield Result(f"capture: {name}, {found['minidynamo']} : {found['torch.compile']} breaks", "s", samples, limits)

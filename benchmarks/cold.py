@@ -1,7 +1,7 @@
-"""Measures the first training step in a fresh process: without any cache, which is what a user waits for after each
-edit, and with the cache that such a process has filled.
+"""Measures the first training step in a fresh process: without any cache, as after each edit of the user, and with the
+cache of an earlier process.
 
-Run as `python -m benchmarks.cold MODEL SYSTEM` it is that process and prints the seconds.
+Run as `python -m benchmarks.cold MODEL SYSTEM`, the module is the fresh process and prints the seconds.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ SWITCHES = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE":
 def first_step(model_name: str, system: str) -> float:
     """Seconds from a ready model and optimizer to the first gradients, importing and compiling included."""
     arguments = batch()
-    # Starts torch's threads and loads its kernels, which takes the same time in every system.
+    # Starts torch's threads and loads its kernels, at the same cost in every system.
     step(MODELS[model_name](), *arguments)
     model: Any = MODELS[model_name]()
-    # Imports torch's own compiler, as every training does, also an eager one.
+    # Imports torch's own compiler, as all training does, even in eager.
     torch.optim.AdamW(model.parameters())
     start = time.perf_counter()
     if system != "torch.compile":
@@ -44,7 +44,7 @@ def first_step(model_name: str, system: str) -> float:
 
 
 def fresh_process(model_name: str, system: str, folder: str) -> float:
-    """`first_step` in a process whose caches are in `folder`."""
+    """Runs `first_step` in a process whose caches are in `folder`."""
     caches = {name: os.path.join(folder, name) for name in CACHES}
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.cold", model_name, system],
@@ -59,8 +59,8 @@ def fresh_process(model_name: str, system: str, folder: str) -> float:
 
 
 def samples(quick: bool) -> Iterator[tuple[str, dict[str, list[float]]]]:
-    """For each model, the seconds of each system, taken in turn."""
-    compileall.compile_dir("minidynamo", quiet=1)  # an installed package comes with its bytecode
+    """Yields for each model the seconds of each system, interleaved."""
+    compileall.compile_dir("minidynamo", quiet=1)  # installed packages include their bytecode
     for model_name in MODELS:
         taken: dict[str, list[float]] = {name: [] for name in NAMES}
         for _ in range(1 if quick else 3):

@@ -15,7 +15,7 @@ WARM = (Limit("the cold step", 0.3),)
 
 
 def measure(quick: bool) -> Iterator[Result]:
-    """Seconds of the first training step in a fresh process, and in the one after it."""
+    """Measures the seconds of the first training step in a fresh process, and in the next process."""
     for model_name, samples in cold.samples(quick):
         warm = samples.pop("warm")
         yield Result(f"cold first step of the {model_name}", "s", samples, COLD)

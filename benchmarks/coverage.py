@@ -1,7 +1,8 @@
-"""Owns the coverage measurement: how much of what torch.compile captures whole is captured whole here.
+"""Owns the coverage measurement: the share of cases captured whole here, among the cases that torch.compile captures
+whole.
 
-`python -m benchmarks coverage [AREA ...] [--list]`. The cases run in processes of their own (`coverage_worker.py`);
-what they are is said in `coverage_areas.py`.
+`python -m benchmarks coverage [AREA ...] [--list]`. The cases run in separate processes (`coverage_worker.py`);
+`coverage_areas.py` lists the cases.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ GOAL = 0.95
 COLUMNS = ("", "programs", "torch.compile captures", "minidynamo of these", "share", "only minidynamo", "different")
 
 
-# Whose turn it is when a case is looked at.
+# The system that is currently running a case.
 EAGER, TORCH, OURS = "eager", "torch.compile", "minidynamo"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a case. A text is empty where all is well.
+    """The outcome of a case. A text is empty where all is well.
 
-    `unfit`: eager itself raises, or gives other results when asked again, or the program asks for a graph break.
-    `torch`, `ours`: why the compiler does not capture the whole program. `differs`: what is not as in eager in what
-    minidynamo captured, or ran in parts.
+    `unfit`: eager itself raises, or gives different results when repeated, or the program requests a graph break.
+    `torch`, `ours`: the reason why the compiler does not capture the whole program. `differs`: the difference from
+    eager in a program that minidynamo captured, or ran in parts.
     """
 
     name: str
@@ -45,12 +46,12 @@ class Finding:
 
     @property
     def wanted(self) -> bool:
-        """Whether torch.compile captures it, with equal results."""
+        """True if torch.compile captures the whole program, with equal results."""
         return not self.unfit and not self.torch
 
     @property
     def captured(self) -> bool:
-        """Whether it is captured whole here, with equal results."""
+        """True if minidynamo captures the whole program, with equal results."""
         return not self.unfit and not self.ours and not self.differs
 
 
@@ -68,21 +69,21 @@ class Coverage:
 
     @property
     def reached(self) -> int:
-        """How many of these are captured here."""
+        """Counts the wanted programs that are captured here."""
         return sum(finding.wanted and finding.captured for finding in self.findings)
 
     @property
     def missed(self) -> list[Finding]:
-        """What torch.compile captures and we do not."""
+        """Returns the programs that torch.compile captures and we do not."""
         return [finding for finding in self.findings if finding.wanted and not finding.captured]
 
     @property
     def different(self) -> list[Finding]:
-        """What does not do what eager does: this list has to be empty."""
+        """Returns the programs with a difference from eager: the list has to be empty."""
         return [finding for finding in self.findings if finding.differs]
 
     def row(self) -> list[str]:
-        """One line of the table."""
+        """Returns a line of the table."""
         fit = [finding for finding in self.findings if not finding.unfit]
         extra = sum(finding.captured and not finding.wanted for finding in fit)
         share = f"{self.reached / self.wanted:.1%}" if self.wanted else ""
@@ -107,7 +108,7 @@ def measure(area: str) -> Coverage:
 
 
 def _lost(name: str, turn: str) -> Finding:
-    """A case at which the process died, or which did not come to an end."""
+    """Returns the finding for a case that crashed its process, or did not end."""
     if turn == OURS:
         return Finding(name, differs="the process died or did not come to an end")
     return Finding(name, unfit=f"{turn} died or did not come to an end")
@@ -126,7 +127,7 @@ def total(parts: Iterable[Coverage]) -> Coverage:
 
 
 def misses(parts: Iterable[Coverage]) -> Iterator[str]:
-    """One line for each case that torch.compile captures and minidynamo does not, or that differs."""
+    """Returns a line for each case that torch.compile captures and minidynamo does not, or that differs."""
     for part in parts:
         for finding in part.missed:
             yield f"{part.area}: {finding.name}: {finding.differs or finding.ours}"

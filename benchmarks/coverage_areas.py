@@ -1,6 +1,6 @@
-"""Owns where the cases come from: the programs of `corpus`, databases of torch, the architectures, our own tests.
+"""Owns the sources of the cases: the programs of `corpus`, databases of torch, the architectures, our own tests.
 
-The databases are those that torch ships for its own tests; they know nothing of compilers' users, nor of minidynamo.
+The databases are the databases of torch's own tests; they were written without regard to compilers or to minidynamo.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def corpus(subject: str) -> list[Case]:
 
 
 def run_model(model: nn.Module, *args: Any) -> Any:
-    """What a user compiles of an architecture."""
+    """Calls the model: the function that a user compiles."""
     return model(*args)
 
 
@@ -47,13 +47,13 @@ def architectures() -> list[Case]:
 
 def own_tests() -> list[Case]:
     """Every program of a collector in `tests/end_to_end`."""
-    return [case for path in sorted((ROOT / "tests/end_to_end").glob("test_*.py")) for case in _programs_of(path)]
+    return [case for path in sorted((ROOT / "tests/end_to_end").rglob("test_*.py")) for case in _programs_of(path)]
 
 
 def _programs_of(path: Path) -> Iterator[Case]:
     if " = Programs()" not in path.read_text(encoding="utf-8"):
         return
-    module = importlib.import_module(f"tests.end_to_end.{path.stem}")
+    module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
     for parameter in module.programs:
         program = parameter.values[0]
         yield Case(f"{path.stem[5:]}.{parameter.id}", program.fn, (program.inputs[0], program.inputs[-1]))
@@ -70,7 +70,7 @@ def _apply(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def operators(form: str) -> list[Case]:
-    """The operators that have the form: ``op`` (as a function), ``method_variant``, ``inplace_variant``."""
+    """Returns the operators with this form: ``op`` (as a function), ``method_variant``, ``inplace_variant``."""
     database = importlib.import_module("torch.testing._internal.common_methods_invocations").op_db
     cases = []
     for info in database:
@@ -86,14 +86,14 @@ def operators(form: str) -> list[Case]:
 
 
 def _sample(info: Any, dtype: torch.dtype, grad: bool, number: int) -> Any:
-    """The arguments of one call; the last sample there is where there are fewer."""
+    """Returns the arguments of call number `number`; the last sample if the operator has too few."""
     samples = list(itertools.islice(info.sample_inputs("cpu", dtype, requires_grad=grad), number + 1))
     sample = samples[-1]
     return (sample.input, *sample.args), sample.kwargs
 
 
 def modules() -> list[Case]:
-    """Each module of the database, in training, with its first two kinds of arguments."""
+    """Returns each module of the database, in training, with its first two kinds of arguments."""
     database = importlib.import_module("torch.testing._internal.common_modules").module_db
     cases = []
     for info in database:
@@ -115,9 +115,10 @@ def _call_module(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def optimizers() -> list[Case]:
-    """A step of each optimizer, with each of its first six settings: the first, which makes the state, and a second.
+    """Returns a step of each optimizer, with each of its first six settings: the first step, which creates the state,
+    and a second step.
 
-    What decorates `step` is left out, since it asks torch.compile for graph breaks; the programs have whole steps.
+    Skips the decorators of `step`, since they request graph breaks of torch.compile; the programs have whole steps.
     """
     database = importlib.import_module("torch.testing._internal.common_optimizers").optim_db
     cases = []

@@ -1,6 +1,6 @@
-"""Owns what one case of the coverage measurement is, and the decorator that collects the programs of `corpus`.
+"""Owns the cases of the coverage measurement, and the decorator that collects the programs of `corpus`.
 
-It runs nothing and knows no program.
+Runs nothing and knows no program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Fn = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A function and what makes its arguments: a tuple, or one value. Each maker is one call, in this order."""
+    """A function and makers of its arguments: a tuple, or a single value. Each maker is one call, in this order."""
 
     name: str
     fn: Fn
@@ -35,14 +35,14 @@ def matrix() -> torch.Tensor:
 
 
 def leaf() -> torch.Tensor:
-    """A vector that gets a gradient."""
+    """Returns a vector that requires a gradient."""
     return torch.randn(4, requires_grad=True)
 
 
 class Corpus(list[Case]):
-    """The programs of one subject; calling it makes a decorator that adds one.
+    """The programs of one subject; a call returns a decorator that adds a program.
 
-    With one maker the second call gets other numbers, with two it gets what the second one makes.
+    With a single maker the second call gets different numbers, with two makers the second maker's arguments.
     """
 
     def __call__(self, *makers: Make) -> Callable[[Fn], Fn]:

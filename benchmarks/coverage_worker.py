@@ -1,7 +1,7 @@
-"""Owns what is found out about one case: who captures it whole, and whether anything differs from eager.
+"""Owns the examination of one case: the compilers that capture the whole program, and differences from eager.
 
-Run as `python -m benchmarks.coverage_worker AREA FIRST`, it writes a line of JSON at each step of a case, so that a
-process that dies costs one case. It sums nothing up; `coverage.py` does.
+Run as `python -m benchmarks.coverage_worker AREA FIRST`, the process writes a line of JSON at each step of a case, so
+that a crash costs one case. Computes no sums; `coverage.py` does.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from minidynamo.errors import MinidynamoError
 from minidynamo.observe.comparison import Observation, assert_equal_observations, observe
 
 SECONDS = 120  # for one case
-HIDDEN = ("MD299", "MD523")  # failures of minidynamo's or a backend's, whose effect a second run eagerly hides
-ASKED = "MD223"  # the program calls minidynamo.graph_break(), which torch.compile knows nothing of
+HIDDEN = ("MD299", "MD523")  # failures of minidynamo's or a backend's, whose effect an eager rerun hides
+ASKED = "MD223"  # the program calls minidynamo.graph_break(), unknown to torch.compile
 
 Compile = Callable[[Any], Any]
 
@@ -39,7 +39,7 @@ class HiddenFailure(Exception):
 
 @contextmanager
 def nothing_hidden() -> Iterator[None]:
-    """Raises HiddenFailure behind the block for what failed in it and was told alone."""
+    """Raises HiddenFailure after the block for failures inside that were only reported."""
     told: list[str] = []
 
     def note(event: Event) -> None:
@@ -56,7 +56,8 @@ def nothing_hidden() -> Iterator[None]:
 
 
 def compare(case: Case, compiled: Callable[..., Any], *, values_only: bool) -> Observation | None:
-    """Call both as often as the case says; the first call that raised what eager did not raise, otherwise None.
+    """Calls both functions for each maker; returns the first compiled call that raised an error unlike eager's,
+    otherwise None.
 
     Raises AssertionError at the first difference.
     """
@@ -101,7 +102,7 @@ def captured_by_torch(case: Case) -> str:
 
 
 def captured_here(case: Case) -> tuple[str, str]:
-    """Why not, and what differs."""
+    """Returns the reason against a whole capture, and the difference."""
     minidynamo.reset()
     try:
         with nothing_hidden():
@@ -126,7 +127,7 @@ def reason(error: MinidynamoError) -> str:
 
 
 def in_parts(case: Case) -> str:
-    """What differs when the graph may end."""
+    """Returns the difference when the graph may end."""
     minidynamo.reset()
     try:
         with nothing_hidden():
@@ -137,7 +138,7 @@ def in_parts(case: Case) -> str:
 
 
 def find_out(case: Case, write: Callable[[dict[str, str]], None]) -> Finding:
-    """All about one case; `write` is told before each turn whose it is."""
+    """Returns all findings about one case; calls `write` with the next system before each run."""
     write({"turn": EAGER, "name": case.name})
     why_not = unfit(case)
     if why_not:
@@ -151,9 +152,9 @@ def find_out(case: Case, write: Callable[[dict[str, str]], None]) -> Finding:
 
 
 def main() -> None:
-    """Go through the cases of an area from one on."""
+    """Runs the cases of an area, from number FIRST on."""
     area, first = sys.argv[1], int(sys.argv[2])
-    # What programs print to standard output is none of the reader's business.
+    # The reader of the results must not see the standard output of programs.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     warnings.simplefilter("ignore")

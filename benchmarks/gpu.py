@@ -1,7 +1,7 @@
 """Measures kernels, whole steps, host time and peak memory on a GPU: `python -m benchmarks.gpu [NAME ...]`.
 
-Samples are taken with the device's own clock, the systems of a row in turn. Beside the ratios stands the share of the
-bound: how long a copy of as many bytes as the kernel has to move takes, over what the kernel takes.
+Samples are taken with the device's own clock, with the systems of a row interleaved. Next to the ratios is the share of
+the bound: the time of a copy of as many bytes as the kernel has to move, over the kernel's time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SAMPLE = 8.0
 
 @dataclass(frozen=True)
 class Kernel:
-    """A function, its inputs, and how many bytes it has to move. `trained`: forward and backward are measured."""
+    """A function, its inputs, and the bytes that it has to move. `trained`: forward and backward are measured."""
 
     function: Callable[..., Tensor]
     inputs: Callable[[], tuple[Tensor, ...]]
@@ -63,13 +63,13 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """Root mean square norm over each row, in float32 and back, as language models write it."""
+    """Root mean square norm over each row, in float32 and back, in the form of language models."""
     wide = x.float()
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * weight.to(x.dtype)
 
 
 def dropped(x: Tensor, residual: Tensor) -> Tensor:
-    """What stands behind a block of a transformer while it is trained."""
+    """The end of a transformer block during training."""
     return functional.dropout(x, 0.1) + residual
 
 
@@ -84,7 +84,7 @@ def columns(x: Tensor) -> Tensor:
 
 
 def loss(x: Tensor, target: Tensor) -> Tensor:
-    """What a classifier is trained on."""
+    """The loss of a classifier."""
     return functional.cross_entropy(x, target)
 
 
@@ -98,11 +98,11 @@ KERNELS: dict[str, Kernel] = {
     "sum of all squares": Kernel(total, lambda: (_matrix(),), SIZE),
     "mean of each column": Kernel(columns, lambda: (_matrix(),), SIZE),
     "dropout(x) + residual": Kernel(dropped, lambda: (_matrix(), _matrix()), 3 * SIZE),
-    # Forward reads x and writes the result; backward reads x and the gradient and writes one.
+    # Forward reads x and writes the result; backward reads x and the gradient and writes a gradient.
     "gelu(x + bias), forward and backward": Kernel(gelu_bias, lambda: (_matrix(), _row()), 5 * SIZE, True),
     "softmax, forward and backward": Kernel(softmax, lambda: (_matrix(),), 5 * SIZE, True),
     "layer norm, forward and backward": Kernel(layer_norm, lambda: (_matrix(), _row(), _row()), 5 * SIZE, True),
-    # Forward reads x, backward reads it again and writes the gradient.
+    # Forward reads x, backward reads x again and writes the gradient.
     "cross entropy, forward and backward": Kernel(
         loss, lambda: (_matrix(), torch.randint(WIDTH, (ROWS,), device="cuda")), 3 * SIZE, True
     ),
@@ -137,8 +137,8 @@ STEPS: dict[str, Model] = {
 
 
 def milliseconds(functions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """What a call of each function takes on the device, `rounds` times in turn. A sample is as many calls as fill
-    SAMPLE milliseconds, so that what the host does before the first does not count."""
+    """Returns the device time of a call of each function, in `rounds` interleaved samples. A sample has enough calls to
+    fill SAMPLE milliseconds, so that host time before the first call does not count."""
     for function in functions.values():
         for _ in range(3):
             function()
@@ -162,7 +162,7 @@ def _elapsed(function: Callable[[], object], calls: int) -> float:
 
 
 def copy_rate(rounds: int) -> float:
-    """Bytes that a copy on the device moves per millisecond, read and written ones together."""
+    """Returns the bytes that a copy on the device moves per millisecond, reads and writes together."""
     x, out = _matrix(), _matrix()
     samples = milliseconds({"copy": lambda: out.copy_(x)}, rounds)["copy"]
     return 2 * SIZE / statistics.median(samples)
@@ -214,7 +214,7 @@ def measure_steps(rounds: int) -> Iterator[tuple[Result, str]]:
 
 
 def measure_memory(rounds: int) -> Iterator[tuple[Result, str]]:
-    """Mebibytes that a training step in float32 takes above what stood there before it."""
+    """Measures the mebibytes that a training step in float32 allocates above the memory before the step."""
     for name in ("transformer of 6 layers, 32 sequences of 256", "residual net of 18 layers, 64 images of 112x112"):
         samples = {}
         for system, own, call, x in _models(STEPS[name]):
@@ -229,7 +229,7 @@ def measure_memory(rounds: int) -> Iterator[tuple[Result, str]]:
 
 
 def measure_host(rounds: int) -> Iterator[tuple[Result, str]]:
-    """Microseconds of the host per call of small kernels, which the device has done long before."""
+    """Measures the microseconds of the host per call of small kernels, long after the device has finished."""
 
     def call(x: Tensor, y: Tensor) -> Tensor:
         return torch.relu(x + y) * 2
@@ -266,7 +266,7 @@ MEASUREMENTS: dict[str, Callable[[int], Iterator[tuple[Result, str]]]] = {
 
 
 def cells(result: Result, bound: str) -> list[str]:
-    """One row of the table."""
+    """Returns a row of the table."""
     medians = [
         f"{result.median(name):.3g}" if result.median(name) < 100 else f"{result.median(name):.0f}" for name in SYSTEMS
     ]
@@ -275,7 +275,7 @@ def cells(result: Result, bound: str) -> list[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Measure and print; without a GPU it says so and ends with status 1."""
+    """Measures and prints; without a GPU, prints a message and ends with status 1."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(MEASUREMENTS)}; all without one")
     parser.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not for numbers")

@@ -1,6 +1,6 @@
-"""Measures what a call costs besides its graph: guards, reading the inputs of the graph, and choosing a version.
+"""Measures the cost of a call besides its graph: guards, reading the inputs of the graph, and choosing a version.
 
-The graph is replaced by a function that gives the same tensor each time, on both sides.
+A function that returns the same tensor each time replaces the graph, on both sides.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIZES = (75, 150, 300)
 
 
 def _given(result: Tensor) -> dict[str, Callable[[Any], Any]]:
-    """For each system, how to compile with graphs that compute nothing."""
+    """Returns for each system a compile function whose graphs compute nothing."""
 
     def boxed(gm: torch.fx.GraphModule, example_inputs: object) -> Callable[..., Any]:
         def call(inputs: list[Any]) -> tuple[Tensor]:
@@ -49,7 +49,7 @@ class Layers(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(parameters // 2))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Each layer in turn."""
+        """Runs the layers in sequence."""
         for layer in self.layers:
             x = torch.relu(layer(x))
         return x
@@ -70,7 +70,7 @@ def two_tensors() -> dict[str, Callable[[], object]]:
 
 
 def module(parameters: int) -> dict[str, Callable[[], object]]:
-    """A module with so many parameters, for each system."""
+    """Returns a module with `parameters` parameters, for each system."""
     x = torch.randn(2, 4)
 
     def caller(system: Callable[[Any], Any]) -> Callable[[], object]:
@@ -81,7 +81,8 @@ def module(parameters: int) -> dict[str, Callable[[], object]]:
 
 
 def eight_versions() -> dict[str, Callable[[], object]]:
-    """A function with eight versions, called with what the first and the last one that is looked at fits."""
+    """Returns a function with eight versions, called with arguments for the first and the last version in the search
+    order."""
     x = torch.randn(2)
 
     def f(x: Tensor, y: Tensor) -> Tensor:
@@ -108,7 +109,7 @@ def slopes(by_size: dict[int, dict[str, list[float]]]) -> dict[str, list[float]]
 
 
 def measure(quick: bool) -> Iterator[Result]:
-    """Microseconds of calls whose graph computes nothing, and nanoseconds for each parameter."""
+    """Measures microseconds of calls whose graph computes nothing, and nanoseconds for each parameter."""
     rounds = 3 if quick else 40
     with torch.no_grad():
         samples = interleaved(two_tensors(), rounds=rounds, calls=2000, scale=1e6)

@@ -26,7 +26,7 @@ DYNAMIC_LIMITS = (*LIMITS, Limit("static", 1.25))
 
 
 def chain(x: Tensor, y: Tensor) -> Tensor:
-    """Three transcendental functions in one pass."""
+    """Computes three transcendental functions in one pass."""
     return torch.tanh(x) * torch.sigmoid(y) + torch.exp(-x * x)
 
 
@@ -41,7 +41,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def gelu_bias(x: Tensor, bias: Tensor) -> Tensor:
-    """What stands between the two matrix products of a perceptron."""
+    """Computes the operations between the two matrix products of a perceptron."""
     return functional.gelu(x + bias)
 
 
@@ -59,7 +59,7 @@ def measure(quick: bool) -> Iterator[Result]:
     keep_memory_mapped()
     for sizes, systems, limits in (("", SYSTEMS, LIMITS), (" of any size", DYNAMIC, DYNAMIC_LIMITS)):
         for name, function, arguments in _programs():
-            torch.compiler.reset()  # which remembers how a function was compiled before
+            torch.compiler.reset()  # remembers earlier compiles of a function
             functions = {system: partial(make(function), *arguments) for system, make in systems.items()}
             samples = interleaved(functions, rounds=5 if quick else 60, calls=2, scale=1e3)
             yield Result(f"{name}{sizes} on {ROWS}x{COLUMNS} float32", "ms", samples, limits)

@@ -1,8 +1,8 @@
-"""Owns the measurement of other libraries' models: whether they compile in as few graphs as with torch.compile, with
-the results and gradients of eager.
+"""Owns the measurement of other libraries' models: whether the models compile in as few graphs as with torch.compile,
+with the results and gradients of eager.
 
-`python -m benchmarks libraries [MODEL ...]`. Each model runs in a process of its own (`library_worker.py`); which there
-are is said in `library_programs.py`.
+`python -m benchmarks libraries [MODEL ...]`. Each model runs in a separate process (`library_worker.py`);
+`library_programs.py` lists the models.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ COLUMNS = (
     "of torch.compile",
     "",
 )
-# Where the library itself computes in another way while it is compiled.
+# Where the library itself computes differently while it is compiled.
 TOLERANCE = 1e-5
 SECONDS = 600  # for one model
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What one compiler made of a program: `results` and `gradients` are the largest relative differences from eager,
-    `seconds` those of the first call. `error`: why there is nothing to say."""
+    """The outcome of one compiler for a program: `results` and `gradients` are the largest relative differences from
+    eager, `seconds` the time of the first call. `error`: the reason for missing numbers."""
 
     graphs: int = 0
     breaks: int = 0
@@ -59,7 +59,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a program here and with torch.compile."""
+    """The outcomes of a program here and with torch.compile."""
 
     name: str
     other_path: bool
@@ -68,7 +68,7 @@ class Finding:
 
     @property
     def failure(self) -> str:
-        """Why it does not pass; empty when it does."""
+        """Returns the reason for a failure; empty when the program passes."""
         if self.ours.error:
             return self.ours.error
         if max(self.ours.results, self.ours.gradients) > (TOLERANCE if self.other_path else 0.0):
@@ -78,7 +78,7 @@ class Finding:
         return ""
 
     def row(self) -> list[str]:
-        """One line of the table."""
+        """Returns a line of the table."""
         ours, theirs = self.ours, self.torch
         cells = [
             (ours, str(ours.graphs)),
@@ -94,12 +94,12 @@ class Finding:
 
 
 def read(record: dict[str, Any]) -> Finding:
-    """The finding that a process has written."""
+    """Parses the finding that a process has written."""
     return Finding(record["name"], record["other_path"], Seen(**record["ours"]), Seen(**record["torch"]))
 
 
 def measure(name: str) -> Finding:
-    """Run the program in a process of its own."""
+    """Runs the program in a separate process."""
     command = [sys.executable, "-m", "benchmarks.library_worker", name]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     try:
@@ -117,7 +117,7 @@ def _lost(name: str, error: str) -> Finding:
 
 
 def missing(names: Iterable[str]) -> list[str]:
-    """The packages that the programs need and that are not installed."""
+    """Returns the required packages that are not installed."""
     needed = {package for name in names for package in PROGRAMS[name].packages}
     return sorted(package for package in needed if importlib.util.find_spec(package) is None)
 

@@ -1,7 +1,7 @@
 """The programs of other libraries that are compiled and compared with eager: models with tiny configurations.
 
-It is data alone, so that the programs can be named without the libraries; `library_worker.py` builds them. Weights are
-random and nothing is downloaded. `python -m benchmarks libraries` and tests/models run them.
+Contains data alone, so that the programs can be named without the libraries; `library_worker.py` builds the models.
+Weights are random and nothing is downloaded. `python -m benchmarks libraries` and tests/models run the programs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Program:
     inputs: str = "language"
     #: The arguments of `generate()` whose tokens are compared; None for inference and training steps.
     generate: Settings | None = None
-    #: The library itself computes differently while it is compiled, so results are close and not equal.
+    #: True if the library itself computes differently while it is compiled, so results are close and not equal.
     other_path: bool = False
     #: peft trains low-rank factors, and the model's own weights are frozen.
     lora: bool = False
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The packages that it needs."""
+        """The packages that the model needs."""
         if not self.config:
             return ("timm",)
         return ("transformers", "peft") if self.lora else ("transformers",)

@@ -1,7 +1,7 @@
-"""Owns what is found out about one program of a library: run as `python -m benchmarks.library_worker NAME`, it compares
-both compilers with eager and prints its finding as one line of JSON.
+"""Owns the examination of one program of a library: run as `python -m benchmarks.library_worker NAME`, compares both
+compilers with eager and prints the finding as one line of JSON.
 
-The process is warm: what a compiler imports once is not counted. The graphs run as captured.
+The process is warm: the one-time imports of a compiler are not counted. The graphs run as captured.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Inputs = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Step:
-    """One call with `batch` sequences of `length` tokens; in training its gradients are compared, too."""
+    """Makes a call with `batch` sequences of `length` tokens; in training its gradients are compared, too."""
 
     batch: int
     length: int
     training: bool
 
 
-# The shapes vary from the third step on; the last one needs nothing new.
+# The shapes vary from the third step on; the last step needs no new compile.
 STEPS = (Step(2, 10, False), Step(2, 10, True), Step(3, 12, True), Step(4, 16, True), Step(2, 10, True))
 GENERATED = (Step(2, 7, False), Step(2, 7, False))
 NEW_TOKENS = 12
@@ -125,7 +125,7 @@ def _distance(actual: Tensor | None, expected: Tensor | None) -> float:
         return 0.0 if actual is expected else math.inf
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return math.inf
-    # Equal infinities and NaN have no distance, and their size is no measure for the others.
+    # Equal infinities and NaN have no distance, and their size is no scale for the remaining elements.
     same = (actual == expected) | ((actual != actual) & (expected != expected))
     if bool(same.all()):
         return 0.0
@@ -141,7 +141,7 @@ def make(program: Program) -> Any:
     if not program.config:
         return importlib.import_module("timm").create_model(program.model, num_classes=5, **program.settings)
     transformers = importlib.import_module("transformers")
-    # Sub-configurations are written to, so the model gets dicts of its own.
+    # The model writes to sub-configurations, so it gets its own dicts.
     settings = {key: dict(value) if isinstance(value, dict) else value for key, value in program.settings.items()}
     model = getattr(transformers, program.model)(getattr(transformers, program.config)(**settings))
     if program.lora:
@@ -151,9 +151,9 @@ def make(program: Program) -> Any:
 
 
 def take(model: Any, call: Any, program: Program, step: Step, seed: int) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Results and gradients of one step."""
+    """Returns results and gradients of one step."""
     torch.manual_seed(seed)
-    numpy.random.seed(seed)  # wav2vec2 masks with it
+    numpy.random.seed(seed)  # wav2vec2 masks with numpy
     inputs = INPUTS[program.inputs](step)
     model.train(step.training)
     if program.generate is not None:
@@ -173,7 +173,7 @@ def take(model: Any, call: Any, program: Program, step: Step, seed: int) -> tupl
 
 
 def counting(counts: list[object]) -> Callable[..., Any]:
-    """A backend that runs graphs as they are and counts them."""
+    """Returns a backend that runs graphs unchanged and counts the graphs."""
 
     def backend(graph: fx.GraphModule, example_inputs: object) -> Any:
         counts.append(None)
@@ -187,7 +187,7 @@ RESET: dict[str, Callable[[], None]] = {OURS: minidynamo.reset, TORCH: torch.com
 
 
 def look(system: str, program: Program) -> Seen:
-    """Every step of the program, compiled by `system`, beside eager."""
+    """Runs every step of the program, compiled by `system`, next to eager."""
     expected_model, model = make(program), make(program)
     steps = STEPS if program.generate is None else GENERATED
     take(expected_model, expected_model, program, steps[0], 0)  # the lazy parts of libraries
@@ -213,14 +213,14 @@ def look(system: str, program: Program) -> Seen:
 
 
 def warm_up() -> None:
-    """Import what the compilers import with their first graph."""
+    """Imports the modules that the compilers import with their first graph."""
     for system, compile in COMPILE.items():
         compile(nn.Linear(2, 2), backend=counting([]))(torch.ones(1, 2))
         RESET[system]()
 
 
 def find_out(name: str) -> Finding:
-    """Both compilers' answers; where one raises, its error."""
+    """Returns both compilers' outcomes; for a compiler that raises, its error."""
     seen: dict[str, Seen] = {}
     for system in COMPILE:
         try:
@@ -233,8 +233,8 @@ def find_out(name: str) -> Finding:
 
 
 def main() -> None:
-    """Find out about the program that is named on the command line."""
-    # What libraries print is none of the reader's business.
+    """Examines the program that is named on the command line."""
+    # The reader of the results must not see the output of libraries.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     warnings.simplefilter("ignore")

@@ -1,6 +1,6 @@
-"""Owns how things are timed and what a result is.
+"""Owns the timing functions and the form of a result.
 
-It knows no program: each measurement has a file of its own.
+Knows no program: each measurement has a separate file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SYSTEMS: dict[str, Compile] = {
 
 @dataclass(frozen=True)
 class Limit:
-    """minidynamo takes at most `ratio` of what `system` takes."""
+    """minidynamo takes at most `ratio` of the time or memory of `system`."""
 
     system: str
     ratio: float
@@ -37,7 +37,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Result:
-    """What one thing takes in each system. The samples of one index were taken right after one another."""
+    """The samples of one measurement in each system. The samples of one index were taken directly after one another."""
 
     name: str
     unit: str
@@ -53,7 +53,7 @@ class Result:
         return sorted(mine / other for mine, other in zip(self.samples["minidynamo"], self.samples[system]))
 
     def ratio(self, system: str) -> float:
-        """The middle of `ratios`: what disturbs both systems of a pair cancels out."""
+        """Returns the median of `ratios`: a disturbance of both systems of a pair cancels out."""
         return statistics.median(self.ratios(system))
 
     def verdict(self, limit: Limit) -> str:
@@ -66,10 +66,10 @@ class Result:
 
 
 def keep_memory_mapped() -> None:
-    """Ask glibc to keep freed blocks of up to 32 MiB mapped, for all systems alike.
+    """Asks glibc to keep freed blocks of up to 32 MiB mapped, for all systems alike.
 
-    Otherwise the state of the heap decides which of them pays for page faults, and those cost more than the kernels:
-    the same call took 1.3 or 5.5 ms depending on what had run before.
+    Otherwise the state of the heap decides which system pays for page faults, and page faults cost more than the
+    kernels: the same call took 1.3 or 5.5 ms depending on the programs run before.
     """
     trim_threshold, mmap_threshold = -1, -3  # the names in malloc.h
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -81,9 +81,9 @@ def keep_memory_mapped() -> None:
 def interleaved(
     functions: Mapping[str, Callable[[], object]], *, rounds: int, calls: int, scale: float = 1.0
 ) -> dict[str, list[float]]:
-    """Time each function `rounds` times in turn, `calls` calls at a time; seconds per call times `scale`.
+    """Times each function in `rounds` interleaved rounds, `calls` calls at a time; seconds per call times `scale`.
 
-    Each function is called before the first round, so that nothing is compiled while the clock runs.
+    Each function is called before the first round, so that no compile runs during a measurement.
     """
     samples: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():

@@ -1,7 +1,7 @@
-"""Measures the peak memory of training steps and of inference, and compares it with what was predicted.
+"""Measures the peak memory of training steps and of inference, and compares the peaks with the predictions.
 
-Every allocation and release of torch's CPU allocator is counted through the profiler, whoever asks for it, so that
-buffers of generated code count like those of eager operations.
+Counts every allocation and release of torch's CPU allocator through the profiler, whoever the caller, so that buffers
+of generated code count like those of eager operations.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ PREDICTED: tuple[Limit, ...] = (Limit("eager", 1.02),)
 
 
 def peak_bytes(function: Callable[[], object]) -> int:
-    """The most bytes that `function` allocates and holds at one time. Releasing older memory gives no credit."""
+    """Returns the most bytes that `function` allocates and holds at a time. Releasing older memory gives no credit.
+    """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
         function()
     results = recorded.profiler.kineto_results
@@ -40,7 +41,7 @@ def peak_bytes(function: Callable[[], object]) -> int:
 
 
 def accumulation(call: Callable[..., Tensor], x: Tensor, model: nn.Module) -> None:
-    """Forward, loss and backward; the gradients are added to those of the runs before."""
+    """Runs forward, loss and backward; the gradients are added to the gradients of earlier runs."""
     scores = call(x).flatten(0, -2)
     loss = functional.cross_entropy(scores, scores.new_zeros(scores.shape[0], dtype=torch.long))
     del scores
@@ -48,7 +49,7 @@ def accumulation(call: Callable[..., Tensor], x: Tensor, model: nn.Module) -> No
 
 
 def training_step(call: Callable[..., Tensor], x: Tensor, model: nn.Module) -> None:
-    """Forward, loss and backward; the gradients are thrown away, so that every step starts with the same memory."""
+    """Runs forward, loss and backward; drops the gradients, so that every step starts with the same memory."""
     accumulation(call, x, model)
     model.zero_grad(set_to_none=True)
 
@@ -68,7 +69,8 @@ def inference(call: Callable[..., Tensor], x: Tensor, model: nn.Module) -> None:
 def measured(
     make: Callable[[], nn.Module], shape: tuple[int, ...], run: Callable[..., None]
 ) -> tuple[dict[str, list[float]], float]:
-    """Mebibytes of a run after the first two, which compile and make what stays; and what minidynamo predicted."""
+    """Returns the mebibytes of a run after the first two, which compile and allocate persistent state; and minidynamo's
+    prediction."""
     samples: dict[str, list[float]] = {}
     predicted = 0.0
     for name, system in SYSTEMS.items():
@@ -93,6 +95,6 @@ def measure(quick: bool) -> Iterator[Result]:
     for name, make, shape, run, limits in jobs:
         samples, predicted = measured(make, shape, run)
         yield Result(name, "MiB", samples, limits)
-        # The measured peak stands in eager's column: the ratio is how much of it was predicted.
+        # The measured peak stands in eager's column: the ratio is the predicted share of the peak.
         known = {"eager": samples["minidynamo"], "minidynamo": [predicted]}
         yield Result(f"predicted {name.removeprefix('peak ')}, of the measured", "MiB", known, PREDICTED)

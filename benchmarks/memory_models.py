@@ -1,6 +1,6 @@
 """Owns the models whose memory is measured, each with a batch: convolutions, a transformer, a deep MLP, an LSTM.
 
-It measures nothing.
+Measures nothing.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-# Trained on small batches whose gradients are added up: these take more memory than the activations.
+# Trained on small batches with accumulated gradients: the gradients take more memory than the activations.
 ACCUMULATED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {"MLP of 20 layers": (perceptron, (64, 256))}
 
 
 class Gates(nn.Module):
-    """A chain of activations, gates and norms: what is left of a model between its products."""
+    """A chain of activations, gates and norms: a model without its products."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, width) to the same shape."""

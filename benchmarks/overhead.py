@@ -1,4 +1,4 @@
-"""Measures what a call costs when there is almost nothing to compute."""
+"""Measures the cost of a call with almost no computation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIMITS = (Limit("torch.compile", 0.25), Limit("eager", 1.0))
 
 
 def _caller(system: Compile, x: Tensor, y: Tensor) -> Callable[[], object]:
-    # A function of its own for each system: they would share what torch.compile keeps per code object.
+    # A separate function for each system: systems would share torch.compile's state per code object.
     def f(x: Tensor, y: Tensor) -> Tensor:
         return torch.relu(x + y) * 2
 

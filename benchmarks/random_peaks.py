@@ -1,7 +1,7 @@
 """Owns the count of random training programs whose peak memory is above eager's.
 
-`python -m benchmarks peaks [--programs N] [--first SEED] [--backend NAME ...] [--dynamic]`. The programs are those of
-`random_programs.py`; each is used in one of several ways, which decide when results are gone.
+`python -m benchmarks peaks [--programs N] [--first SEED] [--backend NAME ...] [--dynamic]`. `random_programs.py`
+generates the programs; each is used in one of several ways, which decide when results die.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def held(made: Made) -> torch.Tensor:
 
 
 class _HandedIn(torch.autograd.Function):
-    """What keeps nothing of results, and has gradients for them."""
+    """Keeps no results, and has gradients for all of them."""
 
     @staticmethod
     def forward(ctx: Any, *made: torch.Tensor) -> torch.Tensor:
@@ -42,20 +42,20 @@ class _HandedIn(torch.autograd.Function):
 
 
 def handed_in(made: Made) -> torch.Tensor:
-    """The results live, and all of their gradients come at once, each in memory of its own."""
+    """Keeps the results, and passes all their gradients at once, each in separate memory."""
     total: torch.Tensor = _HandedIn.apply(*made)  # type: ignore[no-untyped-call]
     return total
 
 
 def dropped(made: Made) -> torch.Tensor:
-    """Each result is gone before backward, and its gradient is one number."""
+    """Frees each result before backward, and passes a single number as its gradient."""
     total = sum((value.sum() for value in made), torch.zeros(()))
     made.clear()
     return total
 
 
 def one_by_one(made: Made) -> torch.Tensor:
-    """Each result is gone as soon as it was read."""
+    """Frees each result after its last read."""
     total = torch.zeros(())
     while made:
         total = total + made.pop().square().mean()
@@ -63,7 +63,7 @@ def one_by_one(made: Made) -> torch.Tensor:
 
 
 def the_first(made: Made) -> torch.Tensor:
-    """The others live, and have no gradients."""
+    """Keeps the remaining results, without gradients."""
     return made[0].sum()
 
 
@@ -100,17 +100,17 @@ class Peak:
 
     @property
     def share(self) -> float:
-        """The compiled program's part of what eager needs."""
+        """The compiled program's part of eager's bytes."""
         return self.compiled / self.eager
 
 
 def measure(seed: int, backend: str, dynamic: bool | None = None) -> Peak | None:
-    """The peaks of the program and the way of a seed; the arguments of every other seven are no leaves. `dynamic`:
-    sizes vary. None where eager refuses it."""
+    """Returns the peaks of the program and the use of a seed; the arguments of every other seven are no leaves.
+    `dynamic`: sizes vary. None where eager refuses the program."""
     text, way, computes = random_program(seed), WAYS[seed % len(WAYS)], seed // len(WAYS) % 2
     try:
         eager = _peak(load(text), way, bool(computes))
-    except RuntimeError:  # what is read behind a write has been saved
+    except RuntimeError:  # values read after a write have been saved
         return None
     compiled = minidynamo.compile(load(text), backend=backend, fullgraph=True, dynamic=dynamic)
     return Peak(seed, eager, _peak(compiled, way, bool(computes)))
@@ -119,7 +119,7 @@ def measure(seed: int, backend: str, dynamic: bool | None = None) -> Peak | None
 def _peak(
     call: Callable[[torch.Tensor, torch.Tensor], object], way: Callable[[Made], torch.Tensor], computes: bool
 ) -> int:
-    """The bytes of a step behind the first, which compiles."""
+    """Returns the bytes of a step after the first step, which compiles."""
     x, w = arguments()
 
     def step() -> None:
@@ -135,12 +135,12 @@ def _peak(
 
 
 def peaks(seeds: Sequence[int], backend: str, dynamic: bool | None = None) -> Iterator[Peak]:
-    """The peaks of programs, as far as eager runs them."""
+    """Returns the peaks of programs, as far as eager runs the programs."""
     return (found for found in (measure(seed, backend, dynamic) for seed in seeds) if found is not None)
 
 
 def main(arguments: list[str]) -> None:
-    """Measure, print what is above eager, and count."""
+    """Measures, prints the peaks above eager, and counts."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks peaks", description=__doc__)
     parser.add_argument("--programs", type=int, default=200, metavar="N", help="how many are made (default: 200)")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the seed of the first (default: 0)")

@@ -1,7 +1,6 @@
 """Owns random training programs of two arguments: a few lines of tensor operations, views, writes, losses and calls.
 
-Each is a text, made from a seed; every line works for the values that the lines before have made. What is measured of
-them is for others to say.
+Each is a text, generated from a seed; every line works for the values of the lines before. Measures nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-# How often lines of a kind are tried, and what they compute of two earlier values. Lines that name `{n}` make it so.
+# The weight of each kind of line, and its operation on two earlier values. Lines with `{n}` define the new value `{n}`.
 KINDS: Mapping[str, tuple[float, str]] = {
     "one": (
         8,
@@ -122,14 +121,15 @@ Tensors = dict[str, torch.Tensor]
 
 
 def arguments() -> tuple[torch.Tensor, torch.Tensor]:
-    """What programs are given: two matrices of 64 x 64."""
+    """Returns the arguments of programs: two matrices of 64 x 64."""
     generator = torch.Generator().manual_seed(0)
     x, w = torch.rand(64, 64, generator=generator), torch.rand(64, 64, generator=generator) / 8
     return x.requires_grad_(), w.requires_grad_()
 
 
 def random_program(seed: int) -> str:
-    """The text of a program, `def program(x, w): ...`, of two to eight lines that returns one to three tensors."""
+    """Returns the text of a program, `def program(x, w): ...`, of two to eight lines and one to three results.
+    """
     choose = random.Random(seed)
     x, w = arguments()
     values: Tensors = {"x": x * 1, "w": w * 1}
@@ -160,7 +160,7 @@ def random_program(seed: int) -> str:
 
 
 def _made(line: str, values: Tensors) -> Tensors:
-    """What a line makes, on its own; nothing if that raises or warns, or is of no use to a program of floats."""
+    """Returns the result of a line alone; None if the line raises or warns, or is of no use to a program of floats."""
     scope: dict[str, Any] = {name: value.clone() for name, value in values.items()}
     torch.manual_seed(0)
     try:
@@ -182,7 +182,7 @@ def _is_usable(value: torch.Tensor) -> bool:
 
 
 def load(text: str) -> Callable[[torch.Tensor, torch.Tensor], Any]:
-    """The function that a program's text defines; its lines are found by whoever shows them."""
+    """Returns the function that a program's text defines, with its lines available to tracebacks."""
     name = f"<program {abs(hash(text))}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     scope = dict(SCOPE)

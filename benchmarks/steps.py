@@ -1,4 +1,4 @@
-"""Measures whole training steps and inference calls of the models that users write, in small batches."""
+"""Measures whole training steps and inference calls of typical models, in small batches."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ MODELS: dict[str, Model] = {
 
 
 def training_step(model: nn.Module, call: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
-    """Forward, loss and backward. The gradients are thrown away: what an optimizer does is the same for all."""
+    """Runs forward, loss and backward. Drops the gradients: the cost of an optimizer is the same for all."""
     made = call(*inputs)
     scores = (made[0] if isinstance(made, tuple) else made).flatten(0, -2)
     functional.cross_entropy(scores, scores.new_zeros(len(scores), dtype=torch.long)).backward()
@@ -75,8 +75,8 @@ def inference(model: nn.Module, call: Callable[..., Any], inputs: tuple[Any, ...
 
 
 def timed(model: Model, run: Callable[..., None], *, training: bool, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each system, which all have a model of their own with the same parameters."""
-    torch.compiler.reset()  # which remembers how a class was compiled before
+    """Returns the milliseconds of each system; each system has a separate model with the same parameters."""
+    torch.compiler.reset()  # remembers earlier compiles of a class
     make, inputs = model
     runs: dict[str, Callable[[], None]] = {}
     for name, system in SYSTEMS.items():
@@ -91,7 +91,7 @@ def timed(model: Model, run: Callable[..., None], *, training: bool, rounds: int
 
 
 def measure(quick: bool) -> Iterator[Result]:
-    """One row for the training step and one for the inference call of each model."""
+    """Yields a row for the training step and a row for the inference call of each model."""
     keep_memory_mapped()
     for (name, model), training in itertools.product(MODELS.items(), (True, False)):
         samples = timed(model, training_step if training else inference, training=training, rounds=9 if quick else 60)

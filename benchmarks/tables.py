@@ -1,6 +1,6 @@
-"""Owns how the measurements are asked for by name, and print their tables: on the terminal and for a document.
+"""Owns the selection of measurements by name, and their printed tables: on the terminal and for a document.
 
-What stands in them is for each measurement to say.
+The contents of the tables belong to each measurement.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from rich.table import Table
 
 
 def wide_console() -> Console:
-    """The terminal; elsewhere lines that no table has to wrap."""
+    """Returns the terminal; elsewhere lines that no table has to wrap."""
     return Console(width=None if Console().is_terminal else 160)
 
 
 def chosen(parser: argparse.ArgumentParser, names: Sequence[str], known: Iterable[str], what: str) -> list[str]:
-    """The names that were given, all that are `known` without one; one that is not known ends the program."""
+    """Returns the given names, or all `known` names if none is given; an unknown name ends the program."""
     every = list(known)
     unknown = [name for name in names if name not in every]
     if unknown:

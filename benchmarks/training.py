@@ -21,7 +21,7 @@ def batch() -> tuple[Tensor, Tensor]:
 
 
 def step(model: nn.Module, images: Tensor, classes: Tensor) -> None:
-    """Forward, loss and backward; the gradients are thrown away, so that every step starts with the same memory."""
+    """Runs forward, loss and backward; drops the gradients, so that every step starts with the same memory."""
     loss = functional.cross_entropy(model(images), classes)
     loss.backward()
     model.zero_grad(set_to_none=True)

@@ -1,7 +1,7 @@
-"""Owns the import of torchvision where its operators are built for another torch than the installed one.
+"""Owns the import of torchvision where its operators are built for another torch than the installed version.
 
-transformers and timm import torchvision for its Python code. It registers rules for its own operators, and raises
-where they do not exist.
+transformers and timm import torchvision for its Python code. torchvision registers rules for its own operators, and
+raises where the operators do not exist.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _library: torch.library.Library | None = None
 
 
 def import_torchvision() -> None:
-    """Imports torchvision; if its operators could not be loaded, after defining operators that cannot be called."""
+    """Imports torchvision; defines the operators as stubs if their library could not be loaded."""
     global _library
     try:
         importlib.import_module("torchvision")

@@ -1,1 +1,1 @@
-"""Programs that show minidynamo at work."""
+"""Example programs for minidynamo."""

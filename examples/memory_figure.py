@@ -2,7 +2,7 @@
 
     python -m examples.memory_figure [--output docs/memory.svg] [--batch 24] [--size 112]
 
-In the boxed calling convention a compiled graph owns its inputs, so that each activation dies behind its last use in
+In the boxed calling convention a compiled graph owns its inputs, so that each activation dies after its last use in
 backward. Called with separate arguments, every activation lives until backward returns.
 """
 
@@ -24,7 +24,7 @@ from minidynamo.observe.memory_timeline import MemoryTimeline, record_step
 
 
 def residual_net(width: int = 64, blocks: Sequence[int] = (2, 2, 2, 2)) -> nn.Module:
-    """The residual net of the other examples in full width, with the stem that reads photographs."""
+    """Returns the residual net of the other examples in full width, with the stem for photographs."""
     torch.manual_seed(0)
     model = ResNet(classes=1000, blocks=blocks, width=width)
     model.stem = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
@@ -33,7 +33,7 @@ def residual_net(width: int = 64, blocks: Sequence[int] = (2, 2, 2, 2)) -> nn.Mo
 
 
 def unboxed(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """aot_eager, whose graphs are called with separate arguments: their caller keeps them all."""
+    """Returns aot_eager, whose graphs are called with separate arguments: their caller keeps all arguments."""
 
     def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         call = make_boxed(graph)

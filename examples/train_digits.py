@@ -45,7 +45,7 @@ class Digits:
 
 @dataclass
 class Run:
-    """What one training run did."""
+    """The outcome of one training run."""
 
     losses: list[float] = field(default_factory=list)
     step_ms: list[float] = field(default_factory=list)
@@ -71,7 +71,7 @@ def read_digits() -> Digits:
 
 
 def train(model: nn.Module, digits: Digits, epochs: int, run: Run) -> None:
-    """Train on shuffled batches of one size and measure the accuracy on the test images."""
+    """Trains on shuffled batches of one size and measures the accuracy on the test images."""
     steps = len(digits.train_images) // BATCH
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=epochs * steps)
@@ -95,7 +95,7 @@ def train(model: nn.Module, digits: Digits, epochs: int, run: Run) -> None:
 
 
 def run_once(make: Callable[[], nn.Module], digits: Digits, epochs: int, seed: int, backend: str | None) -> Run:
-    """Train a new model under `seed`; compiled with `backend`, or eagerly when it is None."""
+    """Trains a new model under `seed`; compiled with `backend`, or eagerly if `backend` is None."""
     torch.manual_seed(seed)
     model = make()
     run = Run()
@@ -108,7 +108,7 @@ def run_once(make: Callable[[], nn.Module], digits: Digits, epochs: int, seed: i
 
 
 def show(console: Console, title: str, eager: Run, compiled: Run, steps: int) -> None:
-    """Print both runs as one table."""
+    """Prints both runs as one table."""
     table = Table(title=title, title_justify="left")
     for heading in ("", "eager", "minidynamo"):
         table.add_column(heading, justify="left" if not heading else "right")

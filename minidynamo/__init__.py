@@ -9,7 +9,7 @@ def step(x, y):
 
 from __future__ import annotations
 
-from minidynamo.core import lazy_modules as _lazy_modules  # noqa: F401, before all others: it says which modules run later
+from minidynamo.core import lazy_modules as _lazy_modules  # noqa: F401, first: it defers other imports
 
 # isort: split
 from minidynamo import errors, testing

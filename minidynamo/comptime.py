@@ -1,8 +1,8 @@
-"""Owns comptime: user code that runs while a function is being captured, at exactly the place where it stands.
+"""Owns comptime: user code that runs during capture, at its position in the captured function.
 
-It changes nothing in what is captured, except for `graph_break` and proxies; what a callback may look at is in
-`frontend/comptime_context.py`. Each callback runs once per capture: when a graph break makes the tracer start over,
-what was told already is not told again.
+It changes nothing in the graph, except for `graph_break` and proxies; `frontend/comptime_context.py` has the view that
+a callback may read. Each callback runs once per capture: when a graph break restarts the tracer, callbacks that have
+run do not run again.
 """
 
 from __future__ import annotations
@@ -25,76 +25,84 @@ T = TypeVar("T")
 
 
 def comptime(fn: Callable[[ComptimeContext], object], fallback_fn: Callable[[], object] = lambda: None) -> None:
-    """Call `fn(ctx)` while the surrounding code is being captured; when it runs as written, call `fallback_fn()`.
+    """Calls `fn(ctx)` while the surrounding code is being captured; eager code calls `fallback_fn()` instead.
 
-    Also a decorator of a function with one argument, which then runs once, where it is defined.
+    Also a decorator of a function with one argument, which then runs once, at its definition.
     """
     fallback_fn()
 
 
 def print_graph() -> None:
-    """Print the graph captured so far; nothing when the code runs as written."""
+    """Prints the graph captured so far; does nothing in eager."""
 
 
 def print_locals(stacklevel: int = 0) -> None:
-    """Print the locals of the captured frame; nothing when the code runs as written."""
+    """Prints the locals of the captured frame; does nothing in eager."""
 
 
 def print_value_stack(stacklevel: int = 0) -> None:
-    """Print the values that an unfinished expression has ready; nothing when the code runs as written."""
+    """Prints the values that an unfinished expression has computed; does nothing in eager."""
 
 
 def print_value_stack_and_return(e: T, stacklevel: int = 0) -> T:
-    """`print_value_stack` in the middle of an expression, which goes on with `e`."""
+    """Calls `print_value_stack` in the middle of an expression; returns `e`."""
     return e
 
 
 def print_disas(stacklevel: int = 0) -> None:
-    """Print the bytecode of the captured frame; nothing when the code runs as written."""
+    """Prints the bytecode of the captured frame; does nothing in eager."""
 
 
 def print_bt(stacklevel: int = 0) -> None:
-    """Print the captured frames; nothing when the code runs as written."""
+    """Prints the captured frames; does nothing in eager."""
 
 
 def print_guards() -> None:
-    """Print the guards so far; nothing when the code runs as written."""
+    """Prints the guards so far; does nothing in eager."""
 
 
 def graph_break() -> None:
-    """Cut the graph here; nothing when the code runs as written."""
+    """Cuts the graph here; does nothing in eager."""
 
 
 def assert_static(val: Any) -> None:
-    """Raise AssertionError for a number that may be another one at the next call; nothing as written."""
+    """Raises AssertionError for a number that may change between calls; does nothing in eager."""
 
 
 def force_static(val: Any) -> None:
-    """Make a number a constant of the graph; nothing when the code runs as written."""
+    """Makes a number a constant of the graph; does nothing in eager."""
 
 
 def enter_debugger() -> None:
-    """`comptime.breakpoint()`: enter the debugger with the context as `ctx`; nothing when the code runs as written."""
+    """Implements `comptime.breakpoint()`: enters the debugger with the context as `ctx`; does nothing in eager."""
 
 
 def sleep(sec: float) -> None:
-    """Let the compile wait; nothing when the code runs as written."""
+    """Delays the compile; does nothing in eager."""
 
 
 def print_value(e: Any) -> None:
-    """`comptime.print(e)`: print what is known of a value; the value itself when the code runs as written."""
+    """Implements `comptime.print(e)`: prints the tracker of a value, or the value itself in eager."""
     print(e)
 
 
-# Under `comptime`, by name. What takes a stack level looks at the context and gives None.
+# Attributes of `comptime`. Functions with a stack level print the context and return None.
 _SHOW: dict[Callable[..., Any], Callable[..., None]] = {
     print_locals: ComptimeContext.print_locals,
     print_value_stack: ComptimeContext.print_value_stack,
     print_disas: ComptimeContext.print_disas,
     print_bt: ComptimeContext.print_bt,
 }
-_OTHERS = (print_graph, print_guards, print_value_stack_and_return, graph_break, assert_static, force_static, sleep)
-for _convenience in (*_SHOW, *_OTHERS):
+_WITHOUT_STACKLEVEL = (
+    print_graph,
+    print_guards,
+    print_value_stack_and_return,
+    graph_break,
+    assert_static,
+    force_static,
+    sleep,
+)
+for _convenience in (*_SHOW, *_WITHOUT_STACKLEVEL):
     setattr(comptime, _convenience.__name__, _convenience)
 for _name, _convenience in (("print", print_value), ("breakpoint", enter_debugger)):
     setattr(comptime, _name, _convenience)
@@ -102,7 +110,7 @@ for _name, _convenience in (("print", print_value), ("breakpoint", enter_debugge
 
 @registry.function(comptime)
 def _comptime(tx: Tracer, fn: VariableTracker, fallback_fn: VariableTracker | None = None) -> VariableTracker:
-    with _errors_of_the_user():
+    with _callback_errors():
         callback = _real_function(tx, fn)
         if tx.attempt == 0:
             callback(ComptimeContext(tx))
@@ -110,9 +118,9 @@ def _comptime(tx: Tracer, fn: VariableTracker, fallback_fn: VariableTracker | No
 
 
 def _once(tx: Tracer, act: Callable[[ComptimeContext], object]) -> VariableTracker:
-    """Act in the first of two traces of a frame."""
+    """Acts in the first of two traces of a frame."""
     if tx.attempt == 0:
-        with _errors_of_the_user():
+        with _callback_errors():
             act(ComptimeContext(tx))
     return ConstantVariable(None)
 
@@ -183,8 +191,8 @@ def _graph_break(tx: Tracer) -> VariableTracker:
 
 
 @contextlib.contextmanager
-def _errors_of_the_user() -> Iterator[None]:
-    """What a callback raises ends the compile; it is no reason to run as written in silence."""
+def _callback_errors() -> Iterator[None]:
+    """Raises errors of a callback as ComptimeError: they end the compile instead of a silent fallback to eager."""
     try:
         yield
     except MinidynamoError:
@@ -196,7 +204,7 @@ def _errors_of_the_user() -> Iterator[None]:
 
 
 def _real_function(tx: Tracer, fn: VariableTracker) -> Callable[[ComptimeContext], object]:
-    """The callback as a function that can be called now, its closure filled with what is known."""
+    """Returns the callback as a function that can be called now; its closure has trackers for unknown values."""
     if isinstance(fn, FunctionVariable):
         return fn.value
     if not isinstance(fn, NestedFunctionVariable):

@@ -1,7 +1,7 @@
-"""Owns the settings: one typed record, read by everybody, changed through `config.patch`.
+"""Owns the settings: one typed record for all files, changed through `config.patch`.
 
-It is the only file that reads `os.environ`. Settings that change generated code are part of every cache key; the
-others only change what is shown or where files go.
+It is the only file that reads `os.environ`. Settings that change generated code are part of every cache key; all other
+settings only change output or the location of files.
 """
 
 from __future__ import annotations
@@ -25,23 +25,25 @@ STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
 
 
 def _option(default: Any, doc: str, *, changes_code: bool = False, most: float = math.inf, known: Any = ()) -> Any:
-    """A setting. Numbers are from 0 to `most`; a text is one of `known`, where that is given."""
+    """Declares a setting. Numbers are from 0 to `most`; `known` lists the allowed texts."""
     return field(default=default, metadata={"doc": doc, "changes_code": changes_code, "most": most, "known": known})
 
 
 @dataclass(frozen=True)
 class Config:
-    """Every setting, with its default. `Config().describe()` lists them."""
+    """Every setting, with its default. `Config().describe()` lists all."""
 
-    disable: bool = _option(False, "run every compiled function as the user wrote it")
+    disable: bool = _option(False, "run every compiled function eagerly")
     stance: str = _option(
-        "default", "what to do when a call must be compiled; set_stance() changes it for a while", known=STANCES
+        "default", "what to do when a call must be compiled; set_stance() changes it temporarily", known=STANCES
     )
     backend: str = _option("native", "backend used when compile() names none")
     cache_dir: str = _option("", "folder of generated code; empty means the user's cache folder")
     graph_cache: bool = _option(True, "keep compiled graphs in the cache folder, for the next process")
-    cache_limit_mb: int = _option(1024, "size of stored graphs and kernels, in MiB, from which what is old is removed")
-    profile: str = _option("", "name of the job whose changing sizes are remembered for its next run; empty: none are")
+    cache_limit_mb: int = _option(
+        1024, "size limit of stored graphs and kernels, in MiB; the least recently used are removed"
+    )
+    profile: str = _option("", "name of the job whose changing sizes are stored for its next run; empty: none are")
     debug_dir: str = _option("", "also write every artifact below this folder")
     logs: str = _option("", "what to log, in torch's grammar")
     verbose: bool = _option(False, "show minidynamo's own frames in errors")
@@ -54,34 +56,34 @@ class Config:
     fuse: bool = _option(True, "fuse loops into one kernel", changes_code=True)
     recompute: bool = _option(True, "let the partitioner recompute cheap values in backward", changes_code=True)
     activation_budget: float = _option(
-        1.0, "what forward may keep for backward: 1 as usual, 0 as little as possible", changes_code=True, most=1.0
+        1.0, "how much forward may save for backward: 1 as usual, 0 as little as possible", changes_code=True, most=1.0
     )
     channels_last: bool = _option(
         True, "let generated code lay out images with channels last between convolutions", changes_code=True
     )
     decompose: bool = _option(True, "split composite ATen operations before lowering", changes_code=True)
     eager_peak: bool = _option(
-        True, "run a graph as captured where its code would need more memory than eager", changes_code=True
+        True, "run a graph operation by operation if its code would need more memory than eager", changes_code=True
     )
     saved_tensors_hooks_filtering_mode: str = _option(
         "donated",
-        "what goes through saved-tensor hooks that are put into graphs: donated, no_static or all",
+        "which saved tensors inlined saved-tensor hooks apply to: donated, no_static or all",
         changes_code=True,
         known=FILTERING_MODES,
     )
     verify_ir: bool = _option(True, "check the loop IR between stages")
 
     def code_key(self) -> tuple[tuple[str, Any], ...]:
-        """Name and value of each setting that changes generated code, in the order of the fields."""
+        """Returns name and value of each setting that changes generated code, in the order of the fields."""
         return tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.metadata["changes_code"])
 
     def describe(self) -> str:
-        """One line per setting: name, value, meaning."""
+        """Returns one line per setting: name, value, meaning."""
         return "\n".join(f"{f.name} = {getattr(self, f.name)!r}: {f.metadata['doc']}" for f in dataclasses.fields(self))
 
     @classmethod
     def from_environment(cls) -> Config:
-        """The defaults, overridden by MINIDYNAMO_<FIELD> in upper case.
+        """Returns the defaults, overridden by MINIDYNAMO_<FIELD> in upper case.
 
         Raises UnknownName for MINIDYNAMO_ with another name, and when a value cannot be read as the field's type.
         """
@@ -120,7 +122,7 @@ def _parse(name: str, text: str, kind: type) -> Any:
 
 
 class Settings:
-    """The current `Config`, shared by all threads. Attributes read through; `patch` changes them for a while.
+    """The current `Config`, shared by all threads. Attributes read through; `patch` changes settings temporarily.
 
     Printed, it lists every setting with its value and meaning.
     """
@@ -132,12 +134,12 @@ class Settings:
 
     @property
     def current(self) -> Config:
-        """The record that is in force now."""
+        """Returns the record in force."""
         record: Config = self.__dict__["_here"].get() or self.__dict__["_shared"]
         return record
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call `callback()` whenever the settings that all threads share have changed."""
+        """Calls `callback()` after each change of the settings that all threads share."""
         self.__dict__["_listeners"].append(callback)
 
     def _share(self, record: Config) -> None:
@@ -148,7 +150,7 @@ class Settings:
         try:
             for callback in self.__dict__["_listeners"]:
                 callback()
-        except MinidynamoError:  # a value that only its reader can judge
+        except MinidynamoError:  # only a reader can reject such a value
             self._share(before)
             raise
 
@@ -172,7 +174,7 @@ class Settings:
 
     @contextlib.contextmanager
     def using(self, record: Config) -> Iterator[None]:
-        """Inside the block `record` is in force, for this thread alone; graphs are compiled so."""
+        """Puts `record` in force inside the block, for this thread alone; graphs are compiled this way."""
         here = self.__dict__["_here"]
         token = here.set(record)
         try:
@@ -181,11 +183,11 @@ class Settings:
             here.reset(token)
 
     def patch(self, **changes: Any) -> contextlib._GeneratorContextManager[None]:
-        """Change settings inside a `with` block or, as a decorator, during a call.
+        """Changes settings inside a `with` block or, as a decorator, during a call.
 
         Raises UnknownName for a setting that does not exist and ArgumentError for a value of the wrong type.
         """
-        with_changes(self.current, changes)  # so that a decorator complains where it stands, not in the first call
+        with_changes(self.current, changes)  # a decorator raises errors at its own line, not in the first call
         return self._patched(changes)
 
     @contextlib.contextmanager
@@ -203,7 +205,7 @@ class Settings:
 
 
 def set_default_variable(name: str, value: str) -> None:
-    """Set a variable of the environment that others read, unless the user has."""
+    """Sets an environment variable for other libraries, unless the user has set it."""
     os.environ.setdefault(name, value)
 
 
@@ -212,7 +214,7 @@ def _names() -> list[str]:
 
 
 def with_changes(record: Config, changes: dict[str, Any]) -> Config:
-    """The record with these fields set.
+    """Returns the record with these fields set.
 
     Raises UnknownName for a setting that does not exist and ArgumentError for a value of the wrong type.
     """
@@ -221,7 +223,7 @@ def with_changes(record: Config, changes: dict[str, Any]) -> Config:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """The value as the setting takes it: whole numbers will do for others."""
+    """Returns the value in the type of the setting: a whole number is accepted for a float."""
     if name not in Config.__dataclass_fields__:
         what = f"minidynamo.config has no setting {name!r}.{nearest(name, _names())}"
         raise UnknownName(Diagnostic("MD101", what, fix=f"Settings: {', '.join(_names())}."))

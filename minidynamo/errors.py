@@ -1,17 +1,17 @@
-"""Owns the error types and the one shape in which minidynamo explains itself to a user.
+"""Owns the error types, and the common form of all messages to users.
 
-It does not decide when something is an error; the rooms that find one build a `Diagnostic` and raise.
+It does not decide when to raise an error: the file that finds an error builds a `Diagnostic` and raises.
 
 The exception tree::
 
     MinidynamoError
      +-- GraphBreak            capture stops here; with fullgraph=True it reaches the user as Unsupported
-     |    +-- SkipFrame        the frame cannot be captured at all and runs as written
+     |    +-- SkipFrame        the frame cannot be captured at all and runs eagerly
      +-- Unsupported           the function cannot be captured as the user asked
      +-- RecompileLimit        too many versions of one function
      +-- RecompileRefused      (also RuntimeError) a call would have been compiled, and the stance forbids it
-     +-- FrozenCallDiffers     (also RuntimeError) a frozen function was called with what it was not compiled for
-     +-- CodeCopied            (also RuntimeError) code of a compiled function was put into another
+     +-- FrozenCallDiffers     (also RuntimeError) a guard of a frozen function does not hold
+     +-- CodeCopied            (also RuntimeError) code of a compiled function was put into another function
      +-- BackendError          a backend raised, or a kernel did not compile
      |    +-- ToolchainMissing     there is no C++ compiler
      |    +-- KernelBuildError     the compiler refused a kernel, or does not run
@@ -22,7 +22,7 @@ The exception tree::
      |    +-- ConflictingArguments (also RuntimeError) arguments that exclude each other
      |    +-- InvalidCond          (also RuntimeError) an argument that `cond` does not take
      |    +-- InvalidHook          a hook for saved tensors cannot be put into a graph
-     |         +-- HookReturnsSubclass (also NotImplementedError) it returns a subclass of torch.Tensor
+     |         +-- HookReturnsSubclass (also NotImplementedError) the hook returns a subclass of torch.Tensor
      +-- DeclaredSizeFixed     (also ValueError) a size was declared to vary, and the program fixes it
      +-- UnknownName           (also ValueError) a name that is not in a table
 """
@@ -39,27 +39,25 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class UserLocation:
-    """A place in the user's source. Lines count from 1, columns from 0 as `co_positions` gives them.
-
-    `operator` numbers the calls of the user's own operators in a graph, from 1, where it matters which one raises.
-    """
+    """A position in the user's source."""
 
     filename: str
+    #: From 1.
     lineno: int
     function: str
+    #: From 0, in UTF-8 bytes, as `co_positions` counts; so is `end_col`.
     col: int | None = None
     end_col: int | None = None
-    operator: int = 0
 
     def __str__(self) -> str:
         return f"{os.path.basename(self.filename)}:{self.lineno} in {self.function}"
 
     def source_line(self) -> str:
-        """The text of the line, without its newline; empty when the source is not available."""
+        """Returns the text of the line, without its newline; empty when the source is not available."""
         return linecache.getline(self.filename, self.lineno).rstrip("\n")
 
     def expression(self) -> str:
-        """The marked part of the line; the whole stripped line when there are no columns."""
+        """Returns the part of the line between the columns; the whole stripped line without columns."""
         line = self.source_line()
         if self.col is None or self.end_col is None:
             return line.strip()
@@ -67,34 +65,35 @@ class UserLocation:
         return line.encode()[self.col : self.end_col].decode(errors="replace")
 
     def comment(self) -> str:
-        """`train.py:37 in step: x = y + 1`, on one line and fit for a comment in any language: without the folder, and
-        without a backslash at the end, which would continue a comment in C++.
+        """Returns `train.py:37 in step: x = y + 1`: one line without the folder, fit for a comment in any language.
+
+        A backslash at the end is removed: it would continue a comment in C++.
         """
-        numbered = f"operator {self.operator} at " if self.operator else ""
-        return " ".join(f"{numbered}{self}: {self.source_line()}".split()).rstrip(" :\\")
+        return " ".join(f"{self}: {self.source_line()}".split()).rstrip(" :\\")
 
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """What a user is told: what happened, where, why, and what to write instead.
+    """A message to the user: what happened, where, why, and a fix."""
 
-    `code` is an entry of docs/errors.md, `what` the headline in the user's words, `marker` the remark behind the
-    carets, `why` one sentence, `fix` code or an action.
-    """
-
+    #: The code of an entry in docs/errors.md.
     code: str
+    #: The headline, in the user's words.
     what: str
+    #: A sentence.
     why: str = ""
+    #: Code or an action.
     fix: str = ""
+    #: The remark after the carets.
     marker: str = ""
     where: UserLocation | None = None
 
     def at(self, where: UserLocation | None) -> Diagnostic:
-        """The same diagnostic at `where`, unless it already has a place."""
+        """Returns the same diagnostic at `where`, unless it already has a location."""
         return self if self.where is not None or where is None else replace(self, where=where)
 
     def render(self) -> str:
-        """The text of at most 12 lines that is shown to the user."""
+        """Returns the text of at most 12 lines that the user sees."""
         head = f"{self.code} {self.what}"
         lines = [f"{head:<75} {self.where}" if self.where else head]
         lines += self._source_lines()
@@ -121,7 +120,7 @@ class Diagnostic:
 
 
 class MinidynamoError(Exception):
-    """Base of everything minidynamo raises on purpose. `diagnostic` holds the parts of the message."""
+    """Base of all errors that minidynamo raises on purpose. `diagnostic` holds the parts of the message."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(diagnostic)
@@ -129,7 +128,7 @@ class MinidynamoError(Exception):
 
     @property
     def code(self) -> str:
-        """The error code, for example ``"MD201"``."""
+        """Returns the error code, for example ``"MD201"``."""
         return self.diagnostic.code
 
     def __str__(self) -> str:
@@ -141,7 +140,7 @@ class GraphBreak(MinidynamoError):
 
 
 class SkipFrame(GraphBreak):
-    """A frame cannot be captured, not even in parts; it runs as the user wrote it."""
+    """A frame cannot be captured, not even in parts; it runs eagerly."""
 
 
 class Unsupported(MinidynamoError):
@@ -149,7 +148,7 @@ class Unsupported(MinidynamoError):
 
 
 class RecompileLimit(MinidynamoError):
-    """One function has been compiled more often than `recompile_limit` allows."""
+    """A function has been compiled more often than `recompile_limit` allows."""
 
 
 class RecompileRefused(MinidynamoError, RuntimeError):
@@ -157,11 +156,11 @@ class RecompileRefused(MinidynamoError, RuntimeError):
 
 
 class FrozenCallDiffers(MinidynamoError, RuntimeError):
-    """A frozen function found, when it looked, that its guards do not hold."""
+    """A check of a frozen function found a guard that does not hold."""
 
 
 class CodeCopied(MinidynamoError, RuntimeError):
-    """A function that has been given the code of a compiled one (`f.__code__ = g.__code__`) is called."""
+    """A function was called after it got the code of a compiled function (`f.__code__ = g.__code__`)."""
 
 
 class BackendError(MinidynamoError):
@@ -177,7 +176,7 @@ class KernelBuildError(BackendError):
 
 
 class ResultDiffers(BackendError):
-    """An operator returned something else than its fake implementation promised, for which a graph was compiled."""
+    """An operator returned a result that differs from its fake implementation, for which the graph was compiled."""
 
 
 class GraphRefused(BackendError):
@@ -185,7 +184,7 @@ class GraphRefused(BackendError):
 
 
 class ComptimeError(MinidynamoError):
-    """A comptime callback raised; `__cause__` is what it raised. Nothing has been compiled or run."""
+    """A comptime callback raised; `__cause__` is its exception. Nothing has been compiled or run."""
 
 
 class InternalError(MinidynamoError):
@@ -197,50 +196,50 @@ class ArgumentError(MinidynamoError, TypeError):
 
 
 class ConflictingArguments(ArgumentError, RuntimeError):
-    """Two arguments of a public function exclude each other; torch raises RuntimeError for these."""
+    """Two arguments of a public function exclude each other; torch raises RuntimeError for such a conflict."""
 
 
 class InvalidCond(ArgumentError, RuntimeError):
-    """`cond` got something else than a predicate, two functions and tensors; torch raises RuntimeError for these."""
+    """An argument of `cond` has the wrong type or shape; torch raises RuntimeError for such arguments."""
 
 
 class InvalidHook(ArgumentError):
-    """A hook for saved tensors, a graph or marked with `inlineable_hook`, cannot be put into a compiled graph."""
+    """A hook for saved tensors (a graph or marked with `inlineable_hook`) cannot be put into a compiled graph."""
 
 
 class HookReturnsSubclass(InvalidHook, NotImplementedError):
-    """A hook for saved tensors returns a subclass of torch.Tensor; torch raises NotImplementedError for these."""
+    """A hook for saved tensors returns a subclass of torch.Tensor; torch raises NotImplementedError for such a hook."""
 
 
 class DeclaredSizeFixed(MinidynamoError, ValueError):
-    """A dimension was declared to vary, and the program works for one size only."""
+    """A dimension was declared to vary, but the program works for one size only."""
 
 
 class UnknownName(MinidynamoError, ValueError):
     """A name is not in the table it must come from: a backend, a mode, a config field, a log."""
 
 
-# What torch says in front of its words when one of its own checks fails: the check, its place, and a request.
-_OF_TORCH_ITSELF = re.compile(r'^.*INTERNAL ASSERT FAILED at ".*?":\d+, please report a bug to PyTorch\.\s*')
+# Precedes torch's message when an internal check fails: the check, its location, and a request to report the bug.
+_TORCH_ASSERT_PREFIX = re.compile(r'^.*INTERNAL ASSERT FAILED at ".*?":\d+, please report a bug to PyTorch\.\s*')
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says; of one that says nothing, how it was made."""
+    """Returns the first line of an error's text, or its `repr` if the text is empty."""
     line = (str(error).strip() or repr(error)).partition("\n")[0]
-    return _OF_TORCH_ITSELF.sub("", line) or "a check of torch's own failed"
+    return _TORCH_ASSERT_PREFIX.sub("", line) or "an internal check of torch failed"
 
 
 def summary(error: BaseException) -> str:
-    """An error on one line, with its class."""
+    """Returns an error on one line, with its class."""
     return f"{type(error).__name__}: {first_line(error)}"
 
 
 def counted(number: int, noun: str) -> str:
-    """`3 graphs`, `1 graph`."""
+    """Returns `3 graphs`, `1 graph`."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``" Did you mean 'x'?"`` for the entry of `known` that is nearest to `name`, or an empty string."""
+    """Returns ``" Did you mean 'x'?"`` for the entry of `known` that is nearest to `name`, or an empty string."""
     match = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean {match[0]!r}?" if match else ""

@@ -1,7 +1,7 @@
-"""Owns what tests of compiled programs need: recording backends, comparison with eager, recompile and lifetime checks.
+"""Owns the tools to test compiled programs: recording backends, comparison with eager, recompile and lifetime checks.
 
-It compiles through `minidynamo.compile` like any user, so that other projects can test with it as minidynamo's own
-tests do. What is compared is decided in `minidynamo.observe.comparison`.
+It compiles through `minidynamo.compile` like any user, so that other projects can use the same tools as minidynamo's
+own tests. `minidynamo.observe.comparison` decides what to compare.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OPERATIONS = ("call_function", "call_method", "call_module")
 class CompileCounter:
     """A backend that runs graphs as captured and counts them.
 
-    `frame_count` is the number of graphs, `op_count` the number of calls in them, `graphs` the graphs themselves.
+    `frame_count` is the number of graphs, `op_count` the number of calls in the graphs, `graphs` the graphs themselves.
     """
 
     def __init__(self) -> None:
@@ -45,14 +45,14 @@ class CompileCounter:
         return self.compile(gm, example_inputs)
 
     def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """What makes a graph callable; subclasses choose."""
+        """Makes a graph callable; subclasses override this."""
         return make_boxed(gm)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(frame_count={self.frame_count}, op_count={self.op_count})"
 
     def clear(self) -> None:
-        """Forget what was counted."""
+        """Resets the counters and forgets the graphs."""
         self.frame_count = 0
         self.op_count = 0
         self.graphs.clear()
@@ -99,9 +99,10 @@ class AotEagerAndRecordGraphs(CompileCounter):
 
 
 def normalize_gm(text: str) -> str:
-    """The text of a graph module without comments, blank lines and trailing spaces, for comparison with a golden text.
+    """Returns the text of a graph module without comments, blank lines and trailing spaces, to compare with a golden
+    text.
 
-    Use it on `gm.print_readable(print_output=False)`.
+    Pass `gm.print_readable(print_output=False)`.
     """
     lines = (re.sub(r"\s*#.*$", "", line).rstrip() for line in text.splitlines())
     return "\n".join(line for line in lines if line) + "\n"
@@ -120,19 +121,19 @@ def assert_same_as_eager(
     backward: bool = True,
     **options: Any,
 ) -> Callable[..., Any]:
-    """Check that compiling `fn` changes nothing that Python can see; returns the compiled function.
+    """Checks that compiling `fn` changes nothing visible to Python; returns the compiled function.
 
-    Each of `make_inputs` takes nothing and returns the arguments of a call: a tuple, or one value. It is called once
-    for eager and once for the compiled function with the same random seed, `calls` times in a row. What is compared:
-    the result or the exception, printed text, the arguments afterwards, gradients of every leaf after a backward from
-    all outputs (unless `backward=False`), which objects are identical, which tensors share storage, the random states
-    of torch and of Python's `random`, and the grad mode.
+    Each of `make_inputs` takes nothing and returns the arguments of a call: a tuple, or a single value. It is called
+    once for eager and once for the compiled function with the same random seed, `calls` times in a row. These are
+    compared: the result or the exception, printed text, the arguments afterwards, gradients of every leaf after a
+    backward from all outputs (unless `backward=False`), which objects are identical, which tensors share storage, the
+    random states of torch and of Python's `random`, and the grad mode.
 
-    `graphs`, `breaks` and `recompiles`, where given, are the exact totals over all calls; `rtol` and `atol` are those
-    of `torch.testing.assert_close` (both 0 for bitwise equality); `options` go to `minidynamo.compile`.
+    `graphs`, `breaks` and `recompiles`, if not None, are the exact totals over all calls; `rtol` and `atol` are those
+    of `torch.testing.assert_close` (both 0 for bitwise equality); `options` are passed to `minidynamo.compile`.
 
-    Modules belong into the arguments: a module that `fn` reaches otherwise is shared by both runs.
-    Raises AssertionError that names the first difference, ArgumentError without functions that make arguments.
+    Pass modules as arguments: both runs share a module that `fn` reaches in any other way. Raises AssertionError with
+    the first difference, ArgumentError without functions that make arguments.
     """
     if not make_inputs or not all(map(callable, make_inputs)):
         what = "assert_same_as_eager needs functions that make the arguments of a call"
@@ -147,8 +148,12 @@ def assert_same_as_eager(
             _compare(f"call {number}", expected, actual, tolerance)
     totals = {"graphs": counter.frame_count, "breaks": _count(events, "graph_break")}
     totals["recompiles"] = _count(events, "recompile")
-    wanted = {"graphs": graphs, "breaks": breaks, "recompiles": recompiles}
-    wrong = [f"{n} {wanted[n]} expected, {totals[n]} seen" for n in totals if wanted[n] not in (None, totals[n])]
+    expected_totals = {"graphs": graphs, "breaks": breaks, "recompiles": recompiles}
+    wrong = [
+        f"{n} {expected_totals[n]} expected, {totals[n]} seen"
+        for n in totals
+        if expected_totals[n] not in (None, totals[n])
+    ]
     assert not wrong, "; ".join(wrong) + _details(events)
     return compiled
 
@@ -174,7 +179,7 @@ def _count(events: Iterable[Event], kind: str) -> int:
 
 
 def _details(events: Iterable[Event]) -> str:
-    """Each break and each reason of a recompile, one per line."""
+    """Lists each break and each reason of a recompile, one per line."""
     lines = []
     for event in events:
         if event.kind == "graph_break":
@@ -187,7 +192,7 @@ def _details(events: Iterable[Event]) -> str:
 
 @contextlib.contextmanager
 def no_recompile() -> Iterator[None]:
-    """Inside the block nothing may be compiled. Raises AssertionError that names what was, and why."""
+    """Checks that the block compiles nothing. Raises AssertionError with the compiled frames and the reasons."""
     with _recorded() as events:
         yield
     started = [event.name for event in events if event.kind == "compile_start"]
@@ -198,9 +203,9 @@ _watches: weakref.WeakSet[StorageWatch] = weakref.WeakSet()
 
 
 class StorageWatch:
-    """Notes, each time `probe` runs, which of the named tensors' memory is still held.
+    """Records, each time `probe` runs, which of the named tensors' storages are alive.
 
-    It holds the tensors weakly. `seen` has one entry per run of `probe`: the names of those alive, in order.
+    It holds the tensors weakly. `seen` has one entry per run of `probe`: the names of the live tensors, in order.
     """
 
     def __init__(self, **tensors: torch.Tensor) -> None:
@@ -209,7 +214,7 @@ class StorageWatch:
         _watches.add(self)
 
     def look(self) -> None:
-        """Note what is alive now."""
+        """Records the names of the live tensors."""
         self.seen.append([name for name, storage in self._storages.items() if not storage.expired()])
 
 
@@ -231,15 +236,15 @@ def _probe_backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
 
 _probe.register_autograd(_probe_backward)
 
-# A copy of its argument, opaque to every backend: a fixed point in time at which every `StorageWatch` looks.
+# An operator that copies its argument, opaque to every backend: a fixed time at which every `StorageWatch` looks.
 probe = torch.ops.minidynamo.probe
 
 
 class assert_freed_before:
-    """Inside the block, the memory of `tensors` is freed before `probe` runs for the `nth` time (from 0).
+    """Checks that the block frees the memory of `tensors` before `probe` runs for the `nth` time (from 0).
 
-    It holds the tensors weakly: give them up in the code under test. Raises AssertionError otherwise, and also when
-    `probe` does not run that often.
+    It holds the tensors weakly: drop your references in the code under test. Raises AssertionError if a tensor is still
+    alive, or if `probe` does not run that often.
     """
 
     def __init__(self, *tensors: torch.Tensor, nth: int = 0) -> None:

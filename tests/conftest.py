@@ -1,6 +1,7 @@
-"""Owns what every test gets: options, marks, the golden fixture, a cache folder, and machine code of Triton kernels.
+"""Owns the common parts of all tests: options, marks, the golden fixture, a cache folder, and machine code of Triton
+kernels.
 
-It does not compare results with eager; `minidynamo.testing` does.
+Does not compare results with eager; `minidynamo.testing` does.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is made here, over a million objects, lives until the end: looking for garbage among them took a third of
-    this time, and most of that of each test that calls `gc.collect()`. So does nearly all that torch, SymPy and
-    minidynamo keep of each test, and looking through it as often as Python does took a sixteenth of a run."""
+    """Freezes the million objects of collection, which live until the end: garbage collection over these objects took a
+    third of the collection time, and most of the time of each test that calls `gc.collect()`. Almost all objects that
+    torch, SymPy and minidynamo keep of each test live as long, and traversing these at Python's default rate took a
+    sixteenth of a run."""
     gc.disable()
     try:
         return (yield)
@@ -74,16 +76,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def has_cxx() -> bool:
-    """Whether there is a compiler under one of the names that minidynamo looks for."""
+    """True if the machine has a compiler under a name that minidynamo looks for."""
     return any(shutil.which(name) for name in ([config.cxx] if config.cxx else ["c++", "g++", "clang++"]))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Generated code and kernels of this run go to a temporary folder, also those of child processes.
+    """Directs generated code and kernels of this run to a temporary folder, also in child processes.
 
-    The workers of a run share it, so that what several tests compile is built once; runs that are given a folder as
-    TEST_CACHE share that. Stored graphs would hide from a test what it compiles; tests of the graph cache switch it on.
+    The workers of a run share the folder, so code that several tests compile is built once; runs with the folder
+    TEST_CACHE share the folder, too. Stored graphs would hide compiles from a test; tests of the graph cache enable the
+    stored graphs.
     """
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "minidynamo_cache"
@@ -103,7 +106,7 @@ def seed() -> None:
 
 @pytest.fixture(autouse=True)
 def fresh_notices() -> None:
-    """What a test is told does not depend on which tests ran before."""
+    """Resets the reported events, so that the notices of a test do not depend on earlier tests."""
     forget_notices()
 
 
@@ -113,8 +116,8 @@ HIDDEN = ("MD299", "MD510", "MD523")
 
 @pytest.fixture(autouse=True)
 def nothing_hidden(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test fails where capture, generated code or a backend has failed and the frame ran eagerly instead, though the
-    result is right. Tests that provoke such a failure are marked `provokes_failures`."""
+    """Fails a test where capture, generated code or a backend has failed and the frame ran eagerly instead, even with a
+    right result. Tests that provoke such a failure are marked `provokes_failures`."""
     if request.node.get_closest_marker("provokes_failures"):
         yield
         return
@@ -133,11 +136,12 @@ def nothing_hidden(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def machine_code(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every Triton kernel that a test makes is compiled for a GPU behind it, which needs none; each text once.
+    """Compiles each Triton kernel of a test for a GPU after the test, each text once; no GPU is needed.
 
-    The kernels of a run are spread over the targets by their texts, since one that compiles for one of them nearly
-    always does for the others, and are compiled for the most warps: a thread's part of a tile is written out, and a
-    short one takes a quarter of the time. With --slow each is compiled for all targets, and as it would be launched.
+    The kernels of a run are distributed over the targets by their texts, since a kernel that compiles for one target
+    nearly always compiles for all. The kernels are compiled for the most warps: the tile part of a thread is unrolled,
+    and a short part takes a quarter of the time. With --slow each kernel is compiled for all targets, with its launch
+    parameters.
     """
     printed: list[tuple[str, LaunchSpec]] = []
     original = triton_launch.launchers
@@ -159,10 +163,10 @@ def machine_code(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 
 @pytest.fixture
 def logged() -> Iterator[list[logging.LogRecord]]:
-    """What is logged during the test.
+    """Records the log messages of the test.
 
-    pytest's own `caplog` listens to all loggers in every test. Then torch finds listeners where it asks for them, and
-    describes to them each symbol with its stack: a tenth of a run.
+    pytest's own `caplog` listens to all loggers in every test. Then torch sees listeners, and logs each symbol with its
+    stack: a tenth of a run.
     """
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
@@ -180,7 +184,7 @@ def logged() -> Iterator[list[logging.LogRecord]]:
 @pytest.fixture
 def md_reset() -> Iterator[None]:
     """Forget every compiled version and shown notice, before and after the test."""
-    # Imported here, as below: tests of the lower layers run without the upper ones.
+    # Imported here, as below: tests of the lower layers run without the upper layers.
     reset = importlib.import_module("minidynamo").reset
     reset()
     yield

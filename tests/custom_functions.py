@@ -1,4 +1,4 @@
-"""Owns the custom Function of tests to which it only matters that there is one."""
+"""Owns a custom Function for tests that need any custom Function."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 class Doubled(torch.autograd.Function):
-    """Twice its argument, which it saves and of which its backward makes nothing but a zero."""
+    """Doubles its argument; saves the argument, and reads the saved tensor in backward only as a zero."""
 
     @staticmethod
     def forward(ctx, x):

@@ -1,4 +1,5 @@
-"""Owns which pairs of parameters always run where all of them take long: every value of both, not each with each."""
+"""Owns the choice of parameter pairs that always run where all pairs take long: every value of both, not all
+combinations."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ Parameters = type(pytest.param())
 
 
 def pairs(first: Iterable[Any], second: Iterable[Any], *, full: Collection[Any], always: Collection[Any]) -> list[Any]:
-    """Every pair, for `parametrize`. A pair runs without --slow if its first is in `full` or its second in `always`.
+    """Returns every pair, for `parametrize`. A pair runs without --slow if its first is in `full` or its second in
+    `always`.
 
-    So each of `first` meets those in `always`, and each of `second` those in `full`. Either may be what `pytest.param`
-    makes of a value and marks.
+    So each of `first` meets all of `always`, and each of `second` meets all of `full`. Values may be results of
+    `pytest.param` with marks.
     """
     made = []
     for parts in itertools.product(first, second):

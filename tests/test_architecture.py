@@ -1,6 +1,6 @@
-"""The rules of the house, one test each: which file may import which, how large things get, what stays in one place.
+"""The rules of the house, one test each: allowed imports, size limits, and constructs that stay in one place.
 
-They read the source as text and never import it, except to compare the public names with docs/api.md.
+The tests read the source as text and never import it, except to compare the public names with docs/api.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PACKAGE = ROOT / "minidynamo"
 COMPAT = PACKAGE / "compat"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# What each folder, or public module at the root, may import besides itself: one row each, and every arrow points up.
+# The folders that each folder, or public module at the root, may import: one row each, and every arrow points up.
 MAY_IMPORT = {
     "errors": "",
     "compat": "",
@@ -44,7 +44,7 @@ MAY_IMPORT = {
 MAX_ROWS = 20
 # Modules with Triton kernels, which are imported when the first kernel is launched.
 MAX_DEFERRED_IMPORTS = 3
-# The two files from which a process enters; they import what they please.
+# The two entry files of a process; they may import anything.
 ENTRIES = {"__init__", "__main__"}
 MAX_LOOSE_FILES = {"autograd": 6, "tracer": 6}
 MAX_FILE_LINES = 800
@@ -52,12 +52,12 @@ MAX_FUNCTION_LINES = 60
 VAGUE_NAMES = {"utils", "util", "misc", "helpers", "helper", "common"}
 VAGUE_CLASSES = re.compile(r"^(Base|Abstract)[A-Z]|(Manager|Helper|Util|Utils)$|^(Manager|Helper)")
 
-# Files without a test file of their own: nothing in them runs without another file, whose tests run it.
+# Files without a separate test file: their code runs only through the files whose tests cover it.
 TESTED_ELSEWHERE = {
     "__init__.py": "lists names",
     "__main__.py": "calls cli.main",
     "variables/*.py": "plain records, made and read by tracer/handlers",
-    "tracer/opcodes/*.py": "run by the programs of tests/end_to_end/test_python_*.py, on the running Python's bytecode",
+    "tracer/opcodes/*.py": "run by the programs of tests/end_to_end/language, on the running Python's bytecode",
 }
 
 
@@ -84,7 +84,7 @@ def room_of(module: str) -> str:
 
 
 def imported_modules(path: Path, nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
-    """The minidynamo modules that these nodes import, with the line."""
+    """Returns the minidynamo modules that these nodes import, with the line."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names if alias.name.split(".")[0] == "minidynamo")
@@ -150,7 +150,7 @@ def test_modules_at_the_root_are_public():
 
 
 def defined_names(module: str) -> set[str]:
-    """Functions and classes at the top of a module; none if there is no such module."""
+    """Returns the functions and classes at the top of a module; an empty set if the module does not exist."""
     body = tree_of(MODULES[module]).body if module in MODULES else []
     return {node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
 
@@ -326,7 +326,7 @@ def test_no_global_statement():
 
 
 def test_assertions_only_look():
-    """`python -O` leaves them out: what they call must guard nothing, and change nothing."""
+    """`python -O` removes asserts: the calls inside must guard nothing, and change nothing."""
     looks = re.compile(r"isinstance|issubclass|callable|len|(.*\.)?is_\w+")
     problems = [
         f"{place(path, node.lineno)}: {ast.unparse(call.func)}()"
@@ -389,7 +389,7 @@ def test_public_names_are_documented():
 
 
 def test_the_product_speaks_of_itself_alone():
-    # Put together here, so that this file does not contain them.
+    # Assembled here, so that this file does not contain the word.
     words = re.compile(
         "|".join((r"\bwork" + "place", "/wo" + r"rk/", r"\bsess" + r"ions?\b(?!\")", r"\bsub" + "agent")), re.I
     )

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/compat: what holds for all its names."""
+"""Tests of minidynamo/compat: properties of all its names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callbacks that run while a function is captured: once, at their place, with the frame in view."""
+"""Callbacks that run while a function is captured: once, at their place, with access to the frame."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ eager = functools.partial(minidynamo.compile, backend="eager")
 
 
 def printed(capsys, fn, *args, calls=1, **keywords):
-    """What `calls` calls of the compiled function print, and the function."""
+    """Returns the printed text of `calls` calls of the compiled function, and the function."""
     compiled = eager(fn, **keywords)
     for _ in range(calls):
         torch.testing.assert_close(compiled(*args), fn(*args))

@@ -27,7 +27,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 EXAMPLE = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 ENTRIES = error_entries()
 
-# What the examples of docs/errors.md take for granted.
+# Names that the examples of docs/errors.md assume.
 PRELUDE = """
 import collections, copy, dataclasses, enum, functools, itertools, math
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ import torch
 import minidynamo
 """
 
-# Codes that no program can show on purpose; the entry says where they come from.
+# Codes that no program can show on purpose; the entry describes their origin.
 NOT_SHOWN = re.compile(r"^No example: .+", flags=re.MULTILINE)
 
 
@@ -74,7 +74,7 @@ def test_every_error_example_gives_its_code(code, tmp_path, monkeypatch, md_rese
 
 
 def codes_of(example: str, *, may_raise: bool = True) -> set[str]:
-    """The codes of what an example raises, warns of, reports or prints.
+    """Returns the codes that an example raises, warns of, reports or prints.
 
     An example that only defines `f` is compiled and called, as the head of docs/errors.md says.
     """
@@ -100,7 +100,7 @@ def codes_of(example: str, *, may_raise: bool = True) -> set[str]:
     except MinidynamoError as error:
         seen.add(error.code)
     except Exception:
-        # What Python itself raises once the graph is cut is not the subject of an entry.
+        # Python's own errors after the cut are not the subject of an entry.
         if not may_raise:
             raise
     finally:

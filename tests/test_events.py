@@ -1,4 +1,4 @@
-"""Tests of minidynamo/events.py and of the other public modules: what users import by path stays where it is."""
+"""Tests of minidynamo/events.py and of the remaining public modules: public import paths do not change."""
 
 from __future__ import annotations
 

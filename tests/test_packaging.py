@@ -1,4 +1,4 @@
-"""The wheel holds all that the package reads at run time, and nothing of the tests."""
+"""The wheel holds all files that the package reads at run time, and none of the tests."""
 
 from __future__ import annotations
 

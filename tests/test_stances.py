@@ -1,4 +1,4 @@
-"""Tests of set_stance, freeze and limit_policy: what a program may ask instead of compiling once more."""
+"""Tests of set_stance, freeze and limit_policy: alternatives to a recompile."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""What is left out where all tests run, and what stands in for it."""
+"""Tests omitted from a full run, and the tests that represent them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ten-second check: one program through every room, forward and backward."""
+"""The ten-second check: one program through every folder, forward and backward."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Owns what is left out where all tests run: of the ways to compile a program one runs, another for each interpreter.
+"""Owns the reduction of a full run: of all ways to compile a program, a single way runs, a different way for each
+interpreter.
 
-So what `.ci/run` does with three interpreters meets all of them. Whoever names a file, a folder or --slow does too.
+So the three interpreters of `.ci/run` cover all ways together. A run that names a file, a folder or --slow covers all
+ways, too.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ FEW = 3
 
 
 def is_thinned(config: pytest.Config) -> bool:
-    """Whether all tests were asked for, and no more than that."""
+    """True if all tests were requested, without further options."""
     asked = (Path(config.invocation_params.dir, arg).resolve() for arg in config.args)
     whole = any(TESTS.is_relative_to(path) for path in asked)
     return whole and not config.getoption("--slow") and not config.getoption("--update-golden")
 
 
 def left_out(items: Iterable[pytest.Item], minor: int = sys.version_info.minor) -> list[pytest.Item]:
-    """The tests for which another one of the same program stands in, on another backend.
+    """Returns the tests that a test of the same program on a different backend represents.
 
-    Tests that are skipped anyway stand in for none. `minor` is the interpreter's version.
+    Skipped tests represent none. `minor` is the interpreter's version.
     """
     out: list[pytest.Item] = []
     for programs in tables(items):
@@ -43,7 +45,7 @@ def left_out(items: Iterable[pytest.Item], minor: int = sys.version_info.minor) 
 
 
 def tables(items: Iterable[pytest.Item]) -> list[list[list[pytest.Item]]]:
-    """By function, then by program: the tests that have one of the AXES, the first."""
+    """Returns the tests with a parameter of AXES, by function, then by program; the first such parameter counts."""
     found: dict[str, dict[Any, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
         parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
@@ -56,7 +58,7 @@ def tables(items: Iterable[pytest.Item]) -> list[list[list[pytest.Item]]]:
 
 
 def turn(index: int, count: int) -> int:
-    """Whose turn it is among `count`, such that each comes as often as the others along every axis of a table."""
+    """Returns a number below `count`, evenly distributed along every axis of a table."""
     if count == 1:
         return 0
     total = 0

@@ -1,1 +1,1 @@
-"""Small programs as users write them, by subject: what `benchmarks.coverage` gives to both compilers."""
+"""Small programs in the style of users, by subject: the input of `benchmarks.coverage` for both compilers."""

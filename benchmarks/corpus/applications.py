@@ -1,6 +1,7 @@
 """Programs of the Python around models: tokenizers, configurations, registries, transforms, trainers, buffers.
 
-Each is written as users write it; whether a compiler captures it was not asked. The second call has other surroundings.
+Each program keeps the style of its authors, and none was chosen because a compiler captures it. The second call has
+changed surroundings.
 """
 
 import abc
@@ -533,7 +534,7 @@ def report_lines(x, template):
 
 
 class Lazy(nn.Module):
-    """Makes its layer at the first call, from what it is given."""
+    """Creates its layer at the first call, from the shape of the argument."""
 
     def __init__(self, out):
         super().__init__()

@@ -1,6 +1,6 @@
 """Programs about the language: control flow, functions, comprehensions, generators, exceptions, formatting.
 
-Each is written as users write it; whether a compiler captures it was not asked.
+Each program keeps the style of its authors, and none was chosen because a compiler captures it.
 """
 
 import math

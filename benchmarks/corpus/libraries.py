@@ -1,6 +1,6 @@
 """Programs about the standard library and numpy next to tensors.
 
-Each is written as users write it; whether a compiler captures it was not asked.
+Each program keeps the style of its authors, and none was chosen because a compiler captures it.
 """
 
 import bisect

@@ -1,6 +1,6 @@
 """Programs about nn.Module: containers, buffers, hooks, shared and changed parameters, modes, recurrent networks.
 
-Each is written as users write it; whether a compiler captures it was not asked.
+Each program keeps the style of its authors, and none was chosen because a compiler captures it.
 """
 
 import copy

@@ -1,6 +1,6 @@
 """Programs about objects: classes, dataclasses, enums, properties, special methods, collections, copies.
 
-Each is written as users write it; whether a compiler captures it was not asked.
+Each program keeps the style of its authors, and none was chosen because a compiler captures it.
 """
 
 import abc

@@ -1,7 +1,7 @@
 """Programs of papers and their repositories: sampling, losses, attention, structured prediction, rendering.
 
-Each is written as users write it; whether a compiler captures it was not asked. The second call has other surroundings:
-another mode, another configuration, another state.
+Each program keeps the style of its authors, and none was chosen because a compiler captures it. The second call has
+changed surroundings: another mode, another configuration, another state.
 """
 
 import math
@@ -203,7 +203,7 @@ def nt_xent(z):
 
 
 class DDIM:
-    """A scheduler with a state: tables, and the timesteps that were asked for."""
+    """A scheduler with a state: tables, and the requested timesteps."""
 
     def __init__(self, steps=100, beta=(1e-4, 0.02), prediction="epsilon"):
         self.betas = torch.linspace(*beta, steps)
@@ -676,7 +676,7 @@ def pairwise_iou(a, b):
 
 @programs(lambda: (torch.rand(6, 2), torch.rand(6)))
 def matrix_suppression(corner, scores):
-    """NMS without a decision: a box falls if a better one that stays overlaps it."""
+    """NMS without a branch: a box is dropped if a better remaining box overlaps."""
     boxes = torch.cat([corner, corner + 0.5], dim=-1)
     scores, order = scores.sort(descending=True)
     iou = pairwise_iou(boxes[order], boxes[order]).triu(1)

@@ -1,6 +1,6 @@
-"""Programs of training and generation as they stand in repositories: adapters, caches, averages, schedules, pipelines.
+"""Programs of training and generation from repositories: adapters, caches, averages, schedules, pipelines.
 
-Each is written as users write it; whether a compiler captures it was not asked.
+Each program keeps the style of its authors, and none was chosen because a compiler captures it.
 """
 
 import contextlib

@@ -1,6 +1,7 @@
 """Programs of papers on structured prediction, graphs, density and rendering.
 
-Each is written as users write it; whether a compiler captures it was not asked. The second call has other surroundings.
+Each program keeps the style of its authors, and none was chosen because a compiler captures it. The second call has
+changed surroundings.
 """
 
 import functools

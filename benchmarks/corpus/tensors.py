@@ -1,6 +1,6 @@
 """Programs about torch's functions: creation, indexing, shapes, reductions, random numbers, dtypes, modes, operators.
 
-Each is written as users write it; whether a compiler captures it was not asked.
+Each program keeps the style of its authors, and none was chosen because a compiler captures it.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Programs about training: losses, schedules, gradient clipping, averaging, optimizers by hand, custom functions.
 
-Each is written as users write it; whether a compiler captures it was not asked.
+Each program keeps the style of its authors, and none was chosen because a compiler captures it.
 """
 
 import math

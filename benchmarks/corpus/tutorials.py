@@ -1,6 +1,6 @@
 """Programs in the style of torch's tutorials: small models and the functions around them.
 
-Each is written as users write it; whether a compiler captures it was not asked.
+Each program keeps the style of its authors, and none was chosen because a compiler captures it.
 """
 
 import math

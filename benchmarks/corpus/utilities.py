@@ -1,6 +1,6 @@
-"""What stands around models in training scripts: registries, settings, meters, timers, schedules, decorators.
+"""Programs around models in training scripts: registries, settings, meters, timers, schedules, decorators.
 
-Each is written as users write it; whether a compiler captures it was not asked.
+Each program keeps the style of its authors, and none was chosen because a compiler captures it.
 """
 
 import abc

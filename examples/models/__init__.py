@@ -36,7 +36,8 @@ __all__ = ["ARCHITECTURES", "Architecture", "ConvNet", "Transformer"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """Makes a model and the arguments of one call; `data_dependent` says what only data can decide, if anything."""
+    """Makes a model and the arguments of one call; `data_dependent` names the data-dependent choice of the model, if
+    any."""
 
     make: Callable[[], nn.Module]
     inputs: Callable[[], tuple[Any, ...]]

@@ -1,4 +1,4 @@
-"""One training step of a diffusion model: noise an image, and ask a network which noise it was."""
+"""One training step of a diffusion model: noises an image, and predicts the noise with a network."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class GAN(nn.Module):
         return self.discriminator_loss(real, fake.detach()), self.generator_loss(fake)
 
     def discriminator_loss(self, real: Tensor, fake: Tensor) -> Tensor:
-        """Real images shall look real, made ones not."""
+        """Computes losses that are low for real images that look real, and generated images that do not."""
         scores = self.discriminator(torch.cat([real, fake]))
         wanted = torch.cat([torch.ones(len(real)), torch.zeros(len(fake))])
         return functional.binary_cross_entropy_with_logits(scores, wanted)

@@ -1,4 +1,4 @@
-"""A graph convolution network: nodes gather what their neighbours send along the edges."""
+"""A graph convolution network: nodes gather the features of their neighbours along the edges."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class KVCache:
         self.values = [torch.zeros(shape) for _ in range(config.layers)]
 
     def update(self, layer: int, positions: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the new tokens' keys and values at `positions`; gives those of all positions."""
+        """Writes the new tokens' keys and values at `positions`; returns the keys and values of all positions."""
         self.keys[layer].index_copy_(2, positions, key)
         self.values[layer].index_copy_(2, positions, value)
         return self.keys[layer], self.values[layer]
@@ -93,7 +93,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a gated MLP, each behind a norm and around a shortcut."""
+    """Attention and a gated MLP, each after a norm and around a shortcut."""
 
     def __init__(self, config: Config, layer: int) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Llama(nn.Module):
 
 
 def generate(model: Llama, prompt: Tensor, count: int) -> Tensor:
-    """Append `count` tokens to `prompt` (batch, n), each the one with the highest score."""
+    """Appends `count` tokens to `prompt` (batch, n), each with the highest score."""
     cache = KVCache(model.config, prompt.shape[0])
     tokens, positions, found = prompt, torch.arange(prompt.shape[1]), [prompt]
     with torch.no_grad():

@@ -21,7 +21,7 @@ class LSTMModel(nn.Module):
         self.decoder.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Starts with a state of zeros when there is none."""
+        """Starts with a state of zeros if none is given."""
         if state is None:
             state = self.zero_state(tokens.size(0))
         out, state = self.lstm(self.drop(self.embedding(tokens)), state)
@@ -35,7 +35,7 @@ class LSTMModel(nn.Module):
 
 
 class LSTMCell(nn.Module):
-    """One LSTM layer written out, one step of the loop for each token: (batch, n, width) to (batch, n, hidden)."""
+    """An unrolled LSTM layer, with a loop step for each token: (batch, n, width) to (batch, n, hidden)."""
 
     def __init__(self, width: int = 12, hidden: int = 16) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A mixture of experts with top-k routing: every token is worked on by the experts that its router prefers."""
+"""A mixture of experts with top-k routing: each token is processed by the experts that its router prefers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Expert(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Tokens (batch, n, width) to the same shape, and the loss that balances the experts.
+    """Maps tokens (batch, n, width) to the same shape, and the loss that balances the experts.
 
-    The experts see all tokens and those that they were not chosen for weigh nothing. With `sparse` each sees only its
-    own tokens: how many these are depends on data, so the number of rows is only known when the program runs.
+    The experts see all tokens, with a weight of zero for unassigned tokens. With `sparse` each expert sees only its
+    assigned tokens: their number depends on data, so the number of rows is only known when the program runs.
     """
 
     def __init__(self, width: int = 16, experts: int = 4, top_k: int = 2, *, sparse: bool = False) -> None:
@@ -60,7 +60,7 @@ class MixtureOfExperts(nn.Module):
         )
 
     def mix_sparse(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        """Every expert sees the tokens that chose it."""
+        """Every expert sees its assigned tokens."""
         mixed = torch.zeros_like(tokens)
         for index, expert in enumerate(self.experts):
             rows, places = torch.where(chosen == index)

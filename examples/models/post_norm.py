@@ -59,7 +59,7 @@ class Attention(nn.Module):
 
 
 class Residual(nn.Module):
-    """Adds what a layer gives to its input and normalizes the sum."""
+    """Adds a layer's output to its input and normalizes the sum."""
 
     def __init__(self, layer: nn.Module, config: Config) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class DecoderLayer(EncoderLayer):
         self["cross"] = Residual(Attention(config), config)
 
     def forward(self, x: Tensor, mask: Tensor, memory: Tensor | None = None, visible: Tensor | None = None) -> Tensor:
-        """`memory` (batch, n, width) is the encoded source, of which `visible` is true where there are tokens."""
+        """`memory` (batch, n, width) is the encoded source; `visible` is true at the positions of tokens."""
         x = self["attention"](x, x, mask)
         x = self["cross"](x, memory, mask=visible)
         out: Tensor = self["mlp"](x)
@@ -130,7 +130,7 @@ class PostNormTransformer(nn.Module):
         return embedded
 
     def forward(self, source: Tensor, target: Tensor, labels: Tensor | None = None) -> Output:
-        """Scores, and the mean loss when there are `labels` (batch, m)."""
+        """Returns scores, and the mean loss when there are `labels` (batch, m)."""
         visible = (source != self.config.padding)[:, None, None, :]
         memory = self.embed(source)
         for layer in self.encoder:

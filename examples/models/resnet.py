@@ -1,4 +1,4 @@
-"""A residual network with batch norm, in the 18-layer form unless told otherwise."""
+"""A residual network with batch norm, by default in the 18-layer form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions around a shortcut, which is itself a convolution where the shape changes."""
+    """Two convolutions around a shortcut; if the shape changes, the shortcut is a convolution, too."""
 
     def __init__(self, channels_in: int, channels: int, stride: int = 1) -> None:
         super().__init__()

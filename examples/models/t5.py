@@ -17,7 +17,7 @@ class RelativeBias(nn.Module):
         self.bias = nn.Embedding(buckets, heads)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """The bucket of each distance: exact ones near by, logarithmic ones further away, half for each direction."""
+        """Returns the bucket of each distance: exact near zero, logarithmic further away, half for each direction."""
         half = self.buckets // 2
         result = (distance > 0).long() * half
         distance = distance.abs()
@@ -29,7 +29,7 @@ class RelativeBias(nn.Module):
         return result
 
     def forward(self, queries: int, keys: int) -> Tensor:
-        """The bias for sequences of these lengths."""
+        """Returns the bias for sequences of the given lengths."""
         device = self.bias.weight.device
         context = torch.arange(queries, dtype=torch.long, device=device)[:, None]
         memory = torch.arange(keys, dtype=torch.long, device=device)[None, :]
@@ -38,7 +38,7 @@ class RelativeBias(nn.Module):
 
 
 class Attention(nn.Module):
-    """Unscaled attention, as T5 has it; the first layer owns the bias that all layers add."""
+    """Unscaled attention, as in T5; the first layer owns the bias that all layers add."""
 
     def __init__(self, width: int, heads: int, *, has_bias: bool) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Attention(nn.Module):
         self.relative: RelativeBias | None = RelativeBias(heads, 8, 32) if has_bias else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """What each token takes from the others, and the bias for the next layer."""
+        """Returns the attention output of each token, and the bias for the next layer."""
         batch, length, _ = x.shape
 
         def shape(states: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and MLP, each behind an RMS norm and around a shortcut."""
+    """Attention and MLP, each after an RMS norm and around a shortcut."""
 
     def __init__(self, width: int, heads: int, *, has_bias: bool) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What each token takes from the others."""
+        """Returns the attention output of each token."""
         batch, tokens, width = x.shape
         split = self.project_in(x).view(batch, tokens, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
@@ -32,7 +32,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """One encoder layer: attention and a two-layer perceptron, each behind a layer norm and around a shortcut."""
+    """One encoder layer: attention and a two-layer perceptron, each after a layer norm and around a shortcut."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()

@@ -62,5 +62,5 @@ class UNet(nn.Module):
 
 
 def example_inputs() -> tuple[Tensor]:
-    """Images whose sides are no multiples of eight, so that the padding is used."""
+    """Returns images with sides that are no multiples of eight, so that the padding is used."""
     return (torch.randn(2, 1, 18, 20),)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 
 class Reconstruction(NamedTuple):
-    """What the auto-encoder gives: the image, and the distribution of its code."""
+    """The output of the auto-encoder: the image, and the distribution of its code."""
 
     image: Tensor
     mean: Tensor
@@ -28,14 +28,14 @@ class VAE(nn.Module):
         self.decoder = nn.Sequential(nn.Linear(code, hidden), nn.ReLU(), nn.Linear(hidden, pixels), nn.Sigmoid())
 
     def sample(self, mean: Tensor, log_variance: Tensor) -> Tensor:
-        """A code from the distribution while training, its mean otherwise."""
+        """Returns a code from the distribution while training, its mean otherwise."""
         if not self.training:
             return mean
         deviation = torch.exp(0.5 * log_variance)
         return mean + torch.randn_like(deviation) * deviation
 
     def reconstruct(self, images: Tensor) -> Reconstruction:
-        """The image that the code of each image stands for."""
+        """Decodes the code of each image into an image."""
         hidden = self.encoder(images)
         mean, log_variance = self.to_mean(hidden), self.to_log_variance(hidden)
         return Reconstruction(self.decoder(self.sample(mean, log_variance)), mean, log_variance)

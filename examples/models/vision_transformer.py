@@ -1,4 +1,4 @@
-"""A vision transformer: patches of an image as tokens, with a token that collects the class."""
+"""A vision transformer: patches of an image as tokens, with an extra token for the class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class MLP(nn.Sequential):
-    """A perceptron of two layers with dropout behind each."""
+    """A perceptron of two layers, each followed by dropout."""
 
     def __init__(self, width: int, hidden: int, dropout: float) -> None:
         super().__init__(
@@ -32,7 +32,7 @@ class DropPath(nn.Module):
         self.probability = probability
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same shape; what is kept is scaled up."""
+        """Keeps the shape; scales the kept elements up."""
         if self.probability == 0.0 or not self.training:
             return x
         kept = 1 - self.probability
@@ -40,12 +40,12 @@ class DropPath(nn.Module):
         return x * mask.div_(kept)
 
     def extra_repr(self) -> str:
-        """What a printed module shows."""
+        """Returns the text in a printed module."""
         return f"probability={self.probability}"
 
 
 class Block(nn.Module):
-    """torch's own multi-head attention and an MLP, each behind a norm and around a shortcut."""
+    """torch's own multi-head attention and an MLP, each after a norm and around a shortcut."""
 
     def __init__(self, width: int, heads: int, drop_path: float, norm: partial[nn.LayerNorm]) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""Owns the way from a torch-level graph to one boxed callable that runs compiled forward, backward or inference graphs.
+"""Owns the stages between a torch-level graph and a boxed callable that runs compiled forward, backward or inference
+graphs.
 
-The stages stand in `aot_compile` in order. The compilers are the caller's: this room makes graphs and calls them.
+`aot_compile` runs the stages in order. It traces and splits graphs; the caller passes compile functions for the graphs.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from minidynamo import compat
 from minidynamo.autograd.eager_peak.traced_memory import TracedMemory, traced_memory
 from minidynamo.autograd.functional.functional_graph import FunctionalGraph
 from minidynamo.autograd.functional.functionalize import functionalize
-from minidynamo.autograd.functional.joint_graph import Forward, Joint, places_behind
+from minidynamo.autograd.functional.joint_graph import Forward, Joint, marked_ancestors
 from minidynamo.autograd.functional.outputs import Results, plan_outputs, result_strides
 from minidynamo.autograd.functional.storage_resize import StorageSizes, storage_sizes
-from minidynamo.autograd.functional.written_inputs import holds_in_the_end
+from minidynamo.autograd.functional.written_inputs import final_values
 from minidynamo.autograd.graph.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
 from minidynamo.autograd.graph.numbers import is_number
 from minidynamo.autograd.graph.signature import GraphSignature, Unpacked
-from minidynamo.autograd.layout.channels_last import lay_out_images
-from minidynamo.autograd.layout.dim_order import handed_on
+from minidynamo.autograd.layout.channels_last import lay_out_channels_last
+from minidynamo.autograd.layout.dim_order import aliased_tangents
 from minidynamo.autograd.partition.hook_graphs import HookTracer
-from minidynamo.autograd.partition.packing import kept_as_in_eager, kept_for_tensors, mark_inputs, pack, unpacking
-from minidynamo.autograd.partition.partition import Partition, exposed, forward_graph, partition
+from minidynamo.autograd.partition.packing import kept_for_tensors, mark_inputs, pack, saved_in_eager, unpacking
+from minidynamo.autograd.partition.partition import Partition, forward_graph, partition, writable_by_caller
 from minidynamo.autograd.partition.rng_replay import draw_from_states
 from minidynamo.autograd.partition.saving import SavePolicy
 from minidynamo.autograd.runtime import graph_call
@@ -37,17 +38,17 @@ from minidynamo.autograd.runtime.call_plan import CallPlan, CompiledCall
 from minidynamo.autograd.runtime.derivatives import Derivatives
 from minidynamo.autograd.runtime.double_backward import (
     DoubleBackward,
-    HigherOrder,
+    HigherOrderPlan,
+    extra_reads,
     held_for,
     plan_higher_order,
-    read_again,
 )
-from minidynamo.autograd.runtime.partial_backward import KeptFor, Part, part_of, read_for
+from minidynamo.autograd.runtime.partial_backward import BackwardPart, KeptFor, part_of, results_reading
 from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.splitting import Split, best_split
 from minidynamo.autograd.trace.decompositions import decomposition_table
 from minidynamo.autograd.trace.joint import Trace, trace_joint
-from minidynamo.autograd.trace.leaf_order import edges
+from minidynamo.autograd.trace.leaf_order import edge_order
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
 from minidynamo.core import artifacts
@@ -62,56 +63,66 @@ from minidynamo.memory.saved import SavedTensors
 
 AtenCompiler = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
 Keep = Callable[[], Collection[OpOverload]]
-Announce = Callable[[fx.GraphModule, Sequence[Any], "AotGraphs"], None]
+ReportGraphs = Callable[[fx.GraphModule, Sequence[Any], "AotGraphs"], None]
 
 
 @dataclass(frozen=True)
 class AotGraphs:
-    """What the autograd stage made of one torch-level graph. `partition` is None for an inference graph, and so is
-    `eager`, what the graph is thought to take in eager, which nobody asks where `config.eager_peak` is off."""
+    """The results of the autograd stage for one torch-level graph."""
 
+    #: How nested inputs are flattened.
     layout: InputLayout
+    #: How to call the compiled graphs.
     signature: GraphSignature
+    #: The forward graph, or the inference graph when no gradient was traced.
     forward: fx.GraphModule
+    #: None for an inference graph.
     backward: fx.GraphModule | None
+    #: None for an inference graph.
     partition: Partition | None
+    #: True when the grad mode is on and an input requires grad, although no gradient was traced.
     without_grad: bool = False
-    higher: HigherOrder = field(default_factory=HigherOrder)
+    #: How backward is differentiated again.
+    higher: HigherOrderPlan = field(default_factory=HigherOrderPlan)
+    #: The estimated memory of the graph in eager; None for an inference graph and where `config.eager_peak` is off.
     eager: TracedMemory | None = None
 
 
-class Place(Protocol):
-    """Where what one graph is compiled to is kept, if it was, or can be."""
+class CacheEntry(Protocol):
+    """The entry of one graph in a graph cache: the compiled code, if an earlier process stored some."""
 
     def read(self, compile_backward: Callable[[fx.GraphModule], BoxedCallable]) -> CompiledCall | None:
-        """What was kept, ready to be called; None when there is nothing. A backward graph that was kept as a graph is
-        compiled with `compile_backward` when it is called. Raises GraphRefused for a graph that was refused."""
+        """Returns the stored code, ready to be called, or None when the entry is empty.
+
+        A backward graph that was stored as a graph is compiled with `compile_backward` at its first call. Raises
+        GraphRefused if an earlier process refused the graph.
+        """
         ...
 
     def refuse(self, why: Diagnostic) -> None:
-        """Keep that the graph is not compiled."""
+        """Stores the reason why the graph is not compiled."""
         ...
 
     def write(
         self, plan: CallPlan, stages: Mapping[str, BoxedCallable], backward: fx.GraphModule | None = None
     ) -> None:
-        """Keep what was made: "inference", or "forward", the graph of backward, and by their names (`Part.stage`) what
-        parts of it were compiled to."""
+        """Stores a plan with its compiled `stages`: "inference", or "forward" and the compiled parts of backward by
+        name (`Part.stage`). `backward` is the backward graph."""
         ...
 
 
 class GraphCache(Protocol):
-    """What knows, from earlier processes, what graphs are compiled to."""
+    """A store of compiled code that outlives a process."""
 
-    def place(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Place | None:
-        """The place of a graph under the modes that are in force; None for one that cannot be kept."""
+    def entry_for(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CacheEntry | None:
+        """Returns the entry of a graph under the current modes; None for a graph that cannot be stored."""
         ...
 
 
 _HOOKS_OF_CHECKPOINTS = Diagnostic(
     "MD414",
     "it has a checkpoint, and hooks for saved tensors that would be put into it",
-    why="A checkpoint has hooks of its own, which take the place of yours inside of it.",
+    why="A checkpoint has hooks of its own, which replace yours inside of it.",
     fix="Leave the checkpoint out, or pass plain functions as hooks.",
 )
 
@@ -126,35 +137,40 @@ def aot_compile(
     keep: Keep = frozenset,
     cache: GraphCache | None = None,
     save_policy: SavePolicy | None = None,
-    announce: Announce | None = None,
+    report_graphs: ReportGraphs | None = None,
     hooks: Hooks | None = None,
     images: bool = False,
 ) -> BoxedCallable:
-    """Compile a torch-level graph; the result takes one list with a value per placeholder.
+    """Compiles a torch-level graph; the result takes one list with a value per placeholder.
 
-    `example_inputs` are fake tensors, or lists of them for list placeholders. `forward` and `backward` compile the
-    graphs for training, `inference` the graph when nothing requires grad; each gets a functional ATen graph and fake
-    inputs. `backward` is called at the first backward; what it raises reaches the user there, so a caller that wants
-    eager execution instead must return an eager callable itself. What they return is boxed; a plain callable is
-    adapted, with one notice. `keep` gives operators that are not to be decomposed. `cache` may know what an equal graph
-    was compiled to. What a graph becomes is told to `announce` before its forward or inference graph is compiled.
-    `hooks` for saved tensors, with which it will be called, become a part of it. `images` may be laid out with their
-    channels last inside the graphs.
+    `example_inputs` are fake tensors, or lists of fake tensors for list placeholders. The other parameters:
 
-    A graph that writes to inputs assumes that they lie in separate memory. Each call checks that; inputs that share
-    memory with a written one are run by the torch-level graph, operation by operation.
+    - `forward` and `backward` compile the graphs for training, `inference` compiles the graph when no input requires
+      grad. Each gets a functional ATen graph and fake inputs. Each returns a boxed callable; a plain callable is
+      adapted, with a notice. `backward` is called at the first backward, so its errors reach the user there: a caller
+      that prefers eager execution must return an eager callable.
+    - `keep` returns the operators that are not decomposed.
+    - `cache` may hold compiled code of an equal graph.
+    - `report_graphs` is called with the traced graphs before the forward or inference graph is compiled.
+    - `hooks` are hooks for saved tensors. Every call runs under the same hooks, so the graphs contain the calls of the
+      hooks.
+    - `images` allows the channels-last layout for images inside the graphs.
 
-    A graph with `cond`, or with what autograd must see itself, is compiled in segments. The result of another has an
-    attribute `signature` (GraphSignature). What differentiates gradients runs operation by operation: compiled, its
-    graph would run once, and once more under autograd for the second derivative. Raises BackendError MD401, MD402,
-    MD404, MD406 or MD414 for a program that this stage cannot handle; then nothing has been run or changed.
+    A graph that writes to inputs assumes that the inputs do not overlap in memory. Each call checks the assumption. If
+    an input shares memory with a written input, the torch-level graph runs, operation by operation.
+
+    A graph is compiled in segments if it has a `cond` or a call that autograd must see. The callable for any other
+    graph has an attribute `signature` (GraphSignature). A graph that differentiates gradients runs operation by
+    operation: a compiled graph would run once, and again under autograd for the second derivative. Raises BackendError
+    MD401, MD402, MD404, MD406 or MD414 for a program that this stage cannot handle, before any code of the program
+    runs.
     """
     if any(map(differentiates_again, gm.graph.nodes)):
         return make_boxed(gm)
     if hooks is not None and any(node.target in CHECKPOINTS for node in gm.graph.nodes):
         raise GraphRefused(_HOOKS_OF_CHECKPOINTS)
     if has_cuts(gm):
-        again = functools.partial(
+        compile_segment = functools.partial(
             aot_compile,
             forward=forward,
             backward=backward,
@@ -162,50 +178,50 @@ def aot_compile(
             keep=keep,
             cache=cache,
             save_policy=save_policy,
-            announce=announce,
+            report_graphs=report_graphs,
             hooks=hooks,
             images=images,
         )
-        return compile_segments(gm, example_inputs, again)
+        return compile_segments(gm, example_inputs, compile_segment)
     noticed: set[tuple[str, str]] = set()
     forward, backward, inference = (_boxing(compiler, noticed) for compiler in (forward, backward, inference))
-    place = None if cache is None else cache.place(gm, example_inputs)
-    found = None if place is None else place.read(lambda graph: backward(graph, _examples(graph)))
-    if found is None:
+    stored = None if cache is None else cache.entry_for(gm, example_inputs)
+    compiled = None if stored is None else stored.read(lambda graph: backward(graph, _examples(graph)))
+    if compiled is None:
 
         def compile_as(graphs: AotGraphs) -> CompiledCall:
-            if announce is not None:
-                announce(gm, example_inputs, graphs)
-            return _compile_graphs(graphs, forward=forward, backward=backward, inference=inference, place=place)
+            if report_graphs is not None:
+                report_graphs(gm, example_inputs, graphs)
+            return _compile_graphs(graphs, forward=forward, backward=backward, inference=inference, stored=stored)
 
         graphs = aot_graphs(gm, example_inputs, keep=keep, save_policy=save_policy, hooks=hooks)
-        laid_out = _with_images(graphs) if images else None
+        laid_out = _with_channels_last(graphs) if images else None
         try:
             if laid_out is not None:
-                # Refused because it needs more memory than eager, it may be for the copies of images.
-                with contextlib.suppress(GraphRefused), artifacts.kept_if_done():
-                    found = compile_as(laid_out)
-            if found is None:
-                found = compile_as(graphs)
+                # A refusal for needing more memory than eager may be due to the copies of images.
+                with contextlib.suppress(GraphRefused), artifacts.discarded_on_error():
+                    compiled = compile_as(laid_out)
+            if compiled is None:
+                compiled = compile_as(graphs)
         except GraphRefused as refused:
-            if place is not None:
-                place.refuse(refused.diagnostic)
+            if stored is not None:
+                stored.refuse(refused.diagnostic)
             raise
-    return _callable(gm, example_inputs, keep, found, hooks)
+    return _callable(gm, example_inputs, keep, compiled, hooks)
 
 
-def _with_images(graphs: AotGraphs) -> AotGraphs | None:
-    """`graphs` with images laid out with their channels last; None where that would not pay, or where places in the
-    graphs, or what hooks and views make of values that are kept, have been noted."""
+def _with_channels_last(graphs: AotGraphs) -> AotGraphs | None:
+    """Returns `graphs` with images in the channels-last layout; None where the layout does not pay off, or where
+    positions in the graphs are recorded already, or the user's hooks or views of saved tensors depend on the layout."""
     parts = graphs.partition
     if parts is None:
-        moved = lay_out_images(graphs.forward)
-    elif parts.views or graphs.signature.arrivals or graphs.signature.unpacked:
+        moved = lay_out_channels_last(graphs.forward)
+    elif parts.views or graphs.signature.result_gradients or graphs.signature.unpacked:
         return None
     else:
-        extras = ((place, i) for place, (kind, i) in enumerate(parts.sources) if kind == "extra")
-        kept = {place: parts.results + i for place, i in extras}
-        moved = lay_out_images(graphs.forward, parts.results, graphs.backward, kept)
+        extras = ((position, i) for position, (kind, i) in enumerate(parts.sources) if kind == "extra")
+        kept = {position: parts.results + i for position, i in extras}
+        moved = lay_out_channels_last(graphs.forward, parts.results, graphs.backward, kept)
     return None if moved is None else replace(graphs, forward=moved[0], backward=moved[1])
 
 
@@ -217,45 +233,50 @@ def _boxing(compiler: AtenCompiler, noticed: set[tuple[str, str]]) -> AtenCompil
 
 
 def _compile_graphs(
-    graphs: AotGraphs, *, forward: AtenCompiler, backward: AtenCompiler, inference: AtenCompiler, place: Place | None
+    graphs: AotGraphs,
+    *,
+    forward: AtenCompiler,
+    backward: AtenCompiler,
+    inference: AtenCompiler,
+    stored: CacheEntry | None,
 ) -> CompiledCall:
-    """Compile the graphs, backward at the first backward. What was made goes to `place`."""
+    """Compiles the graphs, backward at the first backward, and writes the results to `stored`."""
     late = graphs.backward
     with compat.without_autocast():
         compiled = (inference if late is None else forward)(graphs.forward, _examples(graphs.forward))
     if graphs.partition is None or late is None:
         plan = CallPlan(graphs.layout, graphs.signature, graphs.without_grad)
-        if place is not None:
-            place.write(plan, {"inference": compiled})
+        if stored is not None:
+            stored.write(plan, {"inference": compiled})
         return CompiledCall(plan, compiled)
     saved, expected = tuple(graphs.partition.sources), tuple(_examples(late))
     plan = CallPlan(graphs.layout, graphs.signature, saved=saved, expected=expected, higher=graphs.higher)
 
     stages = {"forward": compiled}
-    if place is not None:
-        place.write(plan, stages, late)
+    if stored is not None:
+        stored.write(plan, stages, late)
 
-    def compile_backward(part: Part) -> BoxedCallable:
-        graph = part_of(late, len(saved), part, graphs.signature.kept_for, graphs.signature.arrivals)
+    def compile_backward(part: BackwardPart) -> BoxedCallable:
+        graph = part_of(late, len(saved), part, graphs.signature.kept_for, graphs.signature.result_gradients)
         stages[part.stage] = backward(graph, _examples(graph))
-        if place is not None:
-            place.write(plan, stages, late)
+        if stored is not None:
+            stored.write(plan, stages, late)
         return stages[part.stage]
 
     return CompiledCall(plan, compiled, compile_backward)
 
 
 def _callable(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], keep: Keep, made: CompiledCall, hooks: Hooks | None
+    gm: fx.GraphModule, example_inputs: Sequence[Any], keep: Keep, compiled: CompiledCall, hooks: Hooks | None
 ) -> BoxedCallable:
-    """The boxed callable that runs compiled graphs as their plan says, for the modes that are in force now."""
-    plan = made.plan
-    as_written = functools.cache(lambda: unflatten_inputs(plan.layout, make_boxed(gm)))
+    """Returns the boxed callable that runs compiled graphs by their plan, for the current modes."""
+    plan = compiled.plan
+    run_eagerly = functools.cache(lambda: unflatten_inputs(plan.layout, make_boxed(gm)))
     if plan.signature.saved:
         saved = SavedTensors(plan.signature.saved)
         artifacts.write("saved", "forward", f"{saved}\n", ".txt", saved)
-    if made.compile_backward is None:
-        call = graph_call.inference_call(plan.signature, made.forward, plan.without_grad)
+    if compiled.compile_backward is None:
+        call = graph_call.inference_call(plan.signature, compiled.forward, plan.without_grad)
     else:
         flat = plan.layout.flatten(example_inputs)
         derivatives = Derivatives(
@@ -270,7 +291,7 @@ def _callable(
         unpack = None if hooks is None else unpacking(plan.signature, hooks.unpack)
         again = DoubleBackward(plan.higher, derivatives, plan.signature.gradients)
         call = graph_call.training_call(
-            plan.signature, made.forward, plan.saved, made.compile_backward, plan.expected, again, unpack
+            plan.signature, compiled.forward, plan.saved, compiled.compile_backward, plan.expected, again, unpack
         )
         if plan.signature.unpacked:
             call = without_hooks(call)
@@ -280,21 +301,25 @@ def _callable(
         call = _without_autocast(call)
     if plan.signature.mutations:
         examples = plan.layout.flatten(example_inputs)
-        call = graph_call.checking_inputs(plan.signature, examples, call, as_written)
+        call = graph_call.checking_inputs(plan.signature, examples, call, run_eagerly)
     entry = flatten_inputs(plan.layout, call)
     entry.signature = plan.signature  # type: ignore[attr-defined]
     return entry
 
 
 def _refusal(signature: GraphSignature) -> str:
-    """Why gradients cannot be differentiated: eager would differentiate what hooks give for what it has kept, of which
-    a graph that is traced without them knows nothing."""
+    """Returns the reason why gradients cannot be differentiated; "" if there is none.
+
+    Eager would differentiate the results of the hooks for the saved tensors. A graph that is traced without the hooks
+    does not contain these results.
+    """
     as_eager = signature.unpacked and config.saved_tensors_hooks_filtering_mode != "donated"
     return "Hooks for saved tensors are a part of the graph." if as_eager else ""
 
 
 def _with_grad(call: BoxedCallable) -> BoxedCallable:
-    """For a graph that is entered with the grad mode off and switches it on itself: autograd must see the call."""
+    """Wraps the call of a graph that is entered with the grad mode off and switches it on itself: autograd must see the
+    call."""
 
     def run(args: list[Any]) -> Any:
         with torch.enable_grad():
@@ -304,7 +329,7 @@ def _with_grad(call: BoxedCallable) -> BoxedCallable:
 
 
 def _without_autocast(call: BoxedCallable) -> BoxedCallable:
-    """For a graph that is entered with autocast on: it holds the conversions already."""
+    """Wraps the call of a graph that is entered with autocast on: the graph contains the conversions already."""
 
     def run(args: list[Any]) -> Any:
         with compat.without_autocast():
@@ -321,14 +346,14 @@ def aot_graphs(
     save_policy: SavePolicy | None = None,
     hooks: Hooks | None = None,
 ) -> AotGraphs:
-    """The graphs that `aot_compile` hands to its compilers, and how to call them. Compiles nothing."""
+    """Returns the graphs that `aot_compile` passes to its compilers, with their signature. Compiles nothing."""
     entry = settings()
     with phase("autograd"):
         layout = layout_of(gm, example_inputs)
         flat = layout.flatten(example_inputs)
         trace = trace_joint(gm, layout, flat, decomposition_table(keep()))
         eager = traced_memory(trace) if trace.training and config.eager_peak else None
-        with compat.without_autocast():  # what it converts is in the traced graph
+        with compat.without_autocast():  # the traced graph contains the conversions
             functional = functionalize(trace, layout.flat_names(), flat)
             if trace.training:
                 draw_from_states(functional)
@@ -351,48 +376,50 @@ def _split(
 ) -> AotGraphs:
     sizes = storage_sizes(functional, [output.node for output in trace.outputs], trace.mutated_with_grad)
     if not trace.training:
-        made = forward_graph(_forward(functional, results, sizes))
+        graph = forward_graph(_forward(functional, results, sizes))
         without_grad = torch.is_grad_enabled() and any(trace.requires_grad.values())
-        return AotGraphs(layout, _signature(layout, functional, results), _module(made), None, None, without_grad)
+        return AotGraphs(layout, _signature(layout, functional, results), _module(graph), None, None, without_grad)
     gradients = [
         None if node is None else functional.read(functional.values[node]) for node in trace.gradients.values()
     ]
-    _mark_arrivals(trace, functional)
-    kept = frozenset[fx.Node]() if hooks is None else kept_as_in_eager(functional)
-    joint = _joint(trace, functional, results, gradients, kept, sizes)
+    _mark_result_gradients(trace, functional)
+    eager_saved = frozenset[fx.Node]() if hooks is None else saved_in_eager(functional)
+    joint = _joint(trace, functional, results, gradients, eager_saved, sizes)
     written = [mutation.index for mutation in results.mutations]
 
     def split(joint: Joint) -> Split:
         parts = partition(joint, save_policy)
-        return parts, plan_higher_order(trace, functional, parts, gradients, written, layout.given_up())
+        return parts, plan_higher_order(trace, functional, parts, gradients, written, layout.donated_inputs())
 
     usual = hooks is None and save_policy is None and config.activation_budget >= 1
     differentiable = [results.nodes[position] for position in results.differentiable]
     parts, higher = best_split(joint, trace, functional, differentiable, split) if usual else split(joint)
     unpacked: tuple[Unpacked, ...] = ()
     if hooks is not None:
-        parts, unpacked = pack(parts, results.lying, hooks)
-    zeros = trace.zeros_from
+        parts, unpacked = pack(parts, results.results_in_inputs, hooks)
+    zeros = trace.zero_sources
     signature = replace(
         _signature(layout, functional, results, parts),
         gradients=tuple(trace.gradients),
         gradient_sources=_sources(trace, functional, gradients),
-        zeros_from=tuple((place, zeros[i]) for place, i in enumerate(trace.gradients) if i in zeros),
+        zero_sources=tuple((place, zeros[i]) for place, i in enumerate(trace.gradients) if i in zeros),
         unreached=tuple(i for i, node in trace.gradients.items() if node is None),
-        runs_once=trace.saves,
+        runs_once=trace.frees_saved,
         unpacked=unpacked,
     )
     forward, backward = _module(parts.forward), _module(parts.backward)
-    signature = _with_arrivals(_with_edges(signature, trace), trace, backward)
+    signature = _with_result_gradients(_with_edge_order(signature, trace), trace, backward)
     inputs_of_backward = backward.graph.find_nodes(op="placeholder")
-    signature = replace(signature, handed_on=handed_on(backward.graph, inputs_of_backward[len(parts.saved) :]))
+    signature = replace(
+        signature, aliased_tangents=aliased_tangents(backward.graph, inputs_of_backward[len(parts.saved) :])
+    )
     if len(results.differentiable) > 1:
-        if not higher.strays:
-            signature = _kept_apart(signature, parts, read_for(parts.backward, len(parts.saved)))
-        if any(len(gone) < len(trace.used_up) for gone in trace.used_up):
+        if not higher.off_path_saves:
+            signature = _with_saved_per_result(signature, parts, results_reading(parts.backward, len(parts.saved)))
+        if any(len(gone) < len(trace.freed_with) for gone in trace.freed_with):
             everyone = tuple(range(len(results.differentiable)))
             kept_for = tuple(places or everyone for places in signature.kept_for or ((),) * len(signature.saved))
-            signature = replace(signature, kept_for=kept_for, used_up=trace.used_up)
+            signature = replace(signature, kept_for=kept_for, freed_with=trace.freed_with)
         if signature.kept_for:
             higher = replace(higher, held_for=held_for(higher, trace, functional, parts, signature.kept_for))
     return AotGraphs(layout, signature, forward, backward, parts, higher=higher)
@@ -415,66 +442,78 @@ def _joint(
     functional: FunctionalGraph,
     results: Results,
     gradients: list[fx.Node | None],
-    kept: frozenset[fx.Node],
+    saved_by_eager: frozenset[fx.Node],
     sizes: StorageSizes,
 ) -> Joint:
-    forward, again = _forward(functional, results, sizes), read_again(trace, functional)
-    held = [*forward.inputs, *forward.results, *holds_in_the_end(forward.writes)]
+    forward, again = _forward(functional, results, sizes), extra_reads(trace, functional)
+    held = [*forward.inputs, *forward.results, *final_values(forward.writes)]
     return Joint(
         forward=forward,
         tangents=functional.tangents,
         gradients=gradients,
-        exposed=exposed(forward.graph, functional.made_forward, held, again),
-        also=again,
-        lying=results.lying,
-        eager=kept,
+        writable_by_caller=writable_by_caller(forward.graph, functional.forward_nodes, held, again),
+        read_by_derivatives=again,
+        results_in_inputs=results.results_in_inputs,
+        eager=saved_by_eager,
     )
 
 
 def _sources(
     trace: Trace, functional: FunctionalGraph, gradients: Sequence[fx.Node | None]
 ) -> tuple[tuple[int, ...], ...]:
-    """For `GraphSignature.gradient_sources`."""
-    tangents, behind = range(len(functional.tangents)), places_behind(functional.emitter.graph, functional.tangents)
+    """Returns `GraphSignature.gradient_sources`."""
+    tangents, behind = range(len(functional.tangents)), marked_ancestors(functional.emitter.graph, functional.tangents)
     read = (0 if node is None else behind.get(node, 0) for node in gradients)
-    found = (
-        {*(place for place in tangents if places >> place & 1), *trace.zeros_from.get(i, ())}
-        for i, places in zip(trace.gradients, read)
+    sources = (
+        {*(position for position in tangents if mask >> position & 1), *trace.zero_sources.get(i, ())}
+        for i, mask in zip(trace.gradients, read)
     )
-    return tuple(tuple(sorted(places)) for places in found)
+    return tuple(tuple(sorted(mask)) for mask in sources)
 
 
-_ARRIVES = "arrives"
-"""Marks the node whose value is the gradient that arrives at a result, by its place; see `GraphSignature.arrivals`."""
+_RESULT_GRADIENT = "arrives"
+"""Meta key: the node computes the total gradient of the result at this position (`GraphSignature.result_gradients`)."""
 
 
-def _mark_arrivals(trace: Trace, functional: FunctionalGraph) -> None:
-    for place, traced in trace.arrivals.items():
-        if place >= len(trace.tangents):
-            continue  # of a view, whose gradient backward does not take
+def _mark_result_gradients(trace: Trace, functional: FunctionalGraph) -> None:
+    for position, traced in trace.result_gradients.items():
+        if position >= len(trace.tangents):
+            continue  # a view: backward does not take its gradient
         node = None if traced is None else functional.read(functional.values[traced])
         if node is not None and node.op != "placeholder":
-            node.meta[_ARRIVES] = place
+            node.meta[_RESULT_GRADIENT] = position
 
 
-def _with_arrivals(signature: GraphSignature, trace: Trace, backward: fx.GraphModule) -> GraphSignature:
-    """`signature` with what results are computed from, where a gradient arrives, and where backward computes which."""
+def _with_result_gradients(signature: GraphSignature, trace: Trace, backward: fx.GraphModule) -> GraphSignature:
+    """Returns `signature` with the fields on gradients of results: `saved_results`, `direct_inputs`, `result_gradients`
+    and `result_zero_sources`."""
     if any(node is not None for node in trace.gradients.values()):
         signature = replace(signature, saved_results=trace.saved_results)
     own = dict(enumerate(trace.tangents))
-    reached = {place for place, node in trace.arrivals.items() if node is not None and node is not own.get(place)}
-    reached |= trace.zeros_at.keys()
+    reached = {
+        position
+        for position, node in trace.result_gradients.items()
+        if node is not None and node is not own.get(position)
+    }
+    reached |= trace.result_zero_sources.keys()
     if not reached:
         return signature
-    marked = ((node.meta.get(_ARRIVES), i) for i, node in enumerate(backward.graph.nodes))
-    arrivals = {place: i for place, i in marked if place is not None}
-    on_the_way = tuple(tuple(place for place in places if place in reached) for places in trace.on_the_way)
-    zeros_at = tuple(trace.zeros_at.items())
-    return replace(signature, on_the_way=on_the_way, arrivals=tuple(sorted(arrivals.items())), zeros_at=zeros_at)
+    marked = ((node.meta.get(_RESULT_GRADIENT), i) for i, node in enumerate(backward.graph.nodes))
+    result_gradients = {position: i for position, i in marked if position is not None}
+    direct_inputs = tuple(
+        tuple(position for position in positions if position in reached) for positions in trace.direct_inputs
+    )
+    result_zero_sources = tuple(trace.result_zero_sources.items())
+    return replace(
+        signature,
+        direct_inputs=direct_inputs,
+        result_gradients=tuple(sorted(result_gradients.items())),
+        result_zero_sources=result_zero_sources,
+    )
 
 
-def _kept_apart(signature: GraphSignature, parts: Partition, read: KeptFor) -> GraphSignature:
-    """`signature` with what is kept for some results alone, if anything is."""
+def _with_saved_per_result(signature: GraphSignature, parts: Partition, read: KeptFor) -> GraphSignature:
+    """Returns `signature` with the saved tensors that serve only some of the results, if any."""
     kept_for = tuple(read[: sum(not is_number(node) for node in parts.saved)])
     if not any(kept_for):
         return signature
@@ -485,25 +524,27 @@ def _kept_apart(signature: GraphSignature, parts: Partition, read: KeptFor) -> G
     return replace(signature, saved=tuple(saved), kept_for=kept_for)
 
 
-def _with_edges(signature: GraphSignature, trace: Trace) -> GraphSignature:
-    """`signature` with `edges`, `unvisited` and `ways`; without the latter where there are several devices, of which
-    autograd runs each in a thread of its own."""
-    unvisited = tuple(place for place, i in enumerate(trace.gradients) if not trace.ways.get(i, True))
-    signature = replace(signature, edges=_edges(trace), unvisited=unvisited)
-    lead_everywhere = all(len(places) == len(trace.tangents) for places in trace.ways.values())
+def _with_edge_order(signature: GraphSignature, trace: Trace) -> GraphSignature:
+    """Returns `signature` with `edge_order`, `unvisited` and `reaching_results`.
+
+    `reaching_results` is left out where there are several devices: autograd runs each device in a thread of its own.
+    """
+    unvisited = tuple(position for position, i in enumerate(trace.gradients) if not trace.reaching_results.get(i, True))
+    signature = replace(signature, edge_order=_edge_order(trace), unvisited=unvisited)
+    lead_everywhere = all(len(positions) == len(trace.tangents) for positions in trace.reaching_results.values())
     values = [*trace.tangents, *(trace.primals[i] for i in trace.gradients)]
     if lead_everywhere or len({node.meta["val"].device for node in values}) > 1:
         return signature
-    return replace(signature, ways=tuple(trace.ways[i] for i in trace.gradients))
+    return replace(signature, reaching_results=tuple(trace.reaching_results[i] for i in trace.gradients))
 
 
-def _edges(trace: Trace) -> tuple[int, ...]:
-    """For `GraphSignature.edges`."""
-    places = {i: place for place, i in enumerate(trace.gradients)}
-    ordered = [i for i in dict.fromkeys((*trace.arrived, *places)) if i in places]
-    leaves = [places[i] for i in ordered if trace.is_leaf[i]]
-    found = edges(leaves, [places[i] for i in ordered if not trace.is_leaf[i]])
-    return () if found == (*range(len(places)),) else found
+def _edge_order(trace: Trace) -> tuple[int, ...]:
+    """Returns `GraphSignature.edge_order`."""
+    positions = {i: position for position, i in enumerate(trace.gradients)}
+    ordered = [i for i in dict.fromkeys((*trace.leaf_order, *positions)) if i in positions]
+    leaves = [positions[i] for i in ordered if trace.is_leaf[i]]
+    order = edge_order(leaves, [positions[i] for i in ordered if not trace.is_leaf[i]])
+    return () if order == (*range(len(positions)),) else order
 
 
 def _signature(
@@ -520,10 +561,13 @@ def _signature(
         results=len(results.nodes),
         differentiable_results=tuple(results.differentiable),
         result_writes=tuple(results.writes.items()),
-        no_views=(*results.no_views, *(len(results.nodes) + i for i in ([] if parts is None else parts.views))),
+        internal_views=(
+            *results.internal_views,
+            *(len(results.nodes) + i for i in ([] if parts is None else parts.views)),
+        ),
         constants=tuple(functional.constants.values()),
         saved=() if parts is None else tuple(parts.values),
-        given_up=layout.given_up(),
+        donated_inputs=layout.donated_inputs(),
         number_results=tuple(i for i, node in enumerate(results.nodes) if is_number(node)),
     )
 

@@ -1,9 +1,10 @@
-"""Owns graphs that are compiled in segments: a `cond` between two of them is a choice between two compiled graphs, what
-autograd must see itself (`graph/autograd_calls.py`) is called as it is, and each runs in the inference mode of its
-place.
+"""Owns graphs that are compiled in segments, separated by a `cond`, by calls that autograd must see, and by switches of
+the inference mode.
 
-Autograd joins the segments as it joins any functions, so each of them, and each branch, is differentiated, saves and
-frees for itself. Nothing here compiles: `aot.py` says how one graph without cuts is compiled.
+A `cond` becomes a choice between two compiled graphs. A call that autograd must see (`graph/autograd_calls.py`) runs
+unchanged. Each segment runs in the inference mode of its position. Autograd joins the segments like any functions, so
+each segment, and each branch, is differentiated, saves and frees separately. Nothing here compiles: `aot.py` compiles
+graphs without cuts.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.trace.joint import untraceable
-from minidynamo.autograd.trace.scalar_arguments import foreseen
+from minidynamo.autograd.trace.scalar_arguments import with_hints
 from minidynamo.compat import FakeTensor, without_fake_tensor_log
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.fake.mode import FakeTensorMode
-from minidynamo.graph.autograd_calls import gives_several, is_autograd_call, require_grad, watched_tensors
+from minidynamo.graph.autograd_calls import is_autograd_call, require_grad, returns_several, watched_tensors
 from minidynamo.graph.boxed import BoxedCallable, make_boxed, mark_boxed
 from minidynamo.graph.checkpoint import CHECKPOINTS
 from minidynamo.graph.cond import is_cond, run_branch, subgraphs_of
-from minidynamo.graph.tensor_index import at_first_places
+from minidynamo.graph.tensor_index import with_first_indices
 from minidynamo.graph.torch_settings import (
     Call,
     Settings,
@@ -34,8 +35,8 @@ from minidynamo.graph.torch_settings import (
     preserved,
     restore,
     settings,
+    switches_between,
     switches_inference,
-    way_to,
 )
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
@@ -44,37 +45,39 @@ Environment = dict[fx.Node, Any]
 
 @dataclass
 class _Step:
-    """A part of the graph: one callable, or two with the node that chooses between them.
+    """A part of the graph: a callable, or two callables and a node as condition."""
 
-    It takes the values of `inputs`, some of which may be constants, frees those in `dying`, and makes `outputs`;
-    `settings` are in force when it begins and when it ends.
-    """
-
+    #: Argument nodes; some may be constants.
     inputs: tuple[Any, ...]
+    #: One per result; None if the result is unused.
     outputs: tuple[fx.Node | None, ...]
+    #: One callable, or two for true and false.
     calls: tuple[BoxedCallable, ...]
+    #: The torch settings before and after the step.
     settings: Settings
+    #: The node that chooses the callable.
     pred: fx.Node | None = None
+    #: Inputs that are freed by the step.
     dying: tuple[fx.Node, ...] = ()
 
     @property
     def used(self) -> set[fx.Node]:
-        """Every node whose value it reads."""
+        """The nodes whose values the step reads."""
         return {node for node in (*self.inputs, self.pred) if isinstance(node, fx.Node)}
 
     def run(self, values: Environment) -> None:
-        """Run it on `values`, and put its results there."""
+        """Runs the step on `values`, and adds its results."""
         call = self.calls[0] if self.pred is None or values[self.pred] else self.calls[1]
-        given = [values[node] if isinstance(node, fx.Node) else node for node in self.inputs]
+        arguments = [values[node] if isinstance(node, fx.Node) else node for node in self.inputs]
         for node in self.dying:
             del values[node]
-        for output, result in zip(self.outputs, call(given)):
+        for output, result in zip(self.outputs, call(arguments)):
             if output is not None:
                 values[output] = result
 
 
 def has_cuts(gm: fx.GraphModule) -> bool:
-    """Whether the graph has to be compiled in segments."""
+    """Returns whether the graph must be compiled in segments."""
     return any(_is_cut(gm, node) for node in gm.graph.nodes)
 
 
@@ -91,10 +94,10 @@ def _subgraph(gm: fx.GraphModule, node: Any) -> fx.GraphModule:
 
 
 def compile_segments(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: CompileGraph) -> BoxedCallable:
-    """A boxed callable that runs `gm`, each stretch without cuts compiled by `compile_graph`.
+    """Returns a boxed callable that runs `gm`; `compile_graph` compiles each stretch without cuts.
 
-    Raises GraphRefused MD406 when something other than a tensor lives across a cut, and MD404 when autograd would have
-    to know that a view is older than a write.
+    Raises GraphRefused MD406 if a value other than a tensor lives across a cut, and MD404 if autograd must know that a
+    view is older than a write.
     """
     for node in gm.graph.find_nodes(op="call_function", target=require_grad):
         _check_views(gm, node)
@@ -103,21 +106,26 @@ def compile_segments(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_
 
 
 def _check_views(gm: fx.GraphModule, required: fx.Node) -> None:
-    """Raise GraphRefused if a view of a tensor that requires grad from now on is used behind that, and is older than
-    the last write: autograd makes such views anew, and not those that a segment returns when all writes are done."""
-    place = {node: i for i, node in enumerate(gm.graph.nodes)}
+    """Raises GraphRefused for a view that is older than the last write to its base, and is used after the base starts
+    to require grad.
+
+    Autograd creates a new history for such a view at the write, but a segment returns its views after all writes.
+    """
+    position = {node: i for i, node in enumerate(gm.graph.nodes)}
     tensor = required.args[0]
     memory = _memory(required)
-    writes = [i for node, i in place.items() if memory in node.meta.get("written_memory", ()) and i < place[required]]
-    for node, i in place.items() if writes else ():
+    writes = [
+        i for node, i in position.items() if memory in node.meta.get("written_memory", ()) and i < position[required]
+    ]
+    for node, i in position.items() if writes else ():
         is_older = i < max(writes) and i not in writes and node is not tensor and _memory(node) == memory
-        if is_older and any(place[user] > place[required] for user in node.users):
+        if is_older and any(position[user] > position[required] for user in node.users):
             raise GraphRefused(
                 Diagnostic(
                     "MD404",
-                    "a tensor requires grad behind a write, and a view of before is used",
-                    why="Autograd makes the history of such a view anew.",
-                    fix="Call `requires_grad_()` first, or make the view behind it.",
+                    "a tensor requires grad after a write, and an earlier view is used",
+                    why="Autograd creates a new history for such a view.",
+                    fix="Call `requires_grad_()` first, or make the view after it.",
                 )
             )
 
@@ -128,7 +136,7 @@ def _memory(node: Any) -> object:
 
 
 class _Segments:
-    """The compilation of one graph. `examples` has a fake value of each node that lives across a cut."""
+    """The compilation of one graph. `examples` maps each node that lives across a cut to a fake value."""
 
     def __init__(self, gm: fx.GraphModule, compile_graph: CompileGraph) -> None:
         self.gm = gm
@@ -139,9 +147,9 @@ class _Segments:
 
     def compile(self, example_inputs: Sequence[Any]) -> BoxedCallable:
         entry = settings()
-        self.examples = _arriving(self.placeholders, list(example_inputs), empty=False)
+        self.examples = _initial_values(self.placeholders, list(example_inputs), empty=False)
         pending: list[fx.Node] = []
-        ends = {found for node in self.gm.graph.nodes for found in watched_tensors(node)}
+        ends = {node_with_end for node in self.gm.graph.nodes for node_with_end in watched_tensors(node)}
         for node in self.gm.graph.nodes:
             if _is_cut(self.gm, node):
                 self.add_segment(pending)
@@ -158,25 +166,25 @@ class _Segments:
         return _program(self.placeholders, self.steps, output.args[0], entry)
 
     def add_segment(self, nodes: list[fx.Node]) -> None:
-        """Compile a stretch of the graph without cuts."""
+        """Compiles a stretch of the graph without cuts."""
         inside, before = set(nodes), settings()
-        given = (i for node in nodes for i in node.all_input_nodes if i not in inside and i.op != "get_attr")
-        inputs = tuple(dict.fromkeys(given))
+        outer_inputs = (i for node in nodes for i in node.all_input_nodes if i not in inside and i.op != "get_attr")
+        inputs = tuple(dict.fromkeys(outer_inputs))
         outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
         for node in nodes:
             if is_switch(node.target):
                 node.target(*node.args)  # type: ignore[operator]
         after = settings()
         if any(not is_switch(node.target) for node in nodes):
-            part = _part(self.gm, inputs, nodes, outputs, way_to(before, after))
+            part = _part(self.gm, inputs, nodes, outputs, switches_between(before, after))
             restore(before)
             self.add(part, _Step(inputs, outputs, (), before))
-            for function, args in way_to(after, before):
+            for function, args in switches_between(after, before):
                 function(*args)
 
     def add_cut(self, node: fx.Node) -> None:
-        """Note what happens between two stretches."""
-        if is_switch(node.target):  # that of inference mode: what lies behind is made under the other one
+        """Adds the steps between two stretches."""
+        if is_switch(node.target):  # a switch of the inference mode: later values are created under the new mode
             node.target(*node.args)  # type: ignore[operator]
         elif is_cond(node):
             self.add_choice(node)
@@ -186,7 +194,7 @@ class _Segments:
             self.add_call(node)
 
     def add_choice(self, node: fx.Node) -> None:
-        """Compile both branches of a `cond`."""
+        """Compiles both branches of a `cond`."""
         pred, operands = node.args[0], node.args[3]
         parts = {user.args[1]: user for user in node.users if user.target is operator.getitem}
         assert isinstance(pred, fx.Node) and isinstance(operands, (tuple, list))
@@ -199,7 +207,7 @@ class _Segments:
         self.remember(outputs, results)
 
     def add_checkpoint(self, node: fx.Node) -> None:
-        """Compile what a checkpoint runs; that backward runs it again is for torch to see to."""
+        """Compiles the body of a checkpoint; in backward, torch runs the body again."""
         part, inputs = _subgraph(self.gm, node.args[0]), node.args[1]
         assert isinstance(inputs, (tuple, list))
         parts = {user.args[1]: user for user in node.users if user.target is operator.getitem}
@@ -215,9 +223,9 @@ class _Segments:
         self.remember(outputs, results)
 
     def add_call(self, node: fx.Node) -> None:
-        """Call what autograd must see. Its result need not be a tensor, if it is only handed out."""
+        """Adds a call that autograd must see. A result may be any object if the graph only returns the object."""
         inputs = tuple(dict.fromkeys(node.all_input_nodes))
-        parts = [user for user in node.users if gives_several(node) and user.target is operator.getitem]
+        parts = [user for user in node.users if returns_several(node) and user.target is operator.getitem]
         graph = fx.Graph()
         copies = {given: graph.placeholder(given.name) for given in inputs}
         copies[node] = graph.node_copy(node, copies.__getitem__)
@@ -239,9 +247,9 @@ class _Segments:
         return [self.examples[given] if isinstance(given, fx.Node) else given for given in inputs]
 
     def compile_part(self, part: fx.GraphModule, examples: list[Any]) -> BoxedCallable:
-        """Compile a graph for what `examples` are now. It may be traced again when they have been written to."""
-        made: dict[int, Any] = {id(value): _as_it_is(value) for value in examples}
-        examples = [made[id(value)] for value in examples]
+        """Compiles a graph for frozen copies of `examples`: a later trace must not see later writes to the examples."""
+        frozen: dict[int, Any] = {id(value): _frozen_copy(value) for value in examples}
+        examples = [frozen[id(value)] for value in examples]
         if has_cuts(part):
             return compile_segments(part, examples, self.compile_graph)
         return self.compile_graph(part, examples)
@@ -254,15 +262,15 @@ class _Segments:
                 self.examples[node] = result
 
     def find_last_uses(self, results: Iterable[fx.Node]) -> None:
-        """Tell each step which values nobody needs behind it."""
+        """Sets `dying` of each step: the values that no later step needs."""
         needed = set(results)
         for step in reversed(self.steps):
             step.dying = tuple(step.used - needed)
             needed |= step.used
 
 
-def _arriving(placeholders: list[fx.Node], args: list[Any], *, empty: bool) -> Environment:
-    """The values that the graph begins with: its inputs, and the elements of lists. `empty` the lists given up."""
+def _initial_values(placeholders: list[fx.Node], args: list[Any], *, empty: bool) -> Environment:
+    """Returns the initial values of the graph: inputs, and elements of lists. `empty` clears donated lists."""
     values: Environment = {}
     for node, value in zip(placeholders, args):
         if not isinstance(value, list):
@@ -285,7 +293,7 @@ def _part(
     outputs: tuple[fx.Node, ...],
     back: list[Call],
 ) -> fx.GraphModule:
-    """A graph of its own out of `nodes` of `gm`, which ends with the switches `back`; subgraphs come along."""
+    """Returns a graph of the `nodes` of `gm` with their subgraphs; the graph ends with the switches `back`."""
     graph = fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in inputs}
     for node in nodes:
@@ -302,11 +310,12 @@ def _part(
 def _program(placeholders: list[fx.Node], steps: list[_Step], results: Any, entry: Settings) -> BoxedCallable:
     around = [step.settings for step in steps]
     plan = [
-        (step, way_to(now, before), way_to(entry, now)) for step, before, now in zip(steps, [entry, *around], around)
+        (step, switches_between(now, before), switches_between(entry, now))
+        for step, before, now in zip(steps, [entry, *around], around)
     ]
 
     def call(args: list[Any]) -> Any:
-        values = _arriving(placeholders, args, empty=True)
+        values = _initial_values(placeholders, args, empty=True)
         args.clear()
         way_back: list[Call] = []
         try:
@@ -315,7 +324,7 @@ def _program(placeholders: list[fx.Node], steps: list[_Step], results: Any, entr
                     function(*arguments)
                 way_back = back
                 step.run(values)
-        finally:  # a step that fails leaves the settings as it found them
+        finally:  # a failed step restores the settings
             for function, arguments in way_back:
                 function(*arguments)
         return fx.map_arg(results, values.__getitem__)
@@ -326,9 +335,10 @@ def _program(placeholders: list[fx.Node], steps: list[_Step], results: Any, entr
 # Examples
 
 
-def _as_it_is(value: Any) -> Any:
-    """What later steps leave alone when they write to `value`, give it other data, or have it require grad."""
-    if not isinstance(value, torch.Tensor) or value.is_inference() or not compat.tells_history(value):
+def _frozen_copy(value: Any) -> Any:
+    """Returns a copy that is independent of later writes to `value`, of changes of its data, and of
+    `requires_grad_()`."""
+    if not isinstance(value, torch.Tensor) or value.is_inference() or not compat.knows_history(value):
         return value
     copy = value.detach()
     if not value.requires_grad:
@@ -338,34 +348,34 @@ def _as_it_is(value: Any) -> Any:
         return leaf if value.is_leaf else leaf.view_as(leaf)
 
 
-class _OnFakes(fx.Interpreter):
-    """Runs a graph on fake tensors; of a `cond`, both branches."""
+class _FakeInterpreter(fx.Interpreter):
+    """Runs a graph on fake tensors; for a `cond`, runs both branches."""
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is run_branch:
             return _run_both(args[1:3], args[3])
         if target in CHECKPOINTS:
-            return tuple(_OnFakes(args[0]).run(*args[1]))
-        return super().call_function(target, *foreseen(target, tuple(at_first_places(target, args)), kwargs))
+            return tuple(_FakeInterpreter(args[0]).run(*args[1]))
+        return super().call_function(target, *with_hints(target, tuple(with_first_indices(target, args)), kwargs))
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return super().call_method(target, *foreseen(target, args, kwargs))
+        return super().call_method(target, *with_hints(target, args, kwargs))
 
 
 def _run_on_fakes(gm: fx.GraphModule, examples: Sequence[Any]) -> Sequence[Any]:
-    """What the graph returns for fake values; like the graph, it may change them."""
+    """Returns the results of the graph for fake values; the graph may change the values."""
     known = [*examples, *(node.meta.get("example_value") for node in gm.graph.nodes)]
     mode = next((value.fake_mode for value in known if isinstance(value, FakeTensor)), None) or FakeTensorMode()
     try:
         with mode, without_fake_tensor_log():
-            results: Sequence[Any] = _OnFakes(gm).run(*examples)
-    except RuntimeError as error:  # of a view whose base was written to in another mode, say
+            results: Sequence[Any] = _FakeInterpreter(gm).run(*examples)
+    except RuntimeError as error:  # for example, a view whose base was written to in a different mode
         raise untraceable(error) from error
     return results
 
 
 def _run_both(graphs: Iterable[fx.GraphModule], examples: Sequence[Any]) -> tuple[Any, ...]:
-    """Fake results of a `cond`: they require grad if those of either branch do."""
+    """Returns the fake results of a `cond`; a result requires grad if it does in either branch."""
     true_results, false_results = (_run_on_fakes(graph, examples) for graph in graphs)
     return tuple(b if b.requires_grad else a for a, b in zip(true_results, false_results))
 
@@ -374,8 +384,8 @@ def _cannot_cross(node: fx.Node) -> GraphRefused:
     return GraphRefused(
         Diagnostic(
             "MD406",
-            f"`{node}` is not a tensor, and is needed before and behind a cond",
-            why="A graph with a cond is compiled in parts, which hand tensors to each other.",
-            fix="Make the value again behind the cond.",
+            f"`{node}` is not a tensor, and is needed before and after a cond",
+            why="A graph with a cond is compiled in parts, which pass only tensors to each other.",
+            fix="Compute the value again after the cond.",
         )
     )

@@ -18,7 +18,7 @@ from minidynamo.autograd.eager_peak.gradients_apart import Wholes, gradients_apa
 from minidynamo.autograd.eager_peak.rehearsal import eager_memory
 from minidynamo.autograd.eager_peak.with_hints import with_hints
 from minidynamo.autograd.graph.numbers import has_symbols
-from minidynamo.autograd.runtime.partial_backward import Part, part_of
+from minidynamo.autograd.runtime.partial_backward import BackwardPart, part_of
 from minidynamo.config import config
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph.rng_replay import random_state
@@ -62,7 +62,7 @@ class _Captured:
 
 
 class PeakLimit:
-    """What becomes of a captured graph is told to `announce`; `check` then asks for the plan of its forward graph.
+    """What becomes of a captured graph is told to `report_graphs`; `check` then asks for the plan of its forward graph.
 
     `plan_backward` plans a backward graph for the code that will run it. Where that takes long, `estimate` gives a plan
     that needs as much or more; code whose sizes vary is not made before it is needed, since that decides on sizes.
@@ -73,7 +73,7 @@ class PeakLimit:
         self.estimate = estimate
         self.captured: _Captured | None = None
 
-    def announce(self, gm: fx.GraphModule, example_inputs: Sequence[Any], graphs: AotGraphs) -> None:
+    def report_graphs(self, gm: fx.GraphModule, example_inputs: Sequence[Any], graphs: AotGraphs) -> None:
         """The graph that is going to be compiled, and what the autograd stage has made of it."""
         # Under autocast, what is converted lives as long as the block, which the graph does not know.
         known = config.eager_peak and not any(map(torch.is_autocast_enabled, AUTOCAST_DEVICES))
@@ -183,7 +183,7 @@ def _taking_repeated(captured: _Captured) -> fx.GraphModule:
     tangents = graph.graph.find_nodes(op="placeholder")[saved:]
     alone = (place for place, i in enumerate(graphs.signature.differentiable_results) if i not in joined)
     strides = tuple((place, (0,) * tangents[place].meta["val"].dim()) for place in alone)
-    return part_of(graph, saved, Part(strides=strides), graphs.signature.kept_for)
+    return part_of(graph, saved, BackwardPart(strides=strides), graphs.signature.kept_for)
 
 
 def _between(plan: MemoryPlan, graphs: AotGraphs) -> _Need:

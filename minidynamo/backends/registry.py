@@ -1,8 +1,8 @@
-"""Owns the registry of backends: what turns a captured graph into something that runs.
+"""Owns the registry of backends, which make captured graphs callable.
 
-A backend is a callable `(gm, example_inputs) -> callable`. `gm` is a torch.fx.GraphModule with the torch functions as
-the user called them; `example_inputs` are fake tensors (a list of them for a list input). The result may be boxed: it
-then takes one list, empties it and frees each input behind its last use. Nothing here traces or generates code.
+A backend is a callable `(gm, example_inputs) -> callable`. `gm` is a torch.fx.GraphModule with the torch functions that
+the user called; `example_inputs` are fake tensors (a list of fake tensors for a list input). The result may be boxed:
+then it takes one list, empties the list and frees each input after the last use. Nothing here traces or generates code.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from minidynamo.autograd.graph.graph_builder import copied
 from minidynamo.autograd.graph.inplace_variants import in_place
 from minidynamo.autograd.graph.numbers import has_symbols
 from minidynamo.autograd.partition.saving import SavePolicy
-from minidynamo.autograd.reinplace.backward_reuse import write_in_place
+from minidynamo.autograd.reinplace.backward_reuse import reinplace_backward
 from minidynamo.autograd.reinplace.delay_results import postpone
-from minidynamo.autograd.reinplace.reuse import as_new, counted_as, overwrite, overwrite_inputs
+from minidynamo.autograd.reinplace.reuse import hide_overwrites, reinplace_graph, reinplace_inputs, with_versions
 from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.trace.decompositions import masked, splittable
 from minidynamo.backends.peak_limit import PeakLimit
@@ -34,11 +34,11 @@ from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase, publish
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, first_line, nearest
 from minidynamo.graph.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_func, mark_boxed
-from minidynamo.graph.marks import COMPUTES_FIRST, RECORDS_WRITES, TELLS_OPERATORS
+from minidynamo.graph.marks import COMPUTES_FIRST, RECORDS_WRITES
 from minidynamo.graph.options import GraphCompiler
 from minidynamo.graph.pytree import compile_flat
 from minidynamo.graph.saved_tensor_hooks import to_inline
-from minidynamo.graph.tensor_index import reads_places
+from minidynamo.graph.tensor_index import has_index_tensors
 from minidynamo.graph.text import graph_text
 from minidynamo.graph.torch_settings import switches_inference
 from minidynamo.graph.version_counter import UNCOUNTED
@@ -47,62 +47,60 @@ from minidynamo.memory.plan import MemoryPlan
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
-# What the function whose graph is being compiled asked for. A backward graph is compiled when nobody can start over.
+# Options of the function that is being compiled. A backward graph is compiled too late for a rerun of the function.
 _on_error: contextvars.ContextVar[str] = contextvars.ContextVar("on_error", default="raise")
 _save_policy: contextvars.ContextVar[SavePolicy | None] = contextvars.ContextVar("save_policy", default=None)
 
 
 STAGES = ("forward", "backward", "inference")
-"""The graphs that the autograd stage makes of a captured one: two for training, or one."""
+"""The graphs that the autograd stage derives from a captured graph: two for training, or one for inference."""
 
 
 def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Run the captured graph operation by operation, freeing each value behind its last use.
+    """Runs the captured graph operation by operation and frees each value after its last use.
 
-    What autograd has recorded cannot be taken back, so a graph that may have to goes through the autograd stage, which
-    writes to its inputs behind all other work.
+    A graph whose autograd records may have to be undone uses the autograd stage instead: that stage writes to inputs
+    after all other work.
     """
-    return aot_eager(gm, example_inputs) if RECORDS_WRITES in gm.meta else _one_by_one(gm, "captured")
+    return aot_eager(gm, example_inputs) if RECORDS_WRITES in gm.meta else _interpreted(gm, "captured")
 
 
-def _one_by_one(gm: torch.fx.GraphModule, stage: str) -> BoxedCallable:
-    """`make_boxed`, and when each value will live."""
-    handing_over = stage == "backward"  # gradients, which autograd may have a place for
+def _interpreted(gm: torch.fx.GraphModule, stage: str) -> BoxedCallable:
+    """Returns `make_boxed(gm)`, after publishing the predicted life of each value."""
+    handing_over = stage == "backward"  # autograd may accumulate gradients in place
     plan = graph_plan(gm, stage, handing_over=handing_over)
     artifacts.write("memory", stage, f"{plan}\n", ".txt", plan)
-    gm.meta[TELLS_OPERATORS] = True
     return make_boxed(gm, handing_over=handing_over)
 
 
-def _plan_of_operations(graph: torch.fx.GraphModule) -> MemoryPlan:
-    """The plan of a backward graph whose operations run one by one."""
+def _plan_interpreted(graph: torch.fx.GraphModule) -> MemoryPlan:
+    """Returns the memory plan of a backward graph that runs operation by operation."""
     graph = copied(graph)
-    write_in_place(graph.graph)
+    reinplace_backward(graph.graph)
     return graph_plan(graph, "backward", handing_over=True)
 
 
 def boxed_nop(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """What a backend of one's own starts from: the captured graph, changed in nothing, as a boxed callable.
+    """Returns the captured graph, unchanged, as a boxed callable: a starting point for custom backends.
 
-    Change `gm.graph`, then return `boxed_nop(gm, example_inputs)`: inputs and values die behind their last uses.
+    Change `gm.graph`, then return `boxed_nop(gm, example_inputs)`: inputs and values die after their last uses.
     """
-    gm.meta[TELLS_OPERATORS] = True
     return make_boxed(gm)
 
 
 def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **stages: Any) -> Callable[..., Any]:
-    """`aot_compile`, or the graph operation by operation, after one notice, when the autograd stage refuses it.
+    """Calls `aot_compile`. A graph that the autograd stage refuses runs operation by operation, after one notice.
 
-    What torch cannot trace with symbolic sizes it may trace with those of one call, so that is for the caller to try,
-    unless a size hangs on the values of tensors in any case.
+    A graph that torch cannot trace with symbolic sizes may be traceable with the sizes of one call. The error is then
+    raised for the caller to try again, unless a size depends on the values of tensors in any case.
     """
     for stage in STAGES:
         stages[stage] = artifacts.collecting(stages[stage])
     hooks = to_inline.get()
-    if _save_policy.get() is not None or hooks is not None:  # of what is kept somebody else has decided
-        del stages["announce"]
+    if _save_policy.get() is not None or hooks is not None:  # the user chose the saved tensors
+        del stages["report_graphs"]
     try:
-        with artifacts.kept_if_done():
+        with artifacts.discarded_on_error():
             compiled: Callable[..., Any] = aot_compile(
                 gm, example_inputs, **stages, save_policy=_save_policy.get(), hooks=hooks
             )
@@ -110,9 +108,8 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
         if refused.code == "MD401" and has_symbols(list(example_inputs)) and not _is_about_values(refused):
             raise
         notice(replace(refused.diagnostic, what=f"a graph runs operation by operation: {refused.diagnostic.what}"))
-        return _one_by_one(gm, "captured")
-    gm.meta[TELLS_OPERATORS] = True
-    if not has_cuts(gm):  # behind which there is more to compute
+        return _interpreted(gm, "captured")
+    if not has_cuts(gm):  # after a cut, more is computed
         gm.meta[COMPUTES_FIRST] = True
     return compiled
 
@@ -124,17 +121,17 @@ def _is_about_values(error: BaseException | None) -> bool:
 
 
 def _show(stage: str, graph: torch.fx.GraphModule) -> str:
-    """Write the text of a graph that is about to be compiled, and return it."""
+    """Publishes the text of a graph that is about to be compiled, and returns the text."""
     text = graph_text(graph)
     artifacts.write("aten", stage, text)
     return text
 
 
 def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Our autograd stage, with ATen operations run one by one."""
-    limit = PeakLimit(_plan_of_operations)
+    """Uses the autograd stage and runs ATen operations one by one."""
+    limit = PeakLimit(_plan_interpreted)
     stages = {stage: functools.partial(_run_operations, stage, limit) for stage in STAGES}
-    return _with_autograd(gm, example_inputs, **stages, keep=splittable, announce=limit.announce)
+    return _with_autograd(gm, example_inputs, **stages, keep=splittable, report_graphs=limit.report_graphs)
 
 
 def _run_operations(
@@ -142,25 +139,25 @@ def _run_operations(
 ) -> Callable[..., Any]:
     _show(stage, graph)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mkldnn_rnn_layer.default):
-        node.target = compat.called_by(node)
+        node.target = compat.runtime_target(node)
     if stage == "backward":
-        versions = write_in_place(graph.graph)
-        return counted_as(_one_by_one(graph, stage), versions)
+        versions = reinplace_backward(graph.graph)
+        return with_versions(_interpreted(graph, stage), versions)
     if stage == "forward":
         postpone(graph.graph)
-    renewed = overwrite(graph.graph)
+    overwritten = reinplace_graph(graph.graph)
     limit.check(functools.partial(graph_plan, graph, stage))
-    return as_new(_one_by_one(graph, stage), renewed)
+    return hide_overwrites(_interpreted(graph, stage), overwritten)
 
 
-def _writing_to_inputs(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """`graph`, in which ATen's operators write to inputs wherever they can, as in eager."""
-    overwrite_inputs(graph.graph, lambda op: True)
-    _note_in_place(graph.graph)
+def _with_input_writes(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Returns `graph`, after making ATen operators write to inputs wherever eager does."""
+    reinplace_inputs(graph.graph, lambda op: True)
+    _mark_in_place(graph.graph)
     return graph
 
 
-def _note_in_place(graph: torch.fx.Graph) -> None:
+def _mark_in_place(graph: torch.fx.Graph) -> None:
     for node in graph.nodes:
         node.meta[IN_PLACE] = in_place(node)
 
@@ -171,59 +168,66 @@ def _lowered() -> Collection[compat.OpOverload]:
 
 @dataclass(frozen=True)
 class _Generator:
-    """Generates code for the stages of one graph. Its backward graph is compiled later, under the same settings."""
+    """Generates code for the stages of one graph. The backward graph is compiled later, under the same settings."""
 
+    #: "auto", "cpp" or "triton".
     target: str
     settings: Config
     on_error: str
+    #: None if the graph is not stored.
     cache: StoredGraphs | None
 
-    def told(self, stage: str, graph: torch.fx.GraphModule) -> dict[str, Any]:
-        """What `compile_graph` is told of a graph, which is got ready."""
-        otherwise = None
+    def compile_arguments(self, stage: str, graph: torch.fx.GraphModule) -> dict[str, Any]:
+        """Prepares a graph and returns the keyword arguments of `compile_graph`."""
+        fallback_graph = None
         if graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
-            otherwise = functools.partial(_writing_to_inputs, copied(graph))
+            fallback_graph = functools.partial(_with_input_writes, copied(graph))
         if stage != "backward":
-            overwrite_inputs(graph.graph, lambda op: compile_graph.find(op) is None)
-        _note_in_place(graph.graph)
-        return {"target": self.target, "name": stage, "handing_over": stage == "backward", "otherwise": otherwise}
+            reinplace_inputs(graph.graph, lambda op: compile_graph.find(op) is None)
+        _mark_in_place(graph.graph)
+        return {
+            "target": self.target,
+            "name": stage,
+            "handing_over": stage == "backward",
+            "fallback_graph": fallback_graph,
+        }
 
     def plan_backward(self, graph: torch.fx.GraphModule) -> MemoryPlan:
-        """The plan of a backward graph, which stays as it is."""
+        """Returns the plan of a backward graph, without changing the graph."""
         graph = copied(graph)
-        return compile_graph.plan_graph(graph, **self.told("backward", graph))
+        return compile_graph.plan_graph(graph, **self.compile_arguments("backward", graph))
 
     def compile(
         self, stage: str, limit: PeakLimit, graph: torch.fx.GraphModule, inputs: Sequence[Any]
     ) -> Callable[..., Any]:
-        """The graph of a stage as a boxed callable."""
+        """Returns the graph of a stage as a boxed callable."""
         text = _show(stage, graph)
-        told = self.told(stage, graph)
+        arguments = self.compile_arguments(stage, graph)
         check = None if stage == "backward" else limit.check
         try:
             with phase("codegen"), config.using(self.settings):
-                compiled = compile_graph.compile_graph(graph, **told, check=check)
+                compiled = compile_graph.compile_graph(graph, **arguments, check=check)
         except GraphRefused:
             raise
         except Exception as error:
-            failure = _in_stage(stage, error)
+            failure = _stage_error(stage, error)
             if stage != "backward" or self.on_error == "raise":
                 raise failure from (error.__cause__ or error)
             notice(failure.diagnostic)
             publish("fallback", f"{stage} graph", diagnostic=failure.diagnostic)
             return make_boxed(graph, handing_over=True)
         if self.cache is not None:
-            self.cache.note(compiled, text)
+            self.cache.remember(compiled, text)
         return compiled.call
 
 
 def _generated(target: str) -> Backend:
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         settings = config.current
-        by_rules = _save_policy.get() is None  # what a function of the user's decides is in no key
+        by_rules = _save_policy.get() is None  # no key contains the decisions of a user's function
         cache = StoredGraphs(target, settings, to_inline.get()) if settings.graph_cache and by_rules else None
         generator = _Generator(target, settings, _on_error.get(), cache)
-        limit = PeakLimit(generator.plan_backward, _plan_of_operations)
+        limit = PeakLimit(generator.plan_backward, _plan_interpreted)
         stages = {stage: functools.partial(generator.compile, stage, limit) for stage in STAGES}
         return _with_autograd(
             gm,
@@ -231,7 +235,7 @@ def _generated(target: str) -> Backend:
             **stages,
             keep=_lowered,
             cache=cache,
-            announce=limit.announce,
+            report_graphs=limit.report_graphs,
             images=settings.channels_last,
         )
 
@@ -244,17 +248,17 @@ triton = _generated("triton")
 
 
 def inductor(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """torch's own code generator behind minidynamo's capture."""
-    if any(switches_inference(node.target) for node in gm.graph.nodes):  # which it would leave out
+    """Compiles the captured graph with torch's own code generator."""
+    if any(switches_inference(node.target) for node in gm.graph.nodes):  # inductor would drop the switch
         return compile_segments(gm, example_inputs, inductor)
     as_captured = "a graph runs operation by operation: torch's code generator takes no"
-    if any(map(reads_places, gm.graph.nodes)):
-        what = f"{as_captured} tensor as the index of a place"
+    if any(map(has_index_tensors, gm.graph.nodes)):
+        what = f"{as_captured} tensor as a scalar index"
         notice(Diagnostic("MD401", what, why="The number is known when it runs.", fix="Index with x[i[None]][0]."))
         return make_boxed(gm)
-    if any(node.target in UNCOUNTED for node in gm.graph.nodes):  # which it would do to copies
-        what = f"{as_captured} memory that comes and goes"
-        notice(Diagnostic("MD402", what, why="It makes values of writes.", fix='Choose backend="native".'))
+    if any(node.target in UNCOUNTED for node in gm.graph.nodes):  # inductor would resize copies
+        what = f"{as_captured} resized storages"
+        notice(Diagnostic("MD402", what, why="It turns writes into new values.", fix='Choose backend="native".'))
         return make_boxed(gm)
     return make_boxed_func(compat.compile_with_inductor(gm, list(example_inputs)))
 
@@ -271,7 +275,7 @@ _registry: dict[str, Backend] = {
 
 
 def list_backends() -> list[str]:
-    """The names that `compile(backend=...)` accepts, sorted."""
+    """Returns the names that `compile(backend=...)` accepts, sorted."""
     return sorted(_registry)
 
 
@@ -280,9 +284,9 @@ def register_backend(backend: None = None, name: str | None = None) -> Callable[
 @overload
 def register_backend(backend: Backend, name: str | None = None) -> Backend: ...
 def register_backend(backend: Backend | None = None, name: str | None = None) -> Any:
-    """Make `backend` known under `name` (its `__name__` if None) and return it. Also a decorator.
+    """Registers `backend` under `name` (its `__name__` if None) and returns it. Also a decorator.
 
-    Raises ArgumentError when it is not callable or has no name, or the name is taken by another backend.
+    Raises ArgumentError if the backend is not callable or has no name, or if another backend has the name.
     """
     if backend is None:
         return functools.partial(register_backend, name=name)
@@ -307,12 +311,12 @@ def resolve(
     on_error: str | None = None,
     save_policy: SavePolicy | None = None,
 ) -> GraphCompiler:
-    """Look a backend up; `options` are config fields that are set while it works.
+    """Looks up a backend; `options` are config fields that are set while the backend compiles.
 
-    `on_error` "eager" lets a backward graph that cannot be compiled run operation by operation; None leaves that to
-    whoever is compiling already. `save_policy` has a say in what forward graphs keep for backward.
+    With `on_error` "eager", a backward graph that cannot be compiled runs operation by operation; None keeps the
+    setting of the enclosing compile. `save_policy` influences which tensors forward graphs save for backward.
 
-    Raises UnknownName for a name that is not registered, ArgumentError for something that is neither name nor callable.
+    Raises UnknownName for a name that is not registered, ArgumentError for an object that is neither name nor callable.
     """
     if isinstance(backend, str):
         if backend not in _registry:
@@ -355,9 +359,10 @@ def _run(
     example_inputs: Sequence[Any],
     noticed: set[tuple[str, str]],
 ) -> Callable[..., Any]:
-    """Compile a graph and return a boxed callable; a plain one is adapted, with one notice that says what it costs.
+    """Compiles a graph and returns a boxed callable; adapts a callable that is not boxed, with one notice about the
+    cost.
 
-    `noticed` has the notices that were given for the compiled function which the graph is part of.
+    `noticed` has the notices that were shown for the compiled function of this graph.
 
     Raises BackendError, with the backend's own exception as cause.
     """
@@ -383,15 +388,17 @@ _BUILT_IN = tuple(_registry.values())
 
 
 def _checked(name: str, gm: torch.fx.GraphModule, compiled: BoxedCallable) -> BoxedCallable:
-    """`compiled`, raising BackendError (MD522) when what it returns is not what the graph returns."""
-    wanted = len(next(node.args[0] for node in gm.graph.nodes if node.op == "output"))
+    """Returns `compiled` with a check: raises BackendError (MD522) if the results do not match the graph's outputs."""
+    expected = len(next(node.args[0] for node in gm.graph.nodes if node.op == "output"))
 
     def call(args: list[Any]) -> Any:
         results = compiled(args)
-        if not isinstance(results, (tuple, list)) or len(results) != wanted:
-            came = type(results).__name__
-            came += f" of {len(results)}" if isinstance(results, (tuple, list)) else ""
-            what = f"the graph of backend {name!r} returned {came}; the captured graph returns a tuple of {wanted}"
+        if not isinstance(results, (tuple, list)) or len(results) != expected:
+            returned = type(results).__name__
+            returned += f" of {len(results)}" if isinstance(results, (tuple, list)) else ""
+            what = (
+                f"the graph of backend {name!r} returned {returned}; the captured graph returns a tuple of {expected}"
+            )
             raise BackendError(Diagnostic("MD522", what, fix="Return the graph's outputs in order, in a tuple."))
         return results
 
@@ -404,15 +411,15 @@ def _failure(name: str, gm: torch.fx.GraphModule, error: Exception) -> Diagnosti
         "MD520",
         f"backend {name!r} failed: {type(error).__name__}",
         why=f"{first_line(error)}\nStage: the captured graph, which is in {path}",
-        fix='Run the function as written with on_error="eager", or choose another backend=.',
+        fix='Run the function eagerly with on_error="eager", or choose another backend=.',
     )
 
 
-def _in_stage(stage: str, error: Exception) -> BackendError:
-    """`error` as a BackendError that says which graph was being compiled, and where its texts are."""
+def _stage_error(stage: str, error: Exception) -> BackendError:
+    """Returns `error` as a BackendError with the name of the graph and the folder of its texts."""
     where = f"Stage: code generation of the {stage} graph, whose texts are in {artifacts.code_dir()}"
     if isinstance(error, BackendError):
         return type(error)(replace(error.diagnostic, why=f"{error.diagnostic.why}\n{where}".strip()))
     what = f"no code could be generated for a graph: {type(error).__name__}"
     why = f"{first_line(error)}\n{where}"
-    return BackendError(Diagnostic("MD520", what, why, 'Run the function as written with on_error="eager".'))
+    return BackendError(Diagnostic("MD520", what, why, 'Run the function eagerly with on_error="eager".'))

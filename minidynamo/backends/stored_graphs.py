@@ -1,7 +1,7 @@
-"""Owns what generated backends keep for the next process: call plan and code of each graph, found by the graph's key.
+"""Owns the compiled graphs that generated backends store for the next process, by the key of the torch-level graph.
 
-It joins the written forms of `autograd/` and `codegen/`; keys and files are those of `graph_cache/`. Whatever goes
-wrong here costs a compile and never more.
+An entry has the call plan (`autograd/`) and the code (`codegen/`) of each graph; keys and files are those of
+`graph_cache/`. A failure here costs a compile and nothing more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch.fx
 
 from minidynamo.autograd.runtime import call_plan
 from minidynamo.autograd.runtime.call_plan import CallPlan, CompiledCall
-from minidynamo.autograd.runtime.partial_backward import WHOLE, Part, part_of
+from minidynamo.autograd.runtime.partial_backward import WHOLE, BackwardPart, part_of
 from minidynamo.codegen import compile_graph, stored
 from minidynamo.codegen.runtime.toolchain import find_toolchain
 from minidynamo.config import Config
@@ -36,31 +36,34 @@ RECORDS = (*call_plan.RECORDS, *stored.RECORDS)
 
 
 class StoredGraphs:
-    """The cache as one call of a backend uses it: what `target` makes of graphs, and of `hooks` that are put into them,
-    under `settings`."""
+    """The cache as seen by one call of a backend: the code that `target` generates under `settings`, with inlined
+    `hooks`.
+    """
 
     def __init__(self, target: str, settings: Config, hooks: Hooks | None = None) -> None:
         self.target = target
         self.settings = settings
         self.hooks = hooks
-        # By the function that runs it: what a graph was compiled to, and the text of its ATen graph.
+        # Maps the callable of a graph to its compiled form and the text of its ATen graph.
         self.made: weakref.WeakKeyDictionary[BoxedCallable, tuple[compile_graph.CompiledGraph, str]] = (
             weakref.WeakKeyDictionary()
         )
 
-    def note(self, compiled: compile_graph.CompiledGraph, aten: str) -> None:
-        """Remember what belongs to `compiled.call`, as long as that lives."""
-        # Without the function itself, which would live for ever.
-        self.made[compiled.call] = replace(compiled, call=_not_kept), aten
+    def remember(self, compiled: compile_graph.CompiledGraph, aten: str) -> None:
+        """Records the compiled form of `compiled.call` while that callable is alive."""
+        # Without the callable itself: the entry would keep its own key alive.
+        self.made[compiled.call] = replace(compiled, call=_uncallable), aten
 
-    def place(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> StoredGraph | None:
-        """The place of a graph; None, after an event that says why, for one that cannot be stored."""
+    def entry_for(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> StoredGraph | None:
+        """Returns the entry of a graph, to read or write; None, after an event with the reason, if the graph cannot be
+        stored.
+        """
         try:
             with phase("cache"):
                 key = key_of(gm, example_inputs, self._options(), self._tools(gm, example_inputs), self._hooks())
         except NotStorable as reason:
             publish("cache", "skip", reason=str(reason))
-        except Exception as error:  # of torch's or the user's objects in the graph
+        except Exception as error:  # raised by an object of torch or of the user in the graph
             publish("cache", "skip", reason=f"its key cannot be written: {type(error).__name__}: {error}")
         else:
             return StoredGraph(key, self.made)
@@ -75,7 +78,7 @@ class StoredGraphs:
         return {"pack": as_graph(self.hooks.pack), "unpack": as_graph(self.hooks.unpack)}
 
     def _tools(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Mapping[str, str]:
-        """What builds the kernels."""
+        """Returns the versions of the tools that build the kernels."""
         if self.target == "triton" or (self.target == "auto" and _uses_gpu(gm, example_inputs)):
             return {"triton": importlib.metadata.version("triton")}
         try:
@@ -91,17 +94,19 @@ def _uses_gpu(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
     return any(isinstance(item, torch.Tensor) and item.device.type == "cuda" for item in flat)
 
 
-def _tell_why_there_are_no_kernels() -> None:
-    """What the process was told that compiled a graph for torch's kernels; each one wants to know."""
+def _notice_missing_toolchain() -> None:
+    """Shows the notice of a missing compiler in this process, too: another process compiled the graph for torch's
+    kernels.
+    """
     try:
         find_toolchain()
     except ToolchainMissing as missing:
         notice(missing.diagnostic)
 
 
-def _needs_parts(plan: CallPlan) -> bool:
-    """Whether the whole backward graph cannot take the place of a part."""
-    return bool(plan.signature.kept_for or plan.signature.arrivals)
+def _needs_partial(plan: CallPlan) -> bool:
+    """Returns whether the whole backward graph cannot replace a partial one."""
+    return bool(plan.signature.kept_for or plan.signature.result_gradients)
 
 
 def _refusal(form: Json) -> GraphRefused:
@@ -110,32 +115,32 @@ def _refusal(form: Json) -> GraphRefused:
     return GraphRefused(Diagnostic(*form))
 
 
-def _what(program: str, stages: Iterable[str]) -> str:
-    """What an entry has, for people."""
+def _description(program: str, stages: Iterable[str]) -> str:
+    """Returns the description of an entry, for people."""
     return f"{program}, {' and '.join(dict.fromkeys(stage.partition(',')[0] for stage in stages))}"
 
 
-def _not_kept(args: list[Any]) -> tuple[Any, ...]:
-    raise AssertionError("a compiled graph that was noted is not called")
+def _uncallable(args: list[Any]) -> tuple[Any, ...]:
+    raise AssertionError("a recorded compiled graph is not called")
 
 
 @dataclass(frozen=True)
 class StoredGraph:
-    """What one torch-level graph was compiled to, on disk, or the place where it will be."""
+    """The disk entry of one torch-level graph, whether stored already or not."""
 
     key: Key
     made: weakref.WeakKeyDictionary[BoxedCallable, tuple[compile_graph.CompiledGraph, str]]
 
     @property
     def codec(self) -> Codec:
-        """What writes and reads the values of this graph."""
-        return Codec(self.key.surroundings, RECORDS)
+        """Returns the codec for the values of this graph."""
+        return Codec(self.key.context, RECORDS)
 
     def read(self, compile_backward: CompileBackward) -> CompiledCall | None:
-        """The graph as it was stored, loaded; None when there is no entry that can be used.
+        """Loads the graph; returns None without a usable entry.
 
-        What nobody has differentiated yet has its backward graph compiled and stored when somebody does. Raises
-        GraphRefused for a graph of which it is stored that it is not compiled.
+        If no backward graph was stored, it is compiled and stored when backward first runs. Raises GraphRefused if the
+        entry stores a refusal.
         """
         with phase("cache"):
             content = files.read(self.key.name)
@@ -143,7 +148,7 @@ class StoredGraph:
         if found is None:
             publish("cache", "miss", key=self.key.name, reason=self._why_not())
         else:
-            files.note_use(self.key.name)
+            files.count_use(self.key.name)
             publish("cache", "hit", key=self.key.name)
         if isinstance(found, GraphRefused):
             raise found
@@ -157,7 +162,7 @@ class StoredGraph:
             if not isinstance(decisions, list):
                 raise Damaged("it does not say what was decided")
             if not self.key.symbols.decide(decisions):
-                return None  # it was compiled for numbers of another kind
+                return None  # compiled under other decisions about symbols
             if "refused" in content:
                 return _refusal(content["refused"])
             plan = call_plan.read_plan(content["plan"], self.codec)
@@ -166,24 +171,24 @@ class StoredGraph:
                 return CompiledCall(plan, stages["inference"])
             return CompiledCall(plan, stages["forward"], self._backward(plan, content, stages, compile_backward))
         except BackendError:
-            return None  # a kernel cannot be built; compiling the graph will tell
+            return None  # a kernel cannot be built; compiling the graph raises the error
         except Exception as error:
             files.discard(self.key.name, f"{type(error).__name__}: {error}")
             return None
 
     def _backward(
         self, plan: CallPlan, content: Json, stages: dict[str, BoxedCallable], compile_backward: CompileBackward
-    ) -> Callable[[Part], BoxedCallable | None]:
-        """What gives each part of backward: one of `stages`, or compiled from the graph of the whole, and stored."""
+    ) -> Callable[[BackwardPart], BoxedCallable | None]:
+        """Returns a function that loads each part of backward from `stages`, or compiles and stores it."""
 
         @functools.cache
         def graph() -> torch.fx.GraphModule:
             return read_graph(content["backward"], self.key, inputs=len(plan.expected))
 
-        if WHOLE.stage not in stages or _needs_parts(plan):
-            graph()  # which has to be right by now: the whole may need what is gone
+        if WHOLE.stage not in stages or _needs_partial(plan):
+            graph()  # raise Damaged now: when backward runs, the original graph is gone
 
-        def find(part: Part) -> BoxedCallable | None:
+        def find(part: BackwardPart) -> BoxedCallable | None:
             if part.stage not in stages:
                 try:
                     whole = graph()
@@ -191,7 +196,9 @@ class StoredGraph:
                     publish("cache", "skip", key=self.key.name, reason=f"no part of backward can be compiled: {reason}")
                     return None
                 signature = plan.signature
-                made = compile_backward(part_of(whole, len(plan.saved), part, signature.kept_for, signature.arrivals))
+                made = compile_backward(
+                    part_of(whole, len(plan.saved), part, signature.kept_for, signature.result_gradients)
+                )
                 stages[part.stage] = made
                 self._complete(content, part.stage, made)
             return stages[part.stage]
@@ -200,13 +207,13 @@ class StoredGraph:
 
     def _load_stage(self, stage: str, form: Json) -> BoxedCallable:
         if form.get("target") == "aten":
-            _tell_why_there_are_no_kernels()
-        artifacts.write("aten", stage, self.key.surroundings.read(form["aten"]))
+            _notice_missing_toolchain()
+        artifacts.write("aten", stage, self.key.context.read(form["aten"]))
         return stored.read_graph(form, self.codec)
 
     def _why_not(self) -> str:
-        """Where the key differs from that of an entry for the same program, if there is one."""
-        for name in files.alike(self.key.program_digest):
+        """Returns the differences from the key of another entry for the same program, if there is one."""
+        for name in files.entries_of_program(self.key.program_digest):
             content = files.read(name)
             if isinstance(content, dict) and name != self.key.name:
                 lines = differences(str(content.get("key")), self.key.text)
@@ -216,27 +223,27 @@ class StoredGraph:
     def write(
         self, plan: CallPlan, stages: Mapping[str, BoxedCallable], backward: torch.fx.GraphModule | None = None
     ) -> None:
-        """Store what the graph was compiled to; an event says why that is not possible.
+        """Stores the compiled graph; if that is not possible, an event has the reason.
 
-        `backward` is the graph of what is still to be compiled, perhaps by another process.
+        `backward` is the graph to compile later, perhaps in another process.
         """
         if backward is not None and len(stages) == 1 and files.exists(self.key.name):
-            return  # it may have more
+            return  # the existing entry may have more stages
 
         def content(codec: Codec) -> Json:
             return {
                 "key": self.key.text,
-                "what": _what(self.key.what, stages),
+                "what": _description(self.key.what, stages),
                 "decisions": self.key.symbols.decided(),
                 "plan": call_plan.write_plan(plan, codec),
                 "stages": {stage: self._form(call, codec) for stage, call in stages.items()},
-                "backward": self._graph_form(backward, is_needed=WHOLE.stage not in stages or _needs_parts(plan)),
+                "backward": self._graph_form(backward, is_needed=WHOLE.stage not in stages or _needs_partial(plan)),
             }
 
         self._store(content)
 
     def refuse(self, why: Diagnostic) -> None:
-        """Store that the graph is not compiled."""
+        """Stores that the graph is not compiled."""
 
         def content(codec: Codec) -> Json:
             return {
@@ -254,14 +261,14 @@ class StoredGraph:
         except NotStorable:
             if is_needed:
                 raise
-            return None  # parts of it cannot be compiled by other processes
+            return None  # other processes cannot compile partial backward graphs
 
     def _complete(self, content: dict[str, Json], stage: str, backward: BoxedCallable) -> None:
-        """Store an entry again, with a stage that it lacked."""
+        """Stores an entry again, with an additional stage."""
 
         def completed(codec: Codec) -> Json:
             content["stages"] = {**content["stages"], stage: self._form(backward, codec)}
-            return {**content, "what": _what(self.key.what, content["stages"])}
+            return {**content, "what": _description(self.key.what, content["stages"])}
 
         self._store(completed)
 
@@ -277,4 +284,4 @@ class StoredGraph:
         if call not in self.made:
             raise NotStorable("a part of it runs operation by operation")
         compiled, aten = self.made[call]
-        return {**stored.write_graph(compiled, codec), "aten": codec.surroundings.written(aten)}
+        return {**stored.write_graph(compiled, codec), "aten": codec.context.written(aten)}

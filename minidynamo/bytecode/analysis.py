@@ -1,7 +1,7 @@
-"""Owns the facts about a code object that cutting it needs: what is live, what runs together, where no cut can be.
+"""Owns the analyses of a code object that graph breaks need: liveness, instruction groups, positions without a cut.
 
-It neither runs nor changes code. Every answer is conservative: what may be read is live, what may lie in an exception
-handler cannot be cut.
+Runs and changes no code. Every answer is conservative: a slot that may be read is live, and an instruction that may
+belong to an exception handler cannot be cut.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from collections.abc import Sequence
 from minidynamo.bytecode.instructions import DUAL_OPS, Instruction, decode, slot_names
 
 UNCONDITIONAL_JUMPS = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
-LEAVES = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "INTERPRETER_EXIT"}
+TERMINATORS = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "INTERPRETER_EXIT"}
 
-_CALL_PARTS = ("KW_NAMES", "PRECALL", "CALL")
-# What the bool that TO_BOOL makes is there for.
-_ON_BOOL = {"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "UNARY_NOT"}
+_CALL_OPCODES = ("KW_NAMES", "PRECALL", "CALL")
+# Instructions that consume the bool that TO_BOOL pushes.
+_CONSUMES_BOOL = {"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "UNARY_NOT"}
 _SUSPENDING = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-# What the compiler ends handlers with: were these thought to raise, code behind a handler would seem to lie inside.
+# CPython ends exception handlers with these opcodes. If they counted as raising, the code after a handler would count
+# as part of the handler.
 _NEVER_RAISE = {"PUSH_EXC_INFO", "POP_EXCEPT", "COPY", "SWAP", "POP_TOP", "LOAD_CONST", "NOP", *UNCONDITIONAL_JUMPS}
 _NEVER_RAISE |= {"STORE_FAST", "STORE_DEREF"}
-# Names through which a function can read its own locals without an instruction that says so.
+# With these names, a function can read its own locals without a LOAD_FAST.
 _READS_ALL_LOCALS = {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"}
-# And through which it can tell what still lives: there a local holds what it holds until it is bound anew.
-_SEES_DEATHS = {"weakref", "ref", "proxy", "finalize", "WeakMethod", "getweakrefcount", "getrefcount", "gc"}
-_SEES_DEATHS |= {"WeakSet", "WeakValueDictionary", "WeakKeyDictionary"}
+# With these names, a function can observe the death of an object: its locals stay live until rebound.
+_DEATH_OBSERVERS = {"weakref", "ref", "proxy", "finalize", "WeakMethod", "getweakrefcount", "getrefcount", "gc"}
+_DEATH_OBSERVERS |= {"WeakSet", "WeakValueDictionary", "WeakKeyDictionary"}
 
 
 def group_of(code: types.CodeType, index: int) -> range:
-    """The instructions that must run together with `index`.
+    """Returns the range of instructions that must run together with instruction `index`.
 
-    KW_NAMES, PRECALL and CALL are one call. A conversion to bool and the jump on it are one condition: cut between
-    them, what follows would be compiled once for True and once for False.
+    KW_NAMES, PRECALL and CALL are a single call. A conversion to bool and the jump on the result are a single
+    condition: a cut between them would compile the code after the cut twice, for True and for False.
     """
     instructions = decode(code)
     start = stop = index
@@ -48,27 +49,27 @@ def group_of(code: types.CodeType, index: int) -> range:
 
 def _belong_together(code: types.CodeType, first: Instruction, second: Instruction) -> bool:
     if first.opname == "TO_BOOL":
-        return second.opname in _ON_BOOL and second.index not in jump_targets(code)
-    return first.opname in _CALL_PARTS[:2] and second.opname in _CALL_PARTS[1:] and first.opname != second.opname
+        return second.opname in _CONSUMES_BOOL and second.index not in jump_targets(code)
+    return first.opname in _CALL_OPCODES[:2] and second.opname in _CALL_OPCODES[1:] and first.opname != second.opname
 
 
 @functools.lru_cache(maxsize=1024)
 def jump_targets(code: types.CodeType) -> frozenset[int]:
-    """Every index that a jump or an exception handler leads to."""
+    """Returns the index of each instruction that a jump or an exception handler leads to."""
     instructions = decode(code)
     jumps = {i.target for i in instructions if i.target is not None}
     return frozenset(jumps | {i.handler.target for i in instructions if i.handler})
 
 
 def successors(code: types.CodeType, index: int) -> tuple[int, ...]:
-    """Where control may go after `index` when nothing is raised."""
+    """Returns the indices at which execution may continue after `index` if `index` raises nothing."""
     instruction = decode(code)[index]
-    following = () if instruction.opname in LEAVES | UNCONDITIONAL_JUMPS else (index + 1,)
+    following = () if instruction.opname in TERMINATORS | UNCONDITIONAL_JUMPS else (index + 1,)
     return following if instruction.target is None else (*following, instruction.target)
 
 
-def cannot_cut(code: types.CodeType, index: int) -> str | None:
-    """Why a frame of `code` cannot be cut before instruction `index`, as a phrase for the user; None when it can."""
+def reason_against_cut(code: types.CodeType, index: int) -> str | None:
+    """Returns the reason, as a phrase for the user, why `code` cannot be cut before instruction `index`; else None."""
     if code.co_flags & _SUSPENDING:
         return "a generator or coroutine keeps its own frame"
     if not code.co_flags & inspect.CO_OPTIMIZED:
@@ -81,20 +82,22 @@ def cannot_cut(code: types.CodeType, index: int) -> str | None:
 
 
 def first_index(code: types.CodeType) -> int:
-    """The first instruction behind RESUME: there a frame of a plain function starts with an empty stack."""
+    """Returns the index of the first instruction after RESUME. A frame of a plain function has an empty stack at this
+    index."""
     return next((i.index + 1 for i in decode(code) if i.opname == "RESUME"), 0)
 
 
 def in_except_handler(code: types.CodeType, index: int) -> bool:
-    """Whether an exception may be in flight before `index`: on the stack, or as what `sys.exc_info()` tells."""
+    """Returns whether an exception may be in flight before `index`: on the stack, or in `sys.exc_info()`."""
     return _exceptions_in_flight(code)[index] > 0
 
 
 @functools.lru_cache(maxsize=1024)
 def _exceptions_in_flight(code: types.CodeType) -> tuple[int, ...]:
-    """How many exceptions at most are in flight before each instruction.
+    """Computes the largest number of exceptions in flight before each instruction.
 
-    A handler starts with one more than what raised; RERAISE raises one that is in flight already; POP_EXCEPT ends one.
+    A handler starts with the count of the raising instruction plus 1. RERAISE raises an exception that is already
+    counted. POP_EXCEPT removes an exception.
     """
     instructions = decode(code)
     limit = 1 + len({i.handler for i in instructions if i.handler})
@@ -105,7 +108,7 @@ def _exceptions_in_flight(code: types.CodeType) -> tuple[int, ...]:
         index = work.pop()
         here = instructions[index]
         flows = [(target, counts[index] - (here.opname == "POP_EXCEPT")) for target in successors(code, index)]
-        if here.handler and _may_raise(instructions, index):
+        if here.handler and _can_raise(instructions, index):
             flows.append((here.handler.target, counts[index] + (here.opname != "RERAISE")))
         for target, count in flows:
             if counts[target] < min(count, limit):
@@ -114,7 +117,7 @@ def _exceptions_in_flight(code: types.CodeType) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _may_raise(instructions: tuple[Instruction, ...], index: int) -> bool:
+def _can_raise(instructions: tuple[Instruction, ...], index: int) -> bool:
     here, before = instructions[index], instructions[index - 1]
     if here.opname in ("DELETE_FAST", "DELETE_DEREF") and before.opname in ("STORE_FAST", "STORE_DEREF"):
         # `except E as e` ends with e = None; del e
@@ -123,7 +126,8 @@ def _may_raise(instructions: tuple[Instruction, ...], index: int) -> bool:
 
 
 def is_in_try(code: types.CodeType, index: int) -> bool:
-    """Whether a `try` or `with` of the user surrounds the instruction, not just what clears up after comprehensions."""
+    """Returns whether a `try` or `with` of the user contains the instruction. Cleanup after comprehensions does not
+    count."""
     instructions = decode(code)
     handler = instructions[index].handler
     while handler is not None:
@@ -135,7 +139,8 @@ def is_in_try(code: types.CodeType, index: int) -> bool:
 
 
 def live_locals(code: types.CodeType, index: int) -> frozenset[str]:
-    """The slots (locals and cells, by `slot_names`) that may be read from instruction `index` on."""
+    """Returns the live slots (locals and cells, by `slot_names`): slots with a possible read at or after instruction
+    `index`."""
     return _live_sets(code)[index]
 
 
@@ -162,32 +167,33 @@ def _live_sets(code: types.CodeType) -> tuple[frozenset[str], ...]:
 
 def _implicitly_read(code: types.CodeType) -> frozenset[str]:
     names = slot_names(code)
-    if _READS_ALL_LOCALS & set(code.co_names) or sees_deaths(code):
+    if _READS_ALL_LOCALS & set(code.co_names) or observes_deaths(code):
         return frozenset(names)
     # super() without arguments looks into the frame for the class cell and the first argument.
     return frozenset({"__class__", names[0]}) if "__class__" in code.co_freevars else frozenset()
 
 
-def sees_deaths(code: types.CodeType) -> bool:
-    """Whether the function's own code mentions weak references, so that it may ask which objects still live."""
-    return not _SEES_DEATHS.isdisjoint(code.co_names + code.co_freevars)
+def observes_deaths(code: types.CodeType) -> bool:
+    """Returns whether the function's own code mentions weak references: with these, it may ask which objects are
+    alive."""
+    return not _DEATH_OBSERVERS.isdisjoint(code.co_names + code.co_freevars)
 
 
 def _reads_and_writes(instruction: Instruction) -> tuple[frozenset[str], frozenset[str]]:
-    """Slots that an instruction reads before it writes, and slots that it writes."""
+    """Returns the slots that an instruction reads before writing, and the slots that it writes."""
     reads: set[str] = set()
     writes: set[str] = set()
     for opname, name in slot_effects(instruction):
         if opname == "STORE_FAST":
             writes.add(name)
         elif name not in writes:
-            # Also STORE_DEREF and DELETE_FAST: the one needs the cell, the other fails on an unbound local.
+            # STORE_DEREF reads the cell; DELETE_FAST fails on an unbound local.
             reads.add(name)
     return frozenset(reads), frozenset(writes)
 
 
 def slot_effects(instruction: Instruction) -> tuple[tuple[str, str], ...]:
-    """(operation, slot) for each slot that an instruction touches, in order."""
+    """Returns (operation, slot) for each slot that an instruction touches, in order."""
     if instruction.opname in DUAL_OPS:
         return tuple(zip(DUAL_OPS[instruction.opname], instruction.argval))
     if instruction.touches_slot:
@@ -197,8 +203,8 @@ def slot_effects(instruction: Instruction) -> tuple[tuple[str, str], ...]:
 
 @functools.lru_cache(maxsize=1024)
 def written_slots(code: types.CodeType, start: int = 0) -> frozenset[str]:
-    """The slots that are assigned to or deleted from instruction `start` on: they may stop holding what they hold there
-    before the frame ends."""
+    """Returns the slots that instruction `start` or a later one assigns or deletes: their values may change before the
+    frame ends."""
     instructions, pending, seen = decode(code), [start], set[int]()
     while pending:
         index = pending.pop()
@@ -211,6 +217,6 @@ def written_slots(code: types.CodeType, start: int = 0) -> frozenset[str]:
 
 
 def starred_parameters(code: types.CodeType) -> Sequence[str]:
-    """The parameters of a function that collect further arguments: those written with `*` and `**`."""
+    """Returns the names of the parameters `*args` and `**kwargs`, if the function has them."""
     names = code.co_varnames[code.co_argcount + code.co_kwonlyargcount :]
     return names[: bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)]

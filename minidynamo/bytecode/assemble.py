@@ -1,7 +1,7 @@
-"""Owns turning operations with labels into a code object: jump distances, exception table, line table.
+"""Owns the assembler: it turns operations with labels into a code object, with jump distances and exception table.
 
-It decides nothing about what the code does. The frame's layout is that of an existing code object, so operations can
-be taken over with their raw arguments; only additional locals move the cells behind them.
+The caller chooses the operations. The frame layout is that of an existing code object, so operations can be copied with
+their raw arguments; only additional locals shift the cells, which follow the locals.
 """
 
 from __future__ import annotations
@@ -19,25 +19,29 @@ from bytecode.instr import InstrLocation
 
 
 class Label:
-    """A place in a list of operations; equal to itself only."""
+    """A position in a list of operations. Labels compare by identity."""
 
 
 @dataclass(frozen=True)
 class Region:
-    """An exception goes to `label`, with the stack cut to `depth` and, if `lasti`, the failing offset pushed."""
+    """A protected range of code, and its exception handler."""
 
+    #: The position of the handler.
     label: Label
+    #: The number of stack values that remain when the handler starts.
     depth: int
+    #: Whether the offset of the failing instruction is pushed before the exception.
     lasti: bool
 
 
 @dataclass(frozen=True)
 class Op:
-    """One operation with its raw argument, or with a label instead; `region` is where its exceptions go."""
+    """An operation, with a raw argument or a jump label."""
 
     opname: str
     arg: int | None = None
     jump: Label | None = None
+    #: Contains the operation; None where no handler catches its exceptions.
     region: Region | None = None
     positions: dis.Positions = field(default_factory=dis.Positions)
 
@@ -54,13 +58,13 @@ def assemble(
     constants: Sequence[object],
     stacksize: int,
 ) -> types.CodeType:
-    """A code object of one positional argument with the names, cells and file of `template`.
+    """Builds a code object with one positional argument and with the names, cells and file of `template`.
 
-    `suffix` is appended to the qualified name, `temporaries` to its locals, `constants` to its constants. The
-    name that tracebacks, logs and other frames see is that of the user's function.
+    `suffix` is appended to the qualified name, `temporaries` to its locals, `constants` to its constants. Tracebacks,
+    logs and other frames see the name of the user's function.
     """
     concrete = ConcreteBytecode()
-    spans, labels = _place(items)
+    spans, labels = _assign_offsets(items)
     position = 0
     for item in items:
         if isinstance(item, Op):
@@ -85,10 +89,10 @@ def assemble(
     return concrete.to_code(stacksize, compute_exception_stack_depths=False)
 
 
-def _place(items: Sequence[Item]) -> tuple[list[range], dict[Label, int]]:
-    """The code units of each operation and the unit of each label.
+def _assign_offsets(items: Sequence[Item]) -> tuple[list[range], dict[Label, int]]:
+    """Computes the range of code units of each operation, and the code unit of each label.
 
-    A jump's own length depends on its distance, so places are computed until nothing moves. Lengths only grow.
+    The length of a jump depends on its distance, so offsets are recomputed until no length changes. Lengths only grow.
     """
     ops = [item for item in items if isinstance(item, Op)]
     lengths = [_length(op, op.arg or 0) for op in ops]
@@ -121,13 +125,13 @@ def _argument(op: Op, span: range, labels: dict[Label, int]) -> int:
 
 
 def _length(op: Op, argument: int) -> int:
-    """Code units: EXTENDED_ARGs, the operation, its caches."""
+    """Returns the number of code units: EXTENDED_ARGs, the operation, its caches."""
     return max(1, (argument.bit_length() + 7) // 8) + _caches(op.opname)
 
 
 @functools.cache
 def _caches(opname: str) -> int:
-    """Code units behind an operation that the interpreter keeps what it has learned in."""
+    """Returns the number of inline cache units that follow an operation."""
     try:
         count: int = ConcreteInstr(opname, 0).use_cache_opcodes()
     except ValueError:  # it takes no argument
@@ -136,12 +140,12 @@ def _caches(opname: str) -> int:
 
 
 def _concrete(op: Op, span: range, labels: dict[Label, int]) -> ConcreteInstr:
-    place = InstrLocation.from_positions(op.positions) if op.positions.lineno else None
+    location = InstrLocation.from_positions(op.positions) if op.positions.lineno else None
     if op.arg is None and op.jump is None:
-        return ConcreteInstr(op.opname, location=place)
-    # A jump keeps the EXTENDED_ARGs it once needed, even where a shorter distance would do in the end.
+        return ConcreteInstr(op.opname, location=location)
+    # A jump keeps its EXTENDED_ARGs even if its final distance needs fewer.
     extended = len(span) - 1 - _caches(op.opname)
-    return ConcreteInstr(op.opname, _argument(op, span, labels), location=place, extended_args=extended or None)
+    return ConcreteInstr(op.opname, _argument(op, span, labels), location=location, extended_args=extended or None)
 
 
 def _exception_table(ops: list[Op], spans: list[range], labels: dict[Label, int]) -> list[ExceptionTableEntry]:

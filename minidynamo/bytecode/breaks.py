@@ -1,16 +1,16 @@
-"""Owns break and resume functions: a copy of a user's function that is entered at a frame point.
+"""Owns break, continue and resume functions: copies of a user's function that are entered at a frame point.
 
-It does not decide where a frame is cut or what happens there. These functions take the frame's values in one list (see
-`FramePoint`), empty it, and return `(next step, list)`, or `(None, value)` when the user's function returned.
+The choice of the cut is not here. The functions take the frame's values in a list (see `FramePoint`) and empty it. They
+return `(next step, list)`, or `(None, value)` when the user's function returned.
 
     break function                              continue function
       restore slots and stack                     restore slots and stack
       the instruction, in its protected region    jump to the instruction in the body
-      one tail per way on: (step, values)
+      one tail per exit: (step, values)
       body, reached through its handlers only     body
 
-The copy of the instruction lies in front of the body, so an exception handler that runs natively and comes back to
-the same place in a loop stays native. A return inside the body gives `(None, value)`.
+The copy of the instruction precedes the body. So a handler that runs natively and reaches the same instruction of a
+loop again stays native. A return inside the body returns `(None, value)`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ BoxedStep = Callable[[list[Any]], tuple[Any, Any]]
 
 # Loading an unbound slot unchecked ends the process.
 _LOAD_SLOT = "LOAD_FAST_CHECK" if "LOAD_FAST_CHECK" in dis.opmap else "LOAD_FAST"
-# What a break function needs on the stack beside the frame's own values: step, list, and one to spare.
-_EXTRA_STACK = 4
+# Stack slots of a break function in addition to the frame's own values: step, list, and spare slots.
+_SPARE_STACK = 4
 
 
 @passed_over
-def drive(step: BoxedStep | None, boxed: Any) -> Any:
-    """Run break functions and resume points, each of which returns the next and its list; the result of the last."""
+def run_steps(step: BoxedStep | None, boxed: Any) -> Any:
+    """Runs break functions and resume functions until the last returns its result. Each returns the next step and its
+    list."""
     while step is not None:
         step, boxed = step(boxed)
     return boxed
@@ -53,34 +54,34 @@ def drive(step: BoxedStep | None, boxed: Any) -> Any:
 def make_break(
     point: FramePoint, namespace: dict[str, Any], resume_for: Callable[[FramePoint], object]
 ) -> types.FunctionType:
-    """The function that runs the instruction (the whole call) at `point` natively and returns the next step.
+    """Builds the function that runs the instruction (the whole call) at `point` natively and returns the next step.
 
-    `namespace` is the globals of the user's function. `resume_for(exit point)` is asked now, once for each way on; what
-    it returns is the first part of the pair that the function returns.
+    `namespace` is the globals of the user's function. `resume_for(point)` is called here, once for each exit. Its
+    result is the first part of the pair that the built function returns.
     """
     writer = _Writer(point, namespace, temporaries=max([len(point.stack), *(len(e.point.stack) for e in exits(point))]))
     group = group_of(point.code, point.index)
-    ways = {way.jumped: way for way in exits(point)}
-    taken = Label()
+    exits_by_jump = {exit.jumped: exit for exit in exits(point)}
+    jump_taken = Label()
     writer.restore()
     writer.enter_region(group.start)
     for k in group:
-        writer.run(k, taken)
-    if False in ways:
-        writer.leave(ways[False], resume_for)
-    if True in ways:
-        writer.add(taken)
+        writer.run(k, jump_taken)
+    if False in exits_by_jump:
+        writer.return_next_step(exits_by_jump[False], resume_for)
+    if True in exits_by_jump:
+        writer.add(jump_taken)
         if decode(point.code)[group.stop - 1].opname == "FOR_ITER":
             for opname in EXHAUSTED_SKIP:
                 writer.emit(opname)
-        writer.leave(ways[True], resume_for)
+        writer.return_next_step(exits_by_jump[True], resume_for)
     if any(decode(point.code)[k].handler for k in group):
         writer.body()
     return writer.function(f".break_at_{point.index}")
 
 
 def make_continue(point: FramePoint, namespace: dict[str, Any]) -> types.FunctionType:
-    """The function that runs the rest of the user's function from `point` on, and returns `(None, its result)`."""
+    """Builds the function that runs the rest of the user's function from `point` on, and returns `(None, result)`."""
     writer = _Writer(point, namespace, temporaries=len(point.stack))
     writer.restore()
     writer.emit("JUMP_FORWARD", jump=writer.label(point.index))
@@ -89,9 +90,10 @@ def make_continue(point: FramePoint, namespace: dict[str, Any]) -> types.Functio
 
 
 def make_suspended(point: FramePoint, namespace: dict[str, Any], qualname: str) -> types.FunctionType:
-    """The function that makes a generator whose first `next` takes it to `point`, where it yields the topmost value.
+    """Builds a function that returns a generator. The generator's first `next` starts at `point` and yields the topmost
+    value.
 
-    `point` lies at a YIELD_VALUE of a generator function; the list holds what is yielded there as well.
+    `point` is at a YIELD_VALUE of a generator function. The list of values includes the yielded value.
     """
     writer = _Writer(point, namespace, temporaries=len(point.stack), is_generator=True)
     writer.restore()
@@ -103,7 +105,7 @@ def make_suspended(point: FramePoint, namespace: dict[str, Any], qualname: str) 
 
 
 class _Writer:
-    """Writes the operations of one break or continue function, or of a generator function entered at a point."""
+    """Writes the operations of a break or continue function, or of a generator function that is entered at a point."""
 
     def __init__(
         self, point: FramePoint, namespace: dict[str, Any], temporaries: int, *, is_generator: bool = False
@@ -120,10 +122,10 @@ class _Writer:
         self.nlocals = len(self.code.co_varnames)
         # The list arrives in slot 0, which must therefore be a local.
         self.temporaries = [f".stack{k}" for k in range(max(temporaries, self.nlocals == 0))]
-        self.slots = {name: self.moved(k) for k, name in enumerate(slot_names(self.code))}
+        self.slots = {name: self.shifted_slot(k) for k, name in enumerate(slot_names(self.code))}
 
-    def moved(self, slot: int) -> int:
-        """The place of a slot of the user's frame in the copy's frame: the temporaries lie between locals and cells."""
+    def shifted_slot(self, slot: int) -> int:
+        """Returns the index of a user slot in the copy's frame, where the temporaries are between locals and cells."""
         return slot if slot < self.nlocals else slot + len(self.temporaries)
 
     def temporary(self, k: int) -> int:
@@ -133,20 +135,20 @@ class _Writer:
         self.items.append(item)
 
     def emit(self, opname: str, arg: int | None = None, jump: Label | None = None) -> None:
-        """An operation of ours; it is shown at the user's instruction."""
+        """Adds an operation without a counterpart in the user's code, at the position of the user's instruction."""
         self.add(Op(opname, arg, jump, positions=self.positions))
 
     def constant(self, value: object) -> int:
-        """The index of a new constant."""
+        """Adds a constant and returns its index."""
         self.constants.append(value)
         return len(self.code.co_consts) + len(self.constants) - 1
 
     def label(self, index: int) -> Label:
-        """The label in front of instruction `index` of the body."""
+        """Returns the label before instruction `index` of the body."""
         return self.labels.setdefault(index, Label())
 
     def restore(self) -> None:
-        """Set the frame up as the user's function does, then fill it from the list, which is emptied."""
+        """Sets up the frame as the user's function does, then fills it from the list and empties the list."""
         made = {i.argval for i in self.instructions[: first_index(self.code)] if i.opname == "MAKE_CELL"}
         for instruction in self.instructions[: first_index(self.code)]:
             self.copy(instruction, None)
@@ -159,8 +161,8 @@ class _Writer:
             self.emit("LOAD_CONST", self.constant(None))
         self.emit("BUILD_SLICE", 2)
         self.emit("DELETE_SUBSCR")
-        held = {*self.point.cells, *self.point.locals}
-        for slot in {0} | {self.slots[name] for name in made - held}:
+        filled = {*self.point.cells, *self.point.locals}
+        for slot in {0} | {self.slots[name] for name in made - filled}:
             self.emit("DELETE_FAST", slot)
         kinds = self.point.stack
         for name in self.point.cells:
@@ -178,26 +180,28 @@ class _Writer:
                 self.emit("DELETE_FAST", self.temporary(k))
 
     def enter_region(self, index: int) -> None:
-        """Python 3.13 looks up the handler of a failing call by the code unit in front of the call."""
+        """Adds a NOP to the region: Python 3.13 looks up the handler of a failing call by the code unit before the
+        call."""
         region = self.region(self.instructions[index])
         if region:
             self.add(Op("NOP", region=region, positions=self.positions))
 
-    def run(self, index: int, taken: Label) -> None:
-        """Instruction `index` in its protected region; a conditional jump leads to `taken`."""
+    def run(self, index: int, jump_taken: Label) -> None:
+        """Adds instruction `index` in its protected region; a conditional jump leads to `jump_taken`."""
         instruction = self.instructions[index]
         if instruction.opname in UNCONDITIONAL_JUMPS:
-            self.emit("JUMP_FORWARD", jump=taken)
+            self.emit("JUMP_FORWARD", jump=jump_taken)
         elif instruction.method_form:
             self.load_attribute(instruction)
         elif instruction.target is not None:
             forward = instruction.opname.replace("BACKWARD", "FORWARD")
-            self.add(Op(forward, None, taken, self.region(instruction), instruction.positions))
+            self.add(Op(forward, None, jump_taken, self.region(instruction), instruction.positions))
         else:
             self.copy(instruction, None)
 
     def load_attribute(self, instruction: Instruction) -> None:
-        """The method form leaves one of two layouts on the stack; here it is always the bound attribute and NULL."""
+        """Adds an attribute load that always pushes the bound attribute and NULL. The method form pushes either of two
+        layouts."""
         opname = "LOAD_ATTR" if instruction.opname == "LOAD_METHOD" else instruction.opname
         arg = instruction.arg or 0
         plain = arg if instruction.opname == "LOAD_METHOD" else arg & ~1
@@ -206,9 +210,9 @@ class _Writer:
         if not NULL_ABOVE_CALLABLE:
             self.emit("SWAP", 2)
 
-    def leave(self, way: Exit, resume_for: Callable[[FramePoint], object]) -> None:
-        """Return the step that goes on at `way`, and the frame's values in a list."""
-        point = way.point
+    def return_next_step(self, exit: Exit, resume_for: Callable[[FramePoint], object]) -> None:
+        """Adds the return of the step that continues at exit `exit`, and of the frame's values in a list."""
+        point = exit.point
         for k in reversed(range(len(point.stack))):
             self.emit("STORE_FAST", self.temporary(k))
         self.emit("LOAD_CONST", self.constant(resume_for(point)))
@@ -224,7 +228,7 @@ class _Writer:
         self.emit("RETURN_VALUE")
 
     def body(self) -> None:
-        """The user's function behind its set-up."""
+        """Adds the user's function without its set-up."""
         targets = {i.target for i in self.instructions} | {i.handler.target for i in self.instructions if i.handler}
         for instruction in self.instructions[first_index(self.code) :]:
             if instruction.index in targets or instruction.index in self.labels:
@@ -236,7 +240,7 @@ class _Writer:
             self.copy(instruction, jump)
 
     def copy(self, instruction: Instruction, jump: Label | None) -> None:
-        """The instruction with its region; slots are moved, and a return gives `(None, value)`."""
+        """Adds the instruction with its region. Slots are renumbered; a return returns `(None, value)`."""
         region = self.region(instruction)
 
         def add(opname: str, arg: int | None = None, to: Label | None = None) -> None:
@@ -253,7 +257,7 @@ class _Writer:
             for opname, name in zip(DUAL_OPS[instruction.opname], instruction.argval):
                 add(opname, self.slots[name])
         elif instruction.touches_slot:
-            add(instruction.opname, self.moved(instruction.arg or 0))
+            add(instruction.opname, self.shifted_slot(instruction.arg or 0))
         elif instruction.target is not None:
             add(instruction.opname, None, jump)
         else:
@@ -270,7 +274,7 @@ class _Writer:
             suffix=suffix,
             temporaries=self.temporaries,
             constants=self.constants,
-            stacksize=self.code.co_stacksize + len(self.slots) + _EXTRA_STACK,
+            stacksize=self.code.co_stacksize + len(self.slots) + _SPARE_STACK,
         )
         closure = tuple(types.CellType() for _ in code.co_freevars)
         made = types.FunctionType(code, self.namespace, code.co_name, None, closure)

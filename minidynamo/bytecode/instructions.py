@@ -1,18 +1,18 @@
-"""Owns the decoded form of a function's bytecode: one `Instruction` per operation, the same shape on every Python.
+"""Owns the decoded form of a function's bytecode: one `Instruction` per operation, in the same form on every Python.
 
-It does not analyse or change code. EXTENDED_ARG and CACHE are gone, specialised opcodes are back to their plain form,
-arguments are decoded (names, constants, operator symbols), and jumps lead to indices instead of byte offsets. A
-comparison that ends in a bool (since 3.13) is two operations, so that what it compares does not depend on the Python.
+Analyses are in `analysis.py`. EXTENDED_ARG and CACHE are removed, specialized opcodes are back in their generic form,
+arguments are decoded (names, constants, operator symbols), and jump targets are indices instead of byte offsets. A
+comparison that ends in a bool (since 3.13) is two operations, so that COMPARE_OP means the same on every Python.
 
-What `argval` and `flag` hold:
+Meaning of `argval` and `flag`:
 
-    local and cell operations   the slot's name (a pair for LOAD_FAST_LOAD_FAST and its kin); see `slot_names`
+    local and cell operations   the slot's name (a pair for the opcodes of DUAL_OPS); see `slot_names`
     LOAD_GLOBAL                 the name; flag: also pushes NULL
     LOAD_ATTR, LOAD_METHOD, LOAD_SUPER_ATTR
                                 the attribute; flag: method form, two values are pushed
     LOAD_CONST, KW_NAMES, ...   the constant
-    jumps and FOR_ITER          the index of the target (FOR_ITER: what runs once the iterator is exhausted)
-    COMPARE_OP                  the symbol, "<"; where it also converts the result to bool, a TO_BOOL follows
+    jumps and FOR_ITER          the index of the target (FOR_ITER: the first instruction after the loop is exhausted)
+    COMPARE_OP                  the symbol, "<"; if it also converts the result to bool, a TO_BOOL follows
     IS_OP, CONTAINS_OP          "is", "is not", "in", "not in"; flag: negated
     BINARY_OP                   the symbol, "+" or "+="
     CALL_INTRINSIC_1, _2        the intrinsic's name
@@ -32,14 +32,14 @@ from typing import Any
 
 from minidynamo.errors import UserLocation
 
-# What differs between Pythons is asked of the opcodes themselves, so that this folder needs nothing but Python.
+# The opcodes themselves show the Python version, so this module does not need `compat`.
 _HAS_END_FOR = "END_FOR" in dis.opmap  # since 3.12
-NULL_ABOVE_CALLABLE = "CALL_KW" in dis.opmap  # since 3.13; before, NULL lies below the callable
+NULL_ABOVE_CALLABLE = "CALL_KW" in dis.opmap  # since 3.13; before, NULL is below the callable
 
 # Instructions at FOR_ITER's encoded target that the interpreter skips when the iterator is exhausted.
 EXHAUSTED_SKIP = ("END_FOR", "POP_TOP") if NULL_ABOVE_CALLABLE else ("END_FOR",) if _HAS_END_FOR else ()
 
-# One instruction that stands for two, each with its own slot.
+# Instructions that combine two operations, each with its own slot.
 DUAL_OPS = {
     "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
     "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
@@ -57,45 +57,49 @@ _SLOT_OPS = {*dis.haslocal, *dis.hasfree}
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """Where an exception goes: to instruction `target`, with the stack cut to `depth` values.
+    """The exception handler of an instruction."""
 
-    `lasti`: the offset of the failing instruction is pushed below the exception.
-    """
-
+    #: Index of the handler's first instruction.
     target: int
+    #: The number of stack values that remain when the handler starts.
     depth: int
+    #: Whether the offset of the failing instruction is pushed before the exception.
     lasti: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One operation of a code object. `arg` is the raw argument, `argval` and `flag` what it means."""
+    """An operation of a code object."""
 
     index: int
     opname: str
     opcode: int
+    #: The raw argument.
     arg: int | None
+    #: The decoded argument; see the module docstring.
     argval: Any
     flag: bool
+    #: Byte offset in the code.
     offset: int
+    #: Index of the jump target.
     target: int | None
     positions: dis.Positions
     handler: Handler | None
 
     @property
     def method_form(self) -> bool:
-        """Whether two values are pushed for a call to come: the function and its self, or a callable and NULL."""
+        """True if two values are pushed for a later call: the function and its self, or a callable and NULL."""
         return self.flag and self.opname in METHOD_FORM_OPS
 
     @property
     def touches_slot(self) -> bool:
-        """Whether `argval` names a local, a cell or a free variable."""
+        """True if `argval` names a local, a cell or a free variable."""
         return self.opcode in _SLOT_OPS
 
 
 @functools.lru_cache(maxsize=1024)
 def decode(code: types.CodeType) -> tuple[Instruction, ...]:
-    """Every instruction of `code`, in order; computed once per code object."""
+    """Returns the instructions of `code`, in order; computed once per code object."""
     raw = [i for i in dis.get_instructions(code, adaptive=False) if i.opname != "CACHE"]
     index_of = _indices(raw)
     handlers = _handlers(code, index_of)
@@ -111,10 +115,10 @@ def decode(code: types.CodeType) -> tuple[Instruction, ...]:
 
 
 def slot_names(code: types.CodeType) -> tuple[str, ...]:
-    """A unique name for each slot of a frame: locals, then cells that are not locals, then free variables.
+    """Returns a unique name for each slot of a frame: locals, then cells that are not locals, then free variables.
 
     An inlined comprehension may have a variable of the same name as a free variable of its function; the slots are
-    distinct, so the local one is called ``"x (local)"``.
+    distinct, so the local is called ``"x (local)"``.
     """
     free = set(code.co_freevars)
     plain = [f"{name} (local)" if name in free else name for name in code.co_varnames]
@@ -123,7 +127,7 @@ def slot_names(code: types.CodeType) -> tuple[str, ...]:
 
 
 def location(code: types.CodeType, index: int) -> UserLocation:
-    """The user's line, and the columns when the expression lies on that line, of instruction `index`."""
+    """Returns the user's line of instruction `index`, with columns if the expression ends on the same line."""
     positions = decode(code)[index].positions
     line = positions.lineno or code.co_firstlineno
     if positions.end_lineno != positions.lineno:
@@ -132,7 +136,7 @@ def location(code: types.CodeType, index: int) -> UserLocation:
 
 
 def _indices(raw: list[dis.Instruction]) -> dict[int, int]:
-    """Byte offset -> index. A jump to an EXTENDED_ARG is a jump to the instruction that it extends."""
+    """Maps byte offsets to indices. A jump to an EXTENDED_ARG is a jump to the instruction that it extends."""
     index_of, index = {}, 0
     for instruction in raw:
         index_of[instruction.offset] = index
@@ -141,7 +145,7 @@ def _indices(raw: list[dis.Instruction]) -> dict[int, int]:
 
 
 def _ends_in_bool(raw: dis.Instruction) -> bool:
-    """Whether a comparison also converts its result."""
+    """Returns whether a comparison also converts its result to bool."""
     return raw.opname == "COMPARE_OP" and bool(raw.arg and raw.arg & _COMPARE_TO_BOOL)
 
 
@@ -180,7 +184,7 @@ def _argval(code: types.CodeType, raw: dis.Instruction, names: tuple[str, ...]) 
 
 
 def _handlers(code: types.CodeType, index_of: dict[int, int]) -> list[tuple[int, int, Handler]]:
-    """Start offset, end offset and handler of each protected range, from the code's exception table.
+    """Decodes the exception table: start offset, end offset and handler of each protected range.
 
     CPython stores four numbers per range, in code units (two bytes) and six bits a byte: start, length, target and
     depth * 2 + lasti.

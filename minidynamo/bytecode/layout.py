@@ -1,7 +1,7 @@
-"""Owns the frame point: a place in a function together with what its frame holds there.
+"""Owns the frame point: a position in a function, with the kinds of values that its frame holds there.
 
-It does not run or generate code. It knows how an instruction changes what a frame holds, which is all that is needed
-to tell where a frame is after an instruction that ran natively.
+Runs and generates no code. It knows the effect of an instruction on the kinds of values in a frame: enough to describe
+the frame after an instruction that ran natively.
 """
 
 from __future__ import annotations
@@ -12,65 +12,68 @@ import types
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from minidynamo.bytecode.analysis import LEAVES, UNCONDITIONAL_JUMPS, group_of, live_locals, slot_effects
+from minidynamo.bytecode.analysis import TERMINATORS, UNCONDITIONAL_JUMPS, group_of, live_locals, slot_effects
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction, decode, slot_names
 
-# What a stack slot holds. A cell lies on the stack while a closure is built, and while an inlined comprehension has
-# its variable's slot.
+# The kind of a stack slot. A cell is on the stack while a closure is built, and while an inlined comprehension uses the
+# slot of the cell's variable.
 VALUE, NULL, CELL = "value", "null", "cell"
 
 _NULL_AND_VALUE = (VALUE, NULL) if NULL_ABOVE_CALLABLE else (NULL, VALUE)
-# Operations whose result replaces a NULL or a cell that they took from the stack.
+# Operations that pop a NULL or a cell and push a value in the same position.
 _RESULT_REPLACES_SLOT = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "BUILD_TUPLE"}
 
 
 @dataclass(frozen=True)
 class FramePoint:
-    """A frame of `code` right before instruction `index`.
+    """A frame of `code` before it runs instruction `index`.
 
-    `stack` tells VALUE, NULL or CELL for each slot from the bottom; `locals` are the slots that hold a value, `cells`
-    those that hold a cell (both by `slot_names`, in that order). The values travel in one list: cells, then the stack
-    without its NULLs, then locals. Make it with `frame_point`, which leaves out what is dead, unless it is `lasting`:
-    held to the end of the frame, or until something else is stored there.
+    A list holds the frame's values: cells, then the stack without its NULLs, then locals. `frame_point` builds frame
+    points, and drops slots that are neither live nor `lasting`.
     """
 
     code: types.CodeType
     index: int
+    #: VALUE, NULL or CELL for each stack slot, from the bottom.
     stack: tuple[str, ...] = ()
+    #: The slots that hold a value, in the order of `slot_names`.
     locals: tuple[str, ...] = ()
+    #: The slots that hold a cell, in the order of `slot_names`.
     cells: tuple[str, ...] = ()
+    #: Slots that are kept although they are not live: until the frame ends, or the slot is assigned.
     lasting: frozenset[str] = frozenset()
 
     @property
     def size(self) -> int:
-        """The length of the list in which the frame's values travel."""
+        """The length of the list of the frame's values."""
         return len(self.parameters)
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """A distinct identifier for each value in that list: the slot's name, or stack_0, stack_1, ..."""
+        """Distinct identifiers for the values in the list: the slot's name, or stack_0, stack_1, ..."""
         stack = [f"stack_{k}" for k, kind in enumerate(self.stack) if kind != NULL]
         return _identifiers((*self.cells, *stack, *self.locals))
 
 
 def _identifiers(names: Iterable[str]) -> tuple[str, ...]:
-    made: list[str] = []
+    identifiers: list[str] = []
     for name in names:
         # A comprehension of Python 3.11 calls its argument ".0".
-        stem = made_name = re.sub(r"\W+", "_", name).strip("_") if not name.isidentifier() else name
+        stem = unique = re.sub(r"\W+", "_", name).strip("_") if not name.isidentifier() else name
         count = 0
-        while made_name in made or not made_name.isidentifier():
+        while unique in identifiers or not unique.isidentifier():
             count += 1
-            made_name = f"{stem or 'value'}_{count}" if not stem[:1].isdigit() else f"argument_{stem}"
-        made.append(made_name)
-    return tuple(made)
+            unique = f"{stem or 'value'}_{count}" if not stem[:1].isdigit() else f"argument_{stem}"
+        identifiers.append(unique)
+    return tuple(identifiers)
 
 
 @dataclass(frozen=True)
 class Exit:
-    """Where a frame is after an instruction; `jumped`: the instruction's jump was taken."""
+    """The frame after an instruction."""
 
     point: FramePoint
+    #: Whether the instruction's jump was taken.
     jumped: bool
 
 
@@ -82,38 +85,38 @@ def frame_point(
     cells: Iterable[str],
     lasting: frozenset[str] = frozenset(),
 ) -> FramePoint:
-    """The frame point of the call group at `index`, with the bound `locals` and `cells` that are live there, or are
+    """Builds the frame point of the call group at `index`, with the bound `locals` and `cells` that are live or
     `lasting`."""
     index = group_of(code, index).start
     live = live_locals(code, index) | lasting
     order = {name: k for k, name in enumerate(slot_names(code))}
-    travelling = [tuple(sorted(live & set(names), key=order.__getitem__)) for names in (locals, cells)]
-    return FramePoint(code, index, tuple(stack), travelling[0], travelling[1], lasting)
+    kept = [tuple(sorted(live & set(names), key=order.__getitem__)) for names in (locals, cells)]
+    return FramePoint(code, index, tuple(stack), kept[0], kept[1], lasting)
 
 
 def exits(point: FramePoint) -> tuple[Exit, ...]:
-    """The points at which a frame may be once the instruction (the whole call) at `point` has run without raising."""
+    """Returns the frame points that may follow after the instruction (the whole call) at `point` raised nothing."""
     group = group_of(point.code, point.index)
     instructions = decode(point.code)
     last = instructions[group.stop - 1]
-    ways = []
-    if last.opname not in LEAVES | UNCONDITIONAL_JUMPS:
-        ways.append((group.stop, False))
+    successors = []
+    if last.opname not in TERMINATORS | UNCONDITIONAL_JUMPS:
+        successors.append((group.stop, False))
     if last.target is not None:
-        ways.append((last.target, True))
-    found = []
-    for index, jumped in ways:
+        successors.append((last.target, True))
+    exits_found = []
+    for index, jumped in successors:
         stack = list(point.stack)
         slots = dict.fromkeys(point.locals, VALUE) | dict.fromkeys(point.cells, CELL)
         for k in group:
-            _apply(instructions[k], jumped, stack, slots)
+            _apply_instruction(instructions[k], jumped, stack, slots)
         plain, cells = ([name for name, kind in slots.items() if kind == wanted] for wanted in (VALUE, CELL))
-        found.append(Exit(frame_point(point.code, index, stack, plain, cells, point.lasting), jumped))
-    return tuple(found)
+        exits_found.append(Exit(frame_point(point.code, index, stack, plain, cells, point.lasting), jumped))
+    return tuple(exits_found)
 
 
-def _apply(instruction: Instruction, jumped: bool, stack: list[str], slots: dict[str, str]) -> None:
-    """Change `stack` and `slots` (name -> VALUE or CELL, unbound ones absent) as `instruction` does."""
+def _apply_instruction(instruction: Instruction, jumped: bool, stack: list[str], slots: dict[str, str]) -> None:
+    """Applies the effect of `instruction` to `stack` and `slots` (name -> VALUE or CELL; unbound slots are absent)."""
     opname, arg = instruction.opname, instruction.arg or 0
     effects = slot_effects(instruction)
     if effects:
@@ -164,6 +167,6 @@ def _resize(stack: list[str], effect: int) -> None:
 
 def _stack_effect(instruction: Instruction, jumped: bool) -> int:
     if instruction.opname == "FOR_ITER":
-        # `target` lies behind what END_FOR would pop: the exhausted iterator is gone.
+        # `target` is after END_FOR, so the exhausted iterator is already popped.
         return -1 if jumped else 1
     return dis.stack_effect(instruction.opcode, instruction.arg, jump=jumped)

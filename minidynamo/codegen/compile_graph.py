@@ -1,7 +1,7 @@
-"""Owns the way from an ATen graph to a callable: the list of stages, on one screen.
+"""Owns the stage list of the code generator: from an ATen graph to a callable, on one screen.
 
 Each stage is a folder next to this file, in the order of the imports below: lowering, scheduling, memory, printers,
-runtime. Nothing is decided here but the target.
+runtime. The only decision made here is the target.
 """
 
 from __future__ import annotations
@@ -41,21 +41,27 @@ Launchers = dict[str, Callable[..., None]]
 
 @dataclass(frozen=True)
 class CompiledGraph:
-    """What became of a graph. `call` takes one list, empties it, and returns a tuple of the graph's outputs.
+    """The compiled form of a graph, with the text of each stage."""
 
-    `target` is "cpp", "triton" or "aten"; the texts are those of each stage, `paths` the files they were written to.
-    `launchers` has what starts each kernel, `namespace` what the host program finds as globals.
-    """
-
+    #: Takes one list of inputs, empties the list, and returns a tuple of the graph's outputs.
     call: Callable[[list[Any]], tuple[Any, ...]]
+    #: "cpp", "triton" or "aten".
     target: str
+    #: The host program as data.
     program: HostProgram
+    #: The loop program, as text.
     loops_text: str
+    #: The kernels in the loop IR, as text.
     kernel_text: str
+    #: The source of the kernels; "" without kernels.
     kernel_source: str
+    #: The source of the host program.
     host_source: str
+    #: Kind of text ("loops", "kernel", "memory", "host") -> the file with the text.
     paths: dict[str, str]
+    #: Name of a kernel -> the function that launches the kernel.
     launchers: Launchers
+    #: The globals of the host program.
     namespace: Mapping[str, Any]
 
 
@@ -65,19 +71,20 @@ def compile_graph(
     target: str = "auto",
     name: str = "graph",
     handing_over: bool = False,
-    otherwise: Callable[[], fx.GraphModule] | None = None,
+    fallback_graph: Callable[[], fx.GraphModule] | None = None,
     check: Callable[[Callable[[], MemoryPlan]], None] | None = None,
 ) -> CompiledGraph:
-    """Compile a functional ATen graph whose nodes carry fake tensors in `meta["val"]`.
+    """Compiles a functional ATen graph whose nodes carry fake tensors in `meta["val"]`.
 
-    With `handing_over` the callable hands its results over (see `graph/boxed.py`). `otherwise` makes a graph that does
-    the same, which is compiled instead where the peak of this one is too high, and its own lower. `check` may ask for
-    the memory plan before a kernel is built; what it raises is raised.
+    With `handing_over` the callable hands over its results (see `graph/boxed.py`). `fallback_graph` builds an
+    equivalent graph; the code generator uses the equivalent graph if the peak of `gm` is above the limit and the other
+    peak is lower. `check` receives a function that returns the memory plan, and runs before any kernel is built; an
+    error from `check` propagates.
 
     Raises UnknownName for an unknown target and BackendError when a kernel cannot be built. Without a C++ compiler the
     graph runs with torch's own kernels, after one notice.
     """
-    plan = functools.partial(_planned, gm, name=name, handing_over=handing_over, otherwise=otherwise)
+    plan = functools.partial(_planned, gm, name=name, handing_over=handing_over, fallback_graph=fallback_graph)
     chosen = choose_target(gm, target)
     planned = plan(target=chosen)
     if check is not None:
@@ -95,11 +102,13 @@ def plan_graph(
     target: str,
     name: str,
     handing_over: bool,
-    otherwise: Callable[[], fx.GraphModule] | None = None,
+    fallback_graph: Callable[[], fx.GraphModule] | None = None,
 ) -> MemoryPlan:
-    """The memory plan of what `compile_graph` would make; nothing is built."""
+    """Returns the memory plan that `compile_graph` would use, without building kernels."""
     chosen = choose_target(gm, target)
-    return memory_plan(_planned(gm, target=chosen, name=name, handing_over=handing_over, otherwise=otherwise)[1])
+    return memory_plan(
+        _planned(gm, target=chosen, name=name, handing_over=handing_over, fallback_graph=fallback_graph)[1]
+    )
 
 
 def _planned(
@@ -108,13 +117,13 @@ def _planned(
     target: str,
     name: str,
     handing_over: bool,
-    otherwise: Callable[[], fx.GraphModule] | None,
+    fallback_graph: Callable[[], fx.GraphModule] | None,
 ) -> tuple[LoopProgram, HostProgram]:
     limit = functools.cache(functools.partial(peak_of_operations, gm))
     schedule = functools.partial(_scheduled, target=target, name=name, handing_over=handing_over)
     loops, program, above = schedule(gm, limit)
-    if otherwise is not None and above > 0:
-        other = schedule(otherwise(), limit)
+    if fallback_graph is not None and above > 0:
+        other = schedule(fallback_graph(), limit)
         return other[:2] if other[2] < above else (loops, program)
     return loops, program
 
@@ -140,8 +149,11 @@ def _compile(loops: LoopProgram, program: HostProgram, target: str, name: str) -
 def _scheduled(
     gm: fx.GraphModule, limit: Limit, *, target: str, name: str, handing_over: bool
 ) -> tuple[LoopProgram, HostProgram, int]:
-    """A graph, scheduled and with its memory planned, and by how many bytes its peak is above the limit. On a GPU, long
-    folds whose partial results would raise the peak too far are torch's own operations."""
+    """Returns the scheduled graph, the host program with its memory plan, and the bytes by which the peak exceeds the
+    limit.
+
+    On a GPU, long folds whose partial results would raise the peak too far become calls of torch's own operations.
+    """
     inputs = gm.graph.find_nodes(op="placeholder")
     how = {"join": config.fuse, "verify": config.verify_ir, "handing_over": handing_over}
     uncut: frozenset[str] = frozenset()
@@ -149,7 +161,7 @@ def _scheduled(
         lowered = lower_graph(gm, target=target, uncut=uncut)
         if config.verify_ir:
             verify_program(lowered)
-        deaths = Deaths(*(_noting(mark, inputs, lowered.inputs) for mark in (DIES, RETURNED, MAY_DIE)))
+        deaths = Deaths(*(_marked(mark, inputs, lowered.inputs) for mark in (DIES, RETURNED, MAY_DIE)))
         loops, _, program = scheduled(lowered, name, limit, deaths=deaths, **how)
         above = excess(program, limit, handing_over=handing_over, deaths=deaths)
         if above <= 0 or target != "triton":
@@ -160,13 +172,14 @@ def _scheduled(
         uncut |= more
 
 
-def _noting(mark: str, inputs: Sequence[fx.Node], names: Sequence[str]) -> frozenset[str]:
-    """The names of those inputs that note something."""
+def _marked(mark: str, inputs: Sequence[fx.Node], names: Sequence[str]) -> frozenset[str]:
+    """Returns the names of the inputs whose nodes carry the mark."""
     return frozenset(name for node, name in zip(inputs, names) if mark in node.meta)
 
 
 def build(program: HostProgram, target: str, name: str, paths: dict[str, str]) -> tuple[str, Launchers]:
-    """The source of all kernels, and what launches each of them: those that are the same but for names share one."""
+    """Returns the source of all kernels and a launcher for each kernel. Kernels that differ in names only share a
+    launcher."""
     found = representatives(program.kernels)
     if not found:
         return "", {}
@@ -192,14 +205,14 @@ def _on_cpu(kernels: Sequence[Kernel]) -> bool:
 
 
 def _calling(program: HostProgram, target: str) -> Calling:
-    """How the host program starts kernels."""
+    """Returns how the host program launches kernels."""
     if target == "cpp":
         return Calling.ADDRESSES
     return Calling.TENSORS if _on_cpu(program.kernels) else Calling.ON_STREAM
 
 
 def choose_target(gm: fx.GraphModule, target: str) -> str:
-    """The kernel language for a graph: "auto" is Triton where a tensor is on a GPU, otherwise C++.
+    """Returns the kernel language for a graph: "auto" is Triton if a tensor is on a GPU, else C++.
 
     Raises UnknownName for a name that is not in TARGETS.
     """

@@ -1,7 +1,7 @@
-"""Owns the choice to compute some values in a kernel of their own, because fusing them costs memory at the peak.
+"""Owns the choice to compute some values in a separate kernel, because fusing them raises the peak.
 
-A kernel allocates what it writes while all that it reads is still there. Cut in two, the first half often writes over
-some of that, or lets it die, and the second finds it gone, as in a program that is not fused.
+A kernel allocates its results while all its operands are still alive. If it is cut in two, the first half often
+overwrites or frees some operands, and the second half runs without their memory, as in a program that is not fused.
 """
 
 from __future__ import annotations
@@ -20,66 +20,72 @@ from minidynamo.codegen.memory.buffer_reuse import fits
 from minidynamo.codegen.memory.liveness import analyze
 from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Reuse
 from minidynamo.codegen.memory.planner import plan_memory
-from minidynamo.codegen.scheduling.lifetimes import made, reads
+from minidynamo.codegen.scheduling.lifetimes import defines, reads
 from minidynamo.codegen.scheduling.schedule import Step, schedule
 from minidynamo.codegen.scheduling.split import PARTIAL, split_reductions
 
 MOST_CUTS = 3
-"""How often a program is scheduled again, at most."""
+"""The most times that a program is rescheduled."""
 
 MOST_TRAFFIC = 64
-"""How many bytes may be read back behind a cut for each byte by which the peak is too high: more would cost time for
-next to nothing."""
+"""The most bytes that a cut may read back per byte of excess over the limit: a worse ratio costs too much time."""
 
 LEAST_SAVED = 16
-"""How many bytes a cut has to save for each that is read back, where it is not known whether the peak is too high."""
+"""The fewest bytes that a cut must save per byte that it reads back, if no limit is known."""
 
 Scheduled = tuple[LoopProgram, Sequence[Step], HostProgram]
 """The optimized program, its kernels and calls in order, and the host program that runs them."""
 
 Limit = Callable[[bool, bool], int]
-"""What a program that is not fused needs: if results that are handed over are gone then, and if those of forward are
-held."""
+"""`limit(taken, held)`: the peak of the unfused program. `taken`: the caller frees results at once when they are handed
+over. `held`: the caller holds the results of forward."""
 
 
 class Deaths(NamedTuple):
-    """Of the inputs of a program those that die with their last use. Of them those that forward `returned` do so if the
-    caller has let go of them; and of others those do that `may` die, if their owners have."""
+    """The inputs of a program that die at their last use."""
 
+    #: Inputs that die in any case; those in `returned` only if the caller has released them.
     certain: frozenset[str] = frozenset()
+    #: Inputs that forward returned; a subset of `certain`.
     returned: frozenset[str] = frozenset()
+    #: Further inputs, which die only if their owners have released them.
     may: frozenset[str] = frozenset()
 
 
 class Change(NamedTuple):
-    """Where a kernel is cut: what goes `across` lies in memory. Where nothing does, `first` is what the first half
-    computes. Or what is computed `again` where it is read, so that it does not lie in memory."""
+    """A change to the schedule that may lower the peak: a cut, or a recomputation."""
 
+    #: Values that the first half of a kernel passes to the second half in memory.
     across: frozenset[str] = frozenset()
+    #: If no value is passed across the cut: the results of the first half.
     first: frozenset[str] = frozenset()
-    again: frozenset[str] = frozenset()
+    #: Values that take no memory, because each reader recomputes them.
+    recomputed: frozenset[str] = frozenset()
 
 
 class _Case(NamedTuple):
-    """What may be: results that are handed over are gone then if they are `taken`, and the inputs in `dying` with their
-    last use. The peak should not be above `limit`; without one, as low as it can be for little."""
+    """A combination of facts that are unknown before a call, with the peak to aim for."""
 
+    #: Whether the caller frees results at once when they are handed over.
     taken: bool
+    #: The inputs that die at their last use.
     dying: frozenset[str]
+    #: The peak should not exceed this many bytes. None: as low as is cheap.
     limit: int | None
 
     def badness(self, host: HostProgram) -> int:
-        """What a change must not raise: the peak, as far as it is above the limit."""
+        """Returns the number that a change must not raise: the peak, or the limit if the peak is below the limit."""
         return max(self.peak(host), self.limit or 0)
 
     def counted(self, host: HostProgram) -> HostProgram:
-        """`host` with those steps and inputs alone that count: whether other inputs die is for their owners to say."""
+        """Returns `host` with the steps and inputs that count. Other inputs do not count, because their owners decide
+        their deaths."""
         steps = tuple(Free((step.name,)) if self.taken and isinstance(step, HandOver) else step for step in host.steps)
         inputs = {name: buffer for name, buffer in host.input_buffers.items() if name in self.dying}
         return replace(host, input_buffers=inputs, steps=steps)
 
     def peak(self, host: HostProgram) -> int:
-        """The most bytes at one time."""
+        """Returns the most bytes alive at once."""
         return _peak(self.counted(host))
 
 
@@ -93,29 +99,35 @@ def scheduled(
     handing_over: bool,
     deaths: Deaths,
 ) -> Scheduled:
-    """A program, scheduled and with its memory planned. With `join` as much is fused as can be; but where the peak is
-    above the `limit`, kernels are cut as long as this lowers it. For inputs that may die in backward kernels are cut
-    where it costs next to nothing."""
+    """Schedules a program and plans its memory.
+
+    With `join` as much as possible is fused. If the peak is above the `limit`, kernels are cut as long as cuts lower
+    it. For inputs that may die in backward, kernels are cut where it costs almost nothing.
+    """
 
     def attempt(*changes: Change) -> Scheduled:
-        apart, again = (frozenset[str]().union(*found) for found in zip(*((c.across, c.again) for c in changes)))
-        alone = [change.first for change in changes if change.first]
-        loops, steps = schedule(program, join=join, verify=verify, apart=apart, alone=alone, again=again)
+        materialized, recomputed = (
+            frozenset[str]().union(*found) for found in zip(*((c.across, c.recomputed) for c in changes))
+        )
+        exclusive = [change.first for change in changes if change.first]
+        loops, steps = schedule(
+            program, join=join, verify=verify, materialized=materialized, exclusive=exclusive, recomputed=recomputed
+        )
         return loops, steps, plan_memory(steps, loops, name, handing_over=handing_over)
 
-    best, made = attempt(Change()), list[Change]()
+    best, kept = attempt(Change()), list[Change]()
     cases = _cases(limit, handing_over, deaths)
-    gone = deaths.may if handing_over else frozenset[str]()
-    left = [case._replace(dying=case.dying | gone, limit=None) for case in cases if gone]
-    for searched in (cases, left):
+    dead = deaths.may if handing_over else frozenset[str]()
+    optimistic = [case._replace(dying=case.dying | dead, limit=None) for case in cases if dead]
+    for searched in (cases, optimistic):
         for _ in range(MOST_CUTS if join else 0):
-            before = [case.badness(best[2]) for case in (*cases, *left)]
-            changes = (change for case in searched for change in _changes(program, best, case) if change not in made)
+            before = [case.badness(best[2]) for case in (*cases, *optimistic)]
+            changes = (change for case in searched for change in _changes(program, best, case) if change not in kept)
             for more in changes:
-                other = attempt(Change(), *made, more)
-                behind = [case.badness(other[2]) for case in (*cases, *left)]
-                if behind != before and all(new <= old for new, old in zip(behind, before)):
-                    best, made = other, [*made, more]
+                candidate = attempt(Change(), *kept, more)
+                after = [case.badness(candidate[2]) for case in (*cases, *optimistic)]
+                if after != before and all(new <= old for new, old in zip(after, before)):
+                    best, kept = candidate, [*kept, more]
                     break
             else:
                 break
@@ -123,12 +135,12 @@ def scheduled(
 
 
 def excess(host: HostProgram, limit: Limit, *, handing_over: bool, deaths: Deaths) -> int:
-    """By how many bytes the peak is above the limit; not positive where it is not."""
+    """Returns the bytes by which the peak exceeds the limit; 0 or less if it does not."""
     return max(case.peak(host) - (case.limit or 0) for case in _cases(limit, handing_over, deaths))
 
 
 def cut_at_peak(host: HostProgram, gm: fx.GraphModule, *, handing_over: bool, deaths: Deaths) -> frozenset[str]:
-    """The nodes of a graph whose folds were cut into chunks, and whose partial results are there at the peak."""
+    """Returns the graph nodes whose folds were cut into chunks, and whose partial results are alive at the peak."""
     found: set[str] = set()
     for counted in (case.counted(host) for case in _cases(lambda *_: 0, handing_over, deaths)):
         for step in counted.steps[: _first_at(counted, _peak(counted))]:
@@ -144,16 +156,16 @@ def cut_at_peak(host: HostProgram, gm: fx.GraphModule, *, handing_over: bool, de
 
 
 def _first_at(host: HostProgram, bytes_held: int) -> int:
-    """After how many steps so many bytes are held for the first time."""
+    """Returns the number of steps after which `bytes_held` bytes are alive for the first time."""
     return bisect.bisect_left(range(len(host.steps) + 1), bytes_held, key=lambda steps: _peak(host, steps))
 
 
 def _cases(limit: Limit, handing_over: bool, deaths: Deaths) -> list[_Case]:
-    """What may be of results that are handed over and of those of forward, with what may be needed then."""
+    """Returns the combinations of freed or held results, each with its limit."""
     taken = [False, True] if handing_over else [False]
     held = [False, True] if deaths.returned else [False]
     dying = deaths.certain, deaths.certain - deaths.returned
-    return [_Case(gone, dying[stay], limit(gone, stay)) for stay, gone in itertools.product(held, taken)]
+    return [_Case(freed, dying[stay], limit(freed, stay)) for stay, freed in itertools.product(held, taken)]
 
 
 def _handed_over(host: HostProgram) -> frozenset[str]:
@@ -161,12 +173,12 @@ def _handed_over(host: HostProgram) -> frozenset[str]:
 
 
 def _peak(host: HostProgram, steps: int | None = None) -> int:
-    """The most bytes that the first steps hold."""
+    """Returns the most bytes alive during the first steps."""
     return replace(host, steps=host.steps[:steps]).peak_bytes()
 
 
 def _at_peak(host: HostProgram) -> Kernel | None:
-    """The kernel for whose results memory is allocated when the peak is reached."""
+    """Returns the kernel before whose launch the peak is reached; None if the peak is elsewhere."""
     highest = _peak(host)
     first = _first_at(host, highest)
     following = host.steps[max(first - 1, 0) :]
@@ -176,8 +188,11 @@ def _at_peak(host: HostProgram) -> Kernel | None:
 
 
 def _changes(program: LoopProgram, best: Scheduled, case: _Case) -> Iterator[Change]:
-    """What may lower the peak where it is above the limit: to cut the kernel at the peak, or to compute what it reads
-    again in it. Nothing where the peak is not that of a kernel."""
+    """Yields changes that may lower the peak if it is above the limit: cutting the kernel at the peak, or recomputing
+    its operands in it.
+
+    Yields nothing if no kernel is at the peak.
+    """
     loops, steps, host = best
     host, taken = case.counted(host), _handed_over(host) if case.taken else frozenset[str]()
     above = None if case.limit is None else _peak(host) - case.limit
@@ -192,33 +207,38 @@ def _changes(program: LoopProgram, best: Scheduled, case: _Case) -> Iterator[Cha
     if cut is not None:
         yield cut
     if above is not None:
-        again = frozenset(buffer.name for buffer in kernel.reads if buffer.name in dying) - {*loops.inputs}
-        if again:
-            yield Change(again=again)
+        recomputed = frozenset(buffer.name for buffer in kernel.reads if buffer.name in dying) - {*loops.inputs}
+        if recomputed:
+            yield Change(recomputed=recomputed)
 
 
 def _cut(orders: Sequence[_Halves], excess: int | None) -> Change | None:
-    """Where a kernel, in one of these orders, is cut by which the peak is too high: where least is read again, if that
-    is enough, or where that needs least memory. Where by how much is not known, that is done if it saves much more than
-    is read again. None where no cut helps, or it costs too much for so few bytes."""
+    """Returns the best cut of a kernel, given in several orders of its nodes; None if no cut pays off.
+
+    If the excess is known, the best cut reads back least among those that save enough, else it saves most. If the
+    excess is unknown, a cut must save LEAST_SAVED times the bytes that it reads back.
+    """
     found: list[tuple[tuple[int, int, int], _Halves, int]] = []
     for halves in orders:
         whole = halves.cost(0)
-        for place in range(1, len(halves.nodes)):
-            saved, traffic = whole - halves.cost(place), halves.traffic(place)
+        for split in range(1, len(halves.nodes)):
+            saved, traffic = whole - halves.cost(split), halves.traffic(split)
             is_cheap = traffic * LEAST_SAVED <= saved if excess is None else traffic <= MOST_TRAFFIC * excess
             enough = excess is not None and saved >= excess
             if saved > 0 and is_cheap:
-                found.append(((0, traffic, -saved) if enough else (1, -saved, traffic), halves, place))
+                found.append(((0, traffic, -saved) if enough else (1, -saved, traffic), halves, split))
     if not found:
         return None
-    _, halves, place = min(found, key=lambda one: one[0])
-    return halves.cut(place)
+    _, halves, split = min(found, key=lambda one: one[0])
+    return halves.cut(split)
 
 
 class _Halves:
-    """What a kernel computes, in some order, cut at any place. `dying` is what it reads and what is gone behind it;
-    what of that is an input is not written over. What is `taken` is gone behind the half that makes it."""
+    """A kernel's loop nests in some order, to be cut at any split.
+
+    `dying` are operands that die at the kernel; inputs among them are freed but not overwritten. Results in `taken` die
+    after the half that computes them. A `split` is a position in `nodes`.
+    """
 
     def __init__(
         self,
@@ -237,76 +257,75 @@ class _Halves:
         self.bytes = {buffer.name: hint(buffer.nbytes) for buffer in buffers}
         self.buffers = {buffer.name: buffer for buffer in buffers}
 
-    def between(self, place: int) -> frozenset[str]:
-        """What is made before `place` and read behind it."""
-        return _made(self.nodes[:place]) & _read(self.nodes[place:])
+    def between(self, split: int) -> frozenset[str]:
+        """Returns the values that are computed before `split` and read after it."""
+        return _made(self.nodes[:split]) & _read(self.nodes[split:])
 
-    def cut(self, place: int) -> Change:
-        """The cut at `place`."""
-        across = self.between(place)
-        return Change(across) if across else Change(first=_made(self.nodes[:place]) & frozenset(self.written))
+    def cut(self, split: int) -> Change:
+        """Returns the cut at `split`."""
+        across = self.between(split)
+        return Change(across) if across else Change(first=_made(self.nodes[:split]) & frozenset(self.written))
 
-    def traffic(self, place: int) -> int:
-        """The bytes of what the second half reads of the first, or reads as well."""
-        across = self.between(place)
-        return self._sum(across or _read(self.nodes[:place]) & _read(self.nodes[place:]))
+    def traffic(self, split: int) -> int:
+        """Returns the bytes that the second half reads from the first half, or reads again."""
+        across = self.between(split)
+        return self._sum(across or _read(self.nodes[:split]) & _read(self.nodes[split:]))
 
-    def cost(self, place: int) -> int:
-        """The most bytes of what dies and what is written, in the two halves."""
-        later = _read(self.nodes[place:])
-        first = [name for name in self.written if name in _made(self.nodes[:place])]
-        between = [name for name in self.between(place) if name not in first]
-        gone = [name for name in self.dying if name not in later]
+    def cost(self, split: int) -> int:
+        """Returns the peak of both halves: the most bytes of dying operands and of results."""
+        later = _read(self.nodes[split:])
+        first = [name for name in self.written if name in _made(self.nodes[:split])]
+        between = [name for name in self.between(split) if name not in first]
+        freed = [name for name in self.dying if name not in later]
         before = self._sum(self.dying)
-        highest = before + self._new(gone, [*first, *between])
-        stays = [name for name in first if name not in self.taken or name in later]
-        rest = before - self._sum(gone) + self._sum([*stays, *between])
-        gone = [*(name for name in self.dying if name in later), *between]
-        return max(highest, rest + self._new(gone, [name for name in self.written if name not in first]))
+        highest = before + self._new(freed, [*first, *between])
+        remaining = [name for name in first if name not in self.taken or name in later]
+        rest = before - self._sum(freed) + self._sum([*remaining, *between])
+        freed = [*(name for name in self.dying if name in later), *between]
+        return max(highest, rest + self._new(freed, [name for name in self.written if name not in first]))
 
     def _sum(self, names: Iterable[str]) -> int:
         return sum(self.bytes[name] for name in names)
 
-    def _new(self, gone: Iterable[str], written: Iterable[str]) -> int:
-        """The bytes of what is written, apart from what may lie where something that it fits is gone."""
-        free = [name for name in gone if name not in self.inputs]
+    def _new(self, freed: Iterable[str], written: Iterable[str]) -> int:
+        """Returns the bytes to allocate for `written`, without values that fit into the memory of `freed` values."""
+        free = [name for name in freed if name not in self.inputs]
         total = 0
         for name in written:
-            place = next((old for old in free if fits(self.buffers[old], self.buffers[name])), None)
-            if place is None:
+            reused = next((old for old in free if fits(self.buffers[old], self.buffers[name])), None)
+            if reused is None:
                 total += self.bytes[name]
             else:
-                free.remove(place)
+                free.remove(reused)
         return total
 
 
 def _computed(program: LoopProgram, kernel: Kernel) -> Iterator[Loops]:
-    """The loop nests of `program` that lie between what a kernel reads and what it writes."""
+    """Yields the loop nests of `program` between a kernel's operands and its results."""
     needed = {buffer.name for buffer in kernel.writes}
     given = {buffer.name for buffer in kernel.reads} - needed
     found: list[Loops] = []
     for node in reversed(program.nodes):
-        if isinstance(node, Loops) and made(node) in needed:
+        if isinstance(node, Loops) and defines(node) in needed:
             found.append(node)
             needed.update(name for name in reads(node) if name not in given)
     return reversed(found)
 
 
 def _result_by_result(nodes: Sequence[Loops], kernel: Kernel) -> list[Loops]:
-    """These nodes in another order: for each result of the kernel what it is computed from, as far as that is not there
-    yet, and what is left."""
+    """Reorders nodes: for each result of the kernel the nodes that it still needs, then the rest."""
     ordered: dict[str, Loops] = {}
     for result in kernel.writes:
         needed = {result.name}
         for node in reversed(nodes):
-            needed.update(reads(node) if made(node) in needed else ())
-        ordered |= {made(node): node for node in nodes if made(node) in needed and made(node) not in ordered}
-    ordered |= {made(node): node for node in nodes if made(node) not in ordered}
+            needed.update(reads(node) if defines(node) in needed else ())
+        ordered |= {defines(node): node for node in nodes if defines(node) in needed and defines(node) not in ordered}
+    ordered |= {defines(node): node for node in nodes if defines(node) not in ordered}
     return list(ordered.values())
 
 
 def _made(nodes: Iterable[Loops]) -> frozenset[str]:
-    return frozenset(map(made, nodes))
+    return frozenset(map(defines, nodes))
 
 
 def _read(nodes: Iterable[Loops]) -> frozenset[str]:

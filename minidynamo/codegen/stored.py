@@ -1,7 +1,7 @@
-"""Owns the written form of compiled graphs: the host program and its kernels as text, and the names that they need.
+"""Owns the stored form of compiled graphs: the host program and its kernels as text, and the names that they need.
 
-It decides nothing and knows no files. A graph whose host program needs something that has no written form is simply not
-stored.
+This module makes no decisions and knows no files. A graph whose host program needs an object without a stored form is
+not stored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minidynamo.graph_cache.encoding import Codec, Damaged, Json
 from minidynamo.graph_cache.graphs import NUMBER_FUNCTIONS, RANDOM_FUNCTIONS
 from minidynamo.memory.plan import MemoryPlan, PlannedBuffer
 
-# What host programs call besides kernels and operators.
+# The functions that host programs call, apart from kernels and operators.
 _FUNCTIONS: dict[str, Any] = {
     "empty_cpu": compat.empty_strided_cpu,
     "empty_strided": torch.empty_strided,
@@ -48,7 +48,7 @@ _TARGETS = ("cpp", "triton", "aten")
 
 
 def write_graph(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
-    """The written form of a compiled graph; raises NotStorable."""
+    """Returns the stored form of a compiled graph; raises NotStorable."""
     kernels = kernel_dedup.distinct(kernel_dedup.representatives(compiled.program.kernels))
     known = {id(compiled.launchers[kernel.name]): {"kernel": kernel.name} for kernel in kernels}
     known |= {id(function): {"function": name} for name, function in _FUNCTIONS.items()}
@@ -56,7 +56,7 @@ def write_graph(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
         if isinstance(step, (loops.Compute, loops.Extern)) and isinstance(step.op, compat.OpOverload):
             known.setdefault(id(compat.operator_function(step.op)), codec.encode(step.op))
     names = {name: known.get(id(value)) or codec.encode(value) for name, value in compiled.namespace.items()}
-    written = codec.surroundings.written
+    written = codec.context.written
     return {
         "name": compiled.program.name,
         "target": compiled.target,
@@ -71,26 +71,27 @@ def write_graph(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
 
 
 def _write_kernels(kernels: list[loops.Kernel], target: str, codec: Codec) -> Json:
-    """How each kernel is found in the source: its entry point, or how Triton starts it."""
+    """Returns the key of each kernel in the source: the entry point, or the Triton launch spec."""
     if target == "triton":
         return [[kernel.name, codec.encode(triton.launch_spec(kernel))] for kernel in kernels]
     return [[kernel.name, cpp.entry_name(kernel)] for kernel in kernels]
 
 
 def read_graph(form: Json, codec: Codec) -> Callable[[list[Any]], tuple[Any, ...]]:
-    """The graph that `write_graph` described, for the surroundings of `codec`. Its texts are written like new ones.
+    """Rebuilds the graph that `write_graph` described, in the surroundings of `codec`. The texts are written to files
+    like new texts.
 
-    Raises Damaged for another form, and BackendError when a library of kernels is gone and cannot be built again.
+    Raises Damaged for an unknown form, and BackendError when a library of kernels is missing and cannot be rebuilt.
     """
     try:
         name, target, names, kernels = (form[key] for key in ("name", "target", "names", "kernels"))
-        texts = {kind: codec.surroundings.read(form[kind]) for kind in ("loops", "kernel", "host")}
+        texts = {kind: codec.context.read(form[kind]) for kind in ("loops", "kernel", "host")}
         entries = [(kernel, codec.decode(how)) for kernel, how in kernels]
         memory = codec.decode(form["memory"])
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{type(error).__name__}: {error}") from error
     if target not in _TARGETS or not isinstance(memory, MemoryPlan):
-        raise Damaged(f"it was made for {target!r}, with the plan {type(memory).__name__}")
+        raise Damaged(f"its target is {target!r} and its plan a {type(memory).__name__}")
     artifacts.write("loops", name, texts["loops"], ".txt")
     interpret = form.get("interpreted") is True
     launchers = _read_kernels(name, target, texts["kernel"], entries, interpret) if entries else {}

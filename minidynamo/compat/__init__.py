@@ -1,9 +1,8 @@
-"""Private names of torch, and what differs between versions of Python.
+"""Isolates private names of torch, and differences between versions of Python.
 
-Owns every use of a private torch name and every question about the running Python version.
-Does not own logic: each name is a re-export or a small adapter, so a new release of torch or Python changes this folder
-alone. Names are sorted by subject, one file each.
-Enter at `python.docstring`, `operators.formulas_of`, `tensors.memory_of`.
+Owns every use of a private torch name and every question about the running Python version. Does not own logic: each
+name is a re-export or a small adapter, so a new release of torch or Python changes only this folder. Names are sorted
+by subject, one file each. Enter at `python.docstring`, `operators.formulas_of`, `tensors.memory_of`.
 """
 
 # ruff: noqa: F403

@@ -1,7 +1,6 @@
-"""Owns private names of autograd's graph, and questions about the backward that is running.
+"""Owns private names of autograd's graph, and questions about the running backward.
 
-Whose hooks those are that run, and what they mean, is not known here (`autograd/graph/hooks.py`,
-`graph/tensor_hooks.py`).
+The meaning of hooks is defined elsewhere (`autograd/graph/hooks.py`, `graph/tensor_hooks.py`).
 """
 
 from __future__ import annotations
@@ -14,47 +13,47 @@ import typing
 import torch
 import torch.utils.checkpoint
 
-# What the module of forward-mode AD holds: the level that is open is a global of it, -1 without one.
+# Globals of the module of forward-mode AD; `_current_level` is the open level, -1 without one.
 forward_ad = vars(torch.autograd.forward_ad)
 
-# Whether autograd can hand the gradients to a Function's backward in one list, which it may empty.
+# Whether autograd can pass the gradients to a Function's backward in one list, which the Function may empty.
 HAS_BOXED_GRADIENTS = hasattr(torch.autograd.Function, "boxed_grads_call")
 
-# What a Function without a `setup_context` of its own has.
+# The `setup_context` of a Function that defines none.
 default_setup_context = torch.autograd.function._SingleLevelFunction.setup_context
 
-# Whether the backward that is running leaves saved tensors for another one.
+# Returns whether the running backward keeps saved tensors for a further backward.
 retains_graph: typing.Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 
-# The pack and unpack hooks that saved tensors go through now, or None.
+# Returns the pack and unpack hooks in force, or None.
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 def check_reentrant_backward() -> None:
-    """Raise what a reentrant checkpoint raises when the backward that is running is for some gradients only."""
+    """Raises the error of a reentrant checkpoint if the running backward computes only some gradients."""
     if not asks_for_all_gradients():
         torch.utils.checkpoint.CheckpointFunction.backward(None)
 
 
 def raw_apply(function: type[torch.autograd.Function]) -> typing.Callable[..., typing.Any]:
-    """`function.apply` without its check for functorch transforms, which a compiled graph never runs under."""
+    """Returns `function.apply` without the check for functorch transforms, under which no compiled graph runs."""
     apply: typing.Callable[..., typing.Any] = super(torch.autograd.Function, function).apply
     return apply
 
 
 def has_saved_tensor_hooks() -> bool:
-    """Whether what autograd saves now goes through the user's hooks."""
+    """Returns whether the user's hooks apply to tensors that autograd saves now."""
     return _saved_tensor_hooks(False) is not None
 
 
 def saved_tensor_hooks() -> tuple[typing.Any, typing.Any] | None:
-    """The pack and unpack hooks that what autograd saves now goes through."""
+    """Returns the pack and unpack hooks of tensors that autograd saves now."""
     return _saved_tensor_hooks(False)
 
 
 @contextlib.contextmanager
 def no_saved_tensor_hooks() -> typing.Iterator[None]:
-    """Inside, what autograd saves goes through no hooks but those that are opened there."""
+    """Disables hooks for tensors that autograd saves inside the block, except hooks opened in the block."""
     closed = []
     try:
         while (hooks := _saved_tensor_hooks(False)) is not None:
@@ -68,24 +67,27 @@ def no_saved_tensor_hooks() -> typing.Iterator[None]:
 
 _NAMES = ["Ceil", "Clone", "Floor", "Frac", "Neg", "Round", "Sign", "Trunc"]
 _SAVING_NOTHING = tuple(f"Foreach{name}Backward" for name in _NAMES)
-"""Gradient functions of operations on lists that backward may run a second time."""
+"""Gradient functions of operations on lists that backward may run twice."""
 
 
 def name_of(function: torch.autograd.graph.Node) -> str:
-    """What a gradient function is called. One that is made of Python's does not tell once it is done, in torch 2.11."""
+    """Returns the name of a gradient function. In torch 2.11 a Python function no longer has `name()` after it has
+    run.
+    """
     is_python = isinstance(function, torch.autograd.function.BackwardCFunction)
     return type(function).__name__ if is_python else function.name()
 
 
 def saved_by(function: torch.autograd.graph.Node) -> list[torch.Tensor]:
-    """The tensors that a gradient function has saved. Numbers are not read: that would fix those that are symbols."""
+    """Lists the saved tensors of a gradient function. Numbers are not read: a read would specialize symbols."""
     saved = [getattr(function, name.removeprefix("_raw"), None) for name in _saved_names(type(function))]
     return [value for value in saved if isinstance(value, torch.Tensor)]
 
 
 def runs_once(function: torch.autograd.graph.Node) -> bool:
-    """Whether backward frees what a gradient function needs: what it has saved, or the function of a written part.
-    Those of operations on lists do not tell what they save."""
+    """Returns whether backward frees data of a gradient function: saved tensors, or the function inside CopySlices.
+    Functions of operations on lists do not expose their saved tensors.
+    """
     name = name_of(function)
     on_lists = name.startswith("Foreach") and not name.startswith(_SAVING_NOTHING)
     return on_lists or name == "torch::autograd::CopySlices" or bool(saved_by(function))
@@ -96,8 +98,8 @@ def _saved_names(cls: typing.Hashable) -> list[str]:
     return [name for name in dir(cls) if name.startswith("_raw_saved_")]
 
 
-def kept_by(function: typing.Any) -> list[typing.Any]:
-    """What Python can see of what a gradient function holds, besides others of its kind. No hook runs."""
+def held_objects(function: typing.Any) -> list[typing.Any]:
+    """Lists the objects held by a gradient function, without other gradient functions. Runs no hook."""
     kind: typing.Any = type(function)
     kept = gc.get_referents(function)
     for name in _saved_names(kind):
@@ -117,7 +119,7 @@ def _has_leaf(cls: typing.Hashable) -> bool:
 
 
 def _unless_freed(owner: object, name: str) -> typing.Any:
-    """An attribute of what autograd keeps; None where there is none, or when backward has freed it."""
+    """Returns an attribute of autograd data; None if it is missing, or freed by backward."""
     try:
         return getattr(owner, name)
     except (AttributeError, RuntimeError):
@@ -125,54 +127,56 @@ def _unless_freed(owner: object, name: str) -> typing.Any:
 
 
 def leaf_of(node: torch.autograd.graph.Node | None) -> torch.Tensor | None:
-    """The leaf to whose `.grad` a node adds what it is called with; None for another node."""
+    """Returns the leaf whose `.grad` a node accumulates into; None for other nodes."""
     leaf: torch.Tensor | None = getattr(node, "variable", None)
     return leaf
 
 
 def function_of(tensor: torch.Tensor) -> torch.autograd.graph.Node | None:
-    """`tensor.grad_fn`; None where torch does not tell it."""
-    return tensor.grad_fn if tells_history(tensor) else None
+    """Returns `tensor.grad_fn`; None if torch raises."""
+    return tensor.grad_fn if knows_history(tensor) else None
 
 
-def tells_history(tensor: torch.Tensor) -> bool:
-    """Whether torch tells what made a tensor, and whether it is a leaf. Of a view from inside `no_grad` whose base was
-    written to outside of it since, it raises an error instead."""
+def knows_history(tensor: torch.Tensor) -> bool:
+    """Returns whether torch knows the gradient function of a tensor, and whether it is a leaf. Otherwise torch raises:
+    for a view made under `no_grad`, after a write to the base outside of `no_grad`.
+    """
     try:
-        tensor.is_leaf  # noqa: B018 (which raises it)
+        tensor.is_leaf  # noqa: B018 (which raises it)  # raises the error
     except RuntimeError:
         return False
     return True
 
 
 def will_run(node: torch.autograd.graph.Node) -> bool | None:
-    """Whether the backward that is running will run a node; None for one that adds to `.grad`, where somebody has asked
-    for what it would be called with instead."""
+    """Returns whether the running backward will run a node; None if the node accumulates into `.grad`, and the gradient
+    was requested instead.
+    """
     try:
         return torch._C._will_engine_execute_node(node)
     except RuntimeError:
         return None
 
 
-# The number of the backward that is running.
+# Returns the number of the running backward.
 current_backward: typing.Callable[[], int] = torch._C._current_graph_task_id
 
 
 def node_type(function: type[torch.autograd.Function]) -> type:
-    """The type of the gradient functions that a custom function makes."""
+    """Returns the type of a custom Function's gradient functions."""
     kind: type = function._backward_cls
     return kind
 
 
 def asks_for_all_gradients() -> bool:
-    """Whether the backward that is running is for all leaves, not for some tensors."""
+    """Returns whether the running backward computes the gradients of all leaves."""
     return bool(torch.autograd._is_checkpoint_valid())
 
 
-# The code of the function of torch that calls autograd; the fourth of its `args` is what gradients are asked for.
+# The code of torch's function that calls autograd; the fourth item of its `args` lists the requested gradients.
 RUNS_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 
 
 def has_tensor_hooks(leaf: torch.Tensor) -> bool:
-    """Whether hooks of the tensor see its gradient, or run when it was added to `.grad`."""
+    """Returns whether hooks of the tensor receive its gradient, or run after accumulation into `.grad`."""
     return bool(leaf._backward_hooks or leaf._post_accumulate_grad_hooks)

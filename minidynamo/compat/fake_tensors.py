@@ -1,6 +1,6 @@
 """Owns private names of fake tensors, which have everything but data.
 
-Which strides their operations give is corrected in `fake/mode.py`.
+`fake/mode.py` corrects the strides of their operations.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch._subclasses.fake_tensor
 
 from minidynamo.compat.symbols import symbolic
 
-# Fake tensors have everything but data, and carry the mode they belong to; the errors say why an operation has no fake
-# result.
+# Fake tensors have everything but data, and carry the mode they belong to; the errors state why an operation has no
+# fake result.
 FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
 DataDependentOutput = torch._subclasses.fake_tensor.DataDependentOutputException
@@ -30,8 +30,9 @@ _fake_tensor_log = logging.getLogger("torch._subclasses.fake_tensor")
 
 @contextlib.contextmanager
 def without_fake_tensor_log() -> typing.Iterator[None]:
-    """Inside, torch logs no traceback for a call on fake tensors that raises, which is how it is found out that one
-    would: whoever asks says what that means."""
+    """Disables torch's log of errors of operations on fake tensors: the caller tests whether a call raises, and reports
+    the error itself.
+    """
     before, _fake_tensor_log.disabled = _fake_tensor_log.disabled, True
     try:
         yield
@@ -39,31 +40,33 @@ def without_fake_tensor_log() -> typing.Iterator[None]:
         _fake_tensor_log.disabled = before
 
 
-def constant_behind(fake: torch.Tensor) -> torch.Tensor | None:
-    """The real tensor that a fake one was made from while tracing: the fake one knows it while it has its values."""
+def known_constant(fake: torch.Tensor) -> torch.Tensor | None:
+    """Returns the real tensor that a fake tensor was made from while tracing, as long as its values are the same."""
     return fake.constant if isinstance(fake, FakeTensor) else None
 
 
 def forget_constant(fake: torch.Tensor) -> None:
-    """Let a fake tensor know nothing of its values. Of symbolic numbers that are taken for tensors torch makes NaN."""
+    """Removes the constant value of a fake tensor. torch sets NaN for symbolic numbers that became tensors."""
     if isinstance(fake, FakeTensor):
         fake.constant = None
 
 
 @functools.cache
 def load_fake_tensors() -> None:
-    """Import what the first fake mode imports: that takes seconds, and it keeps every frame below it alive."""
+    """Imports the dependencies of the first fake mode. The import takes seconds, and keeps all frames below it
+    alive.
+    """
     _in_thread(FakeTensorMode)
 
 
 @functools.cache
 def load_symbols() -> None:
-    """Import what the first symbol imports, for the same reason."""
+    """Imports the dependencies of the first symbol, for the same reason."""
     _in_thread(lambda: symbolic().ShapeEnv())
 
 
 def _in_thread(function: typing.Callable[[], object]) -> None:
-    """Run a function where no frames of the user's are, whose locals would not die before the collector runs."""
+    """Runs a function in a thread, without user frames, whose locals would otherwise live until garbage collection."""
     thread = threading.Thread(target=function)
     thread.start()
     thread.join()

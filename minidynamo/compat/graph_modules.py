@@ -1,6 +1,6 @@
-"""Owns graph modules whose code is written when somebody runs or reads it: most graphs are only looked at.
+"""Owns graph modules whose code is generated on first use: most graphs are never run or read.
 
-Which graphs these are is said where they are made.
+The creators of graphs choose the lazy graphs.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 
 
 def graph_module(modules: torch.nn.Module | dict[str, typing.Any], graph: torch.fx.Graph) -> torch.fx.GraphModule:
-    """`torch.fx.GraphModule(modules, graph)`, with its code written later."""
+    """Builds `torch.fx.GraphModule(modules, graph)` with lazy code."""
     return _LazyGraphModule(modules, graph)
 
 
 def traced_lazily() -> typing.ContextManager[None]:
-    """What torch traces in this block becomes such modules."""
+    """Makes the graphs traced by torch in this block lazy."""
     return _use_lazy_graph_module(True)
 
 
 def write_code(module: torch.fx.GraphModule) -> None:
-    """Make `module` and those inside ordinary ones in this respect, for who takes them apart in his own way."""
+    """Generates the code of `module` and its submodules, for callers with their own modifications of graph modules."""
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):
             _LazyGraphModule.force_recompile(part)

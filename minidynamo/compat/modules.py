@@ -1,6 +1,6 @@
-"""Owns private names of modules and optimizers, and code objects of theirs that the tracer knows.
+"""Owns private names of modules and optimizers, and their code objects that the tracer recognizes.
 
-What the tracer makes of them is decided in `tracer/trace_rules.py` and its handlers.
+`tracer/trace_rules.py` and its handlers decide their treatment.
 """
 
 from __future__ import annotations
@@ -15,49 +15,51 @@ from torch.optim.optimizer import _use_grad_for_differentiable
 
 from minidynamo.compat.operators import OpOverload
 
-# What nn.Module.__call__ runs: hooks and forward.
+# The function behind nn.Module.__call__: hooks and forward.
 MODULE_CALL: types.FunctionType = typing.cast(types.FunctionType, torch.nn.Module._call_impl)
 
 
 def module_call(kind: type[torch.nn.Module]) -> typing.Any:
-    """What nn.Module.__call__ runs for modules of a class, which may have its own. `compile(module)` compiles it."""
+    """Returns the function behind nn.Module.__call__ for a class, which may override it. `compile(module)` compiles
+    it.
+    """
     return kind._call_impl
 
 
-# The hooks of all modules.
+# The tables of hooks for all modules.
 GLOBAL_HOOKS = [
     table
     for name, table in vars(torch.nn.modules.module).items()
     if name.startswith("_global_") and name.endswith("_hooks")
 ]
 
-# Counts uses of a part of torch; nn.Module calls it when a module is made.
+# Counts uses of a part of torch; nn.Module calls it at construction.
 log_api_usage = torch._C._log_api_usage_once
 
-# What decorates `step` of torch's optimizers: it switches grad mode, and asks torch.compile for graph breaks.
+# The decorator of `step` in torch's optimizers: it switches grad mode, and asks torch.compile for graph breaks.
 OPTIMIZER_STEP_SWITCH = next(
     constant
     for constant in _use_grad_for_differentiable.__code__.co_consts
     if isinstance(constant, types.CodeType) and constant.co_name == "_use_grad"
 )
 
-OPTIMIZER_ZERO_GRAD = inspect.unwrap(torch.optim.Optimizer.zero_grad)  # which is disabled for torch.compile
+OPTIMIZER_ZERO_GRAD = inspect.unwrap(torch.optim.Optimizer.zero_grad)  # disabled for torch.compile
 _HEALTH_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
 
-# Methods of optimizers that complain when an accelerator records a graph of a step that is not made for it.
+# Methods of optimizers that raise or warn if an accelerator records a graph of an unsuitable step.
 OPTIMIZER_HEALTH_CHECKS = [vars(torch.optim.Optimizer)[n] for n in _HEALTH_CHECKS if n in vars(torch.optim.Optimizer)]
 
-# Whole updates, which take the learning rate as a number or as a tensor.
+# Fused optimizer updates, which take the learning rate as a number or as a tensor.
 FUSED_UPDATES = [
     getattr(torch, name)
     for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
     if "tensor_lr" in getattr(torch.ops.aten, name).overloads()
 ]
 
-# Attention as operations that autograd knows: the result, and the weights that values are multiplied with.
-attention_by_parts: typing.Any = torch.ops.aten._scaled_dot_product_attention_math
+# Attention as operations that autograd can differentiate: the result, and the weights of the values.
+decomposed_attention: typing.Any = torch.ops.aten._scaled_dot_product_attention_math
 
-# What optimizers do to the numbers of many tensors at once.
+# Arithmetic of optimizers on many tensors at once.
 foreach_add_: typing.Any = torch._foreach_add_
 foreach_mul_: typing.Any = torch._foreach_mul_
 foreach_copy_: typing.Any = torch._foreach_copy_
@@ -67,7 +69,7 @@ group_tensors: typing.Any = torch._C._group_tensors_by_device_and_dtype
 
 
 def foreach_operators(name: str) -> list[OpOverload]:
-    """The operators that do on lists of tensors what `name` does on one, in place or not; those with `out` left out."""
+    """Lists the operators that apply `name` to lists of tensors, in place or not, without `out` variants."""
     packets = [getattr(torch.ops.aten, f"_foreach_{name}{suffix}", None) for suffix in ("", "_")]
     found = [getattr(packet, overload) for packet in packets if packet is not None for overload in packet.overloads()]
     return [op for op in found if not any(argument.is_out for argument in op._schema.arguments)]
@@ -75,7 +77,9 @@ def foreach_operators(name: str) -> list[OpOverload]:
 
 @functools.cache
 def written_lists(function: typing.Any) -> tuple[int, ...]:
-    """Which arguments of one of torch's functions on lists of tensors are written to; fake tensors do not count it."""
+    """Returns the positions of written arguments of a torch function on lists of tensors; fake tensors do not count
+    it.
+    """
     name = getattr(function, "__name__", "")
     if not name.startswith(("_foreach_", "_fused_")) or not name.endswith("_"):
         return ()
@@ -85,14 +89,14 @@ def written_lists(function: typing.Any) -> tuple[int, ...]:
 
 
 def _codes_within(code: types.CodeType) -> typing.Iterator[types.CodeType]:
-    """A code object, and those of the functions that are defined in it."""
+    """Yields a code object, and the codes of functions defined in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _codes_within(constant)
 
 
-# What the schedulers of learning rates put in the place of `optimizer.step`: it notes that there was a step.
+# The code that replaces `optimizer.step` under a learning rate scheduler, to record steps.
 SCHEDULED_STEP = next(
     code for code in _codes_within(torch.optim.lr_scheduler.LRScheduler.__init__.__code__) if code.co_name == "wrapper"
 )

@@ -1,6 +1,6 @@
 """Owns private names of torch's settings, of modes, and of devices that are modes.
 
-Which of them guards hold on to is decided in `guards/`.
+`guards/` decides which settings are guarded.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ InferenceMode: typing.Any = torch._C._InferenceMode
 is_autocast_available = torch._C._is_autocast_available
 legacy_default_device = torch._C._get_default_device
 
-# A context in which operations convert nothing, whatever autocast says.
+# A context in which operations convert nothing, even under autocast.
 without_autocast = torch._C._DisableAutocast
 
 # Builds without an accelerator refuse torch.set_default_tensor_type() of another device.
 HAS_ACCELERATOR_TENSOR_TYPES = bool(torch.version.cuda or torch.version.hip)
 
-# Flags of backends that programs ask for without arguments.
+# Flags of backends that programs query without arguments.
 _FLAGS = (
     *("cublas_allow_tf32", "cudnn_allow_tf32", "cudnn_benchmark", "cudnn_deterministic", "cudnn_enabled"),
     *("deterministic_algorithms", "deterministic_algorithms_warn_only", "float32_matmul_precision"),
@@ -39,12 +39,12 @@ GUARDED_QUESTIONS: tuple[typing.Any, ...] = tuple(
 )
 
 
-# What `scaled_dot_product_attention` chooses among: the name of each, who tells whether it may be taken, who says so.
+# The backends of `scaled_dot_product_attention`: name -> (reader, setter) of its permission.
 ATTENTION: dict[str, tuple[typing.Any, typing.Any]] = {
     name: (getattr(torch._C, f"_get_{name}_sdp_enabled"), getattr(torch._C, f"_set_sdp_use_{name}"))
     for name in torch.nn.attention._backend_names
 }
-# Who chooses.
+# The functions that choose a backend.
 ATTENTION_FUNCTIONS: tuple[typing.Any, ...] = (
     torch.nn.functional.scaled_dot_product_attention,
     torch.nn.functional.multi_head_attention_forward,
@@ -54,7 +54,7 @@ ATTENTION_FUNCTIONS: tuple[typing.Any, ...] = (
 
 
 def _modes() -> tuple[list[typing.Any], list[typing.Any]]:
-    """The modes that are open: those that see operations, and those that see torch's functions; the outermost first."""
+    """Returns the open modes: dispatch modes, then function modes, each outermost first."""
     return (
         [torch_dispatch_mode_at(index) for index in range(torch_dispatch_mode_count())],
         [torch_function_mode_at(index) for index in range(torch_function_mode_count())],
@@ -62,10 +62,10 @@ def _modes() -> tuple[list[typing.Any], list[typing.Any]]:
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Clear the local variables of the frames of torch that an error has left, and of the errors that it came from.
+    """Clears the locals of finished torch frames of an error, and of its causes.
 
-    There are guards among them, which set the state of the thread when they die: as long as somebody keeps the error,
-    they would die later, when that state is another one.
+    Some locals are guard objects whose death sets the thread's state. If the caller keeps the error alive, their death
+    comes later, in another state.
     """
     todo: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -76,17 +76,17 @@ def _clear_frames(error: BaseException) -> None:
             todo += [found.__context__, found.__cause__]
             for frame, _ in traceback.walk_tb(found.__traceback__):
                 if frame.f_globals.get("__name__", "").partition(".")[0] == "torch":
-                    with contextlib.suppress(RuntimeError):  # one that still runs
+                    with contextlib.suppress(RuntimeError):  # a frame that still runs
                         frame.clear()
 
 
 def _transforms() -> int:
-    """How many transforms of torch.func are running."""
+    """Returns the number of running torch.func transforms."""
     return len(torch._C._functorch.get_interpreter_stack() or ())
 
 
 def _restore_modes(modes: tuple[list[typing.Any], list[typing.Any]]) -> None:
-    """Close the modes that are open now, and open these."""
+    """Replaces the open modes by `modes`."""
     for _ in range(torch_dispatch_mode_count()):
         torch._C._pop_torch_dispatch_stack(None)
     for _ in range(torch_function_mode_count()):
@@ -99,16 +99,16 @@ def _restore_modes(modes: tuple[list[typing.Any], list[typing.Any]]) -> None:
 
 @contextlib.contextmanager
 def keeping_thread_state() -> typing.Iterator[None]:
-    """After the block the state of torch's thread is as it was before, also after an error that the block has handled.
+    """Restores the state of torch's thread after the block, also after an error that the block has handled.
 
-    That is: the running transforms of torch.func, the levels of forward derivatives, the modes that are open, and the
-    keys by which torch dispatches. An interrupt may come while torch changes them, and torch's own errors may leave
-    some of them changed; all that runs in this thread later would run under them.
+    The state is: the running transforms of torch.func, the levels of forward derivatives, the open modes, and the
+    dispatch keys. An interrupt while torch changes them, or an error of torch, may leave some of them changed, for all
+    later code of the thread.
     """
     modes, transforms, level = _modes(), _transforms(), _forward_ad._current_level
     derives_forward = torch._C._is_fwd_grad_enabled()
     keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    with torch._C._ForceDispatchKeyGuard(*keys):  # which brings the keys back when the block ends
+    with torch._C._ForceDispatchKeyGuard(*keys):  # restores the keys at its end
         try:
             yield
         except BaseException as error:
@@ -126,8 +126,8 @@ def keeping_thread_state() -> typing.Iterator[None]:
 
 @contextlib.contextmanager
 def with_denormals() -> typing.Iterator[None]:
-    """Inside the block numbers close to zero are what they are, also where `torch.set_flush_denormal(True)` has this
-    thread read and write them as zeros: a graph is compiled for calls under either, and kept for other processes.
+    """Preserves denormal numbers inside the block, even if `torch.set_flush_denormal(True)` makes this thread flush to
+    zero: a graph is compiled for calls under either setting, and stored for other processes.
     """
     flushes = sys.float_info.min / 2 == 0
     if flushes:
@@ -145,27 +145,27 @@ torch_function_mode_at = torch._C._get_function_stack_at
 torch_dispatch_mode_count = torch._C._len_torch_dispatch_stack
 torch_dispatch_mode_at = torch._C._get_dispatch_stack_at
 
-# Sees the operations that run, whatever they run on.
+# Sees the operations that run, on any arguments.
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 
-# A context in which tensors are read without asking `__torch_function__`, of their classes or of modes.
+# A context in which tensors are read without `__torch_function__` of their classes or of modes.
 without_torch_function = torch._C.DisableTorchFunction
 
-# Asked by library code that would have to hand its work to a torch function mode.
+# Used by library code before passing work to a torch function mode.
 is_function_mode_enabled = torch._C._is_torch_function_mode_enabled
 
 
 def open_devices() -> tuple[torch.device, ...]:
-    """The device of each `torch.device` context that is open, the outermost first."""
+    """Returns the device of each open `torch.device` context, outermost first."""
     modes = [torch_function_mode_at(index) for index in range(torch_function_mode_count())]
     return tuple(mode.device for mode in modes if isinstance(mode, DeviceContext))
 
 
 @contextlib.contextmanager
 def _below_other_modes() -> typing.Iterator[None]:
-    """Inside the block the stack of function modes ends with a `torch.device` context, if there is one.
+    """Removes function modes above the innermost `torch.device` context for the duration of the block.
 
-    Tracers of torch put modes of their own on top, and expect to find them there.
+    Tracers of torch push their own modes on top, and expect to find them on top afterwards.
     """
     above = []
     while (count := torch_function_mode_count()) and not isinstance(torch_function_mode_at(count - 1), DeviceContext):
@@ -176,12 +176,12 @@ def _below_other_modes() -> typing.Iterator[None]:
 
 
 def enter_device(device: torch.device) -> None:
-    """What `with device:` does first."""
+    """Enters `with device:`."""
     with _below_other_modes():
         device.__enter__()
 
 
 def leave_device() -> None:
-    """What `with device:` does last, for the innermost one."""
+    """Leaves the innermost `with device:`."""
     with _below_other_modes():
         torch._C._pop_torch_function_stack()

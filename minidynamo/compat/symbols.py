@@ -1,6 +1,6 @@
-"""Owns private names of symbolic sizes, and rules of operators that torch's own do not fit.
+"""Owns private names of symbolic sizes, and replacements for torch's Python rules of some operators.
 
-What the stages do with sizes that vary is theirs; here a symbol is made, printed and asked.
+Creates, prints and queries symbols; the stages decide how to use varying sizes.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ import torch
 
 from minidynamo.compat.operators import OpOverload
 
-# Symbolic sizes: what stands for a number that is only known when a graph runs.
+# Symbolic sizes: placeholders for numbers that are only known when a graph runs.
 SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_WAYS = (_COMPOSITE, torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)  # with a kernel, autograd knows the whole
+# with any further kernel, autograd treats the operation as a whole
+_KERNEL_KEYS = (_COMPOSITE, torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
 _NOTES_VIEWS = torch._C.DispatchKey.ADInplaceOrView
 
 
 def constant_of(number: typing.Any) -> int | float | bool | None:
-    """What a symbolic number has turned out to be; None while that is only known when a graph runs."""
+    """Returns the value of a symbolic number that has become constant; None if it is only known when a graph runs."""
     kind = "int" if isinstance(number, torch.SymInt) else "float" if isinstance(number, torch.SymFloat) else "bool"
     found: int | float | bool | None = getattr(number.node, f"maybe_as_{kind}")()
     return found
 
 
 def expression_of(number: typing.Any) -> typing.Any:
-    """The expression of a symbolic number as it was made, whatever its symbols have turned out to be."""
+    """Returns the original expression of a symbolic number, without later replacements of its symbols."""
     return number.node._expr
 
 
 def is_sure(condition: bool | torch.SymBool) -> bool:
-    """Whether a condition on sizes holds, which is guarded then as its opposite is; False where nobody knows yet."""
+    """Returns whether a condition on sizes holds, and guards the answer; False, without a guard, if it is undecided."""
     if isinstance(condition, bool):
         return condition
     return bool(importlib.import_module("torch.fx.experimental.symbolic_shapes").guard_or_false(condition))
@@ -46,17 +47,20 @@ def is_sure(condition: bool | torch.SymBool) -> bool:
 
 @functools.cache
 def is_composite(op: OpOverload) -> bool:
-    """Whether an operation that returns tensors consists of others: autograd knows those, and not the whole."""
+    """Returns whether an operation that returns tensors is a composite: autograd sees its component operations
+    instead.
+    """
     if not any("Tensor" in str(returned.type) for returned in op._schema.returns):
         return False
-    in_parts, *kernels = (torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key) for key in _WAYS)
+    in_parts, *kernels = (torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key) for key in _KERNEL_KEYS)
     return in_parts and not any(kernels)
 
 
 @contextlib.contextmanager
-def noting_views() -> typing.Iterator[None]:
-    """A context in which views know what they are views of, below autograd too: torch gets there with an operation that
-    it hands over whole, whose parts would not note it any more."""
+def recording_views() -> typing.Iterator[None]:
+    """Makes views record their bases below autograd, too: torch runs some composites there as a whole, and the
+    component operations would not record bases otherwise.
+    """
     excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(_NOTES_VIEWS)
     torch._C._dispatch_tls_set_dispatch_key_excluded(_NOTES_VIEWS, False)
     try:
@@ -65,8 +69,8 @@ def noting_views() -> typing.Iterator[None]:
         torch._C._dispatch_tls_set_dispatch_key_excluded(_NOTES_VIEWS, excluded)
 
 
-def in_parts(op: OpOverload) -> typing.Callable[..., typing.Any]:
-    """What runs an operation that consists of others as torch's C++ does."""
+def composite_function(op: OpOverload) -> typing.Callable[..., typing.Any]:
+    """Returns a function that runs a composite operation as torch's C++ does."""
     return functools.partial(op._op_dk, _COMPOSITE)
 
 
@@ -75,11 +79,11 @@ _RULE_KEYS = (torch._C.DispatchKey.Autograd, _COMPOSITE)
 
 @contextlib.contextmanager
 def python_dispatcher() -> typing.Iterator[None]:
-    """A context in which operations on symbolic sizes take torch's rules in Python, which can compute with them.
+    """Enables torch's Python rules for operations on symbolic sizes, which can compute with symbols.
 
-    Those are left out that give a new tensor where the operation itself gives its argument (what is written to the
-    result has to reach the argument, too), and those that compute in another order than the operation or leave its
-    dropout out. The operation's own C++ can compute with symbolic sizes, but for `_lstm`.
+    Excluded are rules that return a new tensor where the operation returns its argument (a write to the result must
+    change the argument), and rules that compute in another order or omit dropout. The C++ of excluded operations
+    accepts symbolic sizes, except for LSTM (`_lstm`).
     """
     entered = importlib.import_module("torch._dispatch.python").enable_python_dispatcher()
     kept = [(op, op.py_kernels, op._dispatch_cache) for op in _OWN_RULES]
@@ -95,7 +99,7 @@ def python_dispatcher() -> typing.Iterator[None]:
 
 @functools.cache
 def _with_own_rules() -> list[tuple[OpOverload, dict[typing.Any, typing.Any]]]:
-    """The operators that have a rule of their own, each with all its rules; found out once, since it is asked often."""
+    """Lists the operators with replaced rules, each with all its rules; cached, since it is used often."""
     found = []
     for op, rule in _OWN_RULES.items():
         others = {key: other for key, other in op.py_kernels.items() if key not in _RULE_KEYS}
@@ -104,29 +108,31 @@ def _with_own_rules() -> list[tuple[OpOverload, dict[typing.Any, typing.Any]]]:
 
 
 def _lstm(*args: typing.Any) -> typing.Any:
-    """A long short-term memory: what oneDNN computes in eager, layer by layer, since the C++ in front of its kernel
-    takes no symbolic sizes; all else by the operation's own C++."""
+    """Computes an LSTM: where eager uses oneDNN, layer by layer with the oneDNN operator, since the C++ before its
+    kernel accepts no symbolic sizes; else by the operation's own C++.
+    """
     x, hidden, weights, biased, layers, dropout, trains, both_ways, batch_first = args
     if not _by_onednn(x, hidden, weights):
         enabled = torch._C._get_mkldnn_enabled()
-        torch._C._set_mkldnn_enabled(False)  # else the C++ asks how many elements there are, to come to the same end
+        # Otherwise the C++ reads the number of elements, to reach the same decision.
+        torch._C._set_mkldnn_enabled(False)
         try:
             return torch.ops.aten.lstm.input._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
         finally:
             torch._C._set_mkldnn_enabled(enabled)
     x = (x.transpose(0, 1) if batch_first else x).contiguous()
     hx, cx = (state.contiguous() for state in hidden)
-    per_layer, ways = 4 if biased else 2, 2 if both_ways else 1
+    per_layer, directions = 4 if biased else 2, 2 if both_ways else 1
     states = []
     for layer in range(layers):
         made = []
-        for way in range(ways):
-            i = layer * ways + way
+        for direction in range(directions):
+            i = layer * directions + direction
             given = weights[i * per_layer : (i + 1) * per_layer]
             biases = given[2:] or [w.new_zeros(w.shape) for w in given]
             tensors = (x, *given[:2], *biases, hx[i], cx[i])
             y, *state, _ = torch.ops.aten.mkldnn_rnn_layer(
-                *tensors, way > 0, [], 2, hx.shape[2], layers, biased, both_ways, batch_first, trains
+                *tensors, direction > 0, [], 2, hx.shape[2], layers, biased, both_ways, batch_first, trains
             )
             made.append(y)
             states.append(state)
@@ -137,10 +143,10 @@ def _lstm(*args: typing.Any) -> typing.Any:
 
 
 def _by_onednn(x: torch.Tensor, hidden: typing.Sequence[torch.Tensor], weights: typing.Sequence[torch.Tensor]) -> bool:
-    """Whether eager has a long short-term memory computed by oneDNN."""
+    """Returns whether eager computes an LSTM by oneDNN."""
     if not torch.backends.mkldnn.enabled or any(t.device.type != "cpu" for t in (x, *hidden, *weights)):
         return False
-    if hidden[0].shape[2] != hidden[1].shape[2] or x.numel() == 0:  # projections
+    if hidden[0].shape[2] != hidden[1].shape[2] or x.numel() == 0:  # an LSTM with projections
         return False
     if x.dtype == torch.float16:
         return not torch.is_grad_enabled() and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
@@ -148,8 +154,9 @@ def _by_onednn(x: torch.Tensor, hidden: typing.Sequence[torch.Tensor], weights: 
 
 
 def _interpolated(op: OpOverload, x: torch.Tensor, sizes: typing.Any, *given: typing.Any) -> typing.Any:
-    """An interpolation to `sizes`, or by the factors that are the last thing `given`: as torch's C++ has it, which asks
-    what the sizes are where there are factors."""
+    """Interpolates to `sizes`, or by the factors at the end of `given`: like torch's C++, which specializes the sizes
+    if factors are present.
+    """
     *flags, factors = given
     if factors is not None and sizes is None:
         sizes = [torch.sym_int(size * factor) for size, factor in zip(x.shape[2:], factors)]
@@ -163,10 +170,10 @@ _INTERPOLATIONS = """
     _upsample_bilinear2d_aa _upsample_bicubic2d_aa
 """
 INTERPOLATIONS = [getattr(torch.ops.aten, name) for name in _INTERPOLATIONS.split()]
-"""What resizes images."""
+"""The operators that resize images."""
 
-# The rule that stands in for torch's own; without one, the operation's C++ computes with symbolic sizes. Of those that
-# torch's own would take apart, `minidynamo/fake/meta_functions.py` knows what their derivatives are as large as.
+# Replacements for torch's Python rules; None leaves symbolic sizes to the operation's C++. Where torch's rules would
+# decompose an operation, `minidynamo/fake/meta_functions.py` has the shapes of its derivative.
 _OWN_RULES: dict[OpOverload, typing.Callable[..., typing.Any] | None] = {
     torch.ops.aten.dropout.default: None,
     torch.ops.aten.gru.input: None,
@@ -184,12 +191,12 @@ _OWN_RULES: dict[OpOverload, typing.Callable[..., typing.Any] | None] = {
 
 @functools.cache
 def symbolic() -> types.SimpleNamespace:
-    """What makes and prints symbols, imported when the first one is needed, since that takes a while.
+    """Returns the functions and classes for symbols; imported on first use, since the import is slow.
 
-    A `ShapeEnv` makes symbols, decides conditions on them and keeps what it decided; `DimDynamic` says how. They are
-    named by a hash of the text of a `NamedSource`. `text(expr)` is an expression as a template of Python, with `{0}`,
-    `{1}`, ... for the symbols, which are given, too. `follows(env, expr)` tells whether the ranges of the symbols
-    answer a condition.
+    - `ShapeEnv` creates symbols, decides conditions on symbols and records the decisions; `DimDynamic` selects how.
+    - Symbol names are hashes of the text of a `NamedSource`.
+    - `text(expr)` returns an expression as a Python template, with `{0}`, `{1}`, ... for the symbols, and the symbols.
+    - `follows(env, expr)` returns whether the ranges of the symbols decide a condition.
     """
     shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     printers = importlib.import_module("torch.utils._sympy.printers")

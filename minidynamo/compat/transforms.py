@@ -1,6 +1,6 @@
-"""Owns private names of torch.func's transforms, and of values that stand for many.
+"""Owns private names of torch.func's transforms, and of batched tensors.
 
-How a program with transforms is captured is known in `graph/func_transforms.py` and `tracer/handlers/transforms.py`.
+`graph/func_transforms.py` and `tracer/handlers/transforms.py` capture programs with transforms.
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ import torch
 _functorch = torch._C._functorch
 _is_old_batch = _functorch.is_legacy_batchedtensor
 
-# The transform of torch.func (vmap, grad, jvp) that is running now, or None.
+# Returns the running transform of torch.func (vmap, grad, jvp), or None.
 running_transform = _functorch.peek_interpreter_stack
 are_transforms_active = torch._C._are_functorch_transforms_active
 
-# What runs inside knows of no vmap around it.
-outside_of_batches = torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack
+# Hides enclosing transforms, such as vmap, from the code inside.
+without_transforms = torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack
 is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def is_batched(value: torch.Tensor) -> bool:
-    """Whether `value` stands for one of many that are computed at once (`is_grads_batched=True`, vmap)."""
+    """Returns whether `value` is a batched tensor (`is_grads_batched=True`, vmap)."""
     return bool(_functorch.is_batchedtensor(value) or _is_old_batch(value))
 
 
 def batch_level(value: torch.Tensor) -> int | None:
-    """Which of the batches around the code `value` comes from, the innermost one for a batch of batches; None if it is
-    none. Those of `is_grads_batched` count below 0."""
+    """Returns the level of the innermost batch around the code that `value` belongs to; None if it is not batched.
+    Levels of `is_grads_batched` are below 0.
+    """
     if _functorch.is_batchedtensor(value):
         return int(_functorch.maybe_get_level(value))
     if not _is_old_batch(value):
@@ -36,7 +37,7 @@ def batch_level(value: torch.Tensor) -> int | None:
 
 
 def unbatched(value: torch.Tensor, level: int) -> torch.Tensor:
-    """All of a batch, one behind the other."""
+    """Returns the whole batch, with the batch dimension first."""
     made: torch.Tensor
     if level < 0:
         made = torch._remove_batch_dim(value, -level, 1, 0)
@@ -46,7 +47,7 @@ def unbatched(value: torch.Tensor, level: int) -> torch.Tensor:
 
 
 def batched(value: torch.Tensor, level: int) -> torch.Tensor:
-    """The reverse of `unbatched`."""
+    """Inverts `unbatched`."""
     made: torch.Tensor
     if level < 0:
         made = torch._add_batch_dim(value, 0, -level)

@@ -1,7 +1,7 @@
 """Owns the files that minidynamo writes: every guard, residual program, graph and kernel is a text on disk.
 
-It knows nothing of their contents. Python sources are also registered with `linecache`, so that tracebacks and pdb
-show them even when the disk cannot be written.
+Knows nothing of their contents. Python sources are also registered with `linecache`, so that tracebacks and pdb show
+the sources even when the disk cannot be written.
 """
 
 from __future__ import annotations
@@ -41,21 +41,26 @@ STAGES = {
     "kernel": "source of the kernels",
     "host": "host program",
 }
-"""The kinds of texts that a compiled function is made of, in the order in which a call passes through them."""
+"""The kinds of texts of a compiled function, in the order in which a call runs through them."""
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """A text that was written. `kind` is often one of STAGES; `name` says whose it is; `data` is what it shows."""
+    """A text that was written."""
 
+    #: a key of STAGES, or another kind
     kind: str
+    #: the name of the function or graph that the text belongs to
     name: str
+    #: the file
     path: str
+    #: the contents
     text: str
+    #: the object that the text shows
     data: Any = None
 
     def section(self) -> str:
-        """The text below a heading with its file."""
+        """Returns the text below a heading with its file."""
         return f"# {STAGES.get(self.kind, self.kind)} of {self.name}: {self.path}\n{self.text}"
 
 
@@ -64,7 +69,7 @@ _collected: contextvars.ContextVar[list[Artifact] | None] = contextvars.ContextV
 
 @contextlib.contextmanager
 def collected() -> Iterator[list[Artifact]]:
-    """The list of all texts that are written in the `with` block, and by what was made `collecting` in it."""
+    """Collects all texts written in the `with` block, and by functions wrapped by `collecting` in the block."""
     texts: list[Artifact] = []
     token = _collected.set(texts)
     try:
@@ -74,8 +79,8 @@ def collected() -> Iterator[list[Artifact]]:
 
 
 @contextlib.contextmanager
-def kept_if_done() -> Iterator[None]:
-    """What is written in the `with` block is collected only if the block comes to its end."""
+def discarded_on_error() -> Iterator[None]:
+    """Collects texts written in the `with` block only if the block ends without an error."""
     texts = _collected.get()
     count = len(texts or ())
     try:
@@ -86,7 +91,7 @@ def kept_if_done() -> Iterator[None]:
 
 
 def collecting(function: Callable[P, R]) -> Callable[P, R]:
-    """`function`, whose texts belong to whoever collects now, whenever it is called."""
+    """Returns `function`, whose texts belong to the present collector in all later calls."""
     texts = _collected.get()
 
     @functools.wraps(function)
@@ -101,46 +106,48 @@ def collecting(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def cache_dir() -> Path:
-    """The folder that outlives the process: `config.cache_dir`, or the platform's cache folder for minidynamo."""
+    """Returns the folder that outlives the process: `config.cache_dir`, or the platform's cache folder for
+    minidynamo.
+    """
     return Path(config.cache_dir) if config.cache_dir else Path(platformdirs.user_cache_dir("minidynamo"))
 
 
 def code_dir() -> Path:
-    """The folder for the texts of this process: below `config.debug_dir` if set, else below the cache folder."""
+    """Returns the folder for the texts of this process: `config.debug_dir` if set, else in the cache folder."""
     if config.debug_dir:
         return Path(config.debug_dir)
     return cache_dir() / "generated" / f"run_{os.getpid()}"
 
 
-# What a file is called that is being written, or was when its process was killed.
+# The suffix of a file during writing; it remains if the process is killed.
 PART = ".part"
 _KEPT_SECONDS = 7 * 24 * 3600
 
 _serial = itertools.count()
 _HOST_PROGRAM = re.compile(r"[/\\]\d{4,}_host_\w+\.py$")
 """The paths of texts that run the operations of a graph."""
-_OPERATOR = re.compile(r"\Aoperator (\d+) at ")
-"""How comments begin above calls that are numbered."""
+"""The beginning of comments above numbered calls."""
 
-# Python's `warnings` and `logging` pass over frames of files with these words in their names, which are meant to be
-# those of its import system: `stacklevel=2` then names the line that called a function, not what called it for us.
+# Python's `warnings` and `logging` skip frames of files with these words in their names, to hide the import system.
+# With `stacklevel=2`, a warning then names the line of the caller, not our generated caller.
 _PASSED_OVER = "importlib_bootstrap"
 _BELOW_THE_PROGRAM = frozenset(("dispatch", "frozen", "native", "residual"))
 """The kinds of texts whose functions call functions of the program."""
 
 
 def write(kind: str, name: str, text: str, suffix: str = ".py", data: Any = None) -> str:
-    """Write `text` to a new file and return its path.
+    """Writes `text` to a new file and returns its path.
 
-    `kind` is one of STAGES or says what else it is; `name` says whose it is; `data` is what it shows. A folder that
-    cannot be written does not stop a compile: the text then lives in `linecache` only.
+    `kind` is a key of STAGES or another kind; `name` is the function or graph that the text belongs to; `data` is the
+    object that the text shows. A folder that cannot be written does not stop a compile: the text is then in `linecache`
+    only.
     """
     stem = re.sub(r"\W+", "_", name).strip("_") or "unnamed"
     folder = code_dir() / _PASSED_OVER if kind in _BELOW_THE_PROGRAM else code_dir()
     path = folder / f"{next(_serial):04d}_{kind}_{stem}{suffix}"
     with contextlib.suppress(OSError):
         _write_here(path, text.encode())
-    # A modification time of None tells linecache.checkcache to keep the entry, whatever happens to the file.
+    # A modification time of None makes linecache.checkcache keep the entry, even if the file changes.
     linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))
     texts = _collected.get()
     if texts is not None:
@@ -150,7 +157,9 @@ def write(kind: str, name: str, text: str, suffix: str = ".py", data: Any = None
 
 
 def _write_here(path: Path, content: bytes) -> None:
-    """Write a file that only this process reads: a compile writes ten of them, which is felt."""
+    """Writes a file for this process only, without an atomic rename: a compile writes ten, and the time is
+    noticeable.
+    """
     try:
         path.write_bytes(content)
     except FileNotFoundError:
@@ -160,7 +169,7 @@ def _write_here(path: Path, content: bytes) -> None:
 
 
 def _remove_old(runs: Path) -> None:
-    """Remove the texts of processes that have written none for long: nobody looks at them any more."""
+    """Removes the texts of processes that have written none for a week."""
     before = time.time() - _KEPT_SECONDS
     for run in runs.glob("run_*"):
         with contextlib.suppress(OSError):
@@ -169,7 +178,7 @@ def _remove_old(runs: Path) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file such that others see all of it or nothing. Raises OSError, and leaves nothing behind then."""
+    """Writes a file atomically: readers see all of it or nothing. Raises OSError, and then leaves no file."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=PART)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -182,44 +191,32 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def load(kind: str, name: str, source: str, namespace: dict[str, Any], function: str) -> types.FunctionType:
-    """Write Python `source`, execute it in `namespace`, and return the function it defines under `function`."""
+    """Writes Python `source`, executes it in `namespace`, and returns the function defined under `function`."""
     execute(write(kind, name, source), source, namespace)
     made: types.FunctionType = namespace[function]
     return made
 
 
 def execute(path: str, source: str, namespace: dict[str, Any]) -> None:
-    """Execute Python `source`, which was written to `path`, in `namespace`."""
-    exec(compile(source, path, "exec", dont_inherit=True), namespace)  # annotations are read as they stand
+    """Executes Python `source`, which was written to `path`, in `namespace`."""
+    # No future imports of this file: annotations are evaluated.
+    exec(compile(source, path, "exec", dont_inherit=True), namespace)
 
 
 def users_lines(error: BaseException) -> list[str]:
-    """The lines of the program whose operations raised `error`: `train.py:12 in f: y = table[i]`, one or more.
+    """Returns the user's lines of the operations that raised `error`, for example `train.py:12 in f: y = table[i]`.
 
-    They are the comments above the statement of a host program. Memory is made for no line alone.
+    The lines are the comments above the statement of a host program. An allocation has no user's line.
     """
     lines: list[str] = []
     for frame, number in traceback.walk_tb(error.__traceback__):
         if _HOST_PROGRAM.search(frame.f_code.co_filename):
             lines = _comments_above(frame.f_code.co_filename, number)
-    return [_OPERATOR.sub("", line) for line in lines]
-
-
-def raised_operator(error: BaseException) -> int:
-    """The number of the operator of the user's that raised `error`, in the graph that the function called which has
-    caught it; 0 where that is not known."""
-    for frame, number in itertools.islice(traceback.walk_tb(error.__traceback__), 1, None):
-        path = frame.f_code.co_filename
-        if _HOST_PROGRAM.search(path):
-            numbers = [int(match[1]) for line in _comments_above(path, number) if (match := _OPERATOR.match(line))]
-            return numbers[0] if len(numbers) == 1 else 0
-        if f"{os.sep}{_PASSED_OVER}{os.sep}" in path:  # another compiled function
-            return 0
-    return 0
+    return lines
 
 
 def _comments_above(path: str, number: int) -> list[str]:
-    """What stands above a statement of a host program."""
+    """Lists the comments above a statement of a host program."""
     *before, statement = linecache.getlines(path)[:number] or [""]
     from_comment = itertools.dropwhile(lambda line: not _is_comment(line), reversed(before))
     comments = itertools.takewhile(_is_comment, from_comment)
@@ -231,7 +228,7 @@ def _is_comment(line: str) -> bool:
 
 
 def passed_over(function: Callable[P, R]) -> Callable[P, R]:
-    """`function`, which calls functions of the program; warnings and log records of these do not name its line."""
+    """Returns `function`, which calls functions of the program; their warnings and log records skip its line."""
     if isinstance(function, types.FunctionType):
         function.__code__ = _renamed(function.__code__)
     return function

@@ -1,8 +1,7 @@
-"""Owns what holds while something is compiled: signals wait, numbers are what they are, torch's state is put back.
+"""Owns the isolation of a compile: signals wait, denormals are kept, and torch's thread state is restored.
 
-Torch opens and leaves modes of its own at each operation that it traces. A handler that raises in the midst of that may
-end the process, or leave a mode open that all operations of the program would go through from then on. So may an error
-of torch's own.
+torch opens and closes modes for each traced operation. A signal handler that raises meanwhile may end the process, or
+leave a mode open for all later operations of the program. So may an error of torch.
 """
 
 from __future__ import annotations
@@ -20,25 +19,26 @@ _WAITING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
 
 @contextlib.contextmanager
 def isolated() -> Iterator[None]:
-    """Around a compile, of which nothing but its result and its error may be seen behind it."""
+    """Isolates a compile: only the result and the error are visible afterwards."""
     with _signals_waiting(), compat.keeping_thread_state(), compat.with_denormals():
         yield
 
 
 @contextlib.contextmanager
 def _signals_waiting() -> Iterator[None]:
-    """Handlers written in Python run behind the block; that of a signal which comes again runs at once."""
-    if threading.current_thread() is not threading.main_thread():  # where they never run
+    """Delays Python signal handlers until after the block; the second signal of a kind runs its handler at once."""
+    # Python handlers never run outside of the main thread
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     handlers: dict[int, Callable[..., Any]] = {}
-    came: list[int] = []
+    received: list[int] = []
 
     def wait(number: int, frame: Any) -> None:
-        if number in came:
+        if number in received:
             handlers[number](number, frame)
         else:
-            came.append(number)
+            received.append(number)
 
     try:
         for name in _WAITING:
@@ -52,6 +52,6 @@ def _signals_waiting() -> Iterator[None]:
         for number, handler in handlers.items():
             if signal.getsignal(number) is wait:
                 signal.signal(number, handler)
-        with contextlib.ExitStack() as stack:  # the others run, too, where one raises
-            for number in reversed(came):
+        with contextlib.ExitStack() as stack:  # if a handler raises, the remaining handlers still run
+            for number in reversed(received):
                 stack.callback(signal.raise_signal, number)

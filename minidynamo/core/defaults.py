@@ -1,8 +1,8 @@
-"""Owns the defaults of compiled functions: marks by which a call is told that leaves an argument out.
+"""Owns the default marks of compiled functions, by which calls that omit an argument are recognized.
 
-Python puts the objects in `f.__defaults__` and `f.__kwdefaults__` into the parameters; it takes them from the storage
-of a tuple and a dict. Who reads these attributes finds the defaults of the function that is compiled. What the
-generated function makes of a mark is in `frontend/frames.py`.
+Python copies the objects in `f.__defaults__` and `f.__kwdefaults__` into parameters, directly from the memory of the
+tuple and the dict. Readers of these attributes see the defaults of the original function. `frontend/frames.py`
+generates the handling of a mark.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class LeftOut:
-    """Stands for the default of a parameter: a call that leaves the argument out is told from one that gives it."""
+    """Replaces the default of a parameter, and so distinguishes calls without the argument from calls with it."""
 
     def __init__(self, parameter: str) -> None:
         self.parameter = parameter
@@ -23,19 +23,19 @@ class LeftOut:
 
 
 class Defaults(tuple[Any, ...]):
-    """Holds marks for calls, and shows the defaults that `original` has now."""
+    """Contains marks for calls, and shows readers the current defaults of `original`."""
 
     original: Any  # a function
 
     @classmethod
     def of(cls, original: types.FunctionType, marks: Sequence[LeftOut]) -> Defaults | None:
-        """Such defaults for a function that is to stand for `original`; None without marks."""
+        """Builds defaults for a function that replaces `original`; None without marks."""
         made = cls(marks)
         made.original = original
         return made if marks else None
 
     def shown(self) -> tuple[Any, ...]:
-        """The defaults that are meant."""
+        """Returns the defaults of the original."""
         return self.original.__defaults__ or ()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -43,19 +43,21 @@ class Defaults(tuple[Any, ...]):
 
 
 class KeywordDefaults(dict[str, Any]):
-    """`Defaults` of parameters that have to be named. What is written to it counts in its place."""
+    """The counterpart of `Defaults` for keyword-only parameters. Written values replace marks."""
 
     original: Any  # a function
 
     @classmethod
     def of(cls, original: types.FunctionType, marks: Mapping[str, LeftOut]) -> KeywordDefaults | None:
-        """Such defaults for a function that is to stand for `original`; None without marks."""
+        """Builds defaults for a function that replaces `original`; None without marks."""
         made = cls(marks)
         made.original = original
         return made if marks else None
 
     def shown(self) -> dict[str, Any]:
-        """The defaults that are meant: a mark stands for nothing where the original has none any more."""
+        """Returns the defaults of the original, and written values; marks of parameters without a default are left
+        out.
+        """
         now = self.original.__kwdefaults__ or {}
         written = {name: value for name, value in dict.items(self) if type(value) is not LeftOut}
         return {name: now[name] for name in dict.keys(self) if name in now} | written
@@ -65,7 +67,7 @@ class KeywordDefaults(dict[str, Any]):
 
 
 def _show(cls: type[Any], plain: type, names: str) -> None:
-    """Let these methods of `cls` answer for what is shown, as those of the plain class do."""
+    """Redirects the named methods of `cls` to the same methods of class `plain`, on the shown value."""
 
     def method(name: str) -> Any:
         answer = getattr(plain, name)
@@ -85,7 +87,7 @@ _show(
 _show(KeywordDefaults, dict, "get keys values items copy")
 
 
-def are_followed(defaults: tuple[Any, ...] | dict[str, Any] | None) -> bool:
-    """Whether these defaults of a compiled function stand for those of the function that it follows."""
+def follow_original(defaults: tuple[Any, ...] | dict[str, Any] | None) -> bool:
+    """Returns whether all defaults of a compiled function are marks, so that the original's defaults apply."""
     held = dict.values(defaults) if isinstance(defaults, dict) else tuple.__iter__(defaults or ())
     return all(type(default) is LeftOut for default in held)

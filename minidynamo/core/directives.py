@@ -1,6 +1,6 @@
-"""Owns the functions with which a program steers its own capture, and the marks they leave on functions.
+"""Owns the functions with which a program directs its own capture, and their marks on functions.
 
-Called outside of a compile they do what their names say at run time, or nothing; the tracer recognises them and acts.
+Outside of a compile they act as their names say, or do nothing; the tracer recognizes them and acts.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ COMPILED = "__minidynamo__"
 
 
 def own_mark(fn: Callable[..., Any], mark: str) -> Any:
-    """The mark that was put on `fn` itself, or None: functools.wraps copies marks to functions that do more."""
+    """Returns the mark of `fn` itself, or None: functools.wraps copies marks to functions with further code."""
     found = vars(fn).get(mark)
     inner = getattr(vars(fn).get("__wrapped__"), "__dict__", {})
     return None if found is inner.get(mark) else found
 
 
-def is_put_into_graphs(value: object) -> bool:
-    """Whether it is a Python function that the program calls from graphs, unseen."""
+def is_graph_function(value: object) -> bool:
+    """Returns whether the value is a Python function whose calls become graph nodes without tracing."""
     if not isinstance(value, types.FunctionType):
         return False
     return own_mark(value, IN_GRAPH) is not None or is_allowed_by_torch_compile(value)
 
 
 def is_compiling() -> bool:
-    """True while minidynamo captures the calling code, False when it runs as written."""
+    """True while minidynamo captures the calling code, False while the code runs eagerly."""
     return False
 
 
 def graph_break(message: str = "") -> None:
-    """Cut the graph here. `message` appears in reports. Does nothing when the code runs as written."""
+    """Cuts the graph here. `message` appears in reports. Does nothing in eager code."""
 
 
 @overload
@@ -52,11 +52,11 @@ def disable(fn: None = None, *, reason: str = "") -> Callable[[F], F]: ...
 @overload
 def disable(fn: F, *, reason: str = "") -> F: ...
 def disable(fn: Any = None, *, reason: str = "") -> Any:
-    """Never capture `fn`: a call to it breaks the graph and runs as written. Also a decorator, bare or with arguments.
+    """Excludes `fn` from capture: a call breaks the graph and runs eagerly. Also a decorator, bare or with arguments.
 
-    The function itself is left alone; a new one that calls it is returned.
+    Returns a new function that calls `fn`; `fn` itself does not change.
 
-    Raises ArgumentError for a class, a module, and what cannot be called: a module's `forward` can be disabled.
+    Raises ArgumentError for a class, a module, or an object that is not callable: disable a module's `forward` instead.
     """
     if fn is None:
         return functools.partial(disable, reason=reason)
@@ -77,7 +77,7 @@ def disable(fn: Any = None, *, reason: str = "") -> Any:
 
 
 def allow_in_graph(fn: F) -> F:
-    """Put calls of `fn` into the graph as they are, without looking inside; returns `fn`.
+    """Makes calls of `fn` graph nodes, without tracing inside; returns `fn`.
 
     `fn` must be a Python function that only computes with tensors and works on fake tensors. Raises ArgumentError for
     anything else.
@@ -85,7 +85,7 @@ def allow_in_graph(fn: F) -> F:
     if not isinstance(fn, types.FunctionType):
         fix = "Wrap it in a function: def in_graph(x): return ... . Operations of torch are in the graph anyway."
         raise ArgumentError(Diagnostic("MD112", f"minidynamo.allow_in_graph got {_kind_of(fn)}", fix=fix))
-    setattr(fn, IN_GRAPH, object())  # another one for each function, so that copies can be told
+    setattr(fn, IN_GRAPH, object())  # unique, to recognize a copy of the mark on another function
     return fn
 
 
@@ -96,13 +96,14 @@ def _kind_of(value: object) -> str:
 
 
 class set_stance:
-    """Choose what compiled functions do from now on, inside a `with` block, or, as a decorator, during a call.
+    """Sets the behaviour of compiled functions from now on, inside a `with` block, or, as a decorator, during a call.
 
-    "default": compile what no version fits. "force_eager": run everything as written. "eager_on_recompile": use the
-    versions that exist, and run other calls as written. "fail_on_recompile": use the versions that exist, and raise
-    RecompileRefused for other calls, also for the first one. The stance holds for all threads.
+    - "default": compile calls that no version fits.
+    - "force_eager": run everything eagerly.
+    - "eager_on_recompile": use existing versions, and run other calls eagerly.
+    - "fail_on_recompile": use existing versions, and raise RecompileRefused for other calls, also for the first call.
 
-    Raises UnknownName for another stance.
+    The stance holds for all threads. Raises UnknownName for another stance.
     """
 
     def __init__(self, stance: str = "default") -> None:
@@ -122,7 +123,7 @@ class set_stance:
         config.stance = self._before.pop() if len(self._before) > 1 else self._before[0]
 
     def __call__(self, fn: F) -> F:
-        """`fn`, during whose calls the stance holds; the statement itself changes nothing."""
+        """Returns `fn`, during whose calls the stance holds; the statement itself changes nothing."""
         config.stance = self._before[0]
 
         @functools.wraps(fn)
@@ -137,10 +138,10 @@ class set_stance:
 def mark_dynamic(
     tensor: torch.Tensor, dim: int | Iterable[int], *, min: int | None = None, max: int | None = None
 ) -> None:
-    """Declare that a size of `tensor` varies, between `min` and `max`: it is symbolic from the first compile on.
+    """Declares that a size of `tensor` varies, between `min` and `max`: it is symbolic from the first compile on.
 
-    A program that works for one size of it only is an error, which names the line that fixed it. Sizes 0 and 1 are
-    compiled for themselves all the same.
+    If the program works for a single size only, an error names the line that fixed the size. Sizes 0 and 1 are always
+    compiled separately.
     """
     for name, bound in (("min", min), ("max", max)):
         if bound is not None and type(bound) is not int:
@@ -155,16 +156,16 @@ def mark_dynamic(
 
 
 def mark_static(tensor: torch.Tensor, dim: int | Iterable[int] | None = None) -> None:
-    """Declare that a size of `tensor` (all when `dim` is None) never becomes symbolic: each value is compiled once."""
+    """Declares that a size of `tensor` (all when `dim` is None) never becomes symbolic: each value is compiled once."""
     every = dim is None and isinstance(tensor, torch.Tensor)
     for position in _dimensions(tensor, range(tensor.dim()) if every else dim):
         declare(tensor, position, Dimension(False))
 
 
 def _dimensions(tensor: torch.Tensor, dim: int | Iterable[int] | None) -> list[int]:
-    """Positions from 0. Raises ArgumentError for what is no dimension, or no tensor."""
+    """Returns dimensions counted from 0. Raises ArgumentError for a wrong dimension, or an object that is no tensor."""
     if not isinstance(tensor, torch.Tensor):
-        what = f"dimensions are those of a tensor, not of {type(tensor).__name__}"
+        what = f"only a tensor has dimensions to declare, not {type(tensor).__name__}"
         raise ArgumentError(Diagnostic("MD110", what, fix="Pass the tensor and the number of the dimension."))
     found: list[Any] = list(dim) if isinstance(dim, Iterable) else [dim]
     for position in found:
@@ -175,4 +176,4 @@ def _dimensions(tensor: torch.Tensor, dim: int | Iterable[int] | None) -> list[i
 
 
 for _function in (mark_dynamic, mark_static):
-    setattr(_function, DISABLED, "it declares what a compile goes by, which has begun")
+    setattr(_function, DISABLED, "its declaration only takes effect before a compile begins")

@@ -1,6 +1,6 @@
 """Owns the events that minidynamo publishes while it works, and the time spent in each phase of a compile.
 
-It shows nothing itself; logs, progress lines and statistics subscribe.
+Shows nothing; logs, progress lines and statistics subscribe.
 """
 
 from __future__ import annotations
@@ -23,22 +23,25 @@ from minidynamo.errors import ArgumentError, Diagnostic, UserLocation, summary
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened. `kind` is one of KINDS, `name` what it happened to, `data` the details by name."""
+    """An event."""
 
+    #: a key of KINDS
     kind: str
+    #: the frame, phase or file that the event concerns
     name: str
+    #: details by name
     data: dict[str, Any] = field(default_factory=dict)
 
 
 KINDS = {
     "compile_start": "a frame is about to be captured; name: the frame",
-    "compile_end": "a frame became an entry or was given up",
+    "compile_end": "a frame became an entry, or will always run eagerly",
     "phase_start": "a phase of a compile begins; name: capture, autograd, codegen, cc, ...",
     "phase_end": "a phase ended; data: seconds, without the phases inside it",
     "graph_break": "capture stopped; data: diagnostic",
     "entry": "a frame got one more compiled version; data: entry",
     "recompile": "no entry fitted; data: failures (the failed guards of each), diagnostic",
-    "fallback": "something runs eagerly that was meant to be compiled, for good or (MD523) this time; data: diagnostic",
+    "fallback": "code meant to be compiled runs eagerly, permanently or (MD523) this time; data: diagnostic",
     "artifact": "a text was written; name: its kind, data: path, text",
     "cache": "a stored graph was looked for or written; name: hit, miss, store or skip; data: key, reason",
     "notice": "a diagnostic that is shown once; data: diagnostic",
@@ -49,9 +52,9 @@ _lock = ForkSafeLock()
 
 
 def on_event(callback: Callable[[Event], None]) -> Callable[[], None]:
-    """Call `callback(event)` for every event from now on; returns a function that ends it.
+    """Calls `callback(event)` for every event from now on; returns a function that unsubscribes.
 
-    What it raises ends that, with a notice. Raises ArgumentError for what cannot be called.
+    A callback that raises is unsubscribed, with a notice. Raises ArgumentError for an object that is not callable.
     """
     if not callable(callback):
         what = f"minidynamo.on_event got {type(callback).__name__}, not a callable"
@@ -68,7 +71,9 @@ def on_event(callback: Callable[[Event], None]) -> Callable[[], None]:
 
 
 def publish(kind: str, name: str, **data: Any) -> None:
-    """Tell every subscriber. One that raises is not told again: no compile fails because somebody watches it."""
+    """Passes an event to every subscriber. A subscriber that raises is removed: observation never makes a compile
+    fail.
+    """
     for callback in tuple(_subscribers):
         try:
             callback(Event(kind, name, data))
@@ -83,20 +88,20 @@ def _failed(callback: object, error: Exception) -> Diagnostic:
     last = traceback.extract_tb(error.__traceback__)[-1]
     return Diagnostic(
         "MD113",
-        f"{who}, which was given to on_event, raised {summary(error)}",
+        f"{who}, subscribed with on_event, raised {summary(error)}",
         why="It is not called any more.",
-        fix="Repair it, and give it to on_event again.",
+        fix="Correct it, and pass it to on_event again.",
         where=UserLocation(last.filename, last.lineno or 0, last.name),
     )
 
 
-# Seconds spent in finished inner phases of each open phase, innermost last.
+# Per open phase, innermost last: the seconds spent in its finished inner phases.
 _open_phases: contextvars.ContextVar[tuple[list[float], ...]] = contextvars.ContextVar("open_phases", default=())
 
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Time a phase of a compile. The time of phases inside it is not counted twice."""
+    """Times a phase of a compile. The time of inner phases is excluded."""
     inner = [0.0]
     outer = _open_phases.get()
     token = _open_phases.set((*outer, inner))
@@ -113,16 +118,16 @@ def phase(name: str) -> Iterator[None]:
 
 
 class MinidynamoNotice(UserWarning):
-    """The warning category of every notice that minidynamo gives."""
+    """The warning category of all notices of minidynamo."""
 
 
 _noticed: set[tuple[str, str]] = set()
 
 
 def notice(diagnostic: Diagnostic, *, noticed: set[tuple[str, str]] = _noticed) -> None:
-    """Warn once per code and headline; later equal ones are only published.
+    """Warns once per code and headline; equal later notices are only published.
 
-    `noticed` remembers them; with a set of its own, a thing has a warning of its own.
+    `noticed` holds the shown notices; a separate set makes notices independent of all others.
     """
     publish("notice", diagnostic.code, diagnostic=diagnostic)
     key = (diagnostic.code, diagnostic.what)
@@ -134,23 +139,23 @@ def notice(diagnostic: Diagnostic, *, noticed: set[tuple[str, str]] = _noticed) 
 
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_GENERATED = re.compile(r"\d{4,}_[a-z]+_\w+\.py|<minidynamo \w+>")  # as artifacts.py names files
+_GENERATED = re.compile(r"\d{4,}_[a-z]+_\w+\.py|<minidynamo \w+>")  # the file names of artifacts.py
 
 
 def _level_of_the_user() -> int:
-    """For `warnings.warn` in the calling function: the innermost frame that is neither ours nor generated."""
+    """Returns the `stacklevel` for `warnings.warn` in the calling function: the innermost frame of the user's code."""
     frame = inspect.currentframe()
     level = 0
     while frame is not None:
         filename = frame.f_code.co_filename
         if not filename.startswith(_PACKAGE) and not _GENERATED.fullmatch(os.path.basename(filename)):
             return level
-        level += not ("importlib" in filename and "_bootstrap" in filename)  # which `warnings` does not count
+        level += not ("importlib" in filename and "_bootstrap" in filename)  # `warnings` does not count such frames
         frame = frame.f_back
     return 1
 
 
 def forget_notices() -> None:
-    """Let every notice be shown again (used by `minidynamo.reset`)."""
+    """Lets every notice be shown again (used by `minidynamo.reset`)."""
     with _lock:
         _noticed.clear()

@@ -1,9 +1,7 @@
-"""Owns which modules run only when something in them is first used: what a process needs that compiles, and one that
-finds its graphs in the cache does not.
+"""Owns the modules that run on first use: needed by a process that compiles, not by a process with cached graphs.
 
-They are imported like all others, by plain imports at the top of a file, and it matters only that it is the module that
-is imported (`from minidynamo.codegen import compile_graph`): taking a name from one runs it. `minidynamo/__init__.py`
-imports this file first.
+Lazy modules are imported by plain imports at the top of a file. Import the module itself (`from minidynamo.codegen
+import compile_graph`): an imported name would run the module. `minidynamo/__init__.py` imports this file first.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import Any
 
 from minidynamo.core.locks import ForkSafeLock
 
-DEFERRED = (
+LAZY = (
     "minidynamo.testing",
     "minidynamo.codegen.compile_graph",
     "minidynamo.codegen.ir.kernel_dedup",
@@ -29,7 +27,7 @@ _lock = ForkSafeLock()
 _running: set[str] = set()
 
 
-class _Deferred(types.ModuleType):
+class _LazyModule(types.ModuleType):
     """A module that has not run."""
 
     def __getattr__(self, name: str) -> Any:
@@ -39,7 +37,7 @@ class _Deferred(types.ModuleType):
 
     def __setattr__(self, name: str, value: object) -> None:
         _run(self)
-        types.ModuleType.__setattr__(self, name, value)  # whose class it is by now
+        types.ModuleType.__setattr__(self, name, value)  # its class is ModuleType by now
 
     def __dir__(self) -> list[str]:
         _run(self)
@@ -47,10 +45,12 @@ class _Deferred(types.ModuleType):
 
 
 def _run(module: types.ModuleType) -> bool:
-    """Run a module unless it has; one that fails runs anew when it is used again. False while this thread runs it."""
+    """Runs a module unless it has run; returns False during the run in this thread. A failed run is repeated at the
+    next use.
+    """
     name = module.__name__
     with _lock:
-        if type(module) is not _Deferred:
+        if type(module) is not _LazyModule:
             return True
         if name in _running:
             return False
@@ -65,17 +65,17 @@ def _run(module: types.ModuleType) -> bool:
         return True
 
 
-def defer(name: str) -> None:
-    """Have the module `name`, which nobody has imported yet, run when something in it is first used."""
+def make_lazy(name: str) -> None:
+    """Makes the module `name`, which must not be imported yet, run on first use."""
     spec = importlib.util.find_spec(name)
     assert spec is not None, name
     module = importlib.util.module_from_spec(spec)
-    module.__class__ = _Deferred
+    module.__class__ = _LazyModule
     sys.modules[name] = module
     package, _, own_name = name.rpartition(".")
     if package:
         setattr(sys.modules[package], own_name, module)
 
 
-for _name in DEFERRED:
-    defer(_name)
+for _name in LAZY:
+    make_lazy(_name)

@@ -1,7 +1,7 @@
-"""Owns the locks of minidynamo, which survive a fork: a child process never waits for a thread that it does not have.
+"""Owns the locks of minidynamo, which survive a fork: a child process never waits for a thread of the parent.
 
-It does not say what is locked. After a fork the child has one thread, the one that forked; a lock that any other thread
-held is free there, and whoever depends on what it protected is told.
+Does not define the protected state. After a fork the child has one thread, the forking thread. A lock held by any other
+thread of the parent is free in the child, and `repair` runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _locks: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 
 
 class ForkSafeLock:
-    """A reentrant lock. `repair()` runs in a child process whose parent's other threads were in the middle of it."""
+    """A reentrant lock. `repair()` runs in a forked child process if another thread of the parent held the lock."""
 
     def __init__(self, repair: Callable[[], None] = lambda: None) -> None:
         self._lock = threading.RLock()
@@ -23,11 +23,11 @@ class ForkSafeLock:
         _locks.add(self)
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take the lock. False when another thread has it and this one does not wait."""
+        """Acquires the lock. Returns False if another thread holds it and `blocking` is False."""
         return self._lock.acquire(blocking)
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Releases the lock."""
         self._lock.release()
 
     def __enter__(self) -> None:
@@ -37,7 +37,7 @@ class ForkSafeLock:
         self._lock.release()
 
     def after_fork(self) -> None:
-        """Make the lock usable in a child process; a thread that forked while it had the lock keeps it."""
+        """Makes the lock usable in a child process; a thread that forked while holding the lock keeps it."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
             return

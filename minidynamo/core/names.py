@@ -1,6 +1,6 @@
-"""Owns the names of objects that generated Python needs and that have no literal form.
+"""Owns names of objects without a literal form, for generated Python.
 
-It does not print anything; writers ask it for identifiers and hand its values to the generated code as globals.
+Prints nothing; writers ask for identifiers, and pass the values to the generated code as globals.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 
 def is_weakly_referable(value: object) -> bool:
-    """Whether there can be a weak reference to `value`."""
+    """Returns whether `value` can be referred to weakly."""
     return bool(type(value).__weakrefoffset__)
 
 
 def weakly(method: Any) -> Callable[..., Any]:
-    """`method` without keeping its object alive: generated code must not own what owns it."""
+    """Returns `method` without keeping its object alive: generated code must not own its owner."""
     reference = weakref.WeakMethod(method)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -29,7 +29,7 @@ def weakly(method: Any) -> Callable[..., Any]:
     return call
 
 
-# Objects that know their own name and module without running code of the user's.
+# Objects that know their own name and module without running user code.
 _NAMED = (
     type,
     types.FunctionType,
@@ -41,13 +41,13 @@ _NAMED = (
 
 
 def name_of(value: object) -> str:
-    """The name of a class, function or module; for everything else that of its class."""
+    """Returns the name of a class, function or module; for other objects, the name of the class."""
     name = getattr(value, "__name__", None) if issubclass(type(value), _NAMED) else None
     return name if isinstance(name, str) else type(value).__name__
 
 
 def module_of(value: object) -> str:
-    """The name of the module that a class, function or module belongs to; empty for everything else."""
+    """Returns the name of the module that a class, function or module belongs to; empty for other objects."""
     if issubclass(type(value), types.ModuleType):
         return name_of(value)
     module = getattr(value, "__module__", None) if issubclass(type(value), _NAMED) else None
@@ -55,7 +55,7 @@ def module_of(value: object) -> str:
 
 
 class Namespace:
-    """Identifiers for objects: one name per object, never one of `reserved`. `suffix` ends every name.
+    """Identifiers for objects: one name per object, none of `reserved`. `suffix` ends every name.
 
     `values` maps each name to its object (or weak reference); it becomes the globals of the generated code.
     """
@@ -69,7 +69,7 @@ class Namespace:
         self._counts: dict[str, int] = {}
 
     def fresh(self, hint: str) -> str:
-        """An unused identifier like `hint`; nothing is bound to it."""
+        """Returns an unused identifier similar to `hint`, without binding it."""
         stem = (re.sub(r"\W+", "_", hint, flags=re.ASCII).strip("_") or "value") + self._suffix
         if stem[0].isdigit():
             stem = "_" + stem
@@ -82,7 +82,7 @@ class Namespace:
         return name
 
     def constant(self, value: object, hint: str) -> str:
-        """The name of `value`, which lives as long as the generated code. Builtins keep their own name."""
+        """Returns the name of `value`, which lives as long as the generated code. Builtins keep their own name."""
         if hint not in self._reserved and vars(builtins).get(hint, self) is value:
             return hint
         key = (id(value), False)
@@ -92,7 +92,7 @@ class Namespace:
         return self._names[key]
 
     def weak(self, value: object, hint: str) -> str | None:
-        """The name of a weak reference to `value`; None when its type allows none."""
+        """Returns the name of a weak reference to `value`; None if its type allows none."""
         key = (id(value), True)
         if key not in self._names:
             if not is_weakly_referable(value):
@@ -103,5 +103,5 @@ class Namespace:
         return self._names[key]
 
     def watched(self) -> tuple[weakref.ref[Any], ...]:
-        """The weak references among the values."""
+        """Returns the weak references among the values."""
         return tuple(value for value in self.values.values() if issubclass(type(value), weakref.ref))

@@ -1,6 +1,6 @@
-"""Owns weak references of minidynamo's own to the user's objects: they tell nobody of a death.
+"""Owns minidynamo's weak references to user objects, which are no finalizers.
 
-Which weak references are a program's is decided in `guards/deaths.py`, by the type that stands here.
+`guards/deaths.py` uses the type to separate them from a program's weak references.
 """
 
 from __future__ import annotations
@@ -10,6 +10,6 @@ from typing import Any
 
 
 class Reference(weakref.ref[Any]):
-    """A weak reference that does not count as somebody who watches an object's death."""
+    """A weak reference that does not count as an observer of an object's death."""
 
     __slots__ = ()

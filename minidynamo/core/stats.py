@@ -1,6 +1,6 @@
-"""Owns the counters of one compiled function: what happened to its calls, and what checking them costs.
+"""Owns the counters of one compiled function: its calls, and the cost of their guards.
 
-It counts nothing itself: dispatchers and whoever compiles do.
+Counts nothing itself: dispatchers and compile stages do.
 """
 
 from __future__ import annotations
@@ -11,45 +11,45 @@ from dataclasses import dataclass, field, fields
 
 
 class _Counts:
-    """Counters that each are advanced by one C call, without a lock, and that are read together."""
+    """A group of counters. Each is advanced by one C call, without a lock; the sum is read together."""
 
     def __init__(self) -> None:
         self._counts: list[itertools.count[int]] = []
         self._forgotten = 0
 
     def new(self) -> Callable[[], int]:
-        """A function that counts one more and gives its own number so far."""
+        """Returns a function that advances a new counter and returns the count."""
         count = itertools.count(1)
         self._counts.append(count)
         return count.__next__
 
     def total(self) -> int:
-        """What all have counted since the last reset."""
+        """Returns the sum of all counters since the last reset."""
         return sum(map(_position, self._counts)) - self._forgotten
 
     def reset(self) -> None:
-        """Start from zero; the functions that count stay in use."""
+        """Starts from zero; the counting functions stay in use."""
         self._forgotten += self.total()
 
 
 @dataclass
 class Stats:
-    """What happened to one compiled function, its resume points and the functions compiled behind breaks included.
+    """Counters of one compiled function, including its resume functions and the functions compiled after graph breaks.
 
-    calls: how often the function was called; calls that run as written for good are not counted
-    frames: how often one of its frames was entered: as often as it was called, once more behind each graph break, and
-        once for each function that is compiled where it is called at a break
+    calls: calls of the function, without calls that permanently run eagerly
+    frames: entered frames: one per call, one after each graph break, and one per function that is compiled where it
+        is called at a break
     hits: frames that an entry served at once
-    misses: frames that no entry fitted; together with the hits these are all
-    compiles: entries made
-    recompiles: those made for a frame that had entries
-    native_runs: misses that ran as the user wrote it
-    graphs, graph_breaks: what was captured, and where a graph ended
-    fallbacks: frames that were given up
-    graph_failures: calls of a graph that failed where the program does not, so that the frame ran again eagerly
-    cache_hits, cache_misses: graphs that came from the disk, and those that had to be made
-    guard_ns: nanoseconds that the guards of a frame take, over `timed_calls`, one of a thousand
-    seconds_by_phase: the time of compiling, each phase without those inside
+    misses: frames that no entry fitted; frames = hits + misses
+    compiles: entries created
+    recompiles: entries created for a frame that had entries
+    native_runs: misses that ran eagerly
+    graphs, graph_breaks: captured graphs, and graph breaks
+    fallbacks: frames that permanently run eagerly
+    graph_failures: calls of a graph that raised where eager does not, so that the frame was rerun
+    cache_hits, cache_misses: graphs loaded from disk, and graphs that had to be compiled
+    guard_ns: nanoseconds for the guards of a frame, averaged over `timed_calls`, one call of a thousand
+    seconds_by_phase: compile time per phase, without inner phases
     """
 
     misses: int = 0
@@ -70,38 +70,38 @@ class Stats:
 
     @property
     def calls(self) -> int:
-        """How often the function was called."""
+        """Returns the number of calls of the function."""
         return self._of_calls.total()
 
     @property
     def frames(self) -> int:
-        """How often one of its frames was entered."""
+        """Returns the number of entered frames."""
         return self.calls + self._of_other_frames.total()
 
     @property
     def hits(self) -> int:
-        """How many frames an entry served at once."""
+        """Returns the number of frames that an entry served at once."""
         return self.frames - self.misses
 
     @property
     def guard_ns(self) -> float:
-        """Nanoseconds that checking the guards of a frame takes; 0 as long as none has been timed."""
+        """Returns the nanoseconds for checking the guards of a frame; 0 until a call has been timed."""
         return self._timed_ns / self.timed_calls if self.timed_calls else 0.0
 
     def counter(self, *, of_calls: bool) -> Callable[[], int]:
-        """A function that counts one more frame and says how many it has counted.
+        """Returns a function that counts a frame and returns the count.
 
-        `of_calls`: the frame is that of a call of the function itself, not one behind a break.
+        `of_calls`: the frame is a call of the function itself, not a frame after a break.
         """
         return (self._of_calls if of_calls else self._of_other_frames).new()
 
     def add_timed_call(self, nanoseconds: int) -> None:
-        """Note what the guards of one call took."""
+        """Records the time of the guards of one call."""
         self.timed_calls += 1
         self._timed_ns += nanoseconds
 
     def reset(self) -> None:
-        """Start from zero."""
+        """Starts from zero."""
         counts = self._of_calls, self._of_other_frames
         vars(self).update(vars(Stats()))
         self._of_calls, self._of_other_frames = counts
@@ -122,5 +122,5 @@ class Stats:
 
 
 def _position(count: itertools.count[int]) -> int:
-    """How often `next` was called; looking at the text of a counter does not move it."""
+    """Returns the number of `next` calls; the text of a counter shows it without advancing the counter."""
     return int(repr(count).removeprefix("count(").removesuffix(")")) - 1

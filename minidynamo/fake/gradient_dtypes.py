@@ -1,7 +1,7 @@
-"""Owns the dtypes with which autograd calls torch's operators for gradients.
+"""Owns the argument dtypes with which autograd calls torch's gradient operators.
 
-A program may call them itself with others: torch refuses these, or says another dtype of the result than the operator's
-parts would.
+A program may call the operators with other dtypes: torch then raises, or returns another dtype than the component
+operations.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from typing import Any
 
 import torch
 
-# Operator -> positions of arguments that are no floating tensors, and what they are: masks and classes.
+# Operator -> position of each argument that is no floating-point tensor -> dtype: masks and classes.
 OTHERS: Mapping[str, Mapping[int, torch.dtype]] = {
     "native_dropout_backward": {1: torch.bool},
     "nll_loss_backward": {2: torch.int64},
     "nll_loss2d_backward": {2: torch.int64},
 }
-# Operator -> positions of what forward has computed, which a GPU keeps in float32 for half types.
+# Operator -> positions of statistics from forward, which a GPU keeps in float32 for half types.
 STATISTICS = {"native_layer_norm_backward": (3, 4)}
 
 
 def are_of_autograd(name: str, args: Sequence[Any]) -> bool:
-    """Whether the tensors among `args` have dtypes with which autograd calls the operator: one floating dtype, but for
-    masks, classes and statistics."""
+    """Returns whether the tensors among `args` have dtypes with which autograd calls the operator: one floating-point
+    dtype, except for masks, classes and statistics.
+    """
     others, statistics = OTHERS.get(name, {}), STATISTICS.get(name, ())
     tensors = {i: arg for i, arg in enumerate(args) if isinstance(arg, torch.Tensor)}
     if any(tensors[i].dtype != dtype for i, dtype in others.items() if i in tensors):

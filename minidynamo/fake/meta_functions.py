@@ -1,7 +1,8 @@
-"""Owns what operations give of tensors without data whose sizes are symbolic, where torch knows that for numbers alone.
+"""Owns meta functions (results of operations on tensors without data) for symbolic sizes, where torch's accept only
+numbers.
 
-It asks its C++, or runs the operation on zeros. Otherwise it takes such operations apart, into others that need more
-memory, and round otherwise.
+torch calls C++, or runs the operation on zeros. With symbols, torch decomposes such operations; the components need
+more memory and round differently.
 """
 
 from __future__ import annotations
@@ -29,32 +30,33 @@ def _row_major(op: OpOverload, gradient: Tensor, x: Tensor, *args: Any, **kwargs
 
 
 def _interpolated(op: OpOverload, x: Tensor, sizes: Sequence[Any], *args: Any, **kwargs: Any) -> Tensor:
-    return _ordered_as_now([*x.shape[:2], *sizes], op, x, sizes, *args, **kwargs)
+    return _with_hinted_order([*x.shape[:2], *sizes], op, x, sizes, *args, **kwargs)
 
 
 def _gradient(
     op: OpOverload, x: Tensor, sizes: Sequence[Any], shape: Sequence[Any], *args: Any, **kwargs: Any
 ) -> Tensor:
-    return _ordered_as_now(shape, op, x, sizes, shape, *args, **kwargs)
+    return _with_hinted_order(shape, op, x, sizes, shape, *args, **kwargs)
 
 
-def _ordered_as_now(shape: Sequence[Any], op: OpOverload, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """A tensor of a shape, whose dimensions lie in the order in which `op` makes them of the sizes of the call that is
-    being compiled for."""
+def _with_hinted_order(shape: Sequence[Any], op: OpOverload, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Returns a tensor of the given shape, with the order of dimensions that `op` produces for the sizes of the
+    compiled call.
+    """
 
-    def now(value: Any) -> Any:
+    def hinted(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
-            return [*map(now, value)]
-        # Layout only: the operator runs on tensors without data, for its strides.
+            return [*map(hinted, value)]
+        # Only for the layout: the operator runs on tensors without data, for its strides.
         return hint_of(value) if isinstance(value, torch.SymInt) else value
 
-    given = torch.empty_strided(now([*x.shape]), now([*x.stride()]), dtype=x.dtype, device="meta")
-    strides = op(given, *now(args), **kwargs).stride()
+    given = torch.empty_strided(hinted([*x.shape]), hinted([*x.stride()]), dtype=x.dtype, device="meta")
+    strides = op(given, *hinted(args), **kwargs).stride()
     order = sorted(range(len(shape)), key=lambda k: (-strides[k], k))
     return torch.empty_permuted(shape, order, dtype=x.dtype, device=x.device)
 
 
-FORETOLD: dict[OpOverload, Callable[..., Tensor]] = {
+META_FUNCTIONS: dict[OpOverload, Callable[..., Tensor]] = {
     aten.hardshrink_backward.default: _of_elements,
     aten.softshrink_backward.default: _of_elements,
     aten.multi_margin_loss_backward.default: _row_major,
@@ -62,4 +64,4 @@ FORETOLD: dict[OpOverload, Callable[..., Tensor]] = {
     **{op.default: _interpolated for op in compat.INTERPOLATIONS},
     **{getattr(aten, f"{op.__name__}_backward").default: _gradient for op in compat.INTERPOLATIONS},
 }
-"""Makes what an operation gives, from the operation and its arguments."""
+"""Each function takes the operation and its arguments, and returns the operation's result."""

@@ -1,8 +1,8 @@
-"""Owns the mode in which operations run on tensors without data, with the strides, the dtypes and the errors of
-eager, also those of views of tensors of inference mode.
+"""Owns the mode in which operations run on tensors without data, with the strides, dtypes and errors of eager, also for
+views of inference tensors.
 
-Torch's own mode foretells others for some operations: those that it describes by other operations than they consist
-of. Tables say what eager does there. Sizes are torch's.
+torch's own mode is wrong for operations described by other operations than eager runs. Tables correct strides and
+dtypes; sizes are torch's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.compat import OpOverload
-from minidynamo.fake.meta_functions import FORETOLD
+from minidynamo.fake.meta_functions import META_FUNCTIONS
 from minidynamo.fake.size_one_strides import Rule as RuleOfOne
 from minidynamo.fake.size_one_strides import as_iterated, has_places_of_one, rule_for, with_places_of_one
 from minidynamo.fake.strides import is_dense
@@ -25,12 +25,13 @@ from minidynamo.graph.checked_results import is_found_wrong
 aten = torch.ops.aten
 
 Rule = Callable[[torch.Tensor, Sequence[Any]], torch.Tensor]
-"""Makes a result anew, from the one that torch foretells and the arguments."""
+"""Makes a corrected result, from torch's fake result and the arguments."""
 
 
 def _elementwise(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """Laid out like the arguments together, the first one deciding; tensors of one number have no say, nor have
-    dimensions that repeat, but in an argument of which eager first makes a copy of another dtype."""
+    """Lays the result out like all arguments together, the first argument deciding. Tensors of one number have no
+    effect, nor have repeated dimensions (stride 0), except in an argument that eager first copies to another dtype.
+    """
     tensors = [t for t in given if isinstance(t, torch.Tensor)]
     common = compat.computed_dtype(*tensors)
     if result.dtype.is_floating_point and not (common.is_floating_point or common.is_complex):
@@ -44,8 +45,9 @@ def _together(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Te
 
 
 def _rule_of(op: OpOverload, args: Sequence[Any]) -> Rule | None:
-    """How eager lays out what torch foretells in another way: where arguments repeat, it computes half types as they
-    are, where torch has copies of a larger type."""
+    """Returns the rule by which eager's layout differs from torch's: with repeated dimensions, eager computes half
+    types directly, and torch's fake mode copies to a larger type.
+    """
     if op in RULES or not _is_iterated(op):
         return RULES.get(op)
     tensors = [t for t in args if isinstance(t, torch.Tensor) and t.dim()]
@@ -57,15 +59,18 @@ def _row_major(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
 
 
 def _row_major_unless_broadcast(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """As eager computes the gradient of a loss: over zeros that are laid out by rows. Where the input, which comes
-    second, is broadcast, the target and the gradient decide."""
+    """Lays the gradient of a loss out as eager does: over row-major zeros. If the input, the second argument, is
+    broadcast, target and gradient decide.
+    """
     gradient, x, target, *_ = given
     is_whole = x.dim() == result.dim() and x.shape == result.shape
     return _row_major(result, given) if is_whole else _elementwise(result, [target, gradient])
 
 
 def _like_the_gradient(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """Like the gradient, which comes first; as foretold where that is broadcast."""
+    """Lays the result out like the gradient, the first argument; like torch's fake result if the gradient is
+    broadcast.
+    """
     is_whole = given[0].dim() == result.dim() and given[0].shape == result.shape
     return _like_the_first(result, given) if is_whole else result
 
@@ -84,46 +89,50 @@ def _channels_last_or_not(result: torch.Tensor, given: Sequence[Any]) -> torch.T
     return torch.empty(result.shape, dtype=result.dtype, device=result.device, memory_format=wanted)
 
 
-def _like_what_was_normalized(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """Of a gradient and what was normalized, the latter decides."""
+def _like_the_normalized(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+    """Lays the result out like the normalized tensor, the second argument after the gradient."""
     return _channels_last_or_not(result, given[1:])
 
 
 def _scaled_by_a_power(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """A product with a power of two, which has a kernel of its own or, of float32, is two operations: a power that is
-    row-major, and a product."""
+    """Lays out the product with a power of two. It is one kernel, or, for float32, two operations: a row-major power,
+    and a product.
+    """
     x, exponent = given
     in_two = x.dtype == torch.float32 and exponent.dtype.is_floating_point
     return _elementwise(result, [x, exponent.new_empty(exponent.shape) if in_two else exponent])
 
 
 def _pooled_volumes(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """As foretold, but channels come last where they do in the first argument, also without a batch."""
+    """Returns torch's fake result, except that channels come last if they do in the first argument, also without a
+    batch.
+    """
     if result.dim() == 4 and given[0].movedim(0, -1).is_contiguous():
         return result.new_empty(result.movedim(0, -1).shape).movedim(-1, 0)
     return result
 
 
 def _rolled(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """Parts of the first argument that are joined; without dimensions, those of one long row."""
+    """Lays out concatenated slices of the first argument; without dimensions, slices of the flattened tensor."""
     return _channels_last_or_not(result, given) if len(given) > 2 and given[2] else result
 
 
 def _read_through(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """Laid out like what is read and the indices together, as they lie in the loops over the result; torch forgets the
-    indices. Of masks nobody knows how much they let through: what torch foretells stays."""
+    """Lays the result out like the indexed tensor and the indices together, in the loops over the result; torch ignores
+    the indices. The number of elements that masks select is unknown: torch's fake result is kept.
+    """
     x, indices = given
-    places = [d for d, index in enumerate(indices) if index is not None]
-    own = [indices[d] for d in places]
+    dims = [d for d, index in enumerate(indices) if index is not None]
+    own = [indices[d] for d in dims]
     if any(index.dtype in (torch.bool, torch.uint8) for index in own):
         return result
-    if places != [*range(places[0], places[-1] + 1)]:
-        x, places = x.movedim(places, [*range(len(places))]), [*range(len(places))]
+    if dims != [*range(dims[0], dims[-1] + 1)]:
+        x, dims = x.movedim(dims, [*range(len(dims))]), [*range(len(dims))]
     own = torch.broadcast_tensors(*own)
-    shape, first, behind = own[0].shape, places[0], x.dim() - places[-1] - 1
-    strides = (*x.stride()[:first], *[0] * len(shape), *x.stride()[places[-1] + 1 :])
+    shape, first, trailing = own[0].shape, dims[0], x.dim() - dims[-1] - 1
+    strides = (*x.stride()[:first], *[0] * len(shape), *x.stride()[dims[-1] + 1 :])
     read = x.as_strided(result.shape, strides)
-    return _together(result, [read, *(index.reshape(*[1] * first, *shape, *[1] * behind) for index in own)])
+    return _together(result, [read, *(index.reshape(*[1] * first, *shape, *[1] * trailing) for index in own)])
 
 
 def _row_major_if_complex(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
@@ -202,8 +211,8 @@ RULES: dict[OpOverload, Rule] = {
     ),
     aten.channel_shuffle.default: _on_cpu(_channels_last_or_not),
     aten.native_channel_shuffle.default: _on_cpu(_channels_last_or_not),
-    aten.native_batch_norm_backward.default: _on_cpu(_like_what_was_normalized),
-    aten.native_group_norm_backward.default: _on_cpu(_like_what_was_normalized),
+    aten.native_batch_norm_backward.default: _on_cpu(_like_the_normalized),
+    aten.native_group_norm_backward.default: _on_cpu(_like_the_normalized),
     aten.native_layer_norm_backward.default: _on_cpu(_row_major),
     aten.nll_loss2d_forward.default: _row_major,
     aten.normal.Tensor_Tensor: _row_major,
@@ -212,23 +221,27 @@ RULES: dict[OpOverload, Rule] = {
     aten.rrelu_with_noise.default: _on_cpu(_row_major),
     aten.threshold_backward.default: _second_first,
 }
-"""What eager lays out in another way than torch foretells. It holds for all results as large as the first."""
+"""Operations that eager lays out differently from torch's fake mode. A rule applies to all results with the first
+result's shape.
+"""
 
 COPIES: dict[OpOverload, dict[int, int]] = {
     aten._batch_norm_with_update_functional.default: {4: 3, 5: 4},
     aten._native_batch_norm_legit_functional.default: {3: 3, 4: 4},
     aten.native_dropout.default: {0: 0},
 }
-"""Results that are like an argument, whatever torch foretells: running statistics of half types stay what they are, and
-what drops nothing returns a copy."""
+"""Operation -> result index -> index of the argument that the result copies: running statistics of half types keep
+their dtype, and dropout that drops nothing returns a copy.
+"""
 
 LIKE_THE_FIRST = frozenset({aten.huber_loss.default})
-"""What has the dtype of its first argument, although torch foretells one that all arguments have in common."""
+"""Operations with the dtype of their first argument, where torch's fake mode returns the common dtype."""
 
 
 def _dtype_of_scaled(x: torch.Tensor, exponent: torch.Tensor) -> torch.dtype:
-    """The dtype of a product with a power of two: that of floating numbers stays beside whole exponents; otherwise the
-    power has a dtype of its own, and weighs as much as the exponent has dimensions."""
+    """Returns the dtype of a product with a power of two. Floating-point numbers keep their dtype with whole exponents;
+    otherwise the power has a dtype, and takes part in type promotion with the exponent's number of dimensions.
+    """
     whole = not (exponent.is_floating_point() or exponent.is_complex() or exponent.dtype is torch.bool)
     if whole and x.is_floating_point():
         return x.dtype
@@ -236,28 +249,30 @@ def _dtype_of_scaled(x: torch.Tensor, exponent: torch.Tensor) -> torch.dtype:
 
 
 def _is_like_the_first(op: OpOverload, args: Sequence[Any]) -> bool:
-    # Of bools to the power of a bool, torch foretells whole numbers.
+    # For a bool to the power of a bool, torch's fake mode returns an integer.
     return op in LIKE_THE_FIRST or (op is aten.pow.Tensor_Scalar and type(args[1]) is bool)
 
 
 LIKE_THE_WHOLE = frozenset({aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default})
-"""What is laid out like its first argument, unless elements of that lie in the same memory: torch 2.11 foretells that
-those of the result do, too."""
+"""Operations that are laid out like their first argument, with a copy's layout if its elements overlap. torch 2.11
+keeps the overlap in the fake result.
+"""
 
 SIZED_BY_DATA = frozenset({aten._unique.default})
-"""What torch 2.11 would run on zeros to find out how large its result is."""
+"""Operations that torch 2.11 would run on zeros to find the size of the result."""
 
 WINDOWS: dict[OpOverload, OpOverload] = {
     aten.select_scatter.default: aten.select.int,
     aten.slice_scatter.default: aten.slice.Tensor,
 }
-"""Where torch foretells what a tensor is with a part replaced, and leaves unasked whether it has that part, which what
-is put there must be as large as."""
+"""Operations that replace a slice -> operation that reads the slice. torch's fake mode does not check that the slice
+exists, and has the shape of its replacement.
+"""
 
 DIMENSIONS = frozenset({aten._softmax.default, aten.sort.default})
-"""Where torch leaves unasked whether there is the dimension that comes second."""
+"""Operations with a dimension as second argument, which torch's fake mode does not check."""
 
-_HANDED_OVER_WHOLE = """
+_PASSED_WHOLE = """
     dropout.default broadcast_tensors.default matmul.default one_hot.default pad_sequence.default
     unsafe_chunk.default tensor_split.tensor_indices_or_sections stft.center istft.default
     gru.input gru.data lstm.input lstm.data rnn_relu.input rnn_relu.data rnn_tanh.input rnn_tanh.data
@@ -268,14 +283,14 @@ _HANDED_OVER_WHOLE = """
 """
 
 
-def _by_its_own(op: OpOverload, *, whole: bool = False) -> Callable[..., Any]:
-    run = compat.in_parts(op)
+def _decomposed(op: OpOverload, *, whole: bool = False) -> Callable[..., Any]:
+    run = compat.composite_function(op)
 
     def composed(*args: Any, **kwargs: Any) -> Any:
         symbols = _has_symbols((args, kwargs))
         if symbols and whole:
             return NotImplemented
-        with compat.noting_views():
+        with compat.recording_views():
             return op.decompose(*args, **kwargs) if symbols else run(*args, **kwargs)
 
     return composed
@@ -290,20 +305,22 @@ def _has_symbols(value: Any) -> bool:
 
 
 class Composites(dict[OpOverload, Callable[..., Any]]):
-    """What takes apart operations that consist of others, which torch hands over whole in inference mode. What has no
-    entry is taken apart as eager does."""
+    """Functions for composite operations, which torch passes to the mode as a whole in inference mode. An operation
+    without an entry is decomposed as in eager.
+    """
 
     def __contains__(self, op: object) -> bool:
         return super().__contains__(op) or compat.is_composite(op)
 
     def __missing__(self, op: OpOverload) -> Callable[..., Any]:
-        run = self[op] = _by_its_own(op)
+        run = self[op] = _decomposed(op)
         return run
 
 
 def _sum_of_sparse(one: Any, other: Any, **kwargs: Any) -> Any:
-    """A sum of sparse tensors, as gradients of a table are that is read twice: the entries of both. torch's C++ asks
-    how many there are, which may be a symbol; how many of them become one nobody knows here."""
+    """Adds sparse tensors, such as gradients of a table that is read twice: the entries of both. torch's C++ reads the
+    number of entries, which may be a symbol; the number of coalesced entries is unknown.
+    """
     if kwargs or not all(isinstance(t, torch.Tensor) and t.layout is torch.sparse_coo for t in (one, other)):
         return NotImplemented
     indices = torch.cat([one._indices(), other._indices()], 1)
@@ -311,19 +328,20 @@ def _sum_of_sparse(one: Any, other: Any, **kwargs: Any) -> Any:
 
 
 COMPOSITES = Composites(
-    {op: _by_its_own(op, whole=True) for op in operator.attrgetter(*_HANDED_OVER_WHOLE.split())(aten)}
+    {op: _decomposed(op, whole=True) for op in operator.attrgetter(*_PASSED_WHOLE.split())(aten)}
     | {aten.add.Tensor: _sum_of_sparse}
 )
-"""As eager does, also where torch has rules in Python of what an operation is: those of the entries return copies where
-eager returns an argument, and compute in another order. NotImplemented where sizes or numbers are symbols, which only
-those rules take."""
+"""The functions decompose as eager does, also where torch has Python rules: the rules of these operations return copies
+where eager returns an argument, or compute in another order. NotImplemented if sizes or numbers are symbols, which only
+torch's rules accept.
+"""
 
-STANDS_FOR: dict[OpOverload, OpOverload] = {}
-"""Operators that do what one of ATen's does, of the same arguments: what is said of that holds for them."""
+EQUIVALENT: dict[OpOverload, OpOverload] = {}
+"""Operators equivalent to an ATen operator with the same arguments, to which the tables apply."""
 
 
-def _need_as_large(source: torch.Tensor, window: torch.Tensor) -> None:
-    """Raises a RuntimeError in eager's words."""
+def _need_equal_shapes(source: torch.Tensor, window: torch.Tensor) -> None:
+    """Raises a RuntimeError in eager's words unless the shapes are equal."""
     if source.shape != window.shape:
         text = "expected src to have a size equal to the slice of self. src size = {}, slice size = {}"
         raise RuntimeError(text.format(list(source.shape), list(window.shape)))
@@ -340,16 +358,16 @@ _ONE_DTYPE: dict[OpOverload, tuple[int, str]] = {
     **dict.fromkeys((aten.index_add.default, aten.index_add_.default), (3, _ADDED)),
     **dict.fromkeys((aten.index_copy.default, aten.index_copy_.default), (3, _COPIED)),
 }
-"""Where what is written has to have the dtype of the first argument: which argument that is, and eager's words."""
+"""Operations whose source must have the dtype of the first argument -> (position of the source, eager's message)."""
 
 
-def _need_what_fits(op: OpOverload, args: Sequence[Any]) -> None:
-    """Raises a RuntimeError in eager's words where torch writes anything to tensors without data."""
-    place, text = _ONE_DTYPE[op]
-    written, source = args[0], args[place]
+def _need_fitting_source(op: OpOverload, args: Sequence[Any]) -> None:
+    """Raises a RuntimeError in eager's words for a wrong source; torch accepts any source without data."""
+    position, text = _ONE_DTYPE[op]
+    written, source = args[0], args[position]
     if op in _PUTS:
         if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]):
-            return  # nobody knows how much masks let through
+            return  # the number of elements that masks select is unknown
         _need_to_fit(source, aten.index.Tensor(written, args[1]))
     if written.dtype != source.dtype:
         raise RuntimeError(text.format(_name_of(written.dtype), _name_of(source.dtype)))
@@ -360,17 +378,17 @@ def _name_of(dtype: torch.dtype) -> str:
 
 
 def _need_to_fit(source: torch.Tensor, window: torch.Tensor) -> None:
-    """Raises a RuntimeError in eager's words unless `source` can be broadcast to what it is written to."""
+    """Raises a RuntimeError in eager's words unless `source` can be broadcast to the written elements."""
     sizes, wanted = [*source.shape], [*window.shape]
     missing = len(sizes) > len(wanted)
     pairs = zip(reversed(sizes), reversed(wanted))
-    if missing or any(compat.is_sure(size != 1) and compat.is_sure(size != place) for size, place in pairs):
+    if missing or any(compat.is_sure(size != 1) and compat.is_sure(size != target) for size, target in pairs):
         text = "shape mismatch: value tensor of shape {} cannot be broadcast to indexing result of shape {}"
         raise RuntimeError(text.format([*map(int, sizes)], [*map(int, wanted)]))
 
 
-def _need_place(tensor: torch.Tensor, dim: int, index: int) -> None:
-    """Raises an IndexError in eager's words, which torch 2.11 leaves unasked."""
+def _need_index(tensor: torch.Tensor, dim: int, index: int) -> None:
+    """Raises an IndexError in eager's words for an index out of range, which torch 2.11 does not check."""
     dim += tensor.dim() if dim < 0 else 0
     if 0 <= dim < tensor.dim():
         size = tensor.shape[dim]
@@ -380,26 +398,26 @@ def _need_place(tensor: torch.Tensor, dim: int, index: int) -> None:
 
 
 def _need_dimension(tensor: torch.Tensor, dim: int = -1) -> None:
-    """Raises an IndexError in eager's words."""
+    """Raises an IndexError in eager's words for a dimension out of range."""
     count = max(tensor.dim(), 1)
     if not -count <= dim < count:
         raise IndexError(f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], but got {dim})")
 
 
-# Operators, and those of them that write, that are several in eager, or copy their arguments first.
+# Operations, also in place, that are several kernels in eager, or copy their arguments first.
 _BY_COPIES = ("ldexp", "masked_fill")
 
 
 @functools.cache
 def _is_iterated(op: OpOverload) -> bool:
-    """Whether eager makes a new tensor, element by element in one go."""
+    """Returns whether eager computes a new tensor elementwise in one kernel."""
     by_elements = torch.Tag.pointwise in op.tags and not op._schema.is_mutable
     return by_elements and op.overloadpacket.__name__ not in _BY_COPIES
 
 
 @functools.cache
 def _reads_as_it_writes(op: OpOverload) -> bool:
-    """Whether eager writes element by element, in one go, while it reads the other arguments."""
+    """Returns whether eager writes elementwise, in one kernel, while reading the other arguments."""
     name = op.overloadpacket.__name__
     packet = getattr(aten, name.removesuffix("_"), op.overloadpacket)
     by_elements = any(torch.Tag.pointwise in getattr(packet, each).tags for each in packet.overloads())
@@ -407,28 +425,29 @@ def _reads_as_it_writes(op: OpOverload) -> bool:
 
 
 def _uncounted_view(result: Any) -> Any:
-    """What an operation outside of inference mode gives; a view of a tensor of inference mode counts no writes, and so
-    refuses them."""
+    """Returns the result of an operation outside of inference mode; a view of an inference tensor has no version, and
+    so refuses writes.
+    """
     if not isinstance(result, torch.Tensor) or not result.is_inference():
         return result
     with torch.inference_mode():
         return result.detach()
 
 
-def _need_apart(op: OpOverload, args: Sequence[Any]) -> None:
-    """Raises a RuntimeError in eager's words where a written tensor and one that is read have a part in common."""
+def _need_no_overlap(op: OpOverload, args: Sequence[Any]) -> None:
+    """Raises a RuntimeError in eager's words if a written tensor and a read tensor overlap in part."""
     if not op._schema.is_mutable or not _reads_as_it_writes(op):
         return
     written, *others = args
-    if any(isinstance(other, torch.Tensor) and _have_a_part_in_common(written, other) for other in others):
+    if any(isinstance(other, torch.Tensor) and _overlap(written, other) for other in others):
         raise RuntimeError(
             "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single"
             " memory location. Please clone() the tensor before performing the operation."
         )
 
 
-def _have_a_part_in_common(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether it is sure that some memory belongs to both, unless all does, in the same order."""
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Returns whether two tensors certainly overlap, except if they are the same elements in the same order."""
     if any(tensor.layout is not torch.strided or _has_symbols(tensor) for tensor in (one, other)):
         return False
     apart = not compat.share_memory(one, other) or not (one.numel() and other.numel())
@@ -443,7 +462,7 @@ def _have_a_part_in_common(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _as_copied(tensor: torch.Tensor) -> torch.Tensor:
-    """As a copy is laid out, if elements of a tensor lie in the same memory."""
+    """Returns a tensor with a copy's layout if elements of `tensor` overlap, else `tensor`."""
     return torch.empty_like(tensor) if _repeats(tensor) else tensor
 
 
@@ -454,23 +473,23 @@ def _repeats(tensor: torch.Tensor) -> bool:
 class FakeTensorMode(compat.FakeTensorMode):
     """Operations on tensors without data; results have sizes, strides and dtypes as in eager.
 
-    `draws`: whether one has come that may draw random numbers. It stays so until somebody sets it back.
+    `draws`: whether some operation may have drawn random numbers. The caller resets it.
     """
 
     draws = False
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """One operation."""
-        result = self._foretold(func, types, args, kwargs)
+        """Runs one operation."""
+        result = self._fake_result(func, types, args, kwargs)
         if func is aten.detach.default or func._schema.is_mutable or torch.is_inference_mode_enabled():
             return result
-        if type(result) in (list, tuple):  # named results are no views
+        if type(result) in (list, tuple):  # named results contain no views
             return type(result)(map(_uncounted_view, result))
         return _uncounted_view(result)
 
-    def _foretold(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        op = STANDS_FOR.get(func, func)
-        self.draws |= op.namespace not in ("aten", "prim", "prims")  # what operations of others do, nobody knows
+    def _fake_result(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        op = EQUIVALENT.get(func, func)
+        self.draws |= op.namespace not in ("aten", "prim", "prims")  # the effects of custom operators are unknown
         if func in COMPOSITES:
             with self:
                 parts = COMPOSITES[func](*args, **(kwargs or {}))
@@ -482,26 +501,27 @@ class FakeTensorMode(compat.FakeTensorMode):
         if is_found_wrong(op):
             raise NotImplementedError(f"{op.name()} has returned something else than it promised (MD524)")
         if op is aten.select.int:
-            _need_place(*args)
+            _need_index(*args)
         if op in DIMENSIONS:
             _need_dimension(*args[:2])
-        _need_apart(op, args)
+        _need_no_overlap(op, args)
         if op in WINDOWS:
             with self:
-                _need_as_large(args[1], WINDOWS[op](args[0], *args[2:], **(kwargs or {})))
+                _need_equal_shapes(args[1], WINDOWS[op](args[0], *args[2:], **(kwargs or {})))
         if func is aten.constant_pad_nd.default:
-            args, kwargs = args[:2], {}  # next to a number that varies torch would fix the sizes, which do not need it
+            # With a varying fill value, torch would specialize the sizes, which do not depend on the value.
+            args, kwargs = args[:2], {}
         result: Any
-        if op in FORETOLD and _has_symbols(args):
+        if op in META_FUNCTIONS and _has_symbols(args):
             with self:
-                result = FORETOLD[op](op, *args, **(kwargs or {}))
+                result = META_FUNCTIONS[op](op, *args, **(kwargs or {}))
         else:
             result = super().dispatch(func, types, args, kwargs or {})
         if func.name().startswith("aten::_foreach_") and func._schema.is_mutable:
-            compat.increment_version(args[0])  # torch's kernels count below autograd, where no fake tensor comes
+            compat.increment_version(args[0])  # torch's kernels count below autograd, which fake tensors do not reach
         if op in _ONE_DTYPE:
             with self:
-                _need_what_fits(op, args)
+                _need_fitting_source(op, args)
         if _is_like_the_first(op, args):
             with self:
                 result = torch.empty_like(result, dtype=args[0].dtype)
@@ -516,20 +536,21 @@ class FakeTensorMode(compat.FakeTensorMode):
             with self:
                 result = tuple(torch.empty_like(args[copies[i]]) if i in copies else r for i, r in enumerate(result))
         if rule is not None:
-            result = self._of_each(result, lambda made: self._laid_out(rule, made, args))
+            result = self._lay_out_each(result, lambda made: self._laid_out(rule, made, args))
         of_one = rule_for(op, kwargs or {})
         if of_one is not None:
-            result = self._of_each(result, lambda made: self._with_places_of_one(of_one, made, op, args))
+            result = self._lay_out_each(result, lambda made: self._with_places_of_one(of_one, made, op, args))
         return result
 
-    def _of_each(self, result: Any, lay_out: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-        """A result laid out anew; of several, those that are as large as the first."""
+    def _lay_out_each(self, result: Any, lay_out: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        """Lays out a result; of several results, those with the first result's shape."""
         if isinstance(result, torch.Tensor):
             return lay_out(result)
-        if result[0] is None:  # a gradient that was not asked for
+        if result[0] is None:  # a gradient that was not requested
             return result
         first = result[0].shape
-        # Sizes are compared where there are as many: otherwise the batch would be told from the number of channels.
+        # Sizes are only compared for equal ranks: otherwise the batch size would be guarded against the number of
+        # channels.
         alike = (made is not None and made.dim() == len(first) and made.shape == first for made in result)
         return tuple(lay_out(made) if same else made for made, same in zip(result, alike))
 

@@ -1,6 +1,6 @@
-"""Owns the keywords of `compile`: their types, their defaults, and what is said of a wrong one.
+"""Owns the keywords of `compile`: their types, their defaults, and the errors for wrong values.
 
-It compiles nothing; what has passed is a `CompileOptions`.
+It compiles nothing: checked keywords become a `CompileOptions`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def checked_options(
     name: str | None = None,
     **unknown: Any,
 ) -> CompileOptions:
-    """What `compile` was asked. Raises what its docstring says."""
+    """Returns the keywords of `compile` as a `CompileOptions`. Raises the errors that `compile` documents."""
     for keyword in unknown:
         what = f"minidynamo.compile has no keyword {keyword!r}.{nearest(keyword, _KEYWORDS)}"
         raise ArgumentError(Diagnostic("MD103", what, fix=f"Keywords: {', '.join(_KEYWORDS)}."))
@@ -100,9 +100,9 @@ _KEYWORDS = tuple(CompileKeywords.__annotations__)
 
 def _check_type(keyword: str, value: object, *types: type) -> None:
     if type(value) not in types:
-        wanted = " or ".join("None" if t is type(None) else t.__name__ for t in types)
-        what = f"{keyword}= must be {wanted}, not {type(value).__name__}"
-        raise ArgumentError(Diagnostic("MD103", what, fix=f"Pass {keyword}= as {wanted}, or leave it out."))
+        expected = " or ".join("None" if t is type(None) else t.__name__ for t in types)
+        what = f"{keyword}= must be {expected}, not {type(value).__name__}"
+        raise ArgumentError(Diagnostic("MD103", what, fix=f"Pass {keyword}= as {expected}, or leave it out."))
 
 
 def _check_choice(keyword: str, value: str, known: tuple[str, ...]) -> None:

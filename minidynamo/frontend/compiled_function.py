@@ -1,8 +1,8 @@
-"""Owns one compiled function: its dispatchers, its counters, and what was compiled for functions that it calls.
+"""Owns one compiled function: its dispatchers, counters, and the compiled functions called at graph breaks.
 
-It neither captures nor prints code: frames go through `convert_frame.py`, entries live in dispatchers. What users ask
-is answered in `explain.py`. The record
-never holds the function that the user holds, so that everything dies with that function, without a garbage collector.
+It neither captures nor prints code: `convert_frame.py` converts frames, dispatchers keep entries, `explain.py` answers
+users' questions. The record never holds the function that the user holds: everything dies with that function, without a
+garbage collector.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from minidynamo.frontend.convert_frame import Conversion, FrameToConvert, conver
 from minidynamo.frontend.dispatcher import Dispatcher, Native, resume_dispatcher, root_dispatcher
 from minidynamo.frontend.donation import stolen_arguments
 from minidynamo.frontend.explain import Explanation, name_of_point
-from minidynamo.frontend.frames import RootFrame, entering
+from minidynamo.frontend.frames import RootFrame, closure_factory
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.options import CompileOptions
 from minidynamo.guards import stored_profile
 from minidynamo.guards.cache import Entry
-from minidynamo.guards.profile import FrameProfile, Turns
+from minidynamo.guards.profile import FrameProfile, TripCounts
 from minidynamo.guards.recompiles import Recompile, explain, is_for_another_module, limit_reached
 
-# What a compiled function carries of its explanation.
+# Methods of `Explanation` that become attributes of a compiled function.
 _ANSWERS = ("breaks", "code", "guards", "memory_plan", "profile", "saved", "why")
 
-# Fresh closures over one code object are fresh functions: past this many the next ones run as written.
+# New closures over one code object are new functions: further ones run eagerly.
 _MOST_CALLEES_PER_CODE = 8
 
-# Modules of several classes may share a method: how many times the limit there are versions of it in all.
+# Modules of several classes may share a method. Its versions are limited to this multiple of recompile_limit.
 _MOST_MODULE_CLASSES = 8
 
 all_compiled: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
@@ -57,15 +57,15 @@ def compile_function(
     fn: types.FunctionType,
     options: CompileOptions,
     *,
-    family: CompiledFunction | None = None,
+    caller: CompiledFunction | None = None,
     module: torch.nn.Module | None = None,
 ) -> types.FunctionType:
-    """A plain function with the signature of `fn` that runs compiled code.
+    """Returns a plain function with the signature of `fn` that runs compiled code.
 
-    `family`: the compiled function that calls it at a graph break; both then share counters and graphs. `module`: the
-    module whose call `fn` is.
+    `caller` is the compiled function that calls `fn` at a graph break; both then share counters and graphs. `module` is
+    the module if `fn` is its call.
     """
-    record = CompiledFunction(fn, options, family)
+    record = CompiledFunction(fn, options, caller)
     record.module = (lambda: None) if module is None else weakref.ref(module)
     dispatcher = root_dispatcher(
         fn,
@@ -74,7 +74,7 @@ def compile_function(
         stats=record.stats,
         backend_key=options.backend.key,
         waits=options.while_compiling == "wait",
-        counts_calls=family is None,
+        counts_calls=caller is None,
     )
     record.root = weakref.ref(dispatcher)
     function = cast(types.FunctionType, dispatcher.function)
@@ -84,14 +84,14 @@ def compile_function(
 
 
 def is_current(function: types.FunctionType) -> bool:
-    """Whether the function that was compiled to `function` still has the code and the defaults that it had then."""
+    """Returns whether the original of a compiled function still has the code and defaults that were compiled."""
     record: CompiledFunction = vars(function)[COMPILED]
     root = record.root()
     return root is not None and root.is_current()
 
 
-def _is_deep() -> bool:
-    """Whether more than a quarter of the stack is in use."""
+def _is_stack_deep() -> bool:
+    """Returns whether more than a quarter of the stack is in use."""
     try:
         sys._getframe(sys.getrecursionlimit() // 4)
     except ValueError:
@@ -99,14 +99,14 @@ def _is_deep() -> bool:
     return True
 
 
-def _may_be_fresh(fn: types.FunctionType) -> bool:
-    """Whether the function may be made anew in each call of another one: what it holds must die with it."""
+def _is_closure(fn: types.FunctionType) -> bool:
+    """Returns whether calls of an outer function may create `fn` anew; its cells must then die with the closure."""
     code = fn.__code__
     return bool(code.co_flags & inspect.CO_NESTED or set(code.co_freevars) - {"__class__"})
 
 
 def _runs_at_once(fn: types.FunctionType) -> bool:
-    """Whether a call of the function is one frame, from its head to its end."""
+    """Returns whether a call of the function is one uninterrupted frame, from start to end."""
     suspends = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
     return not fn.__code__.co_flags & suspends
 
@@ -116,35 +116,35 @@ def _parameters(code: types.CodeType) -> set[str]:
 
 
 class CompiledFunction:
-    """What stands behind a compiled function. `stats` and `graphs` include those of resume points and callees."""
+    """The record of a compiled function. `stats` and `graphs` include those of resume points and callees."""
 
-    def __init__(self, fn: types.FunctionType, options: CompileOptions, family: CompiledFunction | None) -> None:
+    def __init__(self, fn: types.FunctionType, options: CompileOptions, caller: CompiledFunction | None) -> None:
         self.py_func = fn
         self.options = options
         self.name = options.name or fn.__qualname__
-        self.stats: Stats = family.stats if family else Stats()
-        self.graphs: list[torch.fx.GraphModule] = family.graphs if family else []
-        self.breaks: list[Diagnostic] = family.breaks if family else []
-        self.fallbacks: list[Diagnostic] = family.fallbacks if family else []
-        self.recompiles: list[Recompile] = family.recompiles if family else []
+        self.stats: Stats = caller.stats if caller else Stats()
+        self.graphs: list[torch.fx.GraphModule] = caller.graphs if caller else []
+        self.breaks: list[Diagnostic] = caller.breaks if caller else []
+        self.fallbacks: list[Diagnostic] = caller.fallbacks if caller else []
+        self.recompiles: list[Recompile] = caller.recompiles if caller else []
         self.root: Callable[[], Dispatcher | None] = lambda: None
         self._resumed: dict[FramePoint, Dispatcher] = {}
         self._callees: dict[types.FunctionType, types.FunctionType] = {}
-        self._fresh: dict[types.CodeType, CompiledFunction] = {}
-        self._entering: dict[types.CodeType, Callable[..., types.FunctionType]] = {}
+        self._closure_records: dict[types.CodeType, CompiledFunction] = {}
+        self._closure_factories: dict[types.CodeType, Callable[..., types.FunctionType]] = {}
         self.module: Callable[[], torch.nn.Module | None] = lambda: None
         self._own_forward: types.FunctionType | None = None
-        self._family = (lambda: None) if family is None else weakref.ref(family)
-        # Per frame point (None: the root): what has been seen to vary, and what was written for each entry.
+        self._caller = (lambda: None) if caller is None else weakref.ref(caller)
+        # Per frame point (None: the root): the profile, the profile predicted at a break, the artifacts of each entry.
         self.profiles: dict[FramePoint | None, FrameProfile] = {}
         self._expected: dict[FramePoint | None, FrameProfile] = {}
         self._expected_calls: dict[types.CodeType, FrameProfile] = {}
-        self.turns: Turns = family.turns if family else Turns()
+        self.trip_counts: TripCounts = caller.trip_counts if caller else TripCounts()
         self._texts: dict[FramePoint | None, list[list[Artifact]]] = {}
 
     def attributes(self) -> dict[str, Any]:
-        """What the compiled function carries."""
-        explanation = Explanation(self)  # which is not kept here: that would be a cycle
+        """Returns the attributes of the compiled function."""
+        explanation = Explanation(self)  # not stored in the record: that would be a reference cycle
         return {
             COMPILED: self,
             "py_func": self.py_func,
@@ -156,10 +156,10 @@ class CompiledFunction:
             "reset": self.reset,
         }
 
-    # What frames ask of their owner
+    # The `FrameOwner` protocol
 
     def resume_at(self, point: FramePoint) -> BoxedCallable:
-        """The boxed function that goes on at `point`; one per point, so that a loop reuses it."""
+        """Returns the boxed function that continues at `point`: one per point, for reuse by loops."""
         if point not in self._resumed:
             convert = functools.partial(weakly(self.convert), point=point)
             self._resumed[point] = resume_dispatcher(
@@ -172,93 +172,97 @@ class CompiledFunction:
             )
         return self._resumed[point].step()
 
-    def called_at_break(self, target: Any) -> Any:
-        """What to call instead of `target`: the same, compiled, where that is possible.
+    def compiled_callee(self, target: Any) -> Any:
+        """Returns the compiled form of `target` to call at a graph break, or `target` itself if it cannot be compiled.
 
-        On a deep stack it is called as it is: compiled frames with breaks take several of Python's per call, and a
-        recursion that eager survives must not fail here.
+        On a deep stack it returns `target`: compiled frames with breaks take several Python frames per call, and a
+        recursion that works in eager must not fail here.
         """
-        if _is_deep():
+        if _is_stack_deep():
             return target
         if isinstance(target, types.MethodType):
             if self.options.steal and target.__self__ is self.module() and target.__name__ == "forward":
                 return types.MethodType(self._stealing_forward(target.__func__), target.__self__)
-            return types.MethodType(self.called_at_break(target.__func__), target.__self__)
+            return types.MethodType(self.compiled_callee(target.__func__), target.__self__)
         if isinstance(target, torch.nn.Module):
             call = type(target).__call__
             call = module_call(type(target)) if call is torch.nn.Module.__call__ else call
-            return types.MethodType(self.called_at_break(call), target)
+            return types.MethodType(self.compiled_callee(call), target)
         if not isinstance(target, types.FunctionType) or DISABLED in vars(target) or own_mark(target, COMPILED):
             return target
         # A function that calls itself is compiled once, not once per level.
-        return (self._family() or self)._callee(target)
+        return (self._caller() or self)._callee(target)
 
     def _callee(self, target: types.FunctionType) -> types.FunctionType:
         known = self._callees.get(target)
         if known is not None and is_current(known):
             return known
         if not all(name.isidentifier() for name in target.__code__.co_varnames):
-            return target  # a comprehension of Python 3.11, whose argument has no name that source text could have
-        if _may_be_fresh(target):
+            return target  # a comprehension of Python 3.11: its argument has no name that source text can spell
+        if _is_closure(target):
             return self._closure(target) if _runs_at_once(target) else target
         if sum(other.__code__ is target.__code__ for other in self._callees) >= _MOST_CALLEES_PER_CODE:
             return target
-        self._callees[target] = compile_function(target, self.options.for_callee(), family=self)
+        self._callees[target] = compile_function(target, self.options.for_callee(), caller=self)
         return self._callees[target]
 
     def _closure(self, target: types.FunctionType) -> types.FunctionType:
-        """A function of the user's that takes its cells as if they were arguments: one for all closures over a code."""
+        """Returns a function with the signature of `target` that passes cells as arguments: one record serves all
+        closures over a code object.
+        """
         code = target.__code__
-        if code not in self._entering:
+        if code not in self._closure_factories:
             empty = tuple(types.CellType() for _ in code.co_freevars)
             template = types.FunctionType(code, target.__globals__, code.co_name, closure=empty)
-            record = self._fresh[code] = CompiledFunction(template, self.options.for_callee(), self)
+            record = self._closure_records[code] = CompiledFunction(template, self.options.for_callee(), self)
             cells = {*code.co_freevars, *code.co_cellvars}
             point = frame_point(code, first_index(code), (), _parameters(code) - cells, cells)
-            self._entering[code] = entering(RootFrame(template, record.name), point, record.resume_at(point))
-        call = self._entering[code](*target.__closure__ or ())
+            self._closure_factories[code] = closure_factory(
+                RootFrame(template, record.name), point, record.resume_at(point)
+            )
+        call = self._closure_factories[code](*target.__closure__ or ())
         call.__defaults__, call.__kwdefaults__ = target.__defaults__, target.__kwdefaults__
         functools.update_wrapper(call, target)
         return call
 
     def _stealing_forward(self, forward: Any) -> Any:
-        """The forward of the compiled module itself: what the module is given away arrives there."""
+        """Compiles the `forward` of the compiled module itself: donated arguments of the module arrive there."""
         if not isinstance(forward, types.FunctionType) or DISABLED in vars(forward) or own_mark(forward, COMPILED):
             return forward
         known = self._own_forward
         if known is None or vars(known)[COMPILED].py_func is not forward or not is_current(known):
-            known = self._own_forward = compile_function(forward, replace(self.options, name=None), family=self)
+            known = self._own_forward = compile_function(forward, replace(self.options, name=None), caller=self)
         return known
 
     def graph_failed(self, diagnostic: Diagnostic) -> int:
-        """Count a graph that failed where the program does not; how many there have been."""
+        """Counts a graph that failed although the program does not fail; returns the number so far."""
         self.stats.graph_failures += 1
         if diagnostic not in self.fallbacks:
             self.fallbacks.append(diagnostic)
         return self.stats.graph_failures
 
-    def expect(self, point: FramePoint, found: FrameProfile) -> None:
-        """Note what is known to vary of the values with which a frame will go on at `point`."""
+    def expect_profile(self, point: FramePoint, found: FrameProfile) -> None:
+        """Adds the predicted profile of the values with which a frame will continue at `point`."""
         self._expected.setdefault(point, FrameProfile()).add(found)
 
-    def expect_call(self, code: types.CodeType, found: FrameProfile) -> None:
-        """Note what is known to vary of the arguments with which a function of this code will be called at a break."""
-        (self._family() or self)._expected_calls.setdefault(code, FrameProfile()).add(found)
+    def expect_call_profile(self, code: types.CodeType, found: FrameProfile) -> None:
+        """Adds the predicted profile of the arguments of a call, at a break, of a function with this code."""
+        (self._caller() or self)._expected_calls.setdefault(code, FrameProfile()).add(found)
 
     # Misses
 
     def convert(self, dispatcher: Dispatcher, values: list[Any], point: FramePoint | None = None) -> Entry | Native:
-        """Compile a call of the function, or of the frame that is entered at `point` behind a graph break."""
+        """Compiles a call of the function, or of the frame that is entered at `point` after a graph break."""
         if point is None:
             self._check_stolen(dict(zip(dispatcher.parameters, values)))
         missed = [explain(dispatcher.name, dispatcher.misfits)] if dispatcher.misfits else []
         key = self.options.backend.key()
-        made = [n for n, entry in enumerate(dispatcher.entries) if entry.backend_key == key]
-        alike = [n for n in made if not is_for_another_module(dispatcher.misfits[n])]
+        own_entries = [n for n, entry in enumerate(dispatcher.entries) if entry.backend_key == key]
+        same_module_entries = [n for n in own_entries if not is_for_another_module(dispatcher.misfits[n])]
         limit = self.options.recompile_limit
-        if len(alike) >= limit or len(made) >= limit * _MOST_MODULE_CLASSES:
-            self._stop_compiling(dispatcher, len(made), missed)
-            return Native(for_good=False)
+        if len(same_module_entries) >= limit or len(own_entries) >= limit * _MOST_MODULE_CLASSES:
+            self._stop_compiling(dispatcher, len(own_entries), missed)
+            return Native(permanent=False)
         self.recompiles += missed
         frame = FrameToConvert(
             self.py_func,
@@ -266,7 +270,7 @@ class CompiledFunction:
             point,
             dispatcher.name,
             dispatcher.next_number,
-            weakly(dispatcher.run_as_written),
+            weakly(dispatcher.run_eagerly),
             self._profile(point),
         )
         publish("compile_start", dispatcher.name)
@@ -281,23 +285,23 @@ class CompiledFunction:
         return self._record(conversion)
 
     def _profile(self, point: FramePoint | None) -> FrameProfile:
-        """What has been seen to vary at a frame point, in earlier processes of the same job, too."""
-        family = self._family()
+        """Returns the profile of a frame point, including that of earlier processes of the same job."""
+        caller = self._caller()
         if point not in self.profiles:
-            is_inner = point is not None or family is not None
-            self.profiles[point] = FrameProfile(self.options.dynamic, turns=self.turns, is_inner=is_inner)
+            is_inner = point is not None or caller is not None
+            self.profiles[point] = FrameProfile(self.options.dynamic, trip_counts=self.trip_counts, is_inner=is_inner)
             stored_profile.recall(self.py_func, name_of_point(point), self.profiles[point])
         if point in self._expected:
             self.profiles[point].add(self._expected.pop(point))
-        if family is not None and (point is None or point.index == first_index(point.code)):
-            self.profiles[point].add(family._expected_calls.pop(self.py_func.__code__, FrameProfile()))
+        if caller is not None and (point is None or point.index == first_index(point.code)):
+            self.profiles[point].add(caller._expected_calls.pop(self.py_func.__code__, FrameProfile()))
         return self.profiles[point]
 
     def _check_stolen(self, arguments: dict[str, Any]) -> None:
         for name, _, found in stolen_arguments(self.py_func, self.options.steal, arguments):
             if found is not None and not isinstance(found, list):
                 what = f"steal= names `{name}` of {self.name}, which is a {type(found).__name__}, not a list"
-                why = "Only a list can be emptied by the one who is given it."
+                why = "Only a list can be emptied by the callee."
                 raise ArgumentError(Diagnostic("MD111", what, why=why, fix=f"Pass list({name})."))
 
     def _record(self, conversion: Conversion) -> Entry | Native:
@@ -311,12 +315,12 @@ class CompiledFunction:
             self.fallbacks.append(conversion.fallback)
         if conversion.entry is None:
             self.stats.fallbacks += 1
-            return Native(for_good=True)
+            return Native(permanent=True)
         return conversion.entry
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
-        """Add the seconds of each phase that ends in this thread, and what the cache knew, to the counters."""
+        """Adds the seconds of each phase that this thread ends, and hits and misses of the cache, to the counters."""
         thread = threading.get_ident()
         seconds = self.stats.seconds_by_phase
 
@@ -336,11 +340,11 @@ class CompiledFunction:
             stop()
 
     def _stop_compiling(self, dispatcher: Dispatcher, versions: int, missed: list[Recompile]) -> None:
-        """Say once what kept changing; with limit_policy="raise" that is an error of each further call."""
+        """Reports once which values kept changing; with limit_policy="raise" each further call raises the report."""
         known = [*(r for r in self.recompiles if r.name == dispatcher.name), *missed]
         raises = self.options.fullgraph or self.options.limit_policy == "raise"
         diagnostic = limit_reached(
-            dispatcher.name, versions, self.options.recompile_limit, known, runs_as_written=not raises
+            dispatcher.name, versions, self.options.recompile_limit, known, runs_eagerly=not raises
         )
         if raises:
             raise RecompileLimit(diagnostic)
@@ -349,10 +353,10 @@ class CompiledFunction:
         notice(diagnostic)
         publish("fallback", dispatcher.name, diagnostic=diagnostic)
 
-    # What users ask
+    # Queries of users
 
     def dispatchers(self) -> dict[FramePoint | None, Dispatcher]:
-        """That of each frame point; None is the call, whose dispatcher lives as long as the function."""
+        """Returns the dispatcher of each frame point; None is the call, whose dispatcher is the function's."""
         found: dict[FramePoint | None, Dispatcher] = {}
         root = self.root()
         if root is not None:
@@ -360,32 +364,33 @@ class CompiledFunction:
         return found | dict(self._resumed.items())
 
     def texts(self, point: FramePoint | None) -> Sequence[Sequence[Artifact]]:
-        """What was written for each entry of a frame."""
+        """Returns the artifacts of each entry of a frame."""
         return self._texts.get(point, ())
 
     def called(self) -> list[Explanation]:
-        """What was compiled for functions that are called at graph breaks."""
+        """Returns the explanations of the functions that were compiled at graph breaks."""
         return [Explanation(record) for record in self._called()]
 
     def _called(self) -> list[CompiledFunction]:
-        """What was compiled for functions that are called at graph breaks."""
+        """Returns the records of the functions that were compiled at graph breaks."""
         functions = [*self._callees.values(), *filter(None, (self._own_forward,))]
-        return [*(vars(function)[COMPILED] for function in functions), *self._fresh.values()]
+        return [*(vars(function)[COMPILED] for function in functions), *self._closure_records.values()]
 
-    def apart(self) -> tuple[Callable[..., Any], CompiledFunction]:
-        """The same function, or the call of the same module, compiled anew with a record of its own."""
+    def compile_again(self) -> tuple[Callable[..., Any], CompiledFunction]:
+        """Compiles the same function, or the call of the same module, again with a separate record; returns both."""
         module = self.module()
         function = compile_function(self.py_func, self.options, module=module)
         record: CompiledFunction = vars(function)[COMPILED]
         return (function if module is None else functools.partial(function, module)), record
 
     def freeze(self, check_every: int = 1000) -> types.FunctionType:
-        """What is compiled as a function without guards, which are looked at every `check_every` calls.
+        """Returns the compiled function without guards; every `check_every` calls all guards are checked.
 
-        The first call is checked; with 0 none is. A check that fails raises FrozenCallDiffers; between two checks a
-        call that does not fit gives wrong results without a word. Where there are several versions, each call looks at
-        what tells them apart, and nothing else. Frames behind graph breaks keep their guards.
-        Raises ArgumentError unless there is a version of the function for the settings in force.
+        The first call is checked, too; with 0, no call is. A failed check raises FrozenCallDiffers. Between two checks
+        a call that does not fit returns wrong results without an error. With several versions, each call checks only
+        the guards that distinguish them. Frames after graph breaks keep their guards.
+
+        Raises ArgumentError if there is no version of the function for the settings in force.
         """
         if type(check_every) is not int or check_every < 0:
             what = f"check_every= must be a number of calls, or 0 for never, not {check_every!r}"
@@ -397,12 +402,12 @@ class CompiledFunction:
         return root.frozen(check_every)
 
     def reset(self) -> None:
-        """Forget all entries; the next call compiles again. The counters start from zero."""
+        """Forgets all entries; the next call compiles again. The counters start from zero."""
         for dispatcher in self.dispatchers().values():
             dispatcher.reset()
         for record in self._called():
             record.reset()
         self.stats.reset()
-        told = (self.graphs, self.breaks, self.fallbacks, self.recompiles)
-        for kept in (*told, self._texts, self.profiles, self._expected, self._expected_calls, self.turns):
+        reports = (self.graphs, self.breaks, self.fallbacks, self.recompiles)
+        for kept in (*reports, self._texts, self.profiles, self._expected, self._expected_calls, self.trip_counts):
             kept.clear()

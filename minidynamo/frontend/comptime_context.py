@@ -1,6 +1,6 @@
-"""Owns what a comptime callback is given: a view of the frame that is being captured, and of its values.
+"""Owns the argument of comptime callbacks: a view of the captured frame and its values.
 
-It captures nothing. When a callback runs, and the functions that look at the context at once, are in `comptime.py`.
+It captures nothing. `comptime.py` calls the callbacks, and has functions that use the context directly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from minidynamo.variables.tensors import TensorVariable
 
 
 class _Appending(fx.proxy.GraphAppendingTracer):
-    """Adds what is computed with a proxy to the graph, and keeps it there though the program does not read it."""
+    """Adds operations on a proxy to the graph, and keeps them even if the program does not use the results."""
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         node = super().create_node(*args, **kwargs)
@@ -49,17 +49,17 @@ class ComptimeVar:
         return describe(self._tx, self._variable)
 
     def python_type(self) -> type:
-        """The class the value has at run time."""
+        """Returns the class of the value at run time."""
         return self._variable.python_type
 
     def is_proxy(self) -> bool:
-        """Whether the value is computed by the graph."""
+        """Returns whether the graph computes the value."""
         return isinstance(self._variable, TensorVariable)
 
     def as_proxy(self) -> Any:
-        """A torch.fx.Proxy (or a tuple or list of them): what is done with it becomes nodes of the graph.
+        """Returns a torch.fx.Proxy (or a tuple or list of proxies): operations on it become nodes of the graph.
 
-        Raises TypeError for anything else.
+        Raises TypeError for any other value.
         """
         if isinstance(self._variable, SequenceVariable) and self._variable.cls in (tuple, list):
             return self._variable.cls(ComptimeVar(self._tx, item).as_proxy() for item in self._variable.items)
@@ -69,20 +69,22 @@ class ComptimeVar:
         return fx.Proxy(self._variable.node, _Appending(self._tx.graph.graph))
 
     def as_fake(self) -> torch.Tensor:
-        """The fake tensor: shape, strides, dtype and device without data. Raises TypeError for anything else."""
+        """Returns the fake tensor: shape, strides, dtype and device without data. Raises TypeError for other values."""
         if not isinstance(self._variable, TensorVariable):
             raise TypeError(f"as_fake() needs a tensor, and this is {self!r}")
         return self._tx.graph.use(self._variable)
 
     def as_python_constant(self) -> Any:
-        """The value itself; a number becomes static. Raises TypeError when it is only known when the graph runs."""
+        """Returns the value itself; a number becomes static. Raises TypeError for a value that only the running graph
+        knows.
+        """
         try:
             return as_constant(self._variable)
         except NotConstant:
             raise TypeError(f"{self!r} is not known while compiling") from None
 
     def is_python_constant(self) -> bool:
-        """Whether `as_python_constant` has an answer that nothing needs to be made static for."""
+        """Returns whether `as_python_constant` succeeds without making a number static."""
         if self.is_dynamic():
             return False
         try:
@@ -92,31 +94,31 @@ class ComptimeVar:
         return True
 
     def size(self, dim: int | None = None) -> Any:
-        """The shape of a tensor, or one dimension of it."""
+        """Returns the shape of a tensor, or one dimension of the shape."""
         shape = self.as_fake().shape
         return shape if dim is None else shape[dim]
 
     def is_dynamic(self) -> bool:
-        """Whether it is a number that may be another one at the next call."""
+        """Returns whether the value is a number that may change between calls."""
         if not isinstance(self._variable, NumberVariable):
             return False
         value = self._variable.value
         return not isinstance(value, torch.SymInt) or value.node.maybe_as_int() is None
 
     def force_static(self) -> None:
-        """Make a number a constant, with a guard. Raises AssertionError for a tensor."""
+        """Makes a number a constant, with a guard. Raises AssertionError for a tensor."""
         if self.is_proxy():
             raise AssertionError(f"only numbers can be made static, and this is {self!r}")
         if isinstance(self._variable, NumberVariable):
-            self._variable.pin()
+            self._variable.specialize()
 
     def unstable_variable(self) -> VariableTracker:
-        """What the tracer itself has for the value. It may be something else in any later version."""
+        """Returns the tracker of the value. Its class may change in any later version."""
         return self._variable
 
 
 class ComptimeContext:
-    """What a callback is given: a view of the frame being captured, right where the callback stands."""
+    """The argument of a callback: a view of the frame being captured, at the position of the callback."""
 
     def __init__(self, tx: Tracer, depth: int = 1) -> None:
         self._tx = tx
@@ -129,61 +131,63 @@ class ComptimeContext:
         return self._tx.frames[-self._depth - stacklevel]
 
     def get_local(self, name: str, *, stacklevel: int = 0) -> ComptimeVar:
-        """The local or closed-over variable `name`, `stacklevel` frames further out. Raises KeyError if unbound."""
+        """Returns the local or closed-over variable `name`, `stacklevel` frames further out. Raises KeyError if
+        unbound.
+        """
         return ComptimeVar(self._tx, self._frame(stacklevel).local_variables[name])
 
     def graph(self) -> torch.fx.Graph:
-        """The torch-level FX graph so far; the real one, not a copy."""
+        """Returns the torch-level FX graph so far, not a copy."""
         return self._tx.graph.graph
 
     def graph_break(self, message: str = "") -> None:
-        """Cut the graph here; with fullgraph=True that is an error."""
+        """Cuts the graph here; with fullgraph=True that is an error."""
         self._tx.call(directives.graph_break, [ConstantVariable(message)])
 
     def assert_static(self, value: ComptimeVar) -> None:
-        """Raise AssertionError for a number that may be another one at the next call."""
+        """Raises AssertionError for a number that may change between calls."""
         assert not value.is_dynamic(), "expected static but got dynamic"
 
     def sleep(self, seconds: float) -> None:
-        """Let the compile wait."""
+        """Delays the compile."""
         time.sleep(seconds)
 
     def unstable_tracer(self) -> Tracer:
-        """The tracer itself. It may be something else in any later version."""
+        """Returns the tracer. Its class may change in any later version."""
         return self._tx
 
     def parent(self) -> ComptimeContext:
-        """The context of the calling frame. Raises IndexError when that is not being captured."""
+        """Returns the context of the calling frame. Raises IndexError if that frame is not being captured."""
         self._frame(1)
         return ComptimeContext(self._tx, self._depth + 1)
 
     def print_graph(self, *, verbose: bool = False, file: TextIO | None = None) -> None:
-        """Print the graph so far as Python source; `verbose` adds the user's line to each operation."""
+        """Prints the graph so far as Python source; `verbose` adds the user's line to each operation."""
         print(_graph_text(self.graph(), verbose), file=file or sys.stdout)
 
     def print_locals(self, *, stacklevel: int = 0, file: TextIO | None = None) -> None:
-        """Print `name = value` for each bound local, in the order of binding."""
+        """Prints `name = value` for each bound local, in the order of binding."""
         for name, variable in self._frame(stacklevel).local_variables.items():
             variable = realize(self._tx, variable)
             print(f"{name} = {describe(self._tx, variable)}", file=file or sys.stdout)
 
     def print(self, value: object, *, file: TextIO | None = None) -> None:
-        """Print a value; a ComptimeVar as what is known of it."""
+        """Prints a value; a ComptimeVar as the tracer knows it."""
         print(value, file=file or sys.stdout)
 
     def print_value_stack(self, *, stacklevel: int = 0, file: TextIO | None = None) -> None:
-        """Print `- value` for each value that an unfinished expression of the frame has ready, the oldest first."""
+        """Prints `- value` for each value that an unfinished expression of the frame has computed, the oldest first."""
         for variable in self._frame(stacklevel).on_stack():
             variable = realize(self._tx, variable)
             print(f"- {describe(self._tx, variable)}", file=file or sys.stdout)
 
     def print_disas(self, *, stacklevel: int = 0, file: TextIO | None = None) -> None:
-        """Print the bytecode of the frame, with an arrow at the instruction where it is."""
+        """Prints the bytecode of the frame, with an arrow at the current instruction."""
         frame = self._frame(stacklevel)
         dis.disco(frame.code, lasti=frame.offset, file=file or sys.stdout)
 
     def print_bt(self, *, stacklevel: int = 0, file: TextIO | None = None) -> None:
-        """Print the frames that are being captured like a traceback, the root first."""
+        """Prints the frames that are being captured like a traceback, the root first."""
         self._frame(stacklevel)
         frames = self._tx.frames[: len(self._tx.frames) - self._depth - stacklevel + 1]
         for where in (frame.location for frame in frames):
@@ -191,7 +195,7 @@ class ComptimeContext:
             print(f"    {where.source_line().strip()}", file=file or sys.stdout)
 
     def print_guards(self, *, file: TextIO | None = None) -> None:
-        """Print the guards so far, one per line, sorted."""
+        """Prints the guards so far, one per line, sorted."""
         lines = describe_guards(self._tx.graph.guards).splitlines()
         print("\n".join(sorted(lines)), file=file or sys.stdout)
 
@@ -200,7 +204,7 @@ def _graph_text(graph: torch.fx.Graph, verbose: bool) -> str:
     if verbose:
         for node in graph.nodes:
             where = node.meta.get("user_location")
-            if where is not None:  # in the form in which FX looks for it
+            if where is not None:  # FX reads the line in this form
                 line = f'File "{where.filename}", line {where.lineno}, in {where.function}'
                 node.meta.setdefault("stack_trace", f"{line}\n    {where.source_line().strip()}\n")
     text = graph.python_code("self", verbose=verbose).src
@@ -208,7 +212,7 @@ def _graph_text(graph: torch.fx.Graph, verbose: bool) -> str:
 
 
 def describe(tx: Tracer, variable: VariableTracker) -> str:
-    """A tracked value as text: constants as `repr` gives them, tensors by shape and dtype, containers by contents."""
+    """Returns a tracked value as text: constants by `repr`, tensors by shape and dtype, containers by contents."""
     if isinstance(variable, NumberVariable):
         return str(variable.value)
     if not involves_number(variable):

@@ -1,6 +1,6 @@
-"""Owns the public `cond`, and what a call outside of compiled code does: it compiles itself.
+"""Owns the public `cond`. A call outside of compiled code compiles itself.
 
-How it is captured, and what its branches may not do, is in `tracer/handlers/cond.py`.
+`tracer/handlers/cond.py` captures calls and checks the branches.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from minidynamo.frontend.compile import compile, compiled_record
 from minidynamo.tracer.handlers import cond as cond_handler
 from minidynamo.tracer.records import registry
 
-# Versions of one call that are kept: closures with other constants, tensors of other sizes.
+# Versions per call: closures with other constants, tensors of other sizes.
 MOST_VERSIONS = 64
 
 
 def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any = ()) -> Any:
-    """What `true_fn(*operands)` returns if `pred` holds, else what `false_fn(*operands)` does.
+    """Returns `true_fn(*operands)` if `pred` holds, else `false_fn(*operands)`.
 
-    A Python number as `pred` just chooses. A tensor with one element is a condition of the compiled graph: both
-    functions are captured, the one that is chosen runs, and the only thing that is waited for is `pred`. Both may use
-    tensors of their surroundings, and gradients flow into those and into `operands`. They return tensors (or tuples,
-    lists and dicts of them) of the same dtype, shape and device, none of which is one of their inputs or a view of one.
+    A Python number as `pred` selects the branch at once. A tensor with one element becomes a condition of the compiled
+    graph: both functions are captured, only the selected one runs, and only `pred` is waited for. Both functions may
+    use tensors of enclosing scopes; gradients flow into these tensors and into `operands`. They return tensors (or
+    tuples, lists and dicts of tensors) of the same dtype, shape and device, none of which is an input or a view of an
+    input.
 
     Outside of compiled code the call compiles itself with the eager backend, so that the same rules hold.
 
-    Raises InvalidCond (a TypeError and RuntimeError) for arguments of another kind, Unsupported for a branch that does
-    what only Python can do, such as changing a list from outside.
+    Raises InvalidCond (a TypeError and RuntimeError) for arguments of another kind, Unsupported for a branch with side
+    effects, such as a change of an external list.
     """
     _check(pred, true_fn, false_fn, operands)
     if not isinstance(pred, torch.Tensor) or config.disable:
@@ -77,7 +78,7 @@ def _leaves(tree: Any) -> Iterator[Any]:
         yield tree
 
 
-# One compiled function per pair of functions, as long as their code lives. Its guards look at everything else.
+# One compiled function per pair of code objects, while both are alive. Its guards check all other conditions.
 _compiled: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, types.FunctionType]]
 _compiled = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
@@ -108,7 +109,7 @@ def _compile_call() -> types.FunctionType:
 
 
 def _code_of(function: Any) -> Any:
-    """What calls of a function have in common with calls of other functions from the same line."""
+    """Returns the code object, or the class, that all functions from the same line share."""
     function = inspect.unwrap(function)
     if isinstance(function, types.FunctionType):
         return function.__code__

@@ -1,7 +1,7 @@
-"""Owns the way of one frame from code object to entry: capture, backend, residual program.
+"""Owns the conversion of one frame from code object to entry: capture, backend, residual program.
 
-It does not decide when a frame is compiled or how its entries are called (`dispatch/` does), and knows no backend by
-name. What a resumed frame or a called function goes through is asked of the frame's owner.
+It does not decide when to compile a frame, calls no entries (`dispatcher.py` does both), and knows no backend by name.
+The frame's owner provides resume points and compiled callees.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from minidynamo import compat
 from minidynamo.bytecode.analysis import starred_parameters, written_slots
-from minidynamo.bytecode.breaks import drive, make_break
+from minidynamo.bytecode.breaks import make_break, run_steps
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, exits, frame_point
 from minidynamo.compat import load_fake_tensors
@@ -52,9 +52,9 @@ from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.source import Local
 from minidynamo.guards.state import fake_implementation_guards, saved_tensor_hook_guards
 from minidynamo.tracer.capture.frame import trace_frame
-from minidynamo.tracer.capture.predicted_profile import foreseen, foreseen_of_callee
-from minidynamo.tracer.capture.rerun import Again
-from minidynamo.tracer.capture.residual import Surroundings, print_residual
+from minidynamo.tracer.capture.predicted_profile import predicted, predicted_of_callee
+from minidynamo.tracer.capture.rerun import RerunOptions
+from minidynamo.tracer.capture.residual import ResidualContext, print_residual
 from minidynamo.tracer.frames.runtime_asserts import calls_operators_of_users
 from minidynamo.tracer.frames.unrolling import constants, newly_constant
 from minidynamo.tracer.records.frame_request import FrameRequest, StackSlot
@@ -68,49 +68,50 @@ class FrameOwner(Protocol):
 
     @property
     def options(self) -> CompileOptions:
-        """What the user asked for."""
+        """Returns the options that the user passed to `compile`."""
         ...
 
     def resume_at(self, point: FramePoint) -> BoxedCallable:
-        """The boxed function that goes on at `point`."""
+        """Returns the boxed function that continues at `point`."""
         ...
 
-    def called_at_break(self, target: Any) -> Any:
-        """What to call instead of `target`, which could not be inlined."""
+    def compiled_callee(self, target: Any) -> Any:
+        """Returns the function to call instead of `target`, which could not be inlined."""
         ...
 
     def graph_failed(self, diagnostic: Diagnostic) -> int:
-        """Count a graph that failed where the program does not; how many there have been."""
+        """Counts a graph that failed although the program does not fail; returns the number so far."""
         ...
 
-    def expect(self, point: FramePoint, found: FrameProfile) -> None:
-        """Note what is known to vary of the values with which a frame will go on at `point`."""
+    def expect_profile(self, point: FramePoint, found: FrameProfile) -> None:
+        """Adds the predicted profile of the values with which a frame will continue at `point`."""
         ...
 
-    def expect_call(self, code: types.CodeType, found: FrameProfile) -> None:
-        """Note what is known to vary of the arguments with which a function of this code will be called at a break."""
+    def expect_call_profile(self, code: types.CodeType, found: FrameProfile) -> None:
+        """Adds the predicted profile of the arguments of a call, at a break, of a function with this code."""
         ...
 
 
 @dataclass(frozen=True)
 class FrameToConvert:
-    """A frame of `fn`: a call, or what is entered at `point`. `parameters` name its values in order.
-
-    `number` is unique among the entries of the frame's dispatcher; `run_as_written(values)` runs the frame natively.
-    `hooks` are the saved-tensor hooks in force, when they are put into graphs.
-    """
+    """A frame of `fn`: a call, or the continuation at a frame point."""
 
     fn: types.FunctionType
+    #: Names of the frame's values, in order.
     parameters: tuple[str, ...]
+    #: None for a call.
     point: FramePoint | None
     name: str
+    #: Unique among the entries of the frame's dispatcher.
     number: int
-    run_as_written: BoxedCallable
+    #: `run_eagerly(values)` runs the frame without compiled code.
+    run_eagerly: BoxedCallable
     profile: FrameProfile = field(default_factory=FrameProfile)
+    #: The saved-tensor hooks (pack, unpack) in force, if graphs inline them.
     hooks: tuple[Any, Any] | None = None
 
     def request(self, values: Sequence[Any], options: CompileOptions) -> FrameRequest:
-        """What the tracer is asked, with the real values of the frame."""
+        """Builds the request to the tracer, with the real values of the frame."""
         code = self.fn.__code__
         if self.point is None:
             arguments = dict(zip(self.parameters, values))
@@ -119,17 +120,20 @@ class FrameToConvert:
                 self.fn.__globals__,
                 arguments,
                 dict(zip(code.co_freevars, self.fn.__closure__ or ())),
-                steal={place: value for _, place, value in stolen_arguments(self.fn, options.steal, arguments)},
+                steal={
+                    argument_source: value
+                    for _, argument_source, value in stolen_arguments(self.fn, options.steal, arguments)
+                },
                 fullgraph=options.fullgraph,
                 name=self.name,
                 profile=self.profile,
             )
         point = self.point
-        travelling = iter(zip(self.parameters, values))
-        cells = {name: next(travelling) for name in point.cells}
-        stack = tuple(None if kind == NULL else StackSlot(*next(travelling)) for kind in point.stack)
-        slots = {name: next(travelling) for name in point.locals}
-        still_given_up = (options.steal & slots.keys()) - written_slots(code)
+        remaining = iter(zip(self.parameters, values))
+        cells = {name: next(remaining) for name in point.cells}
+        stack = tuple(None if kind == NULL else StackSlot(*next(remaining)) for kind in point.stack)
+        slots = {name: next(remaining) for name in point.locals}
+        still_donated = (options.steal & slots.keys()) - written_slots(code)
         return FrameRequest(
             code,
             self.fn.__globals__,
@@ -138,7 +142,7 @@ class FrameToConvert:
             parameters={name: parameter for name, (parameter, _) in (cells | slots).items()},
             index=point.index,
             stack=stack,
-            steal={Local(slots[name][0]): slots[name][1] for name in sorted(still_given_up)},
+            steal={Local(slots[name][0]): slots[name][1] for name in sorted(still_donated)},
             fullgraph=options.fullgraph,
             name=self.name,
             profile=self.profile,
@@ -147,22 +151,24 @@ class FrameToConvert:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What became of one frame: an entry, or None when it runs as the user wrote it from now on, for `fallback`."""
+    """The result of converting one frame."""
 
     name: str
+    #: None if the frame runs eagerly from now on.
     entry: Entry | None
     graph: torch.fx.GraphModule | None = None
     graph_break: Diagnostic | None = None
+    #: The reason why there is no entry.
     fallback: Diagnostic | None = None
 
 
 def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner) -> Conversion:
-    """Capture the frame, compile its graph and print its residual program.
+    """Captures the frame, compiles the graph and prints the residual program.
 
-    Raises Unsupported when fullgraph is asked for and the frame must be cut, BackendError when the backend fails and
-    on_error is "raise". A frame that cannot be captured comes back without entry, after one notice.
+    Raises Unsupported if the frame must be cut under fullgraph, BackendError if the backend fails and on_error is
+    "raise". If the frame cannot be captured, the result has no entry, after one notice.
     """
-    # The user's hooks are for what the program saves, not for what is saved while it is traced.
+    # The user's hooks apply to tensors that the program saves, not to tensors saved during tracing.
     hooked = compat.has_saved_tensor_hooks()
     frame = replace(frame, hooks=hooks_in_force())
     without = saved_tensors_hooks(_unchanged, _unchanged) if hooked else contextlib.nullcontext()
@@ -170,16 +176,16 @@ def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwne
         try:
             return _convert(frame, values, owner)
         except _NeedsConstants as needed:
-            notice(_fixed(frame.name, needed.__cause__ or needed))
+            notice(_static_sizes_notice(frame.name, needed.__cause__ or needed))
             fixed = replace(frame.profile, dynamic=False)
             return _convert(replace(frame, profile=fixed), values, owner, last=True)
 
 
 class _NeedsConstants(Exception):
-    """A stage cannot do with symbols what it can do with the sizes and numbers of this call."""
+    """A stage cannot work with symbols, but may work with the sizes and numbers of this call."""
 
 
-def _fixed(name: str, error: BaseException) -> Diagnostic:
+def _static_sizes_notice(name: str, error: BaseException) -> Diagnostic:
     return Diagnostic(
         "MD310",
         f"{name} is compiled for one size at a time: a stage cannot work with sizes that vary",
@@ -193,7 +199,7 @@ def _unchanged(value: Any) -> Any:
 
 
 def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner, *, last: bool = False) -> Conversion:
-    """One attempt. Unless it is the last, it raises _NeedsConstants where another one may succeed."""
+    """Tries once. Except in the last attempt, it raises _NeedsConstants if an attempt without symbols may succeed."""
     options = owner.options
     key = options.backend.key()
     load_fake_tensors()
@@ -201,32 +207,34 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner, *,
         with phase("capture"):
             traced = trace_frame(frame.request(values, options))
             if traced.shapes is not None:
-                frame.profile.turns.note(traced.shapes.unrolled)
+                frame.profile.trip_counts.note(traced.shapes.unrolled)
             if traced.graph is not None:
                 artifacts.write("graph", frame.name, graph_text(traced.graph))
     except SkipFrame as skip:
-        return _run_as_written(frame, skip.diagnostic, options)
+        return _fall_back(frame, skip.diagnostic, options)
     except GraphBreak as cut:
-        raise Unsupported(_not_whole(cut.diagnostic)) from None
+        raise Unsupported(_fullgraph_broken(cut.diagnostic)) from None
     except (ComptimeError, ArgumentError, Unsupported, DeclaredSizeFixed):
         raise
     except Exception as error:
         if frame.profile.has_varied() and not last:
             raise _NeedsConstants from error
-        return _run_as_written(frame, _internal(frame, error), options, error)
+        return _fall_back(frame, _internal(frame, error), options, error)
     is_symbolic = traced.shapes is not None and traced.shapes.is_symbolic and not last
     try:
         run = None
         if traced.graph is not None:
-            run = options.backend.run(traced.graph, [given.node.meta["example_value"] for given in traced.inputs])
-            if not options.fullgraph and newly_constant(traced, frame.profile.turns):
-                return _convert(frame, values, owner, last=last)  # which ends in front of what needs it
+            run = options.backend.run(
+                traced.graph, [graph_input.node.meta["example_value"] for graph_input in traced.inputs]
+            )
+            if not options.fullgraph and newly_constant(traced, frame.profile.trip_counts):
+                return _convert(frame, values, owner, last=last)  # now cut before the code that needs the constant
     except BackendError as error:
         if is_symbolic:
             raise _NeedsConstants from error
         if options.on_error == "raise":
             raise
-        return _run_as_written(frame, error.diagnostic, replace(options, fullgraph=False))
+        return _fall_back(frame, error.diagnostic, replace(options, fullgraph=False))
     try:
         with phase("residual"):
             return _conversion(frame, traced, run, owner, key)
@@ -235,7 +243,7 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner, *,
     except Exception as error:
         if is_symbolic:
             raise _NeedsConstants from error
-        return _run_as_written(frame, _internal(frame, error), options, error)
+        return _fall_back(frame, _internal(frame, error), options, error)
     finally:
         traced.side_effects.forget()
 
@@ -248,36 +256,36 @@ def _conversion(
     if cut is not None:
         publish("graph_break", frame.name, diagnostic=cut.diagnostic)
     if cut is not None and point is not None and frame.profile.dynamic is None:
-        for way in exits(point):
-            owner.expect(way.point, foreseen(traced, cut, way.point, frame.profile))
-        called = foreseen_of_callee(traced, cut, frame.fn.__code__, frame.profile)
+        for frame_exit in exits(point):
+            owner.expect_profile(frame_exit.point, predicted(traced, cut, frame_exit.point, frame.profile))
+        called = predicted_of_callee(traced, cut, frame.fn.__code__, frame.profile)
         if called is not None:
-            owner.expect_call(*called)
-    # An error of the graph may be meant for a handler of the program's.
+            owner.expect_call_profile(*called)
+    # A handler of the program may catch the graph's error.
     handles = traced.emits_in_try or any(instruction.handler for instruction in decode(frame.fn.__code__))
-    surroundings = Surroundings(
+    context = ResidualContext(
         root=frame.point is None,
         break_function=None if point is None else make_break(point, frame.fn.__globals__, owner.resume_at),
         point=point,
-        dispatcher_for=weakly(owner.called_at_break),
-        drive=drive,
-        driven_outside=True,
-        again=Again(
-            run=frame.run_as_written,
+        dispatcher_for=weakly(owner.compiled_callee),
+        run_steps=run_steps,
+        caller_runs_steps=True,
+        again=RerunOptions(
+            run=frame.run_eagerly,
             wanted=owner.options.on_error == "eager" or handles,
             failed=functools.partial(_graph_failed, frame.name, _first_line(frame, traced), weakly(owner.graph_failed)),
-            may_handle=traced.emits_in_try or traced.awaits_errors,
+            may_handle=traced.emits_in_try or traced.user_may_catch,
             kept=frozenset(frame.fn.__code__.co_varnames) - written_slots(frame.fn.__code__),
             spread=starred_parameters(frame.fn.__code__),
         ),
     )
-    residual = print_residual(traced, frame.parameters, run, surroundings)
+    residual = print_residual(traced, frame.parameters, run, context)
     with phase("guards"):
         hook_guards = saved_tensor_hook_guards(frame.hooks) if _saves_tensors(traced.graph) else []
         if calls_operators_of_users(traced.graph):
             hook_guards += fake_implementation_guards()
         guards = traced.all_guards()
-        frame.profile.turns.note(constants(traced, guards))
+        frame.profile.trip_counts.note(constants(traced, guards))
         entry = make_entry(
             [*guards, *hook_guards],
             frame.parameters,
@@ -293,7 +301,7 @@ def _conversion(
 
 
 def _saves_tensors(graph: torch.fx.GraphModule | None) -> bool:
-    """Whether autograd keeps something of the graph, so that it matters what the user's hooks make of it."""
+    """Returns whether autograd saves tensors of the graph, so that the user's hooks matter."""
     values = () if graph is None else (node.meta.get("example_value") for node in graph.graph.nodes)
     return any(isinstance(value, torch.Tensor) and value.requires_grad for value in values)
 
@@ -303,21 +311,21 @@ def _point_of(code: types.CodeType, cut: Break) -> FramePoint:
     return frame_point(code, cut.index, stack, cut.local_variables, cut.cells, cut.lasting)
 
 
-def _run_as_written(
+def _fall_back(
     frame: FrameToConvert, diagnostic: Diagnostic, options: CompileOptions, cause: Exception | None = None
 ) -> Conversion:
-    """Give the frame up; with fullgraph that is an error."""
+    """Returns a conversion without entry, after a notice; under fullgraph, raises an error."""
     if options.fullgraph and cause is not None and diagnostic.code == "MD299":
         raise InternalError(diagnostic) from cause
     if options.fullgraph:
-        raise Unsupported(_not_whole(diagnostic))
+        raise Unsupported(_fullgraph_broken(diagnostic))
     notice(diagnostic)
     publish("fallback", frame.name, diagnostic=diagnostic)
     return Conversion(frame.name, None, fallback=diagnostic)
 
 
 def _first_line(frame: FrameToConvert, traced: TracedFrame) -> UserLocation:
-    """The line of the first operation of a graph that computes; without one, that of the frame's function."""
+    """Returns the line of the graph's first operation, or else the line of the frame's function."""
     nodes = () if traced.graph is None else traced.graph.graph.nodes
     known = (node.meta.get("user_location") for node in nodes if not is_switch(node.target))
     code = frame.fn.__code__
@@ -325,8 +333,8 @@ def _first_line(frame: FrameToConvert, traced: TracedFrame) -> UserLocation:
 
 
 def _graph_failed(name: str, where: UserLocation, count: Callable[[Diagnostic], int], failure: Failure) -> None:
-    """Tell that a graph failed where the program does not: each time to subscribers, the first times to the user."""
-    if failure.kind is ResultDiffers:  # of which there was a notice
+    """Reports a graph that failed although the program does not: to subscribers, and at first to the user."""
+    if failure.kind is ResultDiffers:  # a notice was shown already
         return
     lines = [f"Raised while computing {line}" for line in failure.lines[:1]]
     diagnostic = Diagnostic(
@@ -338,33 +346,33 @@ def _graph_failed(name: str, where: UserLocation, count: Callable[[Diagnostic], 
     )
     times = count(diagnostic)
     publish("fallback", name, diagnostic=diagnostic)
-    if times <= _TOLD_TIMES:
+    if times <= _MOST_FAILURE_NOTICES:
         again = f", for time {times}" if times > 1 else ""
         notice(replace(diagnostic, what=f"{diagnostic.what}{again}"), noticed=set())
 
 
-_TOLD_TIMES = 3
-"""How often a user is told that graphs of one compiled function fail."""
+_MOST_FAILURE_NOTICES = 3
+"""Number of notices about failing graphs of one compiled function."""
 
 
-def _not_whole(diagnostic: Diagnostic) -> Diagnostic:
+def _fullgraph_broken(diagnostic: Diagnostic) -> Diagnostic:
     what = diagnostic.what.removeprefix("graph break: ")
     return replace(diagnostic, what=f"fullgraph=True, but here the graph ends: {what}")
 
 
 def _internal(frame: FrameToConvert, error: Exception) -> Diagnostic:
-    """What the user is told about a bug of ours; the traceback goes to a file. Python's own limit is no bug."""
+    """Describes a bug of minidynamo; the traceback goes to a file. Python's recursion limit is no bug."""
     if isinstance(error, RecursionError):
         return Diagnostic(
             "MD210",
-            f"{frame.name} runs as written: its calls or its data nest too deep to be captured",
+            f"{frame.name} runs eagerly: its calls or its data nest too deep to be captured",
             why=f"Capture met Python's recursion limit of {sys.getrecursionlimit()} frames.",
             fix="Call it from fewer functions, flatten the data, or raise the limit with sys.setrecursionlimit().",
         )
     path = artifacts.write("bug", frame.name, "".join(traceback.format_exception(error)), ".txt")
     return Diagnostic(
         "MD299",
-        f"{frame.name} runs as written: minidynamo failed while capturing it",
+        f"{frame.name} runs eagerly: minidynamo failed while capturing it",
         why=summary(error),
         fix=f"This is a bug in minidynamo. Please report it with {path}.",
     )

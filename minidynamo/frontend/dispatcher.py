@@ -1,10 +1,9 @@
-"""Owns the dispatcher of a frame: its entries, the generated function that chooses among them, and the miss path.
+"""Owns the dispatcher of a frame: the entries, the generated function that chooses an entry, and the miss path.
 
-It does not capture or compile (it asks the callable that it was made with), writes no guards, and leaves the text of
-the function to `dispatcher_text.py`. Every layer takes one list and empties it, so that an argument which the caller
-has given up dies at its last use. A new entry means a new source, whose code replaces the function's. Other threads may
-be in the old code: a body that it names stays callable, and guards that are gone raise NameError, which means that they
-do not hold.
+It does not capture or compile (`compile_entry` does), writes no guards, and leaves the text of the function to
+`dispatcher_text.py`. Every layer empties its list of arguments, so that a donated argument dies at its last use. A new
+entry means a new source, whose code replaces the code of the function. While other threads still run old code, the
+bodies named there stay callable. A missing guard raises NameError and counts as a failed guard.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minidynamo import compat
-from minidynamo.bytecode.breaks import BoxedStep, drive
+from minidynamo.bytecode.breaks import BoxedStep, run_steps
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.config import config
 from minidynamo.core import artifacts
@@ -35,20 +34,20 @@ from minidynamo.frontend.frames import Frame, ResumeFrame, RootFrame
 from minidynamo.graph.boxed import BoxedCallable, mark_boxed
 from minidynamo.guards.cache import Entry, in_order
 from minidynamo.guards.recompiles import Misfits, explain, refusal
-from minidynamo.guards.state import mode_in_charge
+from minidynamo.guards.state import controlling_mode
 
 BackendKey = Callable[[], Hashable]
 
-# One compile at a time in the whole process: capture switches state that all threads share, and two threads that
-# compile frames which need each other must not wait for each other.
+# One compile at a time in the whole process: capture changes state that all threads share, and two threads whose
+# frames call each other must not wait for each other.
 _compiling = ForkSafeLock(lambda: _repair_all())
 
 
 @dataclass(frozen=True)
 class Native:
-    """Run the frame as the user wrote it: this time, or from now on."""
+    """Tells the dispatcher to run the frame eagerly: for this call, or permanently."""
 
-    for_good: bool
+    permanent: bool
 
 
 def root_dispatcher(
@@ -61,14 +60,14 @@ def root_dispatcher(
     waits: bool = True,
     counts_calls: bool = True,
 ) -> Dispatcher:
-    """The dispatcher of calls of `fn`; its function has the signature, defaults, attributes and names of `fn`.
+    """Creates the dispatcher of calls of `fn`; its function has the signature, defaults, attributes and names of `fn`.
 
-    `compile_entry(dispatcher, values)` is asked at each miss for an Entry or Native. `values` are the arguments in the
-    order of `dispatcher.parameters`; it must leave the list as it is and not keep it. The caller gets what it raises.
-    Only entries whose `backend_key` is what `backend_key()` gives are used; it is asked again when settings change.
-    `waits`: calls that miss while another thread compiles wait for it; else they run as written. `counts_calls`: calls
-    of `fn` are those that `stats` is about, not those of a function which that one calls at a break.
-    The function keeps the dispatcher alive, not the other way round.
+    Each miss calls `compile_entry(dispatcher, values)` for an Entry or Native. `values` are the arguments in the order
+    of `dispatcher.parameters`; the callee must neither change nor keep the list. Its errors propagate to the caller.
+    Calls use only entries whose `backend_key` equals `backend_key()`, which is evaluated again when settings change.
+    `waits`: calls that miss while another thread compiles wait for that thread; otherwise they run eagerly.
+    `counts_calls`: `stats` counts calls of `fn` (False for a callee at a break). The function keeps the dispatcher
+    alive, but the dispatcher does not keep the function alive.
     """
     frame = RootFrame(fn, name or fn.__qualname__)
     return Dispatcher(
@@ -85,17 +84,18 @@ def resume_dispatcher(
     backend_key: BackendKey = lambda: None,
     waits: bool = True,
 ) -> Dispatcher:
-    """The dispatcher of a frame that is entered at `point`; its function takes the list that `FramePoint` describes.
+    """Creates the dispatcher of a frame that is entered at `point`; its function takes the list that `FramePoint`
+    describes.
 
     `namespace` is the globals of the user's function. Bodies return (next step, list) or (None, value). The dispatcher
-    keeps the function alive, not the other way round.
+    keeps the function alive, but the function does not keep the dispatcher alive.
     """
     frame = ResumeFrame(point, namespace)
     return Dispatcher(frame, compile_entry, stats, backend_key, waits=waits, counts_calls=False, keeps_function=True)
 
 
 class Dispatcher:
-    """The entries of one frame and the function that chooses among them."""
+    """The entries of one frame and the generated function that chooses an entry."""
 
     def __init__(
         self,
@@ -112,9 +112,9 @@ class Dispatcher:
         self.parameters = frame.parameters
         self.stats = Stats() if stats is None else stats
         self.entries: list[Entry] = []
-        # While an entry is compiled: the guards of each older one that the call does not fulfil.
+        # While an entry is compiled: for each older entry, the guards that the call does not fulfil.
         self.misfits: Misfits = ()
-        # For `make_entry`: unique among all entries that this dispatcher ever had.
+        # For `make_entry`: unique among all entries of this dispatcher, including dropped ones.
         self.next_number = 0
         self._frame = frame
         self._compile_entry = compile_entry
@@ -122,7 +122,7 @@ class Dispatcher:
         self._waits = waits
         self._in_force = self._settings()
         self._count = self.stats.counter(of_calls=counts_calls)
-        self._full: set[Hashable] = set()
+        self._stopped_backends: set[Hashable] = set()
         self._timed: Callable[..., int] | None = None
         self._generation = 0
         self._code: types.CodeType | None = None
@@ -131,13 +131,13 @@ class Dispatcher:
         self._body_names: dict[Entry, str] = {}
         self._body_numbers = itertools.count()
         self._keeps_function = keeps_function
-        self._kept: types.FunctionType | None = None
+        self._strong_reference: types.FunctionType | None = None
         self._function: Callable[[], types.FunctionType | None] = lambda: None
         _live.add(self)
 
     @property
     def function(self) -> types.FunctionType:
-        """The generated function: the one that is in use, or a new one when nobody holds it any more."""
+        """Returns the generated function; generates a new one if the user's references have died."""
         with _compiling:
             function = self._function()
             if function is None:
@@ -149,11 +149,11 @@ class Dispatcher:
                 if isinstance(self._frame, RootFrame):
                     self._frame.mark_defaults(function)
                 self._function = weakref.ref(function)
-                self._kept = function if self._keeps_function else None
+                self._strong_reference = function if self._keeps_function else None
             return function
 
     def _own_names(self) -> dict[str, Any]:
-        """What the generated function calls and compares, by the names that the frame has for it."""
+        """Returns the objects that the generated function calls and compares, by their names in the frame."""
         methods: dict[str, Callable[..., Any]] = {"miss": self.miss, "time_guards": self.time_guards}
         if self._keeps_function:
             methods = {name: weakly(method) for name, method in methods.items()}
@@ -164,18 +164,18 @@ class Dispatcher:
         return called | {names.count: self._count} | self._frame.facts
 
     def is_current(self) -> bool:
-        """Whether the frame that the entries are for is still the user's function."""
+        """Returns whether the entries still match the code and defaults of the user's function."""
         return not isinstance(self._frame, RootFrame) or self._frame.is_current()
 
-    def run_as_written(self, boxed: list[Any]) -> Any:
-        """Run the frame from its list of values as the user wrote it."""
+    def run_eagerly(self, boxed: list[Any]) -> Any:
+        """Runs the frame eagerly from its list of values."""
         return self._frame.native(boxed)
 
     def step(self) -> BoxedStep:
-        """A function that calls `function` and holds it weakly, to be a constant of a break function.
+        """Returns a function that calls `function` through a weak reference, to be a constant of a break function.
 
-        Code objects are invisible to the garbage collector, and the break functions of a loop lead back to the resume
-        point that they belong to.
+        Code objects are invisible to the garbage collector, and the break functions of a loop refer back to their own
+        resume point.
         """
         reference = weakref.ref(self.function)
 
@@ -186,22 +186,24 @@ class Dispatcher:
         return mark_boxed(resume)
 
     def source(self) -> str:
-        """The text of the current generated function."""
+        """Returns the text of the current generated function."""
         with _compiling:
             return "".join(linecache.getlines(self.function.__code__.co_filename))
 
     def in_use(self) -> list[Entry]:
-        """The entries that calls look at, in the order in which they do."""
+        """Returns the entries that calls check, in the order of the checks."""
         return [entry for entry in in_order(self.entries) if entry.backend_key == self._in_force[0]]
 
     def frozen(self, check_every: int) -> types.FunctionType:
-        """A function like `function` that looks at what tells its entries apart; every `check_every` calls at all."""
+        """Returns a function like `function` that checks only distinguishing guards; every `check_every` calls, all
+        guards.
+        """
         return frozen_function(self._frame, self.in_use(), check_every, self._backend_key)
 
-    # What changes the entries
+    # Changes of the entries
 
     def install(self, entry: Entry) -> None:
-        """Add an entry; calls that start from now on see it. Entries that can never fit again are dropped."""
+        """Adds an entry for calls that start from now on. Drops entries that can never fit again."""
         with _compiling:
             self.next_number += 1
             self.entries = [*(old for old in self.entries if old.alive()), entry]
@@ -209,25 +211,25 @@ class Dispatcher:
         publish("entry", self.name, entry=entry)
 
     def stop_compiling(self) -> None:
-        """Make no more entries for the backend in force: calls that none fits run as written."""
-        self._full.add(self._backend_key())
+        """Makes no more entries for the backend in force: calls that fit no entry run eagerly."""
+        self._stopped_backends.add(self._backend_key())
 
     def reset(self) -> None:
-        """Forget all entries, and a decision to run natively for good."""
+        """Forgets all entries, and a decision to run natively for good."""
         with _compiling:
             self.entries = []
-            self._full.clear()
+            self._stopped_backends.clear()
             self._native_for_good = False
             self._regenerate()
 
     def abandon_compile(self) -> None:
-        """Forget a compile that will never end, wherever it was."""
+        """Forgets a compile that will never end, at any stage."""
         self._busy, self.misfits = False, ()
         self._body_names = {}
         self._regenerate()
 
     def settings_changed(self) -> None:
-        """Look at entries of the settings in force from now on; none when compiling is disabled."""
+        """Uses the entries of the settings in force from now on; none when compiling is disabled."""
         with _compiling:
             if self._in_force != self._settings():
                 self._regenerate()
@@ -235,13 +237,13 @@ class Dispatcher:
     def _settings(self) -> tuple[Hashable, bool]:
         return self._backend_key(), config.disable or config.stance == "force_eager"
 
-    # What the generated function calls
+    # Called by the generated function
 
     def _start_anew(self, old: RootFrame, values: list[Any]) -> Any:
-        """Serve a call that finds other code or other defaults in the user's function than `old` was made for."""
-        args, kwargs = old.given(values)
+        """Serves a call after the code or the defaults of the user's function have changed since `old` was made."""
+        args, kwargs = old.call_arguments(values)
         del values
-        if old.is_current():  # but for a keyword that has no default any more: Python says so
+        if old.is_current():  # only a keyword's default is gone: Python raises the error
             return old.fn(*args, **kwargs)
         with _compiling:
             if self._frame is old:
@@ -258,71 +260,72 @@ class Dispatcher:
         self.reset()
 
     def time_guards(self, boxed: list[Any]) -> None:
-        """Note how long it takes to find the entry that serves a call with these values.
+        """Measures the time to find the entry for a call with these values.
 
-        What is called so often that it comes here gets its checks as machine code.
+        The generated function calls this once in 1024 calls; the first time, the checks of a frame become machine code.
         """
-        if not _compiling.acquire(blocking=False):  # another thread compiles: no call waits for that
+        if not _compiling.acquire(blocking=False):  # another thread compiles; calls must not wait for it
             return
         try:
             entries = self.in_use()
             for entry in entries:
-                entry.written.make_native()
+                entry.compiled_condition.make_native()
             self._timed = timed = self._timed or timed_function(self._frame, entries)
         finally:
             _compiling.release()
         self.stats.add_timed_call(timed(*boxed))
 
     def miss(self, boxed: list[Any], generation: int) -> BoxedCallable:
-        """What takes the list of a call that no entry of `generation` fits; nothing else holds the arguments meanwhile.
+        """Returns the function that runs a call without a fitting entry in `generation`; nothing else holds the
+        arguments meanwhile.
 
-        The generated function calls it itself, so that a traceback of what it raises does not lead through here.
+        The generated function calls the result itself, to keep this method out of tracebacks.
         """
         try:
             return self._resolve(boxed, generation)
         except MinidynamoError as error:
             if config.verbose:
                 raise
-            raise error.with_traceback(None)  # noqa: B904 (the cause is kept; our frames say nothing to the user)
+            raise error.with_traceback(None)  # noqa: B904 (the cause is kept; these frames do not help the user)
 
     def _resolve(self, boxed: list[Any], generation: int) -> BoxedCallable:
-        """What takes the list instead: the body of a new entry, or the frame as the user wrote it."""
+        """Returns the body of a new entry, or the function that runs the frame eagerly."""
         if not _compiling.acquire(blocking=self._waits):
             self.stats.native_runs += 1
             return self._frame.native
         try:
-            return self._resolve_alone(boxed, generation)
+            return self._resolve_locked(boxed, generation)
         finally:
             _compiling.release()
 
-    def _resolve_alone(self, boxed: list[Any], generation: int) -> BoxedCallable:
+    def _resolve_locked(self, boxed: list[Any], generation: int) -> BoxedCallable:
         if generation != self._generation:
             return self._frame.bind(self.function)
         self.stats.misses += 1
-        # Capturing a frame may run it, where a value is needed at once.
-        as_written = self._busy or self._backend_key() in self._full or self._is_taken_over()
-        as_written = as_written or config.stance == "eager_on_recompile"
-        outcome = Native(for_good=False) if as_written else self._ask(boxed)
+        # Capture may call the frame itself, if it needs a value at once.
+        eagerly = self._busy or self._backend_key() in self._stopped_backends or self._is_mode_active()
+        eagerly = eagerly or config.stance == "eager_on_recompile"
+        outcome = Native(permanent=False) if eagerly else self._compile_missing(boxed)
         if isinstance(outcome, Entry):
             self.install(outcome)
-            return functools.partial(drive, outcome.body) if outcome.steps else outcome.body
+            return functools.partial(run_steps, outcome.body) if outcome.steps else outcome.body
         self.stats.native_runs += 1
-        if outcome.for_good and self.entries:  # what was compiled for other ways through the frame still holds
+        if outcome.permanent and self.entries:  # entries for other paths through the frame stay valid
             self.stop_compiling()
-        elif outcome.for_good:
+        elif outcome.permanent:
             self._native_for_good = True
             self._regenerate()
         return self._frame.native
 
-    def _is_taken_over(self) -> bool:
-        """Whether a mode is open that decides what operations mean; the user is told once."""
-        mode = mode_in_charge()
+    def _is_mode_active(self) -> bool:
+        """Returns whether an active mode decides the meaning of operations; shows one notice."""
+        mode = controlling_mode()
         if mode:
-            what = f"{self.name} runs as written while a {mode} is active"
+            what = f"{self.name} runs eagerly while a {mode} is active"
             notice(Diagnostic("MD303", what, why="The mode decides what each operation means."))
         return bool(mode)
 
-    def _ask(self, boxed: list[Any]) -> Entry | Native:
+    def _compile_missing(self, boxed: list[Any]) -> Entry | Native:
         arguments = dict(zip(self.parameters, boxed))
         key = self._backend_key()
         failures = self.misfits = tuple(tuple(entry.failures(arguments, key)) for entry in self.entries)
@@ -348,17 +351,17 @@ class Dispatcher:
 
     def _regenerate(self) -> None:
         function = self._function()
-        if function is None or function.__code__ is not self._code:  # the program has given it other code
+        if function is None or function.__code__ is not self._code:  # the program has set other code
             return
         try:
             function.__code__ = self._generate(function.__globals__)
-        except BaseException:  # an interrupt: code of an older generation would be told for ever to look again
+        except BaseException:  # an interrupt: code of an older generation would redispatch for ever
             self._body_names = {}
             function.__code__ = self._generate(function.__globals__)
             raise
 
     def _generate(self, namespace: dict[str, Any]) -> types.CodeType:
-        """The code of a function for the current entries, with what it names put into `namespace`."""
+        """Generates the function's code for the current entries; adds the names that the code uses to `namespace`."""
         self._generation += 1
         self._timed = None
         self._in_force = _, disabled = self._settings()
@@ -382,10 +385,10 @@ class Dispatcher:
         return code
 
     def _withdraw(self, entries: Iterable[Entry], namespace: dict[str, Any]) -> None:
-        """Let go of entries. A thread that has just found one to fit comes to the miss path instead."""
+        """Removes entries. A thread that has just matched a removed entry takes the miss path instead."""
         miss = namespace[self._frame.names.miss]
         for entry in entries:
-            namespace[self._body_names.pop(entry)] = _once_more(miss, entry.steps)
+            namespace[self._body_names.pop(entry)] = _redispatcher(miss, entry.steps)
             for name in entry.namespace:
                 namespace.pop(name, None)
 
@@ -395,7 +398,7 @@ _live: weakref.WeakSet[Dispatcher] = weakref.WeakSet()
 
 
 def _repair_all() -> None:
-    """In a forked process: bring what a thread of the parent had begun into a state that calls can go on from."""
+    """Repairs, in a forked process, the dispatchers for which a thread of the parent was compiling."""
     for dispatcher in tuple(_live):
         dispatcher.abandon_compile()
 
@@ -408,8 +411,8 @@ def _settings_changed() -> None:
 config.on_change(_settings_changed)
 
 
-def _once_more(miss: Callable[[list[Any], int], BoxedCallable], steps: bool) -> Callable[..., Any]:
-    """What stands in for a body that is gone, and that returned steps or did not."""
+def _redispatcher(miss: Callable[[list[Any], int], BoxedCallable], steps: bool) -> Callable[..., Any]:
+    """Returns the replacement for the body of a removed entry; `steps`: the body returned steps."""
 
     @artifacts.passed_over
     def dispatch_again(boxed: list[Any], inputs: list[Any] = []) -> Any:  # noqa: B006

@@ -1,7 +1,7 @@
-"""Owns the text of the functions that are generated for a frame: the dispatcher, its timed twin, the frozen one.
+"""Owns the text of the functions that are generated for a frame: the dispatcher, its timed form, the frozen function.
 
-It keeps no state; `dispatcher.py` decides which entries there are and executes the text. What is written for
-`def f(x, *args, k=1)` with one entry:
+It keeps no state: `dispatcher.py` chooses the entries and executes the text. The text for `def f(x, *args, k=1)` with
+one entry:
 
     def f(x, *args, k=None):
         try:
@@ -28,8 +28,9 @@ It keeps no state; `dispatcher.py` decides which entries there are and executes 
         del x, args, k
         return miss(boxed, 1)(boxed)
 
-A body that ends at a graph break returns the first step behind it: `step, boxed = body0(boxed)`, and a loop of such.
-Guards that have read the inputs of the graph give these to the body in another list (`body0(boxed, fits)`).
+A body that ends at a graph break returns the first step after the break: `step, boxed = body0(boxed)`. A loop then
+calls the steps. Guards that have read the inputs of the graph pass the inputs to the body in a second list
+(`body0(boxed, fits)`).
 """
 
 from __future__ import annotations
@@ -48,31 +49,31 @@ from minidynamo.guards.frozen import Recheck, distinguishing
 
 
 def native_source(frame: Frame) -> str:
-    """The function that runs the frame as the user wrote it."""
-    lines = frame.leave(f"{frame.names.native}({frame.names.boxed})")
-    return _function(frame, [*frame.arrive, *frame.still_true, *lines])
+    """Returns the text of the function that runs the frame eagerly."""
+    lines = frame.tail_call(f"{frame.names.native}({frame.names.boxed})")
+    return _function(frame, [*frame.prologue, *frame.validity_check, *lines])
 
 
 def dispatch_source(frame: Frame, bodies: Mapping[Entry, str], generation: int) -> str:
-    """The function that tries entries in order, whose bodies go by the names in `bodies`."""
+    """Returns the text of the function that tries entries in order; `bodies` has the names of their bodies."""
     names = frame.names
-    lines = [*frame.arrive, *frame.still_true, f"if {names.count}() & 1023 == 16:"]
+    lines = [*frame.prologue, *frame.validity_check, f"if {names.count}() & 1023 == 16:"]
     lines.append(f"    {names.time_guards}([{', '.join(frame.parameters)}])")
     for entry, body in bodies.items():
-        given = f"{names.boxed}, {names.fits}" if entry.gives_inputs else names.boxed
-        lines += [*_check_entry(frame, entry), *_if_it_fits(frame, _leave(frame, entry, f"{body}({given})"))]
-    return _function(frame, [*lines, *frame.leave(f"{names.miss}({names.boxed}, {generation})({names.boxed})")])
+        arguments = f"{names.boxed}, {names.fits}" if entry.returns_inputs else names.boxed
+        lines += [*_check_entry(frame, entry), *_if_it_fits(frame, _tail_call(frame, entry, f"{body}({arguments})"))]
+    return _function(frame, [*lines, *frame.tail_call(f"{names.miss}({names.boxed}, {generation})({names.boxed})")])
 
 
 def timed_function(frame: Frame, entries: Sequence[Entry]) -> Callable[..., int]:
-    """A function of the frame's values that gives the nanoseconds until the entry is found which serves them."""
+    """Returns a function of the frame's values that measures the nanoseconds until the matching entry is found."""
     names = frame.names
     lines = [f"def timed({', '.join(frame.parameters)}):", f"    {names.count} = {names.time_guards}()"]
     for entry in entries:
         lines += [f"    {line}" for line in _check_entry(frame, entry)]
         lines.append(f"    if {names.fits}: return {names.time_guards}() - {names.count}")
     lines.append(f"    return {names.time_guards}() - {names.count}")
-    namespace: dict[str, Any] = {names.time_guards: time.perf_counter_ns}  # nothing that leads back to a dispatcher
+    namespace: dict[str, Any] = {names.time_guards: time.perf_counter_ns}  # no reference back to a dispatcher
     for entry in entries:
         namespace |= entry.namespace
     exec("\n".join(lines), namespace)
@@ -82,36 +83,38 @@ def timed_function(frame: Frame, entries: Sequence[Entry]) -> Callable[..., int]
 def frozen_function(
     frame: Frame, entries: Sequence[Entry], check_every: int, backend_key: Callable[[], Hashable]
 ) -> types.FunctionType:
-    """A function that looks at what tells `entries` apart, and every `check_every` calls (0: never) at all guards."""
+    """Returns a function that checks only the guards that distinguish `entries`, and every `check_every` calls (0:
+    never) all guards.
+    """
     names = frame.names
     namespace = {"__name__": frame.module, names.count: itertools.count().__next__}
     namespace[names.miss] = Recheck(frame.name, frame.parameters, entries, backend_key)
     listed = f"({''.join(f'{name}, ' for name in frame.parameters)})"
-    lines = list(frame.arrive)
+    lines = list(frame.prologue)
     if check_every:
         lines += [f"if not {names.count}() % {check_every}:", f"    {names.miss}({listed})"]
     for number, (entry, guards) in enumerate(zip(entries, distinguishing(entries))):
         body = f"{names.body}{number}"
         namespace[body] = entry.body
-        leave = _leave(frame, entry, f"{body}({names.boxed})")
+        tail_call = _tail_call(frame, entry, f"{body}({names.boxed})")
         if len(entries) > 1:
             condition = write_condition(guards, frame.parameters, name=frame.name, number=number)
             namespace |= condition.namespace
-            leave = [*_check(frame, f"True if {condition.text} else False"), *_if_it_fits(frame, leave)]
-        lines += leave
+            tail_call = [*_check(frame, f"True if {condition.text} else False"), *_if_it_fits(frame, tail_call)]
+        lines += tail_call
     lines += [f"return {names.miss}({listed}, True)"] * (len(entries) > 1)
-    made = artifacts.load("frozen", frame.name, _function(frame, lines), namespace, frame.function_name)
+    function = artifacts.load("frozen", frame.name, _function(frame, lines), namespace, frame.function_name)
     del namespace[frame.function_name]
-    frame.finish(made)
-    return made
+    frame.finish(function)
+    return function
 
 
-def _leave(frame: Frame, entry: Entry, call: str) -> list[str]:
-    """The lines that call the body of an entry and return what the frame does.
+def _tail_call(frame: Frame, entry: Entry, call: str) -> list[str]:
+    """Returns the lines that call the body of an entry and return the frame's result.
 
-    Steps behind a break run here, where no other frame of ours is below them: a function that calls itself gets deep.
+    Steps after a break run in this frame, with no further generated frame below them: recursive functions get deep.
     """
-    lines = frame.leave(call)
+    lines = frame.tail_call(call)
     if not entry.steps:
         return lines
     step, boxed = frame.names.step, frame.names.boxed
@@ -124,7 +127,7 @@ def _function(frame: Frame, lines: Iterable[str]) -> str:
 
 
 def _check_entry(frame: Frame, entry: Entry) -> list[str]:
-    return _check(frame, entry.condition if entry.gives_inputs else f"True if {entry.condition} else False")
+    return _check(frame, entry.condition if entry.returns_inputs else f"True if {entry.condition} else False")
 
 
 def _check(frame: Frame, condition: str) -> list[str]:

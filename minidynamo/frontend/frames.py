@@ -1,6 +1,6 @@
-"""Owns what a dispatcher must know of the frame that it stands for: how values arrive, are handed on, and run natively.
+"""Owns the frames that dispatchers serve: how values arrive, are passed on, and run eagerly.
 
-It knows no entries; what is generated from it is written in `dispatcher_text.py`.
+It knows no entries; `dispatcher_text.py` writes the text that is generated from a frame.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from minidynamo.bytecode.breaks import BoxedStep, drive, make_continue
+from minidynamo.bytecode.breaks import BoxedStep, make_continue, run_steps
 from minidynamo.bytecode.instructions import location
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.core import artifacts
@@ -29,7 +29,7 @@ _FOLLOW = "old.__wrapped__.__code__ = new.__wrapped__.__code__, which the compil
 
 @dataclass(frozen=True)
 class OwnNames:
-    """Names of ours in the generated function, none of which a parameter begins with.
+    """Names of the generated function's own variables, none of which is a prefix of a parameter.
 
     The names in an entry's namespace are those of builtins or end in an underscore and a number.
     """
@@ -51,55 +51,56 @@ class OwnNames:
     left_out: str
 
     @classmethod
-    def beside(cls, parameters: Sequence[str]) -> OwnNames:
-        """Each under its own name, with underscores before it where a parameter begins so."""
-        return cls(*(_beside(name, parameters) for name in cls.__dataclass_fields__))
+    def avoiding(cls, parameters: Sequence[str]) -> OwnNames:
+        """Returns the names; underscores are prepended to a name that begins a parameter."""
+        return cls(*(_avoiding(name, parameters) for name in cls.__dataclass_fields__))
 
 
-def _beside(name: str, parameters: Sequence[str]) -> str:
+def _avoiding(name: str, parameters: Sequence[str]) -> str:
     while any(parameter.startswith(name) for parameter in parameters):
         name = f"_{name}"
     return name
 
 
 class Frame(Protocol):
-    """A frame that can be entered again and again.
-
-    `parameters` are its values in order, `signature` is the text between the parentheses of its function, `arrive` the
-    first lines. `still_true` are lines that leave when the user's function is no longer what the frame was made for,
-    and put its defaults where arguments are left out; `facts` has what they name.
-    """
+    """A frame that can be entered again and again."""
 
     name: str
     function_name: str
     module: str
+    #: The names of the frame's values, in order.
     parameters: tuple[str, ...]
     names: OwnNames
+    #: The text between the parentheses of the generated function.
     signature: str
-    arrive: tuple[str, ...]
-    still_true: tuple[str, ...]
+    #: The first lines of the function: they unpack the values.
+    prologue: tuple[str, ...]
+    #: Lines that return early if the code or the defaults of the user's function have changed, and that replace left
+    #: out arguments by defaults.
+    validity_check: tuple[str, ...]
+    #: The objects that `validity_check` names.
     facts: dict[str, Any]
 
     @property
     def native(self) -> BoxedCallable:
-        """Runs the frame from the list of its values as the user wrote it."""
+        """Returns the function that runs the frame eagerly from the list of its values."""
         ...
 
-    def leave(self, call: str) -> list[str]:
-        """The lines that put all values into the list, drop their names and return `call`."""
+    def tail_call(self, call: str) -> list[str]:
+        """Returns the lines that put all values into the list, delete their names and return `call`."""
         ...
 
     def bind(self, function: Callable[..., Any]) -> BoxedCallable:
-        """A boxed form of a function with this signature."""
+        """Returns a boxed form of a function with this signature."""
         ...
 
     def finish(self, function: types.FunctionType) -> None:
-        """Complete a new function: what its text does not say."""
+        """Sets the attributes of a new function that its text cannot express."""
         ...
 
 
 class RootFrame:
-    """A call of a function of the user's."""
+    """A call of a user's function."""
 
     def __init__(self, fn: types.FunctionType, name: str) -> None:
         code = fn.__code__
@@ -109,50 +110,50 @@ class RootFrame:
         self.function_name = _identifier(fn.__name__)
         self.module = fn.__module__
         self.positional = tuple(itertools.islice(names, code.co_argcount))
-        self.nameless = self.positional[: code.co_posonlyargcount]
+        self.positional_only = self.positional[: code.co_posonlyargcount]
         self.keywords = tuple(itertools.islice(names, code.co_kwonlyargcount))
         self.star = tuple(itertools.islice(names, bool(code.co_flags & inspect.CO_VARARGS)))
         self.star_star = tuple(itertools.islice(names, bool(code.co_flags & inspect.CO_VARKEYWORDS)))
         self.parameters = (*self.positional, *self.star, *self.keywords, *self.star_star)
-        self.names = OwnNames.beside(self.parameters)
+        self.names = OwnNames.avoiding(self.parameters)
         self.defaults: tuple[Any, ...] = fn.__defaults__ or ()
         self.keyword_defaults: dict[str, Any] = fn.__kwdefaults__ or {}
         self.signature = self._signature()
-        self.arrive: tuple[str, ...] = ()
+        self.prologue: tuple[str, ...] = ()
         known = {name: getattr(fn, attribute) for attribute, name in self._definition()}
-        # A name that the globals of no other function have: code that is copied to one does not find it.
+        # A name in the globals of this function only: code copied to another function does not find the name.
         number = next(_marks)
         self.mark = f"{self.names.code}_{number}"
-        # In-place changes give the dict of a function other keys: each parameter that is in no tuple may be left out.
+        # In-place changes may add keys to the dict of keyword defaults: any keyword-only parameter may be left out.
         keywords = self.keywords if fn.__kwdefaults__ is not None else ()
         optional = (*self.positional[len(self.positional) - len(self.defaults) :], *keywords)
         self.left_out = {name: LeftOut(name) for name in optional}
         self._left_out_names = {name: f"{self.names.left_out}_{number}_{name}" for name in optional}
         marks = {self._left_out_names[name]: mark for name, mark in self.left_out.items()}
         self.facts: dict[str, Any] = {self.names.function: fn, self.mark: True, **known, **marks}
-        self.still_true = self._still_true()
+        self.validity_check = self._validity_check()
 
     def _signature(self) -> str:
-        """The parameters; the values of defaults come with the function's attributes."""
+        """Returns the text of the parameters; the values of defaults are attributes of the function."""
         required = len(self.positional) - len(self.defaults)
         texts = [f"{name}=None" if k >= required else name for k, name in enumerate(self.positional)]
-        if self.nameless:
-            texts.insert(len(self.nameless), "/")
+        if self.positional_only:
+            texts.insert(len(self.positional_only), "/")
         texts += [f"*{name}" for name in self.star] or (["*"] if self.keywords else [])
         texts += [f"{name}=None" if name in self.keyword_defaults else name for name in self.keywords]
         return ", ".join([*texts, *(f"**{name}" for name in self.star_star)])
 
     def is_current(self) -> bool:
-        """Whether the function still has the code and the defaults that it had when the frame was made."""
+        """Returns whether the function still has the code and the defaults from the creation of the frame."""
         return all(getattr(self.fn, attribute) is self.facts[name] for attribute, name in self._definition())
 
     def _definition(self) -> tuple[tuple[str, str], ...]:
-        """The attributes of a function that say what a call of it does, and the names that they go by."""
+        """Returns the attributes of a function that define its calls, with their names in the generated code."""
         names = self.names
         return ("__code__", names.code), ("__defaults__", names.defaults), ("__kwdefaults__", names.keyword_defaults)
 
-    def _still_true(self) -> tuple[str, ...]:
-        """Nothing tells a compiled function that its original gets other code or defaults: each call looks."""
+    def _validity_check(self) -> tuple[str, ...]:
+        """Returns the lines that compare code and defaults in each call: Python sends no event when they change."""
         names = self.names
         realize = ((attribute, name) for attribute, name in self._definition() if self.facts[name] is not None)
         changed = " or ".join(f"{names.function}.{attribute} is not {name}" for attribute, name in realize)
@@ -168,17 +169,17 @@ class RootFrame:
         return f"return {self.names.start_anew}([{', '.join(self.parameters)}])"
 
     def _default(self, name: str) -> list[str]:
-        """The lines that give a parameter its default where the argument is left out."""
+        """Returns the lines that replace a left out argument by the default."""
         lines = [f"if {name} is {self._left_out_names[name]}:"]
         if name in self.positional:
-            place = self.positional.index(name) - len(self.positional) + len(self.defaults)
-            return [*lines, f"    {name} = {self.names.defaults}[{place}]"]
+            position = self.positional.index(name) - len(self.positional) + len(self.defaults)
+            return [*lines, f"    {name} = {self.names.defaults}[{position}]"]
         found = self.names.keyword_defaults
         missing = [f"    if {name!r} not in {found}:", f"        {self._start_anew()}"]
         return [*lines, *missing, f"    {name} = {found}[{name!r}]"]
 
-    def given(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of the call that has put `values` into the parameters, for a function with other defaults."""
+    def call_arguments(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Returns the arguments of the call that bound `values`, for a function with other defaults."""
         by_name = dict(zip(self.parameters, values))
         left_out = {name for name, mark in self.left_out.items() if by_name[name] is mark}
         in_order = [*itertools.takewhile(lambda name: name not in left_out, self.positional)]
@@ -187,7 +188,7 @@ class RootFrame:
         kwargs = {name: by_name[name] for name in named}
         return [*(by_name[name] for name in in_order), *starred], kwargs | by_name.get("".join(self.star_star), {})
 
-    def leave(self, call: str) -> list[str]:
+    def tail_call(self, call: str) -> list[str]:
         listed = ", ".join(self.parameters)
         dropped = [f"del {listed}"] if listed else []
         return [f"{self.names.boxed} = [{listed}]", *dropped, f"return {call}"]
@@ -220,7 +221,7 @@ class RootFrame:
         functools.update_wrapper(function, self.fn)
 
     def mark_defaults(self, function: types.FunctionType) -> None:
-        """Give a function that begins with `still_true` what it knows left out arguments by."""
+        """Sets the marks of left out arguments as the defaults of a function that begins with `validity_check`."""
         marks = self.left_out
         function.__defaults__ = Defaults.of(self.fn, [marks[name] for name in self.positional if name in marks])
         keywords = {name: marks[name] for name in self.keywords if name in marks}
@@ -228,7 +229,7 @@ class RootFrame:
 
 
 class ResumeFrame:
-    """A frame of a function of the user's that is entered in the middle."""
+    """A frame of a user's function that is entered in the middle."""
 
     def __init__(self, point: FramePoint, namespace: dict[str, Any]) -> None:
         self.point = point
@@ -237,14 +238,14 @@ class ResumeFrame:
         self.function_name = _identifier(self.name)
         self.module = str(namespace.get("__name__"))
         self.parameters = point.parameters
-        self.names = OwnNames.beside(self.parameters)
+        self.names = OwnNames.avoiding(self.parameters)
         self.signature = self.names.boxed
         listed = "".join(f"{parameter}, " for parameter in self.parameters)
-        self.arrive: tuple[str, ...] = (f"{listed.rstrip()} = {self.names.boxed}",) if listed else ()
+        self.prologue: tuple[str, ...] = (f"{listed.rstrip()} = {self.names.boxed}",) if listed else ()
         self.facts: dict[str, Any] = {}
-        self.still_true: tuple[str, ...] = ()  # the code of a frame that has begun stays what it is
+        self.validity_check: tuple[str, ...] = ()  # the code of a running frame does not change
 
-    def leave(self, call: str) -> list[str]:
+    def tail_call(self, call: str) -> list[str]:
         return [f"del {', '.join(self.parameters)}"] * bool(self.parameters) + [f"return {call}"]
 
     @functools.cached_property
@@ -258,25 +259,29 @@ class ResumeFrame:
         mark_boxed(function)
 
 
-def entering(frame: RootFrame, point: FramePoint, step: BoxedStep) -> Callable[..., types.FunctionType]:
-    """What makes functions, of the cells of a closure each, that enter the frame of a call at its head, which `point`
-    is, by `step`. They have the signature of the frame's function, but no defaults yet."""
+def closure_factory(frame: RootFrame, point: FramePoint, step: BoxedStep) -> Callable[..., types.FunctionType]:
+    """Returns `enter(*cells)`, a factory of functions that call `step` at `point`, the start of the frame.
+
+    The functions have the signature of the frame's function, but no defaults yet.
+    """
     free = frame.fn.__code__.co_freevars
     taken = (*frame.parameters, *free)
-    boxed, call, cell, run, first = (_beside(name, taken) for name in ("boxed", "call", "cell", "drive", "step"))
-    made = [name if name in free else f"{cell}({name if name in frame.parameters else ''})" for name in point.cells]
-    lines = [f"{boxed} = [{', '.join([*made, *point.locals])}]"]
+    boxed, call, cell, run, first = (_avoiding(name, taken) for name in ("boxed", "call", "cell", "drive", "step"))
+    cell_texts = [
+        name if name in free else f"{cell}({name if name in frame.parameters else ''})" for name in point.cells
+    ]
+    lines = [f"{boxed} = [{', '.join([*cell_texts, *point.locals])}]"]
     lines += [f"del {', '.join(frame.parameters)}"] * bool(frame.parameters)
     source = [f"def enter({', '.join(free)}):", f"    def {call}({frame.signature}):"]
     source += [f"        {line}" for line in (*lines, f"return {run}({first}, {boxed})")]
-    namespace = {"__name__": frame.module, cell: types.CellType, run: drive, first: step}
+    namespace = {"__name__": frame.module, cell: types.CellType, run: run_steps, first: step}
     return artifacts.load("native", frame.name, "\n".join([*source, f"    return {call}", ""]), namespace, "enter")
 
 
 def refuse_copy(name: str) -> CodeCopied:
-    """The error for code of a compiled function that was put into another function, where its entries are not."""
+    """Returns the error for code of a compiled function in another function, where the entries are missing."""
     what = f"the code of the compiled function {name} was given to another function"
-    why = "It works with what its own function has compiled."
+    why = "The code depends on the entries of its own function."
     return CodeCopied(Diagnostic("MD307", what, why=why, fix=_FOLLOW))
 
 

@@ -1,7 +1,7 @@
-"""Owns the functions of a captured graph that torch's autograd must see as they are: new leaves, hooks, gradients,
-and tensors that are given other memory.
+"""Owns the functions of a captured graph that torch's autograd must run itself: new leaves, hooks, gradients, and
+replaced memory of tensors.
 
-A graph that is compiled is cut at them (`autograd/segments.py`). What may be captured is the tracer's to decide.
+A compiled graph is split at these calls (`autograd/segments.py`). The tracer decides which calls may be captured.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ from torch import fx
 from torch.utils.hooks import RemovableHandle
 
 from minidynamo.graph.pytree import nodes_in
-from minidynamo.graph.tensor_hooks import renew_node
+from minidynamo.graph.tensor_hooks import refresh_grad_fn
 
 
 def make_parameter(data: torch.Tensor, requires_grad: bool) -> torch.nn.Parameter:
-    """A parameter in the memory of `data`."""
+    """Creates a parameter in the memory of `data`."""
     return torch.nn.Parameter(data, requires_grad)
 
 
 def require_grad(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    """`tensor.requires_grad_(requires_grad)`."""
+    """Calls `tensor.requires_grad_(requires_grad)`."""
     return tensor.requires_grad_(requires_grad)
 
 
 def replace_data(tensor: torch.Tensor, data: torch.Tensor) -> None:
-    """`tensor.data = data`."""
+    """Assigns `tensor.data = data`."""
     tensor.data = data
 
 
 def retain_grad(tensor: torch.Tensor) -> None:
-    """`tensor.retain_grad()`."""
+    """Calls `tensor.retain_grad()`."""
     tensor.retain_grad()
 
 
-def plant_hook(tensor: torch.Tensor, method: str) -> RemovableHandle:
-    """`tensor.register_hook(...)`, or the method of that name, for a function that is put in its place later."""
-    renew_node(tensor)
+def reserve_hook(tensor: torch.Tensor, method: str) -> RemovableHandle:
+    """Registers a placeholder hook by `tensor.register_hook(...)`, or the named method; `fill_hook` replaces it."""
+    refresh_grad_fn(tensor)
     handle: RemovableHandle = getattr(tensor, method)(_nothing_yet)
     return handle
 
 
 def fill_hook(handle: RemovableHandle, function: Callable[..., Any]) -> None:
-    """Put the program's function where `plant_hook` has left a place for it."""
+    """Replaces the placeholder that `reserve_hook` registered by the program's function."""
     hooks = handle.hooks_dict_ref()
     if hooks is not None and handle.id in hooks:
         hooks[handle.id] = function
 
 
 def _nothing_yet(_: torch.Tensor) -> None:
-    """The hook between the graph's call and the end of the program's frame, in which nothing is differentiated."""
+    """Does nothing: the hook until the end of the program's frame, during which no backward runs."""
 
 
 gradients = torch.autograd.grad
@@ -62,47 +62,48 @@ _EAGER_BACKWARD = "has_eager_backward"
 
 
 def with_eager_backward(function: Callable[..., Any], operator: object = None) -> Callable[..., Any]:
-    """Mark a function of a graph, which calls `operator` if that is given: a compiled graph is cut at its calls, and
-    autograd runs its backward eagerly."""
+    """Marks a function of a graph, which calls `operator` if given: a compiled graph is split at its calls, and
+    autograd runs its backward eagerly.
+    """
     vars(function)[_EAGER_BACKWARD] = operator
     return function
 
 
 def eager_operator(function: object) -> object:
-    """Return the operator that a function marked by `with_eager_backward` calls; None for any other function."""
+    """Returns the operator that a function marked by `with_eager_backward` calls; None for other functions."""
     return vars(function).get(_EAGER_BACKWARD) if isinstance(function, types.FunctionType) else None
 
 
-# The functions, each with the positions of the arguments whose gradients are looked at.
+# The functions, each with the position of the arguments whose gradients the call uses.
 _LOOKS_AT: dict[Callable[..., Any], int | None] = {
     make_parameter: None,
     require_grad: None,
     replace_data: None,
     retain_grad: 0,
-    plant_hook: 0,
+    reserve_hook: 0,
     gradients: 1,
 }
 
 
 def is_autograd_call(node: fx.Node) -> bool:
-    """Whether autograd must see the call that the node makes."""
+    """Returns whether autograd must see the call of the node."""
     if node.op != "call_function":
         return False
     is_marked = isinstance(node.target, types.FunctionType) and _EAGER_BACKWARD in vars(node.target)
     return is_marked or node.target in _LOOKS_AT
 
 
-def gives_several(node: fx.Node) -> bool:
-    """Whether the result of such a call is a tuple, not a tensor that may be subscripted itself."""
+def returns_several(node: fx.Node) -> bool:
+    """Returns whether the result of such a call is a tuple or list, as opposed to a tensor that is subscripted."""
     return isinstance(node.meta.get("example_value"), (tuple, list))
 
 
 def differentiates_again(node: fx.Node) -> bool:
-    """Whether the node computes gradients that may be differentiated themselves."""
+    """Returns whether the node computes gradients that may be differentiated again."""
     return node.target is gradients and bool(node.kwargs.get("create_graph"))
 
 
 def watched_tensors(node: fx.Node) -> list[fx.Node]:
-    """The tensors whose gradients such a call looks at: what is computed from one must be seen to be, by autograd."""
+    """Lists the tensors whose gradients the call uses: autograd must see every computation from them."""
     position = _LOOKS_AT.get(node.target) if node.op == "call_function" else None  # type: ignore[arg-type]
     return [] if position is None else nodes_in(node.args[position])

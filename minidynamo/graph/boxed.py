@@ -1,10 +1,11 @@
 """Owns the boxed calling convention: how to recognize, adapt and generate callables that take one list and empty it.
 
-Some boxed callables *hand over*: called with a list and a function, they call the function with the position of each
-tensor among their results and the tensor, as soon as it is final, and return in its place what the function returns.
+Some boxed callables *hand over* results. Such a callable takes a list and a function. It calls the function with the
+position and the value of each tensor result, as soon as the result is final, and returns the function's return value in
+its place.
 
-It does not choose what runs inside: `make_boxed` prints an FX graph as Python, node by node, with the functions that
-the graph names. The eager and aot_eager backends run such programs.
+Does not choose the operations: `make_boxed` prints an FX graph as Python, node by node, with the functions that the
+graph names. The eager and aot_eager backends run such programs.
 """
 
 from __future__ import annotations
@@ -28,31 +29,31 @@ from minidynamo.graph.torch_settings import is_switch, restore, settings
 
 BoxedCallable = Callable[[list[Any]], Any]
 HandOver = Callable[[int, torch.Tensor], torch.Tensor | None]
-"""What results are handed to: it returns them, or None in the place of one that it takes."""
+"""A receiver of results: called with position and tensor, it returns the tensor, or None if it keeps the tensor."""
 
 UNBOXED = "a boxed callable takes one list of arguments, not {}"
 
 
 def is_boxed(function: Callable[..., Any]) -> bool:
-    """Whether `function` takes one list, which it empties."""
+    """Returns whether `function` takes one list and empties it."""
     return getattr(function, "_boxed_call", False) is True
 
 
 def mark_boxed(function: BoxedCallable) -> BoxedCallable:
-    """Declare that `function` follows the boxed convention; returns it."""
+    """Marks `function` as boxed, and returns it."""
     function._boxed_call = True  # type: ignore[attr-defined]
     return function
 
 
 def hands_over(function: Callable[..., Any]) -> bool:
-    """Whether a boxed callable takes, behind the list, a function that it hands its results to, or None."""
+    """Returns whether a boxed callable takes a second argument: a receiver of results, or None."""
     return getattr(function, "_hands_over", False) is True
 
 
 def final_results(nodes: list[fx.Node]) -> dict[fx.Node, list[tuple[int, fx.Node]]]:
-    """For each node of a graph, the tensors among the results that are final behind it, with their positions.
+    """Maps each node of a graph to the tensor results that are final after it, with their positions.
 
-    What is returned twice is left out.
+    Results that are returned twice are left out.
     """
     *body, output = nodes
     last = {value: node for node in body for value in (*node.all_input_nodes, node, *_written_around(node))}
@@ -65,21 +66,21 @@ def final_results(nodes: list[fx.Node]) -> dict[fx.Node, list[tuple[int, fx.Node
 
 
 def _written_around(node: fx.Node) -> list[fx.Node]:
-    """The tensors of which `node` writes to a part."""
+    """Lists the tensors that `node` writes through a view."""
     found: list[fx.Node] = []
     writes = isinstance(node.target, compat.OpOverload) and compat.schema_of(node.target).is_mutable
-    place: Any = node if writes else None
-    while isinstance(place, fx.Node) and isinstance(place.target, compat.OpOverload):
-        shares = any(result.alias_info is not None for result in compat.schema_of(place.target).returns)
-        place = place.args[0] if shares and place.args else None
-        found += [place] if isinstance(place, fx.Node) else []
+    base: Any = node if writes else None
+    while isinstance(base, fx.Node) and isinstance(base.target, compat.OpOverload):
+        shares = any(result.alias_info is not None for result in compat.schema_of(base.target).returns)
+        base = base.args[0] if shares and base.args else None
+        found += [base] if isinstance(base, fx.Node) else []
     return found
 
 
 def make_boxed_func(function: Callable[..., Any]) -> BoxedCallable:
-    """Adapt `function(*args)` to the boxed signature. It frees nothing early: `function` owns its arguments.
+    """Adapts `function(*args)` to the boxed signature. No argument is freed early: `function` owns its arguments.
 
-    Raises ArgumentError for what cannot be called.
+    Raises ArgumentError for an object that is not callable.
     """
     if not callable(function):
         what = f"minidynamo.make_boxed_func got {type(function).__name__}, not a callable"
@@ -96,9 +97,10 @@ def make_boxed_func(function: Callable[..., Any]) -> BoxedCallable:
 
 
 def as_boxed(function: Callable[..., Any], who: str, noticed: set[tuple[str, str]] | None = None) -> BoxedCallable:
-    """What `who` returned as the callable of a graph; a plain function is adapted, with one notice of what that costs.
+    """Returns the callable of a graph, returned by `who`, in boxed form. Adapting a plain function costs memory, and
+    shows one notice.
 
-    `noticed` has the notices that were given for the compiled function which the graph is part of.
+    `noticed` holds the notices already shown for the compiled function of the graph.
     """
     if is_boxed(function):
         return function
@@ -115,18 +117,18 @@ def as_boxed(function: Callable[..., Any], who: str, noticed: set[tuple[str, str
 
 
 def reject_unboxed(args: object) -> None:
-    """Raise TypeError for an argument that is not the one list of a boxed call."""
+    """Raises TypeError for an argument other than the list of a boxed call."""
     raise TypeError(UNBOXED.format(type(args).__name__))
 
 
 def make_boxed(gm: fx.GraphModule, name: str = "graph", *, handing_over: bool = False) -> BoxedCallable:
-    """A boxed plain function that runs the graph of `gm` node by node; with `handing_over` it hands results over.
+    """Builds a boxed function that runs the graph of `gm` node by node; with `handing_over`, results are handed over.
 
-    The function is Python source in a file of its own (kind "host"). It unpacks its list, empties it, drops unused
-    inputs, and deletes each value behind its last use. The elements of a list placeholder whose node says `steal_arg`
-    are taken out first and the list is emptied, so that they die at their last use as well.
+    The function is Python source in a separate file (kind "host"). It unpacks and empties the list, drops unused
+    inputs, and deletes each value after the last use. Elements of a list placeholder marked `steal_arg` are extracted
+    first, and the list is emptied, so that elements also die at their last use.
 
-    Raises InternalError when a graph holds a value that no Python expression can name.
+    Raises InternalError if a graph holds a value that no Python expression can name.
     """
     program = _Program(gm, handing_over)
     source = program.print()
@@ -136,7 +138,7 @@ def make_boxed(gm: fx.GraphModule, name: str = "graph", *, handing_over: bool = 
 
 
 class _Program:
-    """The text of one graph and the global names it uses."""
+    """The text of one graph, and its global names."""
 
     def __init__(self, gm: fx.GraphModule, handing_over: bool) -> None:
         self.gm = gm
@@ -148,10 +150,10 @@ class _Program:
         self.final = final_results(self.nodes) if handing_over else {}
         self.receiver = self.names.fresh("hand_over") if handing_over else ""
         self.location: object = None
-        # A gradient of another dtype is converted, as autograd does: no frame can run again for it.
+        # A gradient of another dtype is converted, as autograd does: no frame can be rerun after it.
         self.converts = handing_over
         self.symbols = _sizes_of_inputs(self.nodes) if any(_operator_of_users(n.target) for n in self.nodes) else {}
-        self.bound: dict[Any, str] = {}  # the names of those symbols that are compared
+        self.bound: dict[Any, str] = {}  # names of the symbols that checks compare
         self.comparisons = {node: self.comparison(node) for node in self.nodes}
 
     def print(self) -> str:
@@ -184,7 +186,7 @@ class _Program:
         return [*lines, *(line for node in inputs for line in self.handing_over(node))]
 
     def handing_over(self, node: fx.Node) -> list[str]:
-        """Hand over the results that are final behind `node`."""
+        """Hands over the results that are final after `node`."""
         take = self.receiver
         return [
             f"if {take} is not None: {result.name} = {take}({position}, {result.name})"
@@ -192,13 +194,13 @@ class _Program:
         ]
 
     def steal(self, node: fx.Node) -> list[str]:
-        """Take the elements out of a list that was given up, then empty it."""
+        """Extracts the elements of a donated list, then empties it."""
         elements = [user for user in self.hoisted if user.args[0] is node]
         lines = [self.statement(element) for element in elements if element.users]
         if len(elements) == len(node.users):
             lines.append(f"{node.name}.clear()")
             return [*lines, f"del {node.name}"] if node.users else lines
-        # Something uses the list as a whole: it gets a list of its own.
+        # A node uses the whole list, and receives a copy.
         given = self.names.fresh(f"{node.name}_given")
         return [*lines, f"{given} = {node.name}", f"{node.name} = [*{given}]", f"{given}.clear()", f"del {given}"]
 
@@ -216,11 +218,11 @@ class _Program:
         return f"{node.name} = {text}" if node.users else text
 
     def is_subgraph(self, node: fx.Node) -> bool:
-        """Whether the node names a graph that runs as a part of another one."""
+        """Returns whether the node names a graph that runs inside this graph."""
         return node.op == "get_attr" and all(map(is_cond, node.users))
 
     def conditional(self, node: fx.Node) -> list[str]:
-        """Run one of two graphs, which take the operands in a list: those that are not needed any more die inside."""
+        """Writes the run of one of two graphs. Operands are passed in a list, and die at their last use."""
         graphs = zip(("true_graph", "false_graph"), subgraphs_of(self.gm, node))
         true_graph, false_graph = (self.names.constant(make_boxed(graph, name), name) for name, graph in graphs)
         pred, operands = node.args[0], node.args[3]
@@ -235,8 +237,9 @@ class _Program:
         return lines if node.users else [*lines, f"del {node.name}"]
 
     def comparison(self, node: fx.Node) -> list[str]:
-        """Compare what an operator of the user's returns with what its fake implementation promises: what follows was
-        traced for that."""
+        """Writes the check of the result of a user's operator against its fake implementation, on which later nodes
+        depend.
+        """
         call = node.args[0] if node.target is operator.getitem else node
         op = _operator_of_users(call.target) if isinstance(call, fx.Node) and node.users else None
         if op is None:
@@ -254,7 +257,7 @@ class _Program:
         return promise.check(node.name, self.names)
 
     def size(self, size: Any) -> str | None:
-        """A size or a stride in Python; None for one that does not follow from the inputs."""
+        """Returns a size or a stride as Python text; None if it does not follow from the inputs."""
         if not isinstance(size, torch.SymInt):
             return str(size)
         template, symbols = compat.symbolic().text(size.node.expr)
@@ -286,7 +289,9 @@ class _Program:
         return f"{self.names.constant(node.target, _function_hint(node.target))}({', '.join(args)})"
 
     def expression(self, value: Any) -> str:
-        """Python text for an argument: nodes by name, containers and constants spelled out, the rest bound."""
+        """Returns Python text for an argument: nodes by name, containers and constants as literals, other objects as
+        globals.
+        """
         if isinstance(value, fx.Node):
             return value.name
         if isinstance(value, tuple):
@@ -312,7 +317,7 @@ class _Program:
         return self.names.constant(value, _constant_hint(value))
 
     def restoring_settings(self, body: list[str]) -> list[str]:
-        """An error in the middle of a graph that changes settings must not leave them changed."""
+        """Restores the settings if an error leaves a graph that changes settings."""
         before = self.names.fresh("before")
         return [
             f"{before} = {self.names.constant(settings, 'settings')}()",
@@ -333,7 +338,7 @@ def _is_stolen_element(node: fx.Node) -> bool:
 
 
 def _last_uses(nodes: list[fx.Node], hoisted: Iterable[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
-    """For each node, the values whose last use it is. Uses by hoisted nodes do not count: they come first."""
+    """Maps each node to the values with their last use there. Hoisted nodes are ignored: they run first."""
     at_top = set(hoisted)
     seen: set[fx.Node] = set()
     dying: dict[fx.Node, list[fx.Node]] = {}
@@ -348,14 +353,14 @@ def _last_uses(nodes: list[fx.Node], hoisted: Iterable[fx.Node]) -> dict[fx.Node
 
 
 def _operator_of_users(target: Any) -> compat.OpOverload | None:
-    """The operator that a call runs, if torch does not ship it and it is sure which overload that is."""
+    """Returns the operator of a call if torch does not ship it and the overload is certain."""
     if isinstance(target, compat.OpOverloadPacket) and target.overloads() == ["default"]:
         target = target.default
     return target if isinstance(target, compat.OpOverload) and not is_trusted(target) else None
 
 
 def _sizes_of_inputs(nodes: list[fx.Node]) -> dict[Any, str]:
-    """A text in Python for each symbol that is a size or a stride of an input, or an input itself."""
+    """Maps symbols to Python text: sizes and strides of inputs, and inputs that are numbers."""
     texts: dict[Any, str] = {}
     for node in nodes:
         value = node.meta.get("val", node.meta.get("example_value")) if node.op == "placeholder" else None

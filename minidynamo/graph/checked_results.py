@@ -1,7 +1,7 @@
-"""Owns the check that an operator returns what its fake implementation promised, and the operators that did not.
+"""Owns the check of an operator's results against the fake implementation, and the list of failed operators.
 
-Compiled code relies on the dtype, the sizes and the strides of results that it does not compute itself. Of operators
-that torch ships only dtype and strides are compared; of all others everything.
+Compiled code depends on the dtype, the sizes and the strides of results that it does not compute itself. For operators
+that torch ships, only dtype and strides are checked; for others, everything.
 """
 
 from __future__ import annotations
@@ -22,54 +22,56 @@ from minidynamo.errors import Diagnostic, ResultDiffers, counted
 _SHIPPED = frozenset({"aten", "prims", "prim", "quantized", "mkldnn", "profiler", "minidynamo"})
 
 Sizes = Sequence[int | None]
-"""Sizes or strides; None for a number that is not known."""
+"""Sizes or strides; None for an unknown number."""
 
 _found: set[str] = set()
-# Every name that was added to `_found`, also before a reset.
+# Every name ever added to `_found`; `forget_wrong_operators` does not clear it.
 _ever_found: list[str] = []
 
 
 def is_trusted(target: object) -> bool:
-    """Whether sizes and device of a call's result need no check: torch ships the operator."""
-    if isinstance(target, types.FunctionType):  # that calls one of torch's operators
+    """Returns whether sizes and device of a call's result need no check: torch ships the operator."""
+    if isinstance(target, types.FunctionType):  # a function of minidynamo that calls a torch operator
         return target.__module__.startswith("minidynamo.compat.")
     return isinstance(target, OpOverload) and target.namespace in _SHIPPED
 
 
 def is_found_wrong(op: OpOverload) -> bool:
-    """Whether an operator has returned something else than its fake implementation promised."""
+    """Returns whether a result of the operator has differed from the fake implementation's."""
     return bool(_found) and op.name() in _found
 
 
-def number_found_wrong() -> int:
-    """The number of operators that were found wrong. It changes when another one is."""
+def count_wrong_operators() -> int:
+    """Returns the number of operators ever found wrong. Guards compare it."""
     return len(_ever_found)
 
 
 def forget_wrong_operators() -> None:
-    """Trust all fake implementations again (used by `minidynamo.reset`)."""
+    """Trusts all fake implementations again (used by `minidynamo.reset`)."""
     _found.clear()
 
 
 @dataclass(frozen=True)
 class Promise:
-    """A tensor that the operator `name` returns, as its fake implementation promises it.
+    """A tensor result of an operator, as promised by the fake implementation."""
 
-    `shape` and `stride` are texts in Python, None for a number that has no text. `converts`: another dtype is
-    converted. Without `relays`, strides do not matter.
-    """
-
+    #: the operator
     name: str
+    #: sizes as Python text; None for a size without text
     shape: Sequence[str | None]
+    #: strides as Python text; None for a stride without text
     stride: Sequence[str | None]
     dtype: torch.dtype
     device: torch.device
+    #: whether torch ships the operator: only dtype and strides are checked
     trusted: bool = False
+    #: whether a result of another dtype is converted, not refused
     converts: bool = False
+    #: whether strides matter
     relays: bool = True
 
     def check(self, out: str, names: Namespace) -> list[str]:
-        """Statements that compare the tensor `out`; they mend it, or raise ResultDiffers."""
+        """Lists statements that check the tensor `out`, and correct the tensor or raise ResultDiffers."""
         dtype = names.constant(self.dtype, str(self.dtype).removeprefix("torch."))
         device = names.constant(self.device, str(self.device))
         terms = [f"{out}.dtype is not {dtype}"]
@@ -87,7 +89,7 @@ class Promise:
 
 
 def check_number_of(out: str, name: str, count: int, names: Namespace) -> list[str]:
-    """Statements that raise ResultDiffers unless the list `out` has as many tensors as promised."""
+    """Lists statements that raise ResultDiffers if the list `out` has a wrong number of tensors."""
     refuse = names.constant(refuse_number, "refuse_number")
     return [f"if len({out}) != {count}:", f"    {refuse}({name!r}, len({out}), {count})"]
 
@@ -115,36 +117,38 @@ def as_promised(
     converts: bool = False,
     relays: bool = True,
 ) -> torch.Tensor:
-    """`result` with the promised strides, and with the promised dtype if it `converts`; other results are refused.
+    """Returns `result` with the promised strides, and, if `converts`, with the promised dtype; refuses other
+    differences.
 
     Strides of dimensions with one element do not matter.
     """
     is_there = result.device.type == device.type and device.index in (None, result.device.index)
     is_like = result.layout is torch.strided and is_there and _fits(result.shape, shape)
     if not is_like or (result.dtype != dtype and not converts):
-        came = _described(result.shape, result.dtype, result.device, result.layout)
-        _refuse(name, came, _described(shape, dtype, device))
+        actual = _described(result.shape, result.dtype, result.device, result.layout)
+        _refuse(name, actual, _described(shape, dtype, device))
     if result.dtype != dtype:
         notice(_differing(name, f"{result.dtype}", f"{dtype}", "Each result is converted to the promised dtype."))
         result = result.to(dtype)
     result = result.resolve_neg()
-    lies = result.stride()
-    if not relays or all(n <= 1 or want in (None, have) for n, have, want in zip(result.shape, lies, stride)):
+    actual_strides = result.stride()
+    if not relays or all(n <= 1 or want in (None, have) for n, have, want in zip(result.shape, actual_strides, stride)):
         return result
-    if not trusted and "::" in name:  # no function of minidynamo's, which calls operators that torch ships
-        told = "Each result is copied into the promised layout."
-        notice(_differing(name, f"strides {lies}", f"strides {tuple(stride)}", told))
-    return with_strides(result, tuple(have if want is None else want for have, want in zip(lies, stride)))
+    if not trusted and "::" in name:  # without "::", `name` is a function of minidynamo, which calls torch's operators
+        consequence = "Each result is copied into the promised layout."
+        notice(_differing(name, f"strides {actual_strides}", f"strides {tuple(stride)}", consequence))
+    return with_strides(result, tuple(have if want is None else want for have, want in zip(actual_strides, stride)))
 
 
-def refuse_number(name: str, came: int, wanted: int) -> NoReturn:
-    """Raise ResultDiffers for a list of another length."""
-    _refuse(name, counted(came, "tensor"), counted(wanted, "tensor"))
+def refuse_number(name: str, actual: int, wanted: int) -> NoReturn:
+    """Raises ResultDiffers for a list of a wrong length."""
+    _refuse(name, counted(actual, "tensor"), counted(wanted, "tensor"))
 
 
 def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """`tensor`, or a copy with `strides` if its own differ in a dimension of more than one element. The copy counts as
-    never written."""
+    """Returns `tensor`, or a copy with `strides` if its own differ in a dimension of more than one element. The copy
+    has version 0.
+    """
     if all(have == want or n <= 1 for n, have, want in zip(tensor.shape, tensor.stride(), strides)):
         return tensor
     copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
@@ -153,21 +157,21 @@ def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor
     return copy
 
 
-def _refuse(name: str, came: str, wanted: str) -> NoReturn:
+def _refuse(name: str, actual: str, wanted: str) -> NoReturn:
     if name not in _found:
         _found.add(name)
         _ever_found.append(name)
-    told = "A call that can still run eagerly does so. From now on graphs end at the operator."
-    diagnostic = _differing(name, came, wanted, told)
+    consequence = "A call that can still run eagerly does so. From now on graphs end at the operator."
+    diagnostic = _differing(name, actual, wanted, consequence)
     notice(diagnostic)
     raise ResultDiffers(diagnostic)
 
 
-def _differing(name: str, came: str, wanted: str, told: str) -> Diagnostic:
+def _differing(name: str, actual: str, wanted: str, consequence: str) -> Diagnostic:
     return Diagnostic(
         "MD524",
-        f"{name} returned {came}, and its fake implementation promises {wanted}",
-        why=f"Graphs are compiled for the promised result. {told}",
+        f"{name} returned {actual}, and its fake implementation promises {wanted}",
+        why=f"Graphs are compiled for the promised result. {consequence}",
         fix=f'Correct the function that torch.library.register_fake("{name}") registers.',
     )
 

@@ -1,6 +1,6 @@
-"""Owns what a captured `torch.utils.checkpoint` is in a graph: a subgraph that runs and keeps its inputs alone.
+"""Owns the function of a captured `torch.utils.checkpoint` in a graph: a subgraph that saves only its inputs.
 
-It checks nothing: the tracer has made sure that the subgraph changes nothing and returns memory of its own.
+Checks nothing: the tracer ensures that the subgraph has no side effects and returns new memory.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from minidynamo import compat
 def run_checkpoint(
     subgraph: Callable[..., tuple[torch.Tensor, ...]], inputs: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
-    """What `subgraph` returns. Backward computes it once more, with the same random numbers.
+    """Runs `subgraph` and returns its results. Backward computes it again, with the same random numbers.
 
-    While autograd traces the graph, it runs as it is: what is kept and what is computed again is then for the partition
-    to decide.
+    While autograd traces the graph, the subgraph is inlined: the partition then chooses saved and recomputed values.
     """
     return _run(subgraph, inputs, use_reentrant=False)
 
@@ -28,7 +27,7 @@ def run_checkpoint(
 def run_reentrant_checkpoint(
     subgraph: Callable[..., tuple[torch.Tensor, ...]], inputs: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
-    """The same by the reentrant variant, whose backward refuses to compute some gradients only."""
+    """Runs `subgraph` under the reentrant variant, whose backward refuses to compute only some gradients."""
     return _run(subgraph, inputs, use_reentrant=True)
 
 
@@ -45,6 +44,6 @@ CHECKPOINTS = (run_checkpoint, run_reentrant_checkpoint)
 
 
 def is_reentrant(gm: fx.GraphModule) -> bool:
-    """Whether a reentrant checkpoint is in the graph, or in a subgraph of it."""
+    """Returns whether the graph, or a subgraph, contains a reentrant checkpoint."""
     graphs = [module.graph for module in gm.modules() if isinstance(module, fx.GraphModule)]
     return any(node.target is run_reentrant_checkpoint for graph in graphs for node in graph.nodes)

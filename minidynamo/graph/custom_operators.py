@@ -1,6 +1,6 @@
-"""Owns how an operator of minidynamo's own comes to be, in `torch.ops.minidynamo`.
+"""Owns the registration of minidynamo's own operators, in `torch.ops.minidynamo`.
 
-What it computes, and what stands for it in graphs, is said where it is defined.
+Each operator's definition states its computation.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ def define(
     tags: Sequence[torch.Tag] = (),
     unseen: bool = False,
 ) -> OpOverload:
-    """A new operator, of a signature as in torch's schemas: `run`, or `without_data` for tensors without data.
+    """Registers an operator with a signature in torch's schema syntax: `run`, or `without_data` for tensors without
+    data.
 
-    Without the latter, `run` only calls operators that know such tensors. `unseen`: autograd knows nothing of it: no
-    gradient, no warning that there is none.
+    Without `without_data`, `run` must only call operators that accept tensors without data. `unseen`: autograd ignores
+    the operator, with neither a gradient nor a warning.
     """
     _library.define(f"{name}{signature}", tags=tuple(tags))
     _library.impl(name, run, "CompositeExplicitAutograd")
     if without_data is not None:
-        _library.impl(name, without_data, "Meta")  # `register_fake` looks through all modules for the line: 12 ms
+        # `register_fake` would search all modules for the calling line: 12 ms
+        _library.impl(name, without_data, "Meta")
     for key in ("Autograd", "ADInplaceOrView") if unseen else ():
         _library.impl(name, torch.library.fallthrough_kernel, key)
     made: OpOverload = getattr(torch.ops.minidynamo, name).default

@@ -1,7 +1,8 @@
-"""Owns what ATen nodes note that are parts of an operation of torch: which one, in whose words they raise errors, and
-which call of it, which is one kernel in eager.
+"""Marks the nodes of a decomposed torch operation: the operation's name, for error messages, and the number of the
+call.
 
-A program may call the parts itself, and then expects their own words; nothing else tells the two apart.
+A program may call the components itself, and then expects error messages that name the components. The number
+identifies the call: one kernel in eager.
 """
 
 from __future__ import annotations
@@ -17,27 +18,28 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from minidynamo.compat import OpOverload
 
 PART_OF = "part_of"
-"""Where a node notes the `Call` that it is a part of."""
+"""The key in a node's `meta` of the `Call` that the node belongs to."""
 
 _numbers = itertools.count()
 
 
 class Call(NamedTuple):
-    """A call that was traced as several: the name of the operation, and a number that no other call in a graph has."""
+    """A call that was traced as several nodes: the name of the operation, and a number that is unique in a graph."""
 
     operation: str
     number: int
 
 
-def noting(table: Mapping[OpOverload, Callable[..., Any]]) -> dict[OpOverload, Callable[..., Any]]:
-    """`table`, which has for operations what computes the same of several; the nodes that these add to a graph that is
-    being traced note the call. A part that is itself such a call is a part of the outer one."""
-    return {op: _noting(op, split) for op, split in table.items()}
+def marking(table: Mapping[OpOverload, Callable[..., Any]]) -> dict[OpOverload, Callable[..., Any]]:
+    """Returns `table` (operation -> decomposition) with decompositions that mark added nodes of the traced graph. In
+    nested decompositions, the mark of the outer call wins.
+    """
+    return {op: _marking(op, split) for op, split in table.items()}
 
 
-def _noting(op: OpOverload, split: Callable[..., Any]) -> Callable[..., Any]:
+def _marking(op: OpOverload, split: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(split)
-    def noted(*args: Any, **kwargs: Any) -> Any:
+    def marked(*args: Any, **kwargs: Any) -> Any:
         mode = get_proxy_mode()
         if mode is None:
             return split(*args, **kwargs)
@@ -49,10 +51,10 @@ def _noting(op: OpOverload, split: Callable[..., Any]) -> Callable[..., Any]:
             node.meta[PART_OF] = call
         return made
 
-    return noted
+    return marked
 
 
 def is_inside(node: fx.Node) -> bool:
-    """Whether nobody but the rest of one call takes what a node makes: its kernel need not keep that in memory."""
+    """Returns whether all users of a node belong to the same call: its kernel need not keep the result in memory."""
     call = node.meta.get(PART_OF)
     return call is not None and all(user.meta.get(PART_OF) == call for user in node.users)

@@ -1,6 +1,6 @@
-"""Owns what a transform of torch.func (`grad`, `vmap`, ...) over a captured function is in a graph: one call of it.
+"""Owns the function of a torch.func transform (`grad`, `vmap`, ...) in a graph: one node for one transformed call.
 
-It checks nothing: the tracer has made sure that the function only computes tensors.
+Checks nothing: the tracer ensures that the transformed function only computes tensors.
 """
 
 from __future__ import annotations
@@ -20,32 +20,35 @@ Subgraph = Callable[..., tuple[torch.Tensor, ...]]
 
 @dataclass(frozen=True)
 class Argument:
-    """Stands for one of the tensors among the arguments of the transformed function."""
+    """Marks the position of a tensor among the arguments of the transformed function."""
 
     position: int
 
 
 @dataclass(frozen=True, eq=False)
 class Transformation:
-    """`transform(function, **options)(*args, **kwargs)`, with an `Argument` in the place of each tensor.
+    """The call `transform(function, **options)(*args, **kwargs)`, with an `Argument` in place of each tensor."""
 
-    `result` is the structure of what the function returns; `takes` what it is called with, where that is not `args`.
-    `whole`: a call inside takes a number that varies as a plain one (`scalar_arguments.py`).
-    """
-
+    #: such as `torch.func.grad`
     transform: Callable[..., Any]
     options: Mapping[str, Any]
+    #: the positional arguments, with nested containers
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    #: the structure of the function's result
     result: Structure
+    #: : the arguments passed by the transform to the function, where different from `args`
     takes: tuple[Any, ...] | None = None
+    #: whether a call inside takes a varying number as a scalar argument (`scalar_arguments.py`)
     whole: bool = False
 
     def call(self, subgraph: Subgraph, inputs: Sequence[torch.Tensor]) -> Any:
-        """The call, for a function that is `subgraph(*captured, *tensors)`; `inputs` are those, in this order."""
+        """Runs the call, for the function `subgraph(*captured, *tensors)`; `inputs` are captured tensors, then
+        arguments.
+        """
         tensors = [leaf for leaf in leaves([*self.args, dict(self.kwargs)]) if isinstance(leaf, Argument)]
         captured, given = inputs[: -len(tensors)], inputs[-len(tensors) :]
-        # A call of a graph module prints the generated text around an error, which the caller may handle.
+        # Not `subgraph(...)`: a graph module prints its generated text around an error, even if the caller handles it.
         run = subgraph.forward if isinstance(subgraph, torch.fx.GraphModule) else subgraph
 
         def function(*args: Any, **kwargs: Any) -> Any:
@@ -60,7 +63,7 @@ class Transformation:
         return self.transform(function, **self.options)(*filled(self.args), **filled(dict(self.kwargs)))
 
     def node_function(self, name: str) -> Callable[..., Any]:
-        """What a graph calls: it takes the subgraph and its inputs, and gives the tensors of the result in a tuple."""
+        """Returns the function that a graph calls: from subgraph and inputs, it computes the tensors of the result."""
 
         def run(subgraph: Subgraph, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
             return tuple(leaves(self.call(subgraph, inputs)))
@@ -73,7 +76,7 @@ class Transformation:
 
 
 class PullBack:
-    """The function that `torch.func.vjp` gives, for a function that was captured: `subgraph`, called on `inputs`."""
+    """The function returned by `torch.func.vjp`, for a captured function: `subgraph`, called on `inputs`."""
 
     def __init__(self, made: Transformation, subgraph: Subgraph, inputs: Sequence[torch.Tensor]) -> None:
         self._pull_back = made.call(subgraph, inputs)[1]
@@ -89,5 +92,5 @@ def transformed(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """`transform(function, **options)(*args, **kwargs)`; while a program is traced, a node of its graph."""
+    """Returns `transform(function, **options)(*args, **kwargs)`; during tracing, this call is a node of the graph."""
     return transform(function, **options)(*args, **kwargs)

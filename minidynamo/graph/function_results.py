@@ -1,9 +1,10 @@
-"""Owns the copies that stand, while autograd is traced, for results of the user's functions that share memory.
+"""Owns the copies that replace results of user functions that share memory, while autograd is traced.
 
-A result of a `torch.autograd.Function` may be a view of an argument, or the argument itself. Autograd's graphs make
-tensors that share memory from one another, and would leave out the user's backward, so there it is a copy, as often
-written: if the result is a view, the same view of a copy of its base. Autograd refuses it the writes that it refuses
-the result. Whether somebody could tell is for whoever traces to find out, from what is noted here.
+A result of a `torch.autograd.Function` may be a view of an argument, or the argument itself. Autograd's graph would
+connect tensors that share memory directly, and skip the user's backward. So tracing replaces the result by a copy with
+the same version; if the result is a view, by the same view of a copy of its base. Autograd refuses the same writes to
+the copy as to the result. The tracer must check, from the copies recorded here, whether the program could see a
+difference.
 """
 
 from __future__ import annotations
@@ -22,39 +23,40 @@ from minidynamo import compat
 
 @dataclass(frozen=True)
 class CopiedResult:
-    """A result with the copy that took its place, and how often torch counted each as written by then."""
+    """A result and its copy."""
 
     result: torch.Tensor
     copy: torch.Tensor
+    #: the versions of the result and of the copy, at the time of the copy
     writes: tuple[int | None, int | None]
 
     @property
-    def is_laid_out_alike(self) -> bool:
-        """Whether the elements lie at the same places: the copy of one with several in one place has none of these."""
+    def has_equal_strides(self) -> bool:
+        """Returns whether the strides are equal: the copy of a result with overlapping elements has no overlaps."""
         return self.result.stride() == self.copy.stride()
 
     @property
     def is_written(self) -> bool:
-        """Whether either has been written to since."""
+        """Returns whether the result or the copy has been written since."""
         return self.writes != (compat.version_of(self.result), compat.version_of(self.copy))
 
 
-_noted: ContextVar[list[CopiedResult] | None] = ContextVar("copied_results", default=None)
+_recording: ContextVar[list[CopiedResult] | None] = ContextVar("copied_results", default=None)
 
 
 @contextlib.contextmanager
-def noting_copies() -> Iterator[list[CopiedResult]]:
-    """Inside, each copy is added to the list."""
+def recording_copies() -> Iterator[list[CopiedResult]]:
+    """Appends each copy made inside the block to the list."""
     copies: list[CopiedResult] = []
-    token = _noted.set(copies)
+    token = _recording.set(copies)
     try:
         yield copies
     finally:
-        _noted.reset(token)
+        _recording.reset(token)
 
 
-def of_its_own(result: Any, args: tuple[Any, ...]) -> Any:
-    """A result that does not share memory with an argument, unless it is the argument, written to."""
+def unaliased_result(result: Any, args: tuple[Any, ...]) -> Any:
+    """Returns a result that shares no memory with an argument, except if it is the argument itself, after a write."""
     if not isinstance(result, torch.Tensor) or any(result is arg for arg in args):
         return result
     if compat.memory_of(result) not in [compat.memory_of(arg) for arg in args if isinstance(arg, torch.Tensor)]:
@@ -62,22 +64,23 @@ def of_its_own(result: Any, args: tuple[Any, ...]) -> Any:
     whole, view = _copied(result)
     writes = compat.version_of(result)
     if writes is not None and compat.version_of(whole) is not None:
-        compat.set_versions([whole], [writes])  # before there are views of it, whose history autograd would make anew
+        # Before views exist, whose autograd nodes a new version would invalidate.
+        compat.set_versions([whole], [writes])
     copy = view(whole)
-    noted = _noted.get()
-    if noted is not None:
-        noted.append(CopiedResult(result, copy, (writes, compat.version_of(copy))))
+    recording = _recording.get()
+    if recording is not None:
+        recording.append(CopiedResult(result, copy, (writes, compat.version_of(copy))))
     return copy
 
 
 def _copied(result: torch.Tensor) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
-    """A tensor of its own with the history of a result, and what makes of it what stands for the result."""
+    """Returns new memory with the autograd history of a result, and the function that makes the replacement from it."""
     creation, base = compat.creation_of(result), result._base
     if creation is None or base is None:
         return result.clone(), lambda whole: whole
-    again: Callable[[torch.Tensor], torch.Tensor] = functools.partial(compat.view_anew, result)
+    again: Callable[[torch.Tensor], torch.Tensor] = functools.partial(compat.replay_view, result)
     if any(compat.is_sure(s == 0) and compat.is_sure(n > 1) for n, s in zip(result.shape, result.stride())):
-        whole = result.clone()  # since nobody can write to elements that lie in the same memory
+        whole = result.clone()  # a view is unnecessary: autograd refuses writes to overlapping elements
         again = lambda whole: whole.view_as(whole)  # noqa: E731
     else:
         whole = base.detach().clone()

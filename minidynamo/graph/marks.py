@@ -1,16 +1,13 @@
-"""Owns what the tracer and the backends tell each other of a captured graph: marks in its `meta`.
+"""Owns the marks in a captured graph's `meta`, through which the tracer and the backends communicate.
 
-What a mark changes is decided where it is read: in `tracer/capture/rerun.py`, and in `backends/registry.py`.
+The readers of a mark define its effect: `tracer/capture/rerun.py` and `backends/registry.py`.
 """
 
 from __future__ import annotations
 
-# By the tracer: data may make the graph raise behind writes that autograd records. A backend that could also do these
-# writes behind all other work should.
+# Set by the tracer: the graph may raise, depending on data, after writes that autograd records. A backend should do
+# such writes last where it can.
 RECORDS_WRITES = "minidynamo_records_writes"
 
-# By a backend: what it returns computes everything first; by then autograd has recorded no write and saved nothing.
+# Set by a backend: the callable computes everything before autograd records any write or saves any tensor.
 COMPUTES_FIRST = "minidynamo_computes_first"
-
-# By a backend: a host program calls the operators of the user's, so that the traceback of an error tells which raised.
-TELLS_OPERATORS = "minidynamo_tells_operators"

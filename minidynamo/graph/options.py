@@ -1,6 +1,6 @@
-"""Owns the record of what the user asked of `compile`, and of the backend as frames need it.
+"""Owns the checked arguments of `compile`, and the backend in the form that frames need.
 
-It checks nothing; `frontend/compile.py` makes it from checked arguments.
+Checks nothing; `frontend/compile.py` builds the record from checked arguments.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from minidynamo.graph.boxed import BoxedCallable
 
 @dataclass(frozen=True)
 class BackendKey:
-    """What decides, besides the program, about generated code: entries with other keys are not used.
+    """The settings, besides the program, that generated code depends on: entries with other keys are not used."""
 
-    `backend` is the backend itself, `settings` the name and value of each setting that changes code.
-    """
-
+    #: the name, for messages
     name: str
+    #: the backend itself
     backend: Any
+    #: (name, value) of each setting that changes code
     settings: tuple[tuple[str, Any], ...]
 
     def __str__(self) -> str:
@@ -34,27 +34,28 @@ class BackendKey:
 
 @dataclass(frozen=True)
 class GraphCompiler:
-    """A backend as frames need it: `run(gm, example_inputs)` returns a boxed callable or raises BackendError.
+    """A backend in the form that frames need."""
 
-    `options` are the settings that are in force while it works, whatever the others are; `save_policy` has a say in
-    what its graphs keep for backward.
-    """
-
+    #: the name, for messages
     name: str
+    #: the backend itself
     backend: Any
+    #: settings that are in force while the backend works
     options: Mapping[str, Any]
+    #: `run(gm, example_inputs)` returns a boxed callable, or raises BackendError
     run: Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedCallable] = field(compare=False)
+    #: chooses the tensors that a graph saves for backward
     save_policy: Callable[..., Any] | None = None
 
     def key(self) -> BackendKey:
-        """What an entry that is compiled now depends on."""
+        """Returns the key of an entry that is compiled now."""
         settings = with_changes(config.current, dict(self.options)).code_key()
         return BackendKey(self.name, self.backend, settings)
 
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """What the user asked of `compile`, checked."""
+    """The user's arguments of `compile`, checked."""
 
     backend: GraphCompiler
     fullgraph: bool = False
@@ -68,5 +69,5 @@ class CompileOptions:
     name: str | None = None
 
     def for_callee(self) -> CompileOptions:
-        """The options for a function that is called at a graph break: those that do not name this one's arguments."""
+        """Returns the options for a function called at a graph break, without `steal` and `name` of this function."""
         return replace(self, steal=frozenset(), name=None)

@@ -1,7 +1,7 @@
-"""Owns inputs that are containers of containers: one flat graph for them, and the check of each call's structure.
+"""Owns nested containers as graph inputs: it flattens the graph, and checks the structure of each call's arguments.
 
-What capture hands out has tensors and flat lists of tensors only, and its structure is guarded; this is for graphs that
-somebody else made, with placeholders for nested lists, tuples and dicts.
+Captured graphs have only tensors and flat lists of tensors as inputs, with a guarded structure. This file serves graphs
+from other producers, with placeholders for nested lists, tuples and dicts.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from minidynamo.graph.boxed import mark_boxed, reject_unboxed
 
 @dataclass(frozen=True)
 class Structure:
-    """What a value is made of. `kind` is list, tuple, one of `torch.return_types` or dict, or None for a leaf; `keys`
-    are those of a dict."""
+    """The structure of a nested value."""
 
+    #: list, tuple, dict or a class of `torch.return_types`; None for a leaf
     kind: type | None = None
+    #: the structures of the items, in order
     parts: tuple[Structure, ...] = ()
+    #: the keys of a dict, in order
     keys: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
@@ -36,23 +38,24 @@ class Structure:
 
     @property
     def leaves(self) -> int:
-        """How many leaves it has."""
+        """Returns the number of leaves."""
         return 1 if self.kind is None else sum(part.leaves for part in self.parts)
 
     @property
     def is_nested(self) -> bool:
-        """Whether it is more than a leaf or a list of leaves."""
+        """Returns whether the value is more than a leaf or a list of leaves."""
         return self.kind in (tuple, dict) or any(part.kind is not None for part in self.parts)
 
 
 def is_sequence_class(cls: type) -> bool:
-    """Whether values of the class are looked into, part by part; it makes them of a list of parts."""
+    """Returns whether values of the class are traversed item by item; the class then accepts a list of items."""
     return cls in (list, tuple) or cls.__module__ == "torch.return_types"
 
 
 def structure_of(value: Any) -> Structure:
-    """The structure of a value, looking into lists, tuples and dicts of exactly these classes, and what torch returns
-    with names."""
+    """Returns the structure of a value. Only lists, tuples and dicts of exactly these classes, and named results of
+    torch, are traversed.
+    """
     if type(value) is dict:
         return Structure(dict, tuple(map(structure_of, value.values())), tuple(value))
     if is_sequence_class(type(value)):
@@ -61,7 +64,7 @@ def structure_of(value: Any) -> Structure:
 
 
 def leaves(value: Any) -> list[Any]:
-    """The leaves of a value, in order."""
+    """Lists the leaves of a value, in order."""
     if type(value) is dict:
         value = list(value.values())
     elif not is_sequence_class(type(value)):
@@ -70,7 +73,7 @@ def leaves(value: Any) -> list[Any]:
 
 
 def rebuild(structure: Structure, flat: Sequence[Any]) -> Any:
-    """A value of this structure with these leaves."""
+    """Builds a value from structure and leaves."""
     return _rebuild(structure, list(reversed(flat)))
 
 
@@ -84,10 +87,10 @@ def _rebuild(structure: Structure, rest: list[Any]) -> Any:
 def compile_flat(
     gm: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: Callable[[fx.GraphModule, Sequence[Any]], Any]
 ) -> Any:
-    """What `compile_graph(gm, example_inputs)` gives; a graph with nested inputs is compiled for their leaves.
+    """Returns `compile_graph(gm, example_inputs)`; a graph with nested inputs is compiled for their leaves.
 
-    The boxed callable then takes nested values and raises TypeError for values of another structure. Lists whose
-    placeholder says `steal_arg` are emptied before the call.
+    The boxed callable then accepts nested values, and raises TypeError for values of another structure. Lists of a
+    placeholder marked `steal_arg` are emptied before the call.
     """
     structures = [structure_of(example) for example in example_inputs]
     if not any(structure.is_nested for structure in structures):
@@ -99,13 +102,13 @@ def compile_flat(
     def call(args: list[Any]) -> Any:
         if args.__class__ is not list:
             reject_unboxed(args)
-        came = [structure_of(value) for value in args]
-        if came != structures:
-            wanted, got = (", ".join(map(str, found)) for found in (structures, came))
+        actual = [structure_of(value) for value in args]
+        if actual != structures:
+            wanted, got = (", ".join(map(str, found)) for found in (structures, actual))
             raise TypeError(f"structure mismatch: the graph was compiled for ({wanted}), not for ({got})")
         flat = [leaf for value in args for leaf in leaves(value)]
-        for value, given_up in zip(args, stolen):
-            if given_up:
+        for value, donated in zip(args, stolen):
+            if donated:
                 value.clear()
         args.clear()
         return compiled(flat)
@@ -114,7 +117,7 @@ def compile_flat(
 
 
 def _flat_graph(gm: fx.GraphModule, structures: Sequence[Structure]) -> fx.GraphModule:
-    """`gm` with a placeholder per leaf. Values are taken out of the containers; only what uses one whole gets one."""
+    """Returns `gm` with one placeholder per leaf. Item reads are resolved; only uses of a whole container build it."""
     graph = fx.Graph()
     env: dict[fx.Node, Any] = {}
     given = iter(structures)
@@ -128,12 +131,12 @@ def _flat_graph(gm: fx.GraphModule, structures: Sequence[Structure]) -> fx.Graph
         else:
             env[node] = graph.node_copy(node, env.__getitem__)
     flat = fx.GraphModule(gm, graph)
-    flat.meta = gm.meta  # what the tracer and the backend tell each other
+    flat.meta = gm.meta  # the marks of tracer and backend
     return flat
 
 
 def _element(node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
-    """What an access to an item takes out of a container of inputs; None for every other node."""
+    """Returns the item that a node reads from a container of inputs; None for other nodes."""
     if node.target is not operator.getitem:
         return None
     owner, key = node.args
@@ -142,7 +145,7 @@ def _element(node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Each tensor among nested values, as often as it is there."""
+    """Yields each tensor in nested values, once per occurrence."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
@@ -155,7 +158,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def nodes_in(value: Any) -> list[fx.Node]:
-    """Each node among nested values, as often as it is there."""
+    """Lists each node in nested values, once per occurrence."""
     found: list[fx.Node] = []
     fx.map_arg(value, found.append)
     return found

@@ -1,7 +1,7 @@
-"""Owns random numbers that are drawn twice: by a graph's forward from a state that is kept, and again by its backward.
+"""Owns draws that happen twice: in a graph's forward, from a recorded generator state, and again in its backward.
 
-Which numbers are drawn again, and whether keeping the state pays, is decided in `autograd/partition/rng_replay.py`.
-What is drawn once is no business of this file.
+`autograd/partition/rng_replay.py` decides which draws are repeated, and whether recording the state pays. Draws that
+happen once do not pass through this file.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import torch
 from minidynamo import compat
 
 STATE_BYTES = {"cpu": 5056, "cuda": 16}
-"""What a generator's state takes, by the types of device whose numbers can be drawn again. It lies on the CPU."""
+"""Bytes of a generator's state, per type of device whose draws can be repeated. The state is a CPU tensor."""
 
 Operation: TypeAlias = "str | Callable[..., Any]"
-"""A random ATen operation by its name, `aten.bernoulli.p`; or a function like it that takes a `generator`."""
+"""A random ATen operation by its name, `aten.bernoulli.p`; or an equivalent function that takes a `generator`."""
 
 
 def random_state(device: torch.device) -> torch.Tensor:
-    """The state of the device's generator now."""
+    """Returns the present state of the device's generator."""
     return _generator_of(device).get_state()
 
 
 def draw(
     operation: Operation, device: torch.device, state: torch.Tensor, /, *args: Any, **kwargs: Any
 ) -> tuple[Any, ...]:
-    """What `operation` gives when the device's generator is in `state`, and the state behind, which is then in force.
+    """Runs `operation` with the device's generator in `state`; returns the results and the new state, then in force.
 
-    Another thread may have drawn since the state was read: what is returned follows from `state` all the same.
+    Another thread may have drawn since the state was read; the results follow from `state` anyway.
     """
     made = draw_again(operation, device, state, *args, **kwargs)
     _generator_of(device).set_state(made[-1])
@@ -42,7 +42,7 @@ def draw(
 def draw_again(
     operation: Operation, device: torch.device, state: torch.Tensor, /, *args: Any, **kwargs: Any
 ) -> tuple[Any, ...]:
-    """What `draw` gave for the same `state`. The device's generator stays as it is."""
+    """Repeats `draw` for the same `state`. The device's generator does not change."""
     function, takes_generator = (operation, True) if callable(operation) else _found(operation)
     if takes_generator:
         own = torch.Generator(device).set_state(state)
@@ -57,7 +57,7 @@ def draw_again(
 
 
 FUNCTIONS = (random_state, draw, draw_again)
-"""What graphs call. Their results are new memory."""
+"""The functions that graphs call. Their results are new memory."""
 
 
 def _results(made: Any) -> tuple[Any, ...]:
@@ -65,7 +65,7 @@ def _results(made: Any) -> tuple[Any, ...]:
 
 
 def _generator_of(device: torch.device) -> torch.Generator:
-    """The generator that operations on the device draw from when they are given none."""
+    """Returns the default generator of operations on the device."""
     if device.type == "cpu":
         return torch.default_generator
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -75,7 +75,7 @@ def _generator_of(device: torch.device) -> torch.Generator:
 
 @functools.cache
 def _found(name: str) -> tuple[Callable[..., Any], bool]:
-    """The operation of this name, and whether it takes a generator; some do by another overload."""
+    """Returns the named operation, and whether it takes a generator; for some, another overload does."""
     op = operator.attrgetter(name)(torch.ops)
     if "generator" in _arguments(op):
         return op, True

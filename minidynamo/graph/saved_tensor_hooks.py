@@ -1,6 +1,6 @@
-"""Owns which of the user's hooks for saved tensors are put into graphs: torch.fx graphs, and functions that say so.
+"""Owns the choice of user hooks for saved tensors that become parts of graphs: torch.fx graphs, and marked functions.
 
-All others run as calls. How hooks become parts of graphs is known to `autograd/partition/packing.py`.
+All other hooks run as calls. `autograd/partition/packing.py` inserts hooks into graphs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _MARK = "_minidynamo_inlineable_hook"
 
 @dataclass(frozen=True)
 class Hooks:
-    """A pair of hooks that are put into graphs."""
+    """A pair of hooks that become parts of graphs."""
 
     pack: Callable[..., Any]
     unpack: Callable[..., Any]
 
 
 to_inline: ContextVar[Hooks | None] = ContextVar("hooks_to_inline", default=None)
-"""The hooks that were in force when the graph that is being compiled was captured."""
+"""The hooks in force at the capture of the graph that is being compiled."""
 
 
 @overload
@@ -39,12 +39,12 @@ def inlineable_hook(function: F, *, user_cache_hash: str | None = None) -> F: ..
 @overload
 def inlineable_hook(function: None = None, *, user_cache_hash: str | None = None) -> Callable[[F], F]: ...
 def inlineable_hook(function: Any = None, *, user_cache_hash: str | None = None) -> Any:
-    """Let a pack or unpack hook for saved tensors be traced into compiled graphs. A decorator.
+    """Lets a pack or unpack hook for saved tensors be traced into compiled graphs. A decorator.
 
-    The function is called once for each saved tensor while a graph is compiled, with a tensor without data, and never
-    again: it may decide on dtype and sizes, not on data, and what else it reads is as it was then. With
-    `user_cache_hash`, which has to change whenever the function does, graphs are kept for the next process.
-    Raises ArgumentError for what is no function.
+    The function is called once per saved tensor while a graph is compiled, with a tensor without data, and never again.
+    It may depend on dtype and sizes, not on data; all other inputs are fixed at compile time. With `user_cache_hash`,
+    which must change whenever the function changes, graphs are stored for the next process. Raises ArgumentError for an
+    object that is no function.
     """
     if function is None:
         return lambda found: inlineable_hook(found, user_cache_hash=user_cache_hash)
@@ -57,8 +57,7 @@ def inlineable_hook(function: Any = None, *, user_cache_hash: str | None = None)
 
 
 def hooks_in_force() -> tuple[Any, Any] | None:
-    """The pack and unpack hooks in force when both can be put into graphs; None for all others, and where there are
-    none."""
+    """Returns the pack and unpack hooks in force if both can become parts of graphs; else None."""
     hooks = compat.saved_tensor_hooks()
     if hooks is None or not all(isinstance(hook, fx.GraphModule) or hasattr(hook, _MARK) for hook in hooks):
         return None
@@ -66,7 +65,7 @@ def hooks_in_force() -> tuple[Any, Any] | None:
 
 
 def as_graph(hook: Any) -> fx.GraphModule:
-    """What a cache key says of a hook: the graph that it is, or a call of the function."""
+    """Returns the form of a hook in a cache key: the graph itself, or a graph that calls the function."""
     if isinstance(hook, fx.GraphModule):
         return hook
     graph = fx.Graph()
@@ -80,7 +79,7 @@ def as_graph(hook: Any) -> fx.GraphModule:
 
 @contextlib.contextmanager
 def inlining(hooks: tuple[Any, Any] | None) -> Iterator[None]:
-    """Inside, graphs are compiled for these hooks, as `hooks_in_force` gives them."""
+    """Compiles graphs inside the block for these hooks, as `hooks_in_force` returns them."""
     token = to_inline.set(None if hooks is None else Hooks(*hooks))
     try:
         yield
@@ -89,7 +88,7 @@ def inlining(hooks: tuple[Any, Any] | None) -> Iterator[None]:
 
 
 class _BeforeSaving:
-    """What a graph raises in such a block, it raises before autograd comes to what it keeps."""
+    """Marks an error that leaves the block: the graph raised before autograd saved tensors."""
 
     def __enter__(self) -> None:
         pass
@@ -102,13 +101,13 @@ class _BeforeSaving:
 before_saving = _BeforeSaving()
 
 
-def came_before_saving(error: BaseException) -> bool:
-    """Whether hooks have seen nothing of what the graph that raised `error` keeps."""
+def raised_before_saving(error: BaseException) -> bool:
+    """Returns whether the graph that raised `error` had passed no saved tensor to hooks."""
     return getattr(error, "_minidynamo_before_saving", False) is True
 
 
 def without_hooks(call: BoxedCallable) -> BoxedCallable:
-    """`call`, inside of which what autograd saves goes through no hooks: they are a part of it."""
+    """Returns `call` without saved-tensor hooks: the compiled graph already contains them."""
 
     def run(args: list[Any]) -> Any:
         with compat.no_saved_tensor_hooks():

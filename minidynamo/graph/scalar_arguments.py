@@ -1,8 +1,8 @@
-"""Owns the table of torch's functions that take numbers which only enter values: they decide no shape and no structure.
+"""Owns the table of scalar arguments: numbers taken by torch's functions that affect values, but no shape or structure.
 
-torch takes such a number as a plain float and would fix a symbol in its place. The tracer leaves one that varies in the
-call, and the autograd stage computes the call as a whole (`autograd/trace/scalar_arguments.py`). What is not listed
-here takes constants, but for the operators that programs define, which tell themselves what hangs on their floats.
+torch takes such a number as a Python float, and would specialize a symbol. The tracer leaves a varying number in the
+call, and the autograd stage computes the call as a whole (`autograd/trace/scalar_arguments.py`). Functions outside of
+the table take constants, except user-defined operators, whose fake implementation shows the effect of their floats.
 """
 
 from __future__ import annotations
@@ -23,28 +23,32 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Plain:
-    """`names` of the parameters, in order, up to the last one of interest; which of them take `numbers`; for each of
-    these the condition under which the call is one and the same program, as a template. What is `fixed` has to be this
-    constant, what is `fixed_elsewhere` on all devices but a CPU. With `keeps_ints`, an int is no float to a tensor of
-    ints; of those in `complex_only`, torch takes only floats beside complex tensors as plain ones; of those in `ints`,
-    it takes no floats. Those in `differentiated_only` are plain ones to derivatives alone."""
+class ScalarArguments:
+    """The scalar arguments of a function."""
 
+    #: parameter names, in order, up to the last parameter of interest
     names: tuple[str, ...]
+    #: name of a scalar argument -> template of the condition under which calls are the same program; "" for none
     numbers: Mapping[str, str]
+    #: name -> constant that the argument must be
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    #: name -> constant that the argument must be on devices other than the CPU
     fixed_elsewhere: Mapping[str, Any] = field(default_factory=dict)
+    #: whether an int and a float give different results together with tensors of integers
     keeps_ints: bool = False
+    #: names of arguments that are scalar arguments only if they are floats and some tensor is complex
     complex_only: Collection[str] = ()
+    #: names of arguments that accept no floats
     ints: Collection[str] = ()
+    #: names of arguments that are scalar arguments only if the call is differentiated
     differentiated_only: Collection[str] = ()
 
     def named(self, args: Sequence[T], kwargs: Mapping[str, T]) -> dict[str, T]:
-        """The arguments that are given, by name."""
+        """Returns the present arguments by name."""
         return {**dict(zip(self.names, args)), **kwargs}
 
     def varies(self, name: str, is_int: bool, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether a number for this parameter may differ from call to call, in a call that is given these tensors."""
+        """Returns whether a number for this parameter may vary between calls, in a call with these tensors."""
         if name in self.complex_only:
             return not is_int and any(tensor.is_complex() for tensor in tensors)
         if name in self.differentiated_only:
@@ -56,8 +60,8 @@ class Plain:
         return bool(tensors) and all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
 
 
-def plain(function: Any) -> Plain | None:
-    """What is known of a function, or of the method with this name."""
+def scalar_arguments_of(function: Any) -> ScalarArguments | None:
+    """Returns the entry of a function, or of the method with this name; None without an entry."""
     op = operator_of(function)
     if op is not None:
         return _of_operator(op)
@@ -65,7 +69,9 @@ def plain(function: Any) -> Plain | None:
 
 
 def operator_of(function: Any) -> OpOverload | None:
-    """The operator of a program that a function is, or calls; None for torch's own, and for several under one name."""
+    """Returns the user-defined operator that a function is, or calls; None for torch's operators and ambiguous
+    overloads.
+    """
     function = eager_operator(function) or function
     if isinstance(function, OpOverloadPacket):
         overloads = function.overloads()
@@ -75,59 +81,65 @@ def operator_of(function: Any) -> OpOverload | None:
     return function
 
 
-def _of_operator(op: OpOverload) -> Plain | None:
-    """What is known of an operator that a program has defined: which of its parameters are floats. That they only enter
-    values has to be found out for each call."""
+def _of_operator(op: OpOverload) -> ScalarArguments | None:
+    """Returns the entry of a user-defined operator: its float parameters. Each call must check that they affect values
+    only.
+    """
     schema, definition = compat.schema_of(op), compat.definition_of(op)
-    if compat.form_without_data(op) is None:
+    if compat.fake_implementation_of(op) is None:
         return None
-    if definition is None:  # then it is run a second time for its derivative
+    if definition is None:  # without a definition, its derivative needs a second run
         refused = schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags
     else:
         refused = definition.casts
     floats = [arg.name for arg in schema.arguments if str(arg.type) in ("float", "Optional[float]", "List[float]")]
-    return None if refused or not floats else Plain(tuple(a.name for a in schema.arguments), dict.fromkeys(floats, ""))
+    return (
+        None
+        if refused or not floats
+        else ScalarArguments(tuple(a.name for a in schema.arguments), dict.fromkeys(floats, ""))
+    )
 
 
-def hands_on(function: Any) -> bool:
-    """Whether a function, written in Python, only hands numbers on to others."""
-    return any(function is other for other in _HANDING_ON)
+def forwards_arguments(function: Any) -> bool:
+    """Returns whether a Python function of torch only passes numbers on to other functions."""
+    return any(function is other for other in _FORWARDING)
 
 
 def functions() -> list[Any]:
-    """The functions, and the names of methods, of which something is known."""
+    """Lists the functions, and method names, with entries."""
     return [*_TABLE]
 
 
 def run_whole(function: Callable[..., Any], key: str) -> None:
-    """Say of a function of a graph that it takes all numbers as plain ones. It writes nothing and draws no random
-    numbers; two of them with one `key` compute the same."""
+    """Marks a function of a graph that takes all numbers as scalar arguments. It writes nothing and draws no random
+    numbers; functions with equal `key` compute the same.
+    """
     vars(function)[_KEY] = key
 
 
 def key_of_whole(function: Any) -> str | None:
-    """The key of a function that takes all numbers as plain ones; None for another one."""
+    """Returns the key of a function that takes all numbers as scalar arguments; None for other functions."""
     return getattr(function, _KEY, None)
 
 
 _KEY = "key_of_whole"
-_HANDING_ON = (functional.multi_head_attention_forward, functional.lp_pool1d, functional.lp_pool2d)
-_TABLE: dict[Any, Plain] = {}
+_FORWARDING = (functional.multi_head_attention_forward, functional.lp_pool1d, functional.lp_pool2d)
+_TABLE: dict[Any, ScalarArguments] = {}
 
 
 def _add(functions: Sequence[Callable[..., Any] | str], names: str, numbers: str, **facts: Any) -> None:
     conditions = facts.pop("conditions", {})
-    made = Plain(tuple(names.split()), {name: conditions.get(name, "") for name in numbers.split()}, **facts)
+    made = ScalarArguments(tuple(names.split()), {name: conditions.get(name, "") for name in numbers.split()}, **facts)
     _TABLE.update(dict.fromkeys(functions, made))
 
 
-# Such an int is the same as a float.
+# The range of ints that a float represents exactly.
 _AS_FLOAT = "-(2**53) <= {0} <= 2**53"
 
 DRAWS = ("bernoulli_", "normal_", "log_normal_", "uniform_", "exponential_", "cauchy_", "geometric_")
 """Methods that fill a tensor with random numbers."""
 
-# Draws. Where nothing, or everything, is dropped, the result is the argument itself, or no number is drawn.
+# Draws. If nothing or everything is dropped, the result is the argument itself, or no number is drawn.
 _add(
     [
         *(functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d),

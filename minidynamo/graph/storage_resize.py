@@ -1,8 +1,8 @@
-"""Owns the operators for memory that comes and goes: `resize_storage`, which stands in graphs for
-`tensor.untyped_storage().resize_(nbytes)`, and `torch.ops.minidynamo.copy_`, by which programs may fill a tensor.
+"""Owns operators on memory: `resize_storage`, for `tensor.untyped_storage().resize_(nbytes)` in graphs, and
+`torch.ops.minidynamo.copy_`, with which programs may fill a tensor.
 
-What may be captured is the tracer's to decide (`tracer/handlers/storages.py`), what becomes of it in a graph of values
-is said in `autograd/functional/storage_resize.py`.
+The tracer decides what may be captured (`tracer/handlers/storages.py`); `autograd/functional/storage_resize.py`
+functionalizes the operators.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from minidynamo.graph.custom_operators import define
 
 
 def _resize(tensor: torch.Tensor, nbytes: int, empty: bool) -> None:
-    """Give the memory of `tensor` so many bytes; `empty`: it has none before."""
+    """Resizes the memory of `tensor` to `nbytes`; `empty`: it had no memory before."""
     tensor.untyped_storage().resize_(nbytes)
 
 
 def _resize_without_data(tensor: torch.Tensor, nbytes: int, empty: bool) -> None:
-    """Tensors without data keep the size that their shape asks for: what is empty is tracked beside them."""
+    """Does nothing: tensors without data keep the size of their shape. Empty storages are tracked separately."""
 
 
 def _copy(tensor: torch.Tensor, src: torch.Tensor) -> None:
-    """`tensor.copy_(src)`, unseen by autograd: whoever has saved `tensor` reads the new data."""
+    """Calls `tensor.copy_(src)`, unseen by autograd: a saved `tensor` has the new data in backward."""
     tensor.data.copy_(src.detach())
 
 
 def _copy_without_data(tensor: torch.Tensor, src: torch.Tensor) -> None:
-    src.detach().expand(tensor.shape)  # which raises an error for a shape that does not fit
+    src.detach().expand(tensor.shape)  # raises for shapes that cannot be broadcast
 
 
 resize_storage = define(

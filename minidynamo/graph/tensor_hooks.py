@@ -1,7 +1,7 @@
-"""Owns the tables of hooks of tensors, and what the backward that is running is asked for: who watches which gradients.
+"""Owns the tables of tensor hooks, and the requested gradients of the running backward.
 
-Autograd has one node for a whole compiled graph. It calls the hooks of a result or an input with None where that node
-runs and no gradient comes; in eager each has a node of its own then, which is not called.
+Autograd has one node for a whole compiled graph. The hooks of a result or an input receive None if the node runs
+without a gradient for it. In eager each result has a separate node, which then does not run.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from minidynamo.core.references import Reference
 
 
 def unless_none(hook: Any) -> Any:
-    """A hook of a tensor, which is not called without a gradient. Those of torch itself count how often they are
-    called, by the nodes that are."""
-    return hook if _expects_none(hook) else UnlessNone(hook)
+    """Returns a tensor hook that is not called without a gradient. torch's own hooks stay: they count calls per
+    node.
+    """
+    return hook if _accepts_none(hook) else UnlessNone(hook)
 
 
-def _expects_none(hook: Any) -> bool:
-    """Whether a hook is made for calls without a gradient, too: ours, and those of torch itself."""
+def _accepts_none(hook: Any) -> bool:
+    """Returns whether a hook accepts None as gradient: ours, and torch's own."""
     return isinstance(hook, UnlessNone) or getattr(hook, "__module__", None) == torch.autograd.graph.__name__
 
 
 class UnlessNone:
-    """A hook of a tensor that is not called without a gradient."""
+    """A tensor hook that is not called without a gradient."""
 
     def __init__(self, hook: Any) -> None:
         self.hook = hook
@@ -40,34 +41,36 @@ class UnlessNone:
 
 
 class _HooksOfResult(collections.OrderedDict[int, Any]):
-    """The hooks of one of several results of a node, each as `of_result` makes it."""
+    """The hooks of one of several results of a node, each wrapped by `wrap`."""
 
-    def __init__(self, of_result: Callable[[Any], Any], hooks: Mapping[int, Any] = types.MappingProxyType({})) -> None:
+    def __init__(self, wrap: Callable[[Any], Any], hooks: Mapping[int, Any] = types.MappingProxyType({})) -> None:
         super().__init__()
-        self.of_result = of_result
+        self.wrap = wrap
         self.update(hooks)
 
     def __setitem__(self, number: int, hook: Any) -> None:
-        super().__setitem__(number, hook if _expects_none(hook) else self.of_result(hook))
+        super().__setitem__(number, hook if _accepts_none(hook) else self.wrap(hook))
 
 
 def notice_hooks(
     function: type[torch.autograd.Function],
     notice: Callable[[Any, int | None, Mapping[int, Any]], None],
-    of_result: Callable[[Any, Any, int], UnlessNone] = lambda hook, node, number: UnlessNone(hook),
+    wrap: Callable[[Any, Any, int], UnlessNone] = lambda hook, node, number: UnlessNone(hook),
 ) -> None:
-    """Have `notice` called whenever hooks are registered on a node of `function`: with the node, the number of the
-    result that they are for, None for the node itself, and the mapping that has those that there are. One for a result
-    is called as `of_result` makes it, given the hook, the node and that number."""
+    """Calls `notice(node, number, hooks)` whenever hooks are registered on a node of `function`.
+
+    `number` is the index of the hooked result, or None for hooks of the node itself; `hooks` maps hook ids to hooks. A
+    hook of a result is replaced by `wrap(hook, node, number)`.
+    """
     kind: Any = compat.node_type(function)
-    of_results, before, behind = kind._register_hook_dict, kind.register_prehook, kind.register_hook
+    of_results, before, after = kind._register_hook_dict, kind.register_prehook, kind.register_hook
 
     def register_hook_dict(node: Any, tensor: torch.Tensor) -> None:
         reference, number = Reference(node), tensor.output_nr
 
         def made(hook: Any) -> Any:
             alive = reference()
-            return hook if alive is None else of_result(hook, alive, number)  # nobody runs those of what is gone
+            return hook if alive is None else wrap(hook, alive, number)  # hooks of a dead node never run
 
         tensor._backward_hooks = _HooksOfResult(made, tensor._backward_hooks or {})
         of_results(node, tensor)
@@ -81,57 +84,61 @@ def notice_hooks(
 
     kind._register_hook_dict = register_hook_dict
     kind.register_prehook = lambda node, hook: register(before, node, hook)
-    kind.register_hook = lambda node, hook: register(behind, node, hook)
+    kind.register_hook = lambda node, hook: register(after, node, hook)
 
 
-def renew_node(tensor: torch.Tensor) -> None:
-    """Have torch make the node of a view whose memory was written to, which it puts off until it is asked for. A hook
-    that is registered before would be dropped, and torch would crash."""
+def refresh_grad_fn(tensor: torch.Tensor) -> None:
+    """Makes torch create the node of a view after a write to its memory; torch otherwise delays the creation. A hook
+    registered earlier would be dropped, and torch would crash.
+    """
     if tensor._is_view():
         _ = tensor.grad_fn
 
 
-def hooks_to_come(tensor: torch.Tensor, of_result: Callable[[Any], UnlessNone] = UnlessNone) -> Mapping[int, Any]:
-    """What will have the hooks that are registered on `tensor`, which is no leaf, as long as nobody writes to it, each
-    as `of_result` makes it. What has them already stays."""
-    node: Any = tensor.grad_fn  # which is made anew, with no hooks, if its base was written to
+def hook_table(tensor: torch.Tensor, wrap: Callable[[Any], UnlessNone] = UnlessNone) -> Mapping[int, Any]:
+    """Returns the table of hooks of a non-leaf `tensor`, valid until its next write. An existing table is
+    kept; in a new table, hooks are wrapped by `wrap`.
+    """
+    node: Any = tensor.grad_fn  # created again, without hooks, if the base was written
     if tensor._backward_hooks is None:
-        tensor._backward_hooks = _HooksOfResult(of_result)
+        tensor._backward_hooks = _HooksOfResult(wrap)
         node._register_hook_dict(tensor)
     hooks: Mapping[int, Any] = tensor._backward_hooks
     return hooks
 
 
-def may_ask_for(tensor: torch.Tensor) -> bool:
-    """Whether the backward that is running, which is not for all leaves, may be asked for what arrives at `tensor`."""
-    asked = _asked_gradients()
+def may_request(tensor: torch.Tensor) -> bool:
+    """Returns whether the running backward, which does not run for all leaves, may request the gradient of `tensor`."""
+    requested = _requested_gradients()
     edge = (tensor.grad_fn, tensor.output_nr)
-    return asked is None or any(one is tensor or (tensor.grad_fn and _edge_of(one) == edge) for one in asked)
+    return requested is None or any(one is tensor or (tensor.grad_fn and _edge_of(one) == edge) for one in requested)
 
 
-def asked_edges() -> list[tuple[Any, int]] | None:
-    """The nodes, None for that of a leaf, with the numbers of their results that the backward which is running may be
-    asked for; None where that cannot be found out."""
-    asked = _asked_gradients()
-    return None if asked is None else [*map(_edge_of, asked)]
+def requested_edges() -> list[tuple[Any, int]] | None:
+    """Lists the requested edges of the running backward: (node, or None for a leaf, and result number). None if
+    unknown.
+    """
+    requested = _requested_gradients()
+    return None if requested is None else [*map(_edge_of, requested)]
 
 
-def _edge_of(asked: Any) -> tuple[Any, int]:
-    return (asked.grad_fn if isinstance(asked, torch.Tensor) else asked.node), asked.output_nr
+def _edge_of(requested: Any) -> tuple[Any, int]:
+    return (requested.grad_fn if isinstance(requested, torch.Tensor) else requested.node), requested.output_nr
 
 
-def _asked_gradients() -> list[Any] | None:
-    """The tensors, and edges of autograd's graph, that the backward which is running is asked for, and maybe those of
-    others that run meanwhile; None where that cannot be found out. Autograd calls nodes in the thread that has called
-    it, or, of other devices, in threads of its own."""
+def _requested_gradients() -> list[Any] | None:
+    """Lists the tensors and edges whose gradients the running backward must return, maybe with those of concurrent
+    backwards; None if unknown. Autograd runs nodes in the thread of the caller, or, for other devices, in separate
+    threads.
+    """
     for frames in ([sys._getframe(1)], list(sys._current_frames().values())):
-        found = [asked for frame in frames for asked in _asked_in(frame)]
+        found = [requested for frame in frames for requested in _requested_in(frame)]
         if found:
             return found
     return None
 
 
-def _asked_in(frame: types.FrameType | None) -> Sequence[Any]:
+def _requested_in(frame: types.FrameType | None) -> Sequence[Any]:
     while frame is not None:
         if frame.f_code is compat.RUNS_BACKWARD:
             inputs: Sequence[Any] = frame.f_locals["args"][3]

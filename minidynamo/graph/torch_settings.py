@@ -1,8 +1,7 @@
-"""Owns the interpreter-wide settings of torch that a captured program may change: what changes one, how to undo it.
+"""Owns the interpreter-wide settings of torch that a captured program may change: the calls, and how to undo them.
 
-A switch is a call that changes such a setting and is a node in the graph: grad mode, autocast, the default dtype, the
-device of new tensors, what attention may be computed by. It does not decide which calls of a program are switches of
-its own; the tracer does.
+A switch is a graph node whose call changes a setting: grad mode, autocast, the default dtype, the device of new
+tensors, the attention backends. The tracer decides which calls of a program are switches.
 """
 
 from __future__ import annotations
@@ -27,17 +26,21 @@ class Settings:
     """The settings of this thread at one moment."""
 
     grad_enabled: bool
-    autocast: tuple[tuple[bool, torch.dtype], ...]  # for each device that has it
+    #: (enabled, dtype) of each of `AUTOCAST_DEVICES`
+    autocast: tuple[tuple[bool, torch.dtype], ...]
     autocast_cache: bool
     autocast_nesting: int
     default_dtype: torch.dtype
-    inference: tuple[bool, ...]  # of each block of inference mode that switches have opened
-    devices: tuple[torch.device, ...]  # of each `torch.device` context that is open, the outermost first
-    attention: tuple[bool, ...]  # whether each of `compat.ATTENTION` may be taken
+    #: the mode of each block of inference mode that switches have opened, outermost first
+    inference: tuple[bool, ...]
+    #: the device of each open `torch.device` context, outermost first
+    devices: tuple[torch.device, ...]
+    #: whether each backend in `compat.ATTENTION` is allowed
+    attention: tuple[bool, ...]
 
 
 def settings() -> Settings:
-    """What is in force now."""
+    """Reads the present settings."""
     torch.autocast_increment_nesting()
     return Settings(
         torch.is_grad_enabled(),
@@ -52,28 +55,28 @@ def settings() -> Settings:
 
 
 def leave_autocast() -> None:
-    """Leave a block of autocast: outside of all blocks its cache of converted weights is emptied."""
+    """Leaves a block of autocast: outside of all blocks, autocast's cache of converted weights is emptied."""
     if torch.autocast_decrement_nesting() == 0:
         torch.clear_autocast_cache()
 
 
 def enter_device(device: torch.device) -> None:
-    """Make new tensors on `device`, inside of the device contexts that are open."""
+    """Makes `device` the default of new tensors, inside the open device contexts."""
     compat.enter_device(device)
 
 
 def leave_device() -> None:
-    """Leave the innermost device context."""
+    """Leaves the innermost device context."""
     compat.leave_device()
 
 
 def allowed_attention() -> tuple[bool, ...]:
-    """Whether attention may be computed by each of `compat.ATTENTION`."""
+    """Returns whether each backend in `compat.ATTENTION` is allowed."""
     return tuple([is_allowed() for is_allowed, _ in compat.ATTENTION.values()])
 
 
 def allow_attention(name: str, allowed: bool) -> None:
-    """Say whether attention may be computed by this one of `compat.ATTENTION`."""
+    """Allows or forbids a backend in `compat.ATTENTION`."""
     compat.ATTENTION[name][1](allowed)
 
 
@@ -91,19 +94,19 @@ def _inference_blocks() -> list[tuple[bool, Any]]:
 
 
 def enter_inference_mode(enabled: bool) -> None:
-    """Open a block of inference mode."""
+    """Opens a block of inference mode."""
     block = compat.InferenceMode(enabled)
     block.__enter__()
     _inference_blocks().append((enabled, block))
 
 
 def leave_inference_mode() -> None:
-    """Leave the innermost block that a switch has opened."""
+    """Leaves the innermost block of inference mode that a switch has opened."""
     _, block = _inference_blocks().pop()
     block.__exit__(None, None, None)
 
 
-# Every call that may be a switch in a graph.
+# Every function that may be a switch in a graph.
 SWITCHES: tuple[Callable[..., Any], ...] = (
     compat.set_grad_enabled,
     compat.set_default_dtype,
@@ -122,17 +125,17 @@ SWITCHES: tuple[Callable[..., Any], ...] = (
 
 
 def is_switch(function: object) -> bool:
-    """Whether calling this changes a setting, and nothing else."""
+    """Returns whether the function only changes a setting."""
     return any(function is switch for switch in SWITCHES)
 
 
 def switches_inference(function: object) -> bool:
-    """Whether it opens or leaves a block of inference mode, of which each tensor made in it remembers that it was."""
+    """Returns whether the function opens or leaves inference mode, which new tensors record."""
     return function is enter_inference_mode or function is leave_inference_mode
 
 
-def way_to(wanted: Settings, now: Settings) -> list[Call]:
-    """The switches that lead from one state to another. The cache of autocast is left alone: a block may go on."""
+def switches_between(wanted: Settings, now: Settings) -> list[Call]:
+    """Lists the switches that change `now` to `wanted`. Autocast's cache is kept: a block may continue."""
     return [*_inference(wanted, now), *_autocast(wanted, now), *_devices(wanted, now), *_plain(wanted, now)]
 
 
@@ -142,7 +145,8 @@ def _plain(wanted: Settings, now: Settings) -> Iterator[Call]:
     for name, allowed, allowed_now in zip(compat.ATTENTION, wanted.attention, now.attention):
         if allowed != allowed_now:
             yield allow_attention, (name, allowed)
-    if wanted.grad_enabled != now.grad_enabled or wanted.inference != now.inference:  # which has its own
+    # Inference mode has a grad mode of its own.
+    if wanted.grad_enabled != now.grad_enabled or wanted.inference != now.inference:
         yield compat.set_grad_enabled, (wanted.grad_enabled,)
 
 
@@ -153,7 +157,7 @@ def _inference(wanted: Settings, now: Settings) -> Iterator[Call]:
 
 
 def _common(one: tuple[object, ...], other: tuple[object, ...]) -> int:
-    """How many items two tuples have in common at the beginning."""
+    """Returns the length of the common prefix of two tuples."""
     return next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
 
 
@@ -177,8 +181,8 @@ def _devices(wanted: Settings, now: Settings) -> Iterator[Call]:
 
 
 def restore(wanted: Settings) -> None:
-    """Bring back the settings of an earlier moment, when what changed them is given up."""
-    for function, arguments in way_to(wanted, settings()):
+    """Restores earlier settings after an error."""
+    for function, arguments in switches_between(wanted, settings()):
         function(*arguments)
     if wanted.autocast_nesting == 0:
         torch.clear_autocast_cache()
@@ -186,7 +190,7 @@ def restore(wanted: Settings) -> None:
 
 @contextlib.contextmanager
 def preserved() -> Iterator[None]:
-    """Whatever is switched inside is switched back. A block of autocast that is open around it keeps its cache."""
+    """Restores the settings after the block. An enclosing block of autocast keeps its cache."""
     before = settings()
     torch.autocast_increment_nesting()
     try:

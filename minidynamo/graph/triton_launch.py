@@ -1,6 +1,6 @@
-"""Owns what a launch of a user's Triton kernel is in a graph: one operator, which starts it as the program does.
+"""Owns the operator of a user's Triton kernel launch in a graph: it launches the kernel as the program does.
 
-It does not look into kernels: the tracer has found out which tensors one writes to, and what the grid is.
+Does not inspect kernels: the tracer finds the written tensors and the grid.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minidynamo.graph.custom_operators import define
 
 @dataclass(frozen=True)
 class Tensor:
-    """Stands for a tensor among the arguments of a launch: its place among those written, or those only read."""
+    """Marks the position of a tensor among the arguments of a launch: an index into the written or the read tensors."""
 
     written: bool
     position: int
@@ -25,7 +25,7 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """`kernel[grid](*args, **kwargs)`, with a `Tensor` in the place of each tensor."""
+    """The launch `kernel[grid](*args, **kwargs)`, with a `Tensor` in place of each tensor."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -33,7 +33,7 @@ class Launch:
     kwargs: dict[str, Any]
 
     def start(self, written: Sequence[torch.Tensor], read: Sequence[torch.Tensor]) -> None:
-        """Run the kernel on these tensors."""
+        """Launches the kernel on these tensors."""
 
         def given(value: Any) -> Any:
             return (written if value.written else read)[value.position] if isinstance(value, Tensor) else value
@@ -41,15 +41,16 @@ class Launch:
         self.kernel[self.grid](*map(given, self.args), **{name: given(value) for name, value in self.kwargs.items()})
 
 
-# Operators take tensors and numbers; what else belongs to a launch stays here, and the operator gets its number.
+# An operator takes only tensors and numbers. The rest of a launch is stored here, and the operator takes its number.
 _launches: list[Launch] = []
 _numbers: dict[object, int] = {}
 
 
 def number_of(launch: Launch) -> int:
-    """The number under which the operator finds a launch; launches that do the same have one number."""
+    """Returns the number of a launch; equal launches have the same number."""
     values = [*launch.args, *launch.kwargs.values()]
-    # 1, 1.0 and True are not the same to a kernel, nor are 0.0 and -0.0. What is in the list keeps its identity.
+    # A kernel distinguishes 1, 1.0 and True, and 0.0 from -0.0. Objects in the list stay alive, so their ids stay
+    # unique.
     parts = tuple((type(v), repr(v) if isinstance(v, int | float | str | Tensor) else id(v)) for v in values)
     key = (id(launch.kernel), launch.grid, tuple(launch.kwargs), parts)
     if key not in _numbers:
@@ -63,7 +64,7 @@ def _launch(kernel: str, written: list[torch.Tensor], read: list[torch.Tensor], 
 
 
 def _launch_without_data(kernel: str, written: list[torch.Tensor], read: list[torch.Tensor], launch: int) -> None:
-    """Nothing is computed, but it counts as a write: that is how the tracer notices one."""
+    """Counts a write, and computes nothing: the tracer detects writes by versions."""
     compat.increment_version(written)
 
 

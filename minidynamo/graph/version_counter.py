@@ -1,6 +1,6 @@
-"""Owns what stands in graphs for programs that set back how often torch counts a tensor as written.
+"""Owns the graph function for programs that reset a tensor's version counter.
 
-What may be captured is the tracer's to decide (`tracer/calls/version_counter.py`).
+The tracer decides what may be captured (`tracer/calls/version_counter.py`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from minidynamo import compat
 from minidynamo.graph.storage_resize import copy_unseen, resize_storage
 
 
-def uncount(tensor: torch.Tensor, writes: int) -> None:
-    """Have torch count the memory of a tensor as written so much less often than it does."""
+def lower_version(tensor: torch.Tensor, writes: int) -> None:
+    """Reduces the version of a tensor by `writes`."""
     compat.set_versions([tensor], [tensor._version - writes])
 
 
-UNCOUNTED = frozenset((resize_storage, copy_unseen, uncount))
-"""What changes the memory of tensors, or the count of writes to it, without being counted."""
+UNCOUNTED = frozenset((resize_storage, copy_unseen, lower_version))
+"""Functions that change the memory or the version of tensors without counting a write."""

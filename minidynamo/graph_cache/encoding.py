@@ -1,7 +1,7 @@
-"""Owns the written form of values: what generated code and call plans hold, as JSON, and back.
+"""Owns the written form of values: the values in generated code and call plans, as JSON, and back.
 
-Reading runs no code of anybody's: records are built from a closed list of classes, operators are looked up by name
-among those that torch ships. What has no written form raises NotStorable, and is then simply not stored. It knows
+Reading runs no foreign code: records come from a closed list of classes, and operators are looked up by name among
+those that torch ships. A value without a written form raises NotStorable, and its graph is not stored. This file knows
 neither files nor keys.
 """
 
@@ -25,11 +25,11 @@ Json = Any
 # Operators that come with torch and do the same in every process.
 SHIPPED_NAMESPACES = frozenset({"aten", "prims", "prim", "quantized", "mkldnn", "profiler"})
 LARGEST_CONSTANT = 1 << 16
-"""Bytes of a tensor that is written down as a constant of a graph."""
+"""The most bytes of a tensor that may be written as a constant of a graph."""
 
 
 class NotStorable(Exception):
-    """A value has no written form; the message says which."""
+    """A value has no written form; the message names the value."""
 
 
 class Damaged(Exception):
@@ -37,24 +37,26 @@ class Damaged(Exception):
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What a graph has around it and its written form must not: devices by number, places in the user's source.
-
-    `accelerator` is the one device besides the CPU that the graph runs on, which is written without its index; None
-    when there is none, or several, which are then written as they are. `places` are the user's lines of the graph's
-    nodes in order, which are written as positions.
+class GraphContext:
+    """The facts about a graph that its written form must not contain: device numbers and locations in the user's
+    source.
     """
 
+    #: The only device of the graph besides the CPU, written without its index. None if there is no such device, or if
+    #: there are several: these are written with their index.
     accelerator: torch.device | None = None
-    places: tuple[UserLocation | None, ...] = ()
+    #: The user's line of each node, in the order of the graph. Written as positions in this tuple.
+    locations: tuple[UserLocation | None, ...] = ()
 
     def device_text(self, device: torch.device) -> str:
-        """How a key calls a device."""
+        """Returns the name of a device in a key."""
         return device.type if device == self.accelerator else str(device)
 
     def written(self, text: str) -> str:
-        """A text of generated code, whose comments name positions in the graph instead of the user's lines."""
-        comments = {place.comment(): i for i, place in reversed(list(enumerate(self.places))) if place is not None}
+        """Returns a text of generated code; its comments have positions in the graph instead of the user's lines."""
+        comments = {
+            location.comment(): i for i, location in reversed(list(enumerate(self.locations))) if location is not None
+        }
 
         def replace(match: re.Match[str]) -> str:
             position = comments.get(match[2])
@@ -63,11 +65,11 @@ class Surroundings:
         return re.sub(r"^(\s*(?:#|//) )(.+)$", replace, text, flags=re.MULTILINE)
 
     def read(self, text: str) -> str:
-        """The reverse of `written`, for the program at hand."""
+        """Reverses `written`, for the current program."""
 
         def replace(match: re.Match[str]) -> str:
-            place = self.places[int(match[2])] if int(match[2]) < len(self.places) else None
-            return f"{match[1]}{place.comment() if place else ''}"
+            location = self.locations[int(match[2])] if int(match[2]) < len(self.locations) else None
+            return f"{match[1]}{location.comment() if location else ''}"
 
         return re.sub(r"^(\s*(?:#|//) )@(\d+)@$", replace, text, flags=re.MULTILINE)
 
@@ -75,10 +77,10 @@ class Surroundings:
 class Codec:
     """Writes and reads values. `records` are the dataclasses that may occur."""
 
-    def __init__(self, surroundings: Surroundings, records: Sequence[type] = ()) -> None:
-        self.surroundings = surroundings
+    def __init__(self, context: GraphContext, records: Sequence[type] = ()) -> None:
+        self.context = context
         self.records: Mapping[str, type] = {record.__name__: record for record in records}
-        self._positions = {place: position for position, place in reversed([*enumerate(surroundings.places)])}
+        self._positions = {location: position for position, location in reversed([*enumerate(context.locations)])}
         self._encoders: dict[type, Callable[[Any], Json]] = {
             **dict.fromkeys((type(None), bool, int, float, str), lambda value: value),
             complex: lambda value: {"complex": [value.real, value.imag]},
@@ -88,7 +90,7 @@ class Codec:
             dict: lambda value: {"dict": [[self.encode(k), self.encode(v)] for k, v in value.items()]},
             torch.device: self._encode_device,
             torch.Tensor: self._encode_tensor,
-            UserLocation: self._encode_place,
+            UserLocation: self._encode_location,
             **dict.fromkeys((torch.dtype, torch.layout, torch.memory_format), _encode_torch_name),
             types.BuiltinFunctionType: _encode_builtin,
         }
@@ -98,7 +100,7 @@ class Codec:
             "dict": lambda pairs: {self.decode(k): self.decode(v) for k, v in pairs},
             "device": self._decode_device,
             "tensor": self._decode_tensor,
-            "place": lambda position: self.surroundings.places[position],
+            "place": lambda position: self.context.locations[position],
             "torch": _decode_torch_name,
             "op": _decode_operator,
             "record": self._decode_record,
@@ -106,7 +108,7 @@ class Codec:
         }
 
     def encode(self, value: Any) -> Json:
-        """The written form; raises NotStorable."""
+        """Returns the written form; raises NotStorable."""
         encoder = self._encoders.get(type(value))
         if encoder is not None:
             return encoder(value)
@@ -118,7 +120,7 @@ class Codec:
         raise NotStorable(f"it holds a {type(value).__name__}")
 
     def decode(self, form: Json) -> Any:
-        """The value; raises Damaged for what `encode` would not have written."""
+        """Returns the value; raises Damaged for a form that `encode` never writes."""
         try:
             return self._decode(form)
         except Damaged:
@@ -135,33 +137,33 @@ class Codec:
         return self._decoders[kind](content)
 
     def _encode_device(self, device: torch.device) -> Json:
-        return {"device": None if device == self.surroundings.accelerator else str(device)}
+        return {"device": None if device == self.context.accelerator else str(device)}
 
     def _decode_device(self, text: str | None) -> torch.device:
-        device = self.surroundings.accelerator if text is None else torch.device(text)
+        device = self.context.accelerator if text is None else torch.device(text)
         if device is None:
             raise Damaged("it names an accelerator, and there is none")
         return device
 
-    def _encode_place(self, place: UserLocation) -> Json:
-        return {"place": self._positions[place]} if place in self._positions else None
+    def _encode_location(self, location: UserLocation) -> Json:
+        return {"place": self._positions[location]} if location in self._positions else None
 
     def _encode_tensor(self, tensor: torch.Tensor) -> Json:
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.requires_grad:
             raise NotStorable("it holds a tensor")
         if tensor.numel() * tensor.itemsize > LARGEST_CONSTANT or tensor.is_quantized:
             raise NotStorable("it holds a large tensor")
-        plain = tensor.resolve_conj().resolve_neg().contiguous()
-        content = bytes(plain.reshape(-1).view(torch.uint8).tolist()).hex() if plain.numel() else ""
+        dense = tensor.resolve_conj().resolve_neg().contiguous()
+        content = bytes(dense.reshape(-1).view(torch.uint8).tolist()).hex() if dense.numel() else ""
         return {"tensor": [_encode_torch_name(tensor.dtype), list(tensor.shape), list(tensor.stride()), content]}
 
     def _decode_tensor(self, parts: list[Any]) -> torch.Tensor:
         dtype, shape, stride, content = parts
-        made = torch.empty_strided(shape, stride, dtype=self.decode(dtype), device="cpu")
-        if made.numel():
-            flat = torch.tensor(list(bytes.fromhex(content)), dtype=torch.uint8, device="cpu").view(made.dtype)
-            made.copy_(flat.reshape(shape))
-        return made
+        decoded = torch.empty_strided(shape, stride, dtype=self.decode(dtype), device="cpu")
+        if decoded.numel():
+            flat = torch.tensor(list(bytes.fromhex(content)), dtype=torch.uint8, device="cpu").view(decoded.dtype)
+            decoded.copy_(flat.reshape(shape))
+        return decoded
 
     def _decode_record(self, parts: list[Any]) -> Any:
         name, fields = parts
@@ -169,7 +171,9 @@ class Codec:
 
 
 def operator_name(op: OpOverload) -> str:
-    """`aten::add.Tensor`, or `aten::relu` for a default overload; raises NotStorable for operators of others."""
+    """Returns `aten::add.Tensor`, or `aten::relu` for a default overload; raises NotStorable for operators outside
+    torch.
+    """
     if op.namespace not in SHIPPED_NAMESPACES:
         raise NotStorable(f"it calls {op}, whose implementation may change")
     return str(op.name())
@@ -188,7 +192,7 @@ _TORCH_NAMES = (torch.dtype, torch.layout, torch.memory_format)
 
 
 _BUILTINS: dict[str, Any] = {"getitem": operator.getitem}
-"""What graphs, and views that are made again after the call, consist of besides operators."""
+"""The functions, besides operators, in graphs and in the recipes of output views."""
 
 
 def _encode_builtin(function: types.BuiltinFunctionType) -> Json:

@@ -1,13 +1,13 @@
-"""Owns the files of stored graphs: written at once or not at all, checked before use, dropped when there are too many.
+"""Owns the files of stored graphs: written atomically, checked before use, evicted when they take too much room.
 
-It does not know what an entry holds. Layout, below `artifacts.cache_dir()`:
+It does not know the contents of an entry. Layout, below `artifacts.cache_dir()`:
 
-    graphs/<key>.json     a line with the hash of the rest, then the entry as JSON; when it was used last is its time
-    graphs/<key>.hits     one byte for each time it was used
-    graphs/looked         empty; its time is when a process has looked last whether there are too many
+    graphs/<key>.json     a line with the hash of the rest, then the entry as JSON; mtime: time of the last use
+    graphs/<key>.hits     one byte per use
+    graphs/looked         empty; mtime: when a process last checked the total size
 
-The libraries of kernels lie beside them, below `kernels/` (see `codegen/runtime/disk_cache.py`), and count as well when
-room has to be made.
+The libraries of kernels are stored next to `graphs/`, below `kernels/` (see `codegen/runtime/disk_cache.py`). Eviction
+counts them, too.
 """
 
 from __future__ import annotations
@@ -30,29 +30,31 @@ from minidynamo.core.events import notice
 from minidynamo.errors import Diagnostic
 
 _ABANDONED_SECONDS = 3600
-_BETWEEN_LOOKS_SECONDS = 600
-# What eviction leaves of the limit, so that it does not run for every entry.
+_SECONDS_BETWEEN_CHECKS = 600
+# Eviction frees down to this share of the limit: room for several new entries.
 _KEPT_SHARE = 0.8
 
 
 @dataclass(frozen=True)
 class StoredEntry:
-    """What is known of an entry without reading it. `used` is the time of its last use, in seconds."""
+    """The facts about an entry that need no reading."""
 
     name: str
     path: Path
+    #: In bytes, of the JSON file.
     size: int
+    #: The time of the last use, in seconds since the epoch.
     used: float
     hits: int
 
 
 def folder() -> Path:
-    """Where the entries lie, whether there are any or not."""
+    """Returns the folder of the entries, which may not exist yet."""
     return artifacts.cache_dir() / "graphs"
 
 
 def read(name: str) -> Any:
-    """The content of an entry, or None. A damaged one is removed, after one notice."""
+    """Returns the content of an entry, or None. A damaged entry is removed, after one notice."""
     path = folder() / f"{name}.json"
     try:
         raw = path.read_bytes()
@@ -67,19 +69,19 @@ def read(name: str) -> Any:
 
 
 def exists(name: str) -> bool:
-    """Whether there is an entry, whole or damaged."""
+    """Returns whether there is an entry, whole or damaged."""
     return (folder() / f"{name}.json").exists()
 
 
 def discard(name: str, why: str) -> None:
-    """Remove an entry that cannot be used, and say so."""
+    """Removes an entry that cannot be used, with a notice."""
     notice(Diagnostic("MD601", "a stored graph cannot be used and is compiled again", why=f"Entry {name}: {why}."))
     with contextlib.suppress(OSError):
         (folder() / f"{name}.json").unlink()
 
 
 def write(name: str, content: Any) -> bool:
-    """Store an entry and make room for it; whether that worked. What stands in the way is said once."""
+    """Stores an entry and makes room; returns whether that worked. A failure is reported once."""
     body = json.dumps(content, separators=(",", ":")).encode()
     try:
         folder().mkdir(parents=True, exist_ok=True)
@@ -89,39 +91,41 @@ def write(name: str, content: Any) -> bool:
         fix = "Make room there, or name another folder in MINIDYNAMO_CACHE_DIR."
         notice(Diagnostic("MD602", "a compiled graph could not be stored", why=why, fix=fix))
         return False
-    if not _looked_lately():
+    if not _checked_recently():
         make_room(config.cache_limit_mb << 20)
     return True
 
 
-def _looked_lately() -> bool:
-    """Whether some process has looked for room lately, else that this one does: where there is much to look at, that
-    takes as long as many a compile."""
+def _checked_recently() -> bool:
+    """Returns whether some process has checked the total size recently; if not, records that this process does now.
+
+    In a large cache the check takes as long as many a compile.
+    """
     stamp = folder() / "looked"
     with contextlib.suppress(OSError):
-        if abs(time.time() - stamp.stat().st_mtime) < _BETWEEN_LOOKS_SECONDS:
+        if abs(time.time() - stamp.stat().st_mtime) < _SECONDS_BETWEEN_CHECKS:
             return True
     with contextlib.suppress(OSError):
         stamp.touch()
     return False
 
 
-def note_use(name: str) -> None:
-    """Count a use of an entry; nothing happens where the folder cannot be written."""
+def count_use(name: str) -> None:
+    """Counts a use of an entry; does nothing if the folder cannot be written."""
     with contextlib.suppress(OSError):
         os.utime(folder() / f"{name}.json")
         with (folder() / f"{name}.hits").open("ab") as file:
             file.write(b".")
 
 
-def alike(program_digest: str) -> Iterator[str]:
-    """The names of the entries of one program, whatever compiled it."""
+def entries_of_program(program_digest: str) -> Iterator[str]:
+    """Yields the names of the entries of one program, in any environment."""
     for path in sorted(folder().glob(f"{program_digest}-*.json")):
         yield path.stem
 
 
 def entries() -> list[StoredEntry]:
-    """Every entry, the one that was used last first."""
+    """Returns every entry, the most recently used first."""
     found = []
     for path in folder().glob("*.json"):
         with contextlib.suppress(OSError):
@@ -131,7 +135,7 @@ def entries() -> list[StoredEntry]:
 
 
 def make_room(limit: int) -> None:
-    """Remove what was used longest ago until graphs and kernels take less than `limit` bytes, if they take more."""
+    """Removes the least recently used files if graphs and kernels take more than `limit` bytes."""
     _remove_abandoned()
     units = [*_units()]
     total = sum(size for _, size, _ in units)
@@ -145,7 +149,7 @@ def make_room(limit: int) -> None:
 
 
 def clear() -> tuple[int, int]:
-    """Remove all entries and kernels, and the texts that processes have left behind; how many files and bytes."""
+    """Removes all entries and kernels, and texts left by ended processes; returns the number of files and bytes."""
     count = size = 0
     for part in ("graphs", "kernels", "generated"):
         for path in (artifacts.cache_dir() / part).rglob("*"):
@@ -167,7 +171,7 @@ def _size(path: Path) -> int:
 
 
 def _units() -> Iterator[tuple[float, int, Path]]:
-    """Last use, bytes and path of everything that can be removed: entries, and folders of a kernel library."""
+    """Yields last use, bytes and path of everything that can be removed: entries, and folders of a kernel library."""
     for entry in entries():
         yield entry.used, entry.size, entry.path
     for kernels in (artifacts.cache_dir() / "kernels").glob("*"):
@@ -187,7 +191,7 @@ def _remove(path: Path) -> None:
 
 
 def _remove_abandoned() -> None:
-    """Remove what processes that were killed have left half written."""
+    """Removes partial files of killed processes."""
     before = time.time() - _ABANDONED_SECONDS
     for path in folder().glob(f"*{PART}"):
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Owns the written form of functional ATen graphs: those that are compiled later, perhaps by another process.
+"""Owns the written form of functional ATen graphs that are compiled later, perhaps in another process.
 
-A node is written with what code generation reads of it: operator, arguments, fake value, the user's line, the operation
-that it is a part of. Nothing here compiles, and reading a graph decides nothing on its sizes.
+A written node has everything that code generation reads: operator, arguments, fake value, the user's line, and the
+operation that it was decomposed from. Nothing here compiles, and reading a graph decides nothing about sizes.
 """
 
 from __future__ import annotations
@@ -26,33 +26,35 @@ from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
 from minidynamo.graph_cache.key import Key
 from minidynamo.memory.unfused_peak import DIES, MAY_DIE, RETURNED
 
-_ON_NUMBERS = (
+_NUMBER_OPERATORS = (
     *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg),
     *(operator.pow, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge),
     *(math.floor, math.ceil, math.trunc, math.sqrt, torch.sym_max, torch.sym_min, torch.sym_float, torch.sym_int),
     *(torch.sym_not, torch.sym_ite),
 )
-NUMBER_FUNCTIONS: dict[str, Any] = {f"{function.__module__}.{function.__name__}": function for function in _ON_NUMBERS}
+NUMBER_FUNCTIONS: dict[str, Any] = {
+    f"{function.__module__}.{function.__name__}": function for function in _NUMBER_OPERATORS
+}
 NUMBER_FUNCTIONS["place_of"] = place_of
-"""What graphs and host programs call on numbers, by a name that is the same in every process."""
+"""The functions on numbers in graphs and host programs, by a name that is the same in every process."""
 
 RANDOM_FUNCTIONS: dict[str, Any] = {function.__name__: function for function in rng_replay.FUNCTIONS}
-"""What they call for random numbers that are drawn twice."""
+"""The functions in graphs and host programs that replay random numbers."""
 
 _FUNCTIONS = {**NUMBER_FUNCTIONS, **RANDOM_FUNCTIONS}
 _NAMES = {function: name for name, function in _FUNCTIONS.items()}
 
 
 def write_graph(gm: fx.GraphModule, key: Key) -> Json:
-    """The written form of a graph that was made of the one with this key; raises NotStorable."""
+    """Returns the written form of a graph that was derived from the graph with this key; raises NotStorable."""
     codec = _GraphCodec(key)
     return [codec.write_node(node) for node in gm.graph.nodes]
 
 
 def read_graph(form: Json, key: Key, *, inputs: int) -> fx.GraphModule:
-    """The graph that `write_graph` described, for the program at hand; raises Damaged for another form.
+    """Builds the graph that `write_graph` described, for the current program; raises Damaged for any other form.
 
-    It has to have so many inputs.
+    The graph must have `inputs` placeholders.
     """
     codec = _GraphCodec(key)
     graph = fx.Graph()
@@ -72,10 +74,10 @@ def read_graph(form: Json, key: Key, *, inputs: int) -> fx.GraphModule:
 
 
 class _GraphCodec(Codec):
-    """Writes and reads what nodes hold: other nodes, fake tensors and symbolic numbers besides plain values."""
+    """Writes and reads the values in nodes: nodes, fake tensors and symbolic numbers, besides all values of `Codec`."""
 
     def __init__(self, key: Key) -> None:
-        super().__init__(key.surroundings)
+        super().__init__(key.context)
         self._symbols = key.symbols
         self._nodes: dict[str, fx.Node] = {}
         self._mode = FakeTensorMode(shape_env=key.symbols.env)
@@ -94,11 +96,11 @@ class _GraphCodec(Codec):
         }
 
     def write_node(self, node: fx.Node) -> Json:
-        """What `read_node` takes."""
-        place = node.meta.get("user_location")
+        """Returns the form that `read_node` takes."""
+        location = node.meta.get("user_location")
         facts = [self.encode(node.args), self.encode(node.kwargs), self.encode(node.meta.get("val"))]
-        noted = [[mark for mark in (DIES, MAY_DIE, RETURNED) if mark in node.meta], node.meta.get(PART_OF)]
-        return [node.op, node.name, self._written_target(node), *facts, self.encode(place), *noted]
+        extras = [[mark for mark in (DIES, MAY_DIE, RETURNED) if mark in node.meta], node.meta.get(PART_OF)]
+        return [node.op, node.name, self._written_target(node), *facts, self.encode(location), *extras]
 
     def _written_target(self, node: fx.Node) -> Json:
         if node.op in ("placeholder", "output"):
@@ -109,25 +111,25 @@ class _GraphCodec(Codec):
         return self.encode(node.target) if name is None else name
 
     def read_node(self, graph: fx.Graph, op: str, name: str, *rest: Json) -> None:
-        """Append a node to the graph."""
-        target, args, kwargs, value, place, marks, whole = rest
+        """Appends a node to the graph."""
+        target, args, kwargs, value, location, marks, call = rest
         if op not in ("placeholder", "output", "call_function"):
             raise Damaged(f"it has a {op!r} node")
         if op == "call_function":
             target = _FUNCTIONS[target] if isinstance(target, str) else self.decode(target)
         node = graph.create_node(op, target, self.decode(args), self.decode(kwargs), name)
         node.meta["val"] = self.decode(value)
-        where = self.decode(place)
+        where = self.decode(location)
         if isinstance(where, UserLocation):
             node.meta["user_location"] = where
         node.meta.update(dict.fromkeys(marks, True))
-        if whole is not None:
-            node.meta[PART_OF] = Call(*whole)
+        if call is not None:
+            node.meta[PART_OF] = Call(*call)
         self._nodes[name] = node
 
     @contextlib.contextmanager
     def reading(self) -> Any:
-        """A context in which fake tensors are made, and what torch asks of their sizes is nobody's guard."""
+        """Returns a context for creating fake tensors, in which torch's questions about sizes add no guards."""
         env = self._symbols.env
         with self._mode, contextlib.nullcontext() if env is None else env.suppress_guards():
             yield

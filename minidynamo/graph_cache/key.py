@@ -1,7 +1,7 @@
-"""Owns the key of a graph: a readable text of everything that decides what the graph is compiled to.
+"""Owns the key of a graph: a readable text of everything that decides the code compiled for the graph.
 
-Nothing else may stand in it: no path, rank, index of a device, time, identity or hash of an object. Two processes that
-compile the same program therefore write the same text. It compiles and stores nothing.
+The text contains nothing else: no path, rank, device index, time, identity or hash of an object. Therefore two
+processes that compile the same program write the same text. This file compiles and stores nothing.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from minidynamo.errors import UserLocation, counted
 from minidynamo.graph.checkpoint import CHECKPOINTS
 from minidynamo.graph.cond import is_cond
 from minidynamo.graph.torch_settings import SWITCHES, settings
-from minidynamo.graph_cache.encoding import NotStorable, Surroundings, operator_name
+from minidynamo.graph_cache.encoding import GraphContext, NotStorable, operator_name
 from minidynamo.graph_cache.symbols import Symbols
 
 _TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
-# Where the functions of a graph may live. A function is named by where it is found, and only if it is found there.
+# Namespaces of the functions in a graph. The key names a function by the namespace in which it is found.
 _NAMESPACES: tuple[tuple[str, Any], ...] = (
     ("torch", torch),
     ("torch.nn.functional", torch.nn.functional),
@@ -46,35 +46,38 @@ _NAMESPACES: tuple[tuple[str, Any], ...] = (
     ("operator", operator),
     ("math", math),
 )
-_OURS = {function: f"minidynamo.{function.__name__}" for function in (*SWITCHES, *CHECKPOINTS)}
-_PLAIN = (bool, int, str, bytes, complex, type(None), torch.dtype, torch.layout, torch.memory_format, type(...))
+_OWN_FUNCTIONS = {function: f"minidynamo.{function.__name__}" for function in (*SWITCHES, *CHECKPOINTS)}
+_REPR_TYPES = (bool, int, str, bytes, complex, type(None), torch.dtype, torch.layout, torch.memory_format, type(...))
 _DEVICE = re.compile(r"(cuda|xpu|mps|hip|mtia|hpu|privateuseone)(:\d+)?")
 _SOURCES = (".py", ".h")
 
 
 @dataclass(frozen=True)
 class Key:
-    """`program` is what is compiled, `environment` with what; a graph is found by both. `what` is for people."""
+    """The key of a graph; both `program` and `environment` must match."""
 
+    #: The program, its inputs, settings and options.
     program: str
+    #: Versions of minidynamo, Python, torch and the tools.
     environment: str
+    #: A description of the graph, for people.
     what: str
-    surroundings: Surroundings
+    context: GraphContext
     symbols: Symbols
 
     @property
     def text(self) -> str:
-        """All of it, for people to compare."""
+        """Returns the whole key, for people to compare."""
         return f"{self.program}{self.environment}"
 
     @property
     def program_digest(self) -> str:
-        """The first half of `name`: equal for equal programs, whatever compiles them."""
+        """Returns the first half of `name`: equal for equal programs in any environment."""
         return hashlib.blake2b(self.program.encode(), digest_size=12).hexdigest()
 
     @property
     def name(self) -> str:
-        """What the entry is called."""
+        """Returns the name of the entry."""
         environment = hashlib.blake2b(self.environment.encode(), digest_size=4).hexdigest()
         return f"{self.program_digest}-{environment}"
 
@@ -86,31 +89,32 @@ def key_of(
     tools: Mapping[str, str],
     hooks: Mapping[str, fx.GraphModule] = types.MappingProxyType({}),
 ) -> Key:
-    """The key of a torch-level graph under the settings of torch that are in force.
+    """Returns the key of a torch-level graph under the current settings of torch.
 
-    `options` are what decides, besides the program, about the code; `tools` what builds it, `hooks` what is put into
-    it. Raises NotStorable when something in the graph has no name that means the same in every process.
+    `options` affect the code besides the program; `tools` are the versions of the tools that build it; `hooks` are
+    graphs that are inlined. Raises NotStorable if an object in the graph has no name with the same meaning in every
+    process.
     """
     nodes = list(_all_nodes(gm))
-    places = tuple(node.meta.get("user_location") for node in nodes)
-    surroundings = Surroundings(_accelerator(nodes, example_inputs), places)
-    writer = _Writer(surroundings, Symbols())
+    locations = tuple(node.meta.get("user_location") for node in nodes)
+    context = GraphContext(_accelerator(nodes, example_inputs), locations)
+    writer = _Writer(context, Symbols())
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     facts = [f"  {name}: {writer.facts(value)}" for name, value in zip(names, example_inputs)]
     lines = ["program:", *writer.graph(gm, "  "), "inputs:", *facts]
     for name, hook in hooks.items():
         lines += [f"{name} hook:", *writer.graph(hook, "  ")]
     lines += ["numbers:", *(f"  {fact}" for fact in writer.symbols.facts())]
-    lines += ["settings:", *_sorted_lines(_settings(surroundings)), "options:", *_sorted_lines(options)]
+    lines += ["settings:", *_sorted_lines(_settings(context)), "options:", *_sorted_lines(options)]
     environment = ["environment:", *_sorted_lines({**_versions(), **tools})]
     texts = "\n".join(lines) + "\n", "\n".join(environment) + "\n"
-    return Key(*texts, _describe(nodes), surroundings, writer.symbols)
+    return Key(*texts, _describe(nodes), context, writer.symbols)
 
 
 def is_replaced(name: str) -> bool:
-    """Whether torch's class of tensors has something under `name` that torch has not put there."""
+    """Returns whether the program has replaced attribute `name` of torch's tensor class."""
     found = inspect.getattr_static(torch.Tensor, name, None)
-    if getattr(found, "__name__", name) != name and not name.startswith("__"):  # `__neg__` is called `neg`
+    if getattr(found, "__name__", name) != name and not name.startswith("__"):  # the name of `__neg__` is `neg`
         return True
     module = found.__module__ if isinstance(found, types.FunctionType) else "torch"
     return module.partition(".")[0] != "torch"
@@ -122,14 +126,14 @@ def _sorted_lines(values: Mapping[str, Any]) -> list[str]:
 
 def _describe(nodes: list[fx.Node]) -> str:
     operations = sum(node.op in ("call_function", "call_method") for node in nodes)
-    places = [place for node in nodes if isinstance(place := node.meta.get("user_location"), UserLocation)]
-    outside_torch = [place for place in places if not place.filename.startswith(_TORCH_FOLDER)]
-    where = next(iter((*outside_torch, *places)), "unknown place")
+    locations = [location for node in nodes if isinstance(location := node.meta.get("user_location"), UserLocation)]
+    outside_torch = [location for location in locations if not location.filename.startswith(_TORCH_FOLDER)]
+    where = next(iter((*outside_torch, *locations)), "unknown place")
     return f"{where}, {counted(operations, 'operation')}"
 
 
 def _all_nodes(gm: fx.GraphModule) -> Iterator[fx.Node]:
-    """The nodes of a graph and of those inside it, in a fixed order."""
+    """Yields the nodes of a graph and of the graphs inside it, in a fixed order."""
     for node in gm.graph.nodes:
         yield node
         if node.op == "get_attr":
@@ -138,9 +142,9 @@ def _all_nodes(gm: fx.GraphModule) -> Iterator[fx.Node]:
                 yield from _all_nodes(inner)
 
 
-def differences(one: str, other: str) -> list[str]:
-    """The lines in which two keys differ, `- ` in front of those of the first and `+ ` of the second."""
-    lines = difflib.unified_diff(one.splitlines(), other.splitlines(), lineterm="", n=0)
+def differences(first: str, second: str) -> list[str]:
+    """Returns the lines in which two keys differ: `- ` before lines of the first, `+ ` before lines of the second."""
+    lines = difflib.unified_diff(first.splitlines(), second.splitlines(), lineterm="", n=0)
     return [f"{line[0]} {line[1:].strip()}" for line in list(lines)[2:] if not line.startswith("@@")]
 
 
@@ -150,16 +154,16 @@ def differences(one: str, other: str) -> list[str]:
 class _Writer:
     """Writes a graph and its inputs."""
 
-    def __init__(self, surroundings: Surroundings, symbols: Symbols) -> None:
-        self.surroundings = surroundings
+    def __init__(self, context: GraphContext, symbols: Symbols) -> None:
+        self.context = context
         self.symbols = symbols
 
     def graph(self, gm: fx.GraphModule, indent: str) -> Iterator[str]:
         for node in gm.graph.nodes:
             if is_cond(node):
-                raise NotStorable("it holds a cond")  # whose parts are compiled one by one
+                raise NotStorable("it holds a cond")  # the parts of a cond are compiled one by one
             if node.op == "placeholder":
-                yield f"{indent}{node.name} = input{' (given up)' if node.meta.get('steal_arg') else ''}"
+                yield f"{indent}{node.name} = input{' (donated)' if node.meta.get('steal_arg') else ''}"
             elif node.op == "get_attr":
                 inner = operator.attrgetter(node.target)(gm)
                 if not isinstance(inner, fx.GraphModule):
@@ -169,9 +173,7 @@ class _Writer:
             elif node.op == "output":
                 yield f"{indent}return {self.value(node.args[0])}"
             else:
-                place = node.meta.get("user_location")
-                numbered = f"  # operator {place.operator}" if place is not None and place.operator else ""
-                yield f"{indent}{node.name} = {self.target(node)}({', '.join(self.arguments(node))}){numbered}"
+                yield f"{indent}{node.name} = {self.target(node)}({', '.join(self.arguments(node))})"
 
     def arguments(self, node: fx.Node) -> Iterator[str]:
         yield from map(self.value, node.args)
@@ -184,8 +186,8 @@ class _Writer:
             return f".{node.target}"
         if node.op != "call_function":
             raise NotStorable(f"it calls the module {node.target}")
-        given = node.meta.get("user_cache_hash")
-        return _function_name(node.target) if given is None else f"user function {given!r}"
+        cache_hash = node.meta.get("user_cache_hash")
+        return _function_name(node.target) if cache_hash is None else f"user function {cache_hash!r}"
 
     def value(self, value: Any) -> str:
         if isinstance(value, fx.Node):
@@ -193,10 +195,10 @@ class _Writer:
         if type(value) is float:
             return value.hex()
         if isinstance(value, torch.device):
-            return f"device({self.surroundings.device_text(value)})"
+            return f"device({self.context.device_text(value)})"
         if type(value) is str and _DEVICE.fullmatch(value):
-            return f"device({self.surroundings.device_text(_with_index(torch.device(value)))})"
-        if type(value) in _PLAIN:
+            return f"device({self.context.device_text(_with_index(torch.device(value)))})"
+        if type(value) in _REPR_TYPES:
             return repr(value)
         if isinstance(value, compat.SYMBOLIC_NUMBERS):
             return self.symbols.text(value)
@@ -213,7 +215,7 @@ class _Writer:
         raise NotStorable(f"it holds a {type(value).__name__}")
 
     def facts(self, value: Any) -> str:
-        """What tracing can see of an example input."""
+        """Returns the properties of an example input that tracing can see."""
         if isinstance(value, list):
             return f"[{', '.join(map(self.facts, value))}]"
         if isinstance(value, compat.SYMBOLIC_NUMBERS):
@@ -229,18 +231,18 @@ class _Writer:
         marks += ["parameter"] * isinstance(value, torch.nn.Parameter)
         sizes, strides = (", ".join(map(self.value, numbers)) for numbers in (value.shape, value.stride()))
         layout = f"[{sizes}] strides [{strides}] offset {self.value(value.storage_offset())}"
-        return f"{value.dtype} {layout} {self.surroundings.device_text(value.device)} {' '.join(marks)}".rstrip()
+        return f"{value.dtype} {layout} {self.context.device_text(value.device)} {' '.join(marks)}".rstrip()
 
 
 @functools.lru_cache(maxsize=4096)
 def _function_name(function: Any) -> str:
-    """A name that means this very function in every process."""
+    """Returns a name that means exactly this function in every process."""
     if isinstance(function, OpOverload):
         return operator_name(function)
     if isinstance(function, OpOverloadPacket):
         return f"{operator_name(getattr(function, function.overloads()[0])).partition('.')[0]}.*"
-    if function in _OURS:
-        return _OURS[function]
+    if function in _OWN_FUNCTIONS:
+        return _OWN_FUNCTIONS[function]
     if isinstance(function, types.FunctionType) and (function.__module__ or "").partition(".")[0] != "torch":
         raise NotStorable(f"it calls {function.__qualname__}, which is not a part of torch")
     name = getattr(function, "__name__", "")
@@ -265,7 +267,7 @@ def _name_in_torch(function: Any) -> str:
 
 
 def _accelerator(nodes: Iterable[fx.Node], example_inputs: Sequence[Any]) -> torch.device | None:
-    """The one device besides the CPU that the graph names or gets tensors on; None if there are none, or several."""
+    """Returns the only device besides the CPU that the graph or its inputs use; None if there is none, or several."""
     found: set[torch.device] = set(settings().devices)
     pending: list[Any] = [*example_inputs]
     for node in nodes:
@@ -292,8 +294,8 @@ def _with_index(device: torch.device) -> torch.device:
     return device
 
 
-def _settings(surroundings: Surroundings) -> dict[str, Any]:
-    """What is in force in this thread, and in the process, and may change what a graph is traced to."""
+def _settings(context: GraphContext) -> dict[str, Any]:
+    """Returns the settings of this thread and process that may change the traced graph."""
     now = settings()
     flags = {question.__name__.removeprefix("_get_"): question() for question in compat.GUARDED_QUESTIONS}
     return {
@@ -304,7 +306,7 @@ def _settings(surroundings: Surroundings) -> dict[str, Any]:
         "default_dtype": now.default_dtype,
         "attention": now.attention,
         "inference": torch.is_inference_mode_enabled(),
-        "devices": [surroundings.device_text(_with_index(device)) for device in now.devices],
+        "devices": [context.device_text(_with_index(device)) for device in now.devices],
     }
 
 

@@ -1,8 +1,8 @@
-"""Owns the symbolic numbers of a graph in its key: their names there, what is known of them, what compiling decided.
+"""Owns the symbolic numbers of a graph in its key: their names, known facts, and decisions made while compiling.
 
-Whatever torch calls a symbol, a key counts them in the order in which it meets them. What the stages behind the capture
-decide on symbols becomes guards of the frame, so an entry must say it, and a graph that comes from the cache decides it
-again. What a number is in the call that is compiled for stands in no key.
+A key numbers symbols in the order of first use, independent of torch's names. When a stage after capture decides
+something about symbols, the decision becomes a guard of the frame. An entry therefore stores the decisions, and loading
+a graph repeats them. Keys never contain the value of a number in the compiled call.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from minidynamo.graph_cache.encoding import Damaged, NotStorable
 
 Number = torch.SymInt | torch.SymFloat | torch.SymBool
 
-# What the text of a decision may call.
+# Functions that the text of a decision may call.
 _ON_NUMBERS = {"__builtins__": {}, "math": math, "max": max, "min": min, "abs": abs}
 _ON_SYMBOLS = {**_ON_NUMBERS, "max": torch.sym_max, "min": torch.sym_min}
 
 
 class Symbols:
-    """The symbols of one graph. `text` names them; everything else is asked afterwards. `env` is their ShapeEnv."""
+    """The symbols of one graph. `text` must name them before any other method is called. `env` is their ShapeEnv."""
 
     def __init__(self) -> None:
         self._names: dict[Any, str] = {}
@@ -34,7 +34,7 @@ class Symbols:
         self._known = 0
 
     def text(self, number: Number) -> str:
-        """The expression of a number; its value where that has turned out to be constant."""
+        """Returns the expression of a number, or its value if it has become constant."""
         constant = compat.constant_of(number)
         if constant is not None:
             return repr(constant)
@@ -52,13 +52,13 @@ class Symbols:
         torch_symbols = compat.symbolic()
         for symbol in torch_symbols.text(expr)[1]:
             self._names.setdefault(symbol, f"n{len(self._names)}")
-        # The order of terms follows the names of symbols, so these must be those of the key before it is printed.
+        # Terms are ordered by symbol names: substitute the names of the key before printing.
         named = {old: torch_symbols.Symbol(name, **old.assumptions0) for old, name in self._names.items()}
         template, symbols = torch_symbols.text(expr.xreplace(named))
         return str(template).format(*(symbol.name for symbol in symbols))
 
     def written(self, number: Number) -> str:
-        """The text of a number that is computed of those which were named, for `read`; raises NotStorable."""
+        """Returns the text of a number computed from the named symbols, for `read`; raises NotStorable."""
         expr = number.node.expr
         if self.env is None or not expr.free_symbols <= self._names.keys():
             raise NotStorable("it computes with numbers that are not its own")
@@ -70,7 +70,7 @@ class Symbols:
         raise NotStorable(f"it computes {text}, which has no written form")
 
     def read(self, text: str) -> Number:
-        """The number that `written` described, made of the numbers of this graph."""
+        """Returns the number that `written` described, computed from the numbers of this graph."""
         found = eval(text, dict(_ON_SYMBOLS), dict(self._numbers))
         if type(found) is int:
             return self.env.create_symintnode(compat.symbolic().Integer(found), hint=found)  # type: ignore[no-any-return]
@@ -79,31 +79,32 @@ class Symbols:
         return found
 
     def facts(self) -> Iterator[str]:
-        """What is known of the symbols that were named so far: their ranges, and what was decided before."""
+        """Yields the known facts about the symbols named so far: ranges and earlier decisions."""
         if self.env is None:
             return
-        decided = sorted({self._written(expr) for expr in self._decided_before()})
+        decided = sorted({self._written(expr) for expr in self._earlier_decisions()})
         for symbol, name in self._names.items():
             bounds = self.env.var_to_range.get(symbol)
             yield f"{name}: {'any' if bounds is None else f'{bounds.lower} to {bounds.upper}'}"
         yield from decided
 
-    def _decided_before(self) -> list[Any]:
-        """The decisions on the symbols that were named, and on others that these bind to them.
+    def _earlier_decisions(self) -> list[Any]:
+        """Returns the decisions about the named symbols, and about all symbols that decisions connect to named ones.
 
-        Which inputs that the graph does not take had a symbol for a while depends on what earlier processes have seen.
+        Decisions about other symbols are left out: inputs that the graph does not take may have a symbol only because
+        of calls in earlier processes.
         """
         pending = [self.env.replace(guard.expr) for guard in self.env.guards[: self._known]]
         found: list[Any] = []
-        own = set(self._names)
-        while bound := [expr for expr in pending if own & expr.free_symbols]:
-            pending = [expr for expr in pending if not own & expr.free_symbols]
+        connected = set(self._names)
+        while bound := [expr for expr in pending if connected & expr.free_symbols]:
+            pending = [expr for expr in pending if not connected & expr.free_symbols]
             found += bound
-            own = own.union(*(expr.free_symbols for expr in bound))
+            connected = connected.union(*(expr.free_symbols for expr in bound))
         return found
 
     def decided(self) -> list[str]:
-        """What has been decided since the symbols were named; raises NotStorable when it cannot be said."""
+        """Returns the decisions since the symbols were named; raises NotStorable for decisions about other numbers."""
         if self.env is None:
             return []
         named = len(self._names)
@@ -113,7 +114,9 @@ class Symbols:
         return list(dict.fromkeys(found))
 
     def decide(self, decisions: Sequence[str]) -> bool:
-        """Decide the same on the symbols of this graph; False, and nothing is decided, when it is not so here."""
+        """Repeats the decisions on the symbols of this graph; returns False, without deciding, if they do not hold
+        here.
+        """
         if not decisions:
             return True
         if not set(self._names.values()) <= self._numbers.keys():

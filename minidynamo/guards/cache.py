@@ -1,6 +1,6 @@
-"""Owns the record of one compiled version of a frame, and which versions of a frame are still of use.
+"""Owns the record of one compiled version of a frame, and the order in which versions are tried.
 
-It runs nothing; `dispatch/` puts conditions and bodies into the generated function.
+Runs nothing: `frontend/dispatcher.py` puts conditions and bodies into the generated function.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minidynamo.guards.source import Source
 
 
 class StoredGuard:
-    """A guard that does not keep the class, function or object alive that it expects."""
+    """A guard with only a weak reference to its expected class, function or object."""
 
     def __init__(self, guard: Guard) -> None:
         self._attribute: str | None = None
@@ -32,7 +32,7 @@ class StoredGuard:
             self._guard = replace(guard, expected=None)
 
     def guard(self) -> Guard | None:
-        """The guard; None when what it expects has died."""
+        """Returns the guard; None if its expected object has died."""
         if self._reference is None:
             return self._guard
         expected = self._reference()
@@ -43,62 +43,64 @@ class StoredGuard:
 
 @dataclass(eq=False)
 class Entry:
-    """One compiled version of a frame: when it may run (`condition`, text over the argument names) and what (`body`).
+    """A compiled version of a frame: a condition on the arguments, and a body to run when the condition holds."""
 
-    `body` is a boxed plain function of the frame's arguments, in the order of the dispatcher's parameters. It takes the
-    value of the condition as a second argument if `gives_inputs`, and can do without. `namespace` holds the names that
-    `condition` uses; they end in the entry's number, so that entries of one dispatcher can share globals. `is_general`:
-    some sizes or numbers may be any. `steps`: the body returns a step and its list, or None and the value; whoever
-    calls it drives the steps.
-    """
-
+    #: the guards; expected classes, functions and objects are weak references
     stored: tuple[StoredGuard, ...]
-    written: Condition
+    #: : the condition; its global names end in the entry's number, so entries of a dispatcher can share globals
+    compiled_condition: Condition
+    #: boxed function of the frame's arguments, in the order of the dispatcher's parameters; if `returns_inputs`, an
+    #: optional second argument is the condition's value
     body: Callable[..., Any]
+    #: the backend and its code-changing options; None for any
     backend_key: Hashable = None
+    #: whether some sizes or numbers are symbolic
     is_general: bool = False
+    #: whether the body returns (step, list), or (None, value); the caller then runs the steps
     steps: bool = False
 
     @property
     def guards(self) -> tuple[Guard, ...]:
-        """The guards; those that expect an object which has died are left out."""
+        """The guards, without guards whose expected object has died."""
         return tuple(guard for stored in self.stored if (guard := stored.guard()) is not None)
 
     @property
     def condition(self) -> str:
-        """A Python expression; it may raise, which counts as false."""
-        return self.written.text
+        """Returns the Python expression of the condition; an exception in it counts as false."""
+        return self.compiled_condition.text
 
     @property
     def condition_source(self) -> str:
-        """The text of the function that the condition calls, one guard per line; empty when there is none."""
-        return self.written.function_source
+        """Returns the text of the function called by the condition, one guard per line; empty without such a
+        function.
+        """
+        return self.compiled_condition.function_source
 
     @property
-    def gives_inputs(self) -> bool:
-        """Whether the value of the condition, when it holds, is the list of the graph's inputs."""
-        return self.written.gives_inputs
+    def returns_inputs(self) -> bool:
+        """True if a condition that holds evaluates to the list of the graph's inputs."""
+        return self.compiled_condition.returns_inputs
 
     @property
     def namespace(self) -> dict[str, Any]:
-        """The objects that the condition names."""
-        return self.written.namespace
+        """Maps the names in the condition to objects."""
+        return self.compiled_condition.namespace
 
     def alive(self) -> bool:
-        """Whether the condition can still hold: no object that it compares by identity has died."""
-        return all(reference() is not None for reference in self.written.watched)
+        """Returns whether the condition can still hold: all objects compared by identity are alive."""
+        return all(reference() is not None for reference in self.compiled_condition.watched)
 
     def failures(self, arguments: Mapping[str, Any], backend_key: Hashable = None) -> list[GuardFailure]:
-        """Why this version does not fit the arguments (by parameter name) and the backend; empty when it does."""
+        """Lists the guards that reject the arguments (by parameter name) or the backend; empty if none does."""
         found = failures(self.guards, arguments, backend_key)
-        changed = "" if found else self.written.settings.difference()
+        changed = "" if found else self.compiled_condition.settings.difference()
         if changed:
             state = Guard(Source(), GuardKind.GLOBAL_STATE)
             found.append(GuardFailure(state, expectation(state), f"another {changed}"))
         return found
 
     def describe(self) -> str:
-        """The guards, one per line, with the user's lines."""
+        """Lists the guards, one per line, with the user's lines."""
         return describe(self.guards)
 
 
@@ -114,11 +116,10 @@ def make_entry(
     inputs: Sequence[Source] = (),
     steps: bool = False,
 ) -> Entry:
-    """An entry whose condition is written now, in the interpreter-wide state in which the frame was captured.
+    """Builds an entry, and writes its condition in the present interpreter-wide state, in which the frame was captured.
 
-    `parameters` are the dispatcher's; `number` must be unique among the entries that a dispatcher ever had. A body that
-    takes what it hands to its graph as a second argument, when the guards have read that, says with `inputs` what it
-    is.
+    `parameters` are the dispatcher's. `number` is unique among all entries that a dispatcher has ever had. `inputs` are
+    the sources of the graph's inputs, for a body that accepts them, already read by the guards, as a second argument.
     """
     if backend_key is not None:
         guards = [Guard(Source(), GuardKind.BACKEND, backend_key), *guards]
@@ -128,9 +129,9 @@ def make_entry(
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries that can still fit, newest first: what was compiled last is most likely needed next.
+    """Returns the entries that can still fit, newest first: the latest version is the likeliest to be needed next.
 
-    Those for some sizes and numbers come before those for any, which may be slower.
+    Specialized entries precede general entries, which may be slower.
     """
     alive = [entry for entry in reversed(list(entries)) if entry.alive()]
     return sorted(alive, key=lambda entry: entry.is_general)

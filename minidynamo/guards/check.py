@@ -1,8 +1,8 @@
-"""Owns the condition of an entry: the text that tells whether all its guards hold.
+"""Owns the condition of an entry: the text that checks whether all guards hold.
 
-It does not decide what is guarded (the tracer does), spell a single guard (`writers.py`), or say what happens when no
-entry fits (`dispatch/`). Evaluating the text runs no user code. It may raise (a key is gone, a value has another
-type); that counts as false.
+Does not choose guards (the tracer does), spell a single guard (`writers.py`), or handle a call that no entry fits
+(`frontend/dispatcher.py`). Evaluating the text runs no user code. An exception during evaluation (a missing key, a
+value of another type) counts as false.
 """
 
 from __future__ import annotations
@@ -23,35 +23,36 @@ from minidynamo.guards.guard import GlobalState, Guard, GuardKind
 from minidynamo.guards.native_tensors import TensorSlot, is_worthwhile
 from minidynamo.guards.native_walk import WalkSlot
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import Local, Source, is_passed
+from minidynamo.guards.source import Local, Source, is_argument_or_item
 from minidynamo.guards.state import KernelSettings, current
 from minidynamo.guards.tensors import attribute_checks, batched_checker
 from minidynamo.guards.walk import Walk, plan_walk
-from minidynamo.guards.writers import WRITERS, is_living, last_reference, lost_reference, unnoticed_deaths
+from minidynamo.guards.writers import WRITERS, is_survivor, last_reference, lost_reference, unnoticed_deaths
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition over the arguments of a frame.
+    """A condition over the arguments of a frame."""
 
-    `text` is an expression over the frame's argument names and the names in `namespace`; it binds no local. `watched`
-    are weak references to the objects it compares by identity: when one is dead the condition never holds again.
-    `settings` are the interpreter-wide ones that it checks beyond the guards; `function_source` is the text of the
-    functions that `text` calls, empty when the guards stand in `text` themselves. `gives_inputs`: when it holds, its
-    value is the list of what the graph is called with. `walk` and `tensors` are the parts that can become machine code.
-    """
-
+    #: an expression over the frame's argument names and the names in `namespace`; binds no local
     text: str
+    #: the objects that `text` names
     namespace: dict[str, Any]
+    #: weak references to objects compared by identity: if any is dead, the condition never holds again
     watched: tuple[weakref.ref[Any], ...]
+    #: interpreter-wide settings that are checked in addition to the guards
     settings: KernelSettings
+    #: the text of the functions that `text` calls; empty if `text` contains the guards itself
     function_source: str = ""
-    gives_inputs: bool = False
+    #: whether a condition that holds evaluates to the list of the graph's inputs
+    returns_inputs: bool = False
+    #: the walk, which can become machine code
     walk: WalkSlot | None = None
+    #: the tensor checks that can become machine code
     tensors: tuple[TensorSlot, ...] = ()
 
     def make_native(self) -> None:
-        """Turn into machine code what can be; the first time in a process this may wait for a compiler."""
+        """Replaces checks by machine code where possible; the first call in a process may wait for a compiler."""
         if self.walk is not None:
             self.walk.make_native()
         for slot in self.tensors:
@@ -66,12 +67,12 @@ def write_condition(
     number: int = 0,
     inputs: Sequence[Source] = (),
 ) -> Condition:
-    """The condition under which all `guards` hold for a frame whose arguments are called `parameters`.
+    """Builds the condition under which all `guards` hold for a frame whose arguments are called `parameters`.
 
-    It must be written in the interpreter-wide state that a GLOBAL_STATE guard expects, or its checks are slower ones.
-    `number` (of the entry in its dispatcher) makes the names in the namespace unique among the entries. Guards that
-    share intermediate reads become a function of their own, whose locals are gone before the graph runs; many guards
-    of what objects hold become a walk, and the function then gives the values at `inputs`, if there are any.
+    Call this function in the interpreter-wide state that a GLOBAL_STATE guard expects; in any other state the checks
+    are slower. `number` (of the entry in its dispatcher) makes the names in the namespace unique among the entries.
+    Guards that share intermediate reads become a function, whose locals are gone before the graph runs. Many guards on
+    the contents of objects become a walk; the function then also returns the values at `inputs`, if any.
     """
     all_guards = ordered(guards)
     guards = [guard for guard in all_guards if guard.kind is not GuardKind.UNNOTICED_DEATH]
@@ -84,11 +85,11 @@ def write_condition(
     def written(suffix: str) -> tuple[Namespace, list[str], list[str], list[str]]:
         reader = Reader(guards, Namespace(reserved, suffix), found)
         texts = reader.finished(_conjuncts_of_all(guards, inputs, walk, reader, settings, held))
-        own = 0 if suffix else 1  # a function of its own holds the arguments once more
+        own = 0 if suffix else 1  # a separate function holds the arguments once more
         return reader.names, texts, _deaths(all_guards, reader.names, own), reader.temporaries()
 
     names, texts, deaths, temporaries = written("")
-    if not (temporaries or walk):  # it is short, and its names stand among those of other entries
+    if not (temporaries or walk):  # the condition is short, and shares its globals with other entries
         names, texts, deaths, _ = written(f"_{number}")
     watched = (*names.watched(), *(walk.watched if walk else ()))
     if not (temporaries or walk):
@@ -99,7 +100,7 @@ def write_condition(
     kept = [*temporaries, *([] if found is None else [found.name])]
     source = _function(function, used, texts, deaths, names.fresh("fits"), kept)
     check = artifacts.load("guards", name, source, names.values, function)
-    del names.values[function]  # a function that its own globals hold would be a reference cycle
+    del names.values[function]  # a function held by its own globals would be a reference cycle
     source = f"{walk.source}\n\n{source}" if walk else source
     text = f"{function}({', '.join(used)})"
     slot = None if walk is None else WalkSlot(walk, names.values, names.constant(walk.function, "walk"))
@@ -114,7 +115,7 @@ def _conjuncts_of_all(
     settings: KernelSettings,
     held: list[TensorSlot],
 ) -> list[str]:
-    """The conditions of all guards; with a walk, and behind them the list of inputs, if any."""
+    """Lists the conditions of all guards; with a walk, followed by the list of inputs, if any."""
     if walk is None:
         return conjuncts(guards, reader, settings, held=held)
     call = f"{reader.constant(walk.function, 'walk')}({', '.join(walk.arguments)})"
@@ -122,11 +123,12 @@ def _conjuncts_of_all(
     return [*texts, f"[{reader.listed(inputs)}]"] if inputs else texts
 
 
-# What fails most often and costs least comes first; relations between values come last.
+# Frequent failures and cheap checks come first; relations between values come last.
 _STAGES = {GuardKind.BACKEND: 0, GuardKind.GLOBAL_STATE: 3, GuardKind.SAME_OBJECT: 7, GuardKind.DISTINCT_OBJECTS: 7}
 _STAGES |= {GuardKind.RELATION: 8}
-_HELD = 4  # from this stage on it is about what objects hold
-_ABOUT_THE_DICTIONARY = (GuardKind.NO_INSTANCE_ATTR, GuardKind.MISSING_ATTR)  # of the object at the source
+_HELD = 4  # from this stage on, guards read the contents of objects
+# These read the dictionary of the object at the source.
+_ABOUT_THE_DICTIONARY = (GuardKind.NO_INSTANCE_ATTR, GuardKind.MISSING_ATTR)
 _FIRST_OF_A_VALUE = (
     GuardKind.PRESENT,
     GuardKind.NOT_NONE,
@@ -138,9 +140,9 @@ _FIRST_OF_A_VALUE = (
 
 
 def ordered(guards: Sequence[Guard]) -> list[Guard]:
-    """The guards in the order of their checks: a value before what is read from it.
+    """Sorts the guards in the order of their checks: a value before the values read from it.
 
-    Duplicates are left out, and the class of what is checked as a tensor, which covers it.
+    Drops duplicates, and type guards of values with a tensor guard, which covers the type.
     """
     unique: dict[tuple[Source, GuardKind, object], Guard] = {}
     for guard in guards:
@@ -153,7 +155,7 @@ def ordered(guards: Sequence[Guard]) -> list[Guard]:
 
 
 def _rank(guard: Guard, tensors: set[Source]) -> tuple[int, int, int]:
-    """Stage, distance from the root, and place among the guards of one value."""
+    """Returns the stage, the distance from the root, and the rank among the guards of one value."""
     depth = guard.source.depth() + (guard.kind in _ABOUT_THE_DICTIONARY)
     within = _FIRST_OF_A_VALUE.index(guard.kind) if guard.kind in _FIRST_OF_A_VALUE else len(_FIRST_OF_A_VALUE)
     if guard.kind in _STAGES:
@@ -161,7 +163,7 @@ def _rank(guard: Guard, tensors: set[Source]) -> tuple[int, int, int]:
     elif depth > 1 and not tensors.isdisjoint(guard.source.bases()):
         stage = 6
     elif guard.kind is GuardKind.TENSOR:
-        stage = 2 if is_passed(guard.source) else 5
+        stage = 2 if is_argument_or_item(guard.source) else 5
     else:
         stage = 1 if depth == 0 else 4
     return stage, depth, within
@@ -174,15 +176,15 @@ def conjuncts(
     walk: str = "",
     held: list[TensorSlot] | None = None,
 ) -> list[str]:
-    """The conditions of the guards, in their order; equal texts once. Tensors next to each other share one check.
+    """Lists the conditions of the guards, in their order, without duplicates. Adjacent tensors share one check.
 
-    `walk` is a condition that comes in front of all that concerns what objects hold. The checks of tensors among that
-    are added to `held`.
+    `walk` is a condition that precedes all conditions on the contents of objects. The tensor checks among those are
+    appended to `held`.
     """
     here = all(guard.expected == current() for guard in guards if guard.kind is GuardKind.GLOBAL_STATE)
     texts: list[str] = []
     pending: list[Guard] = []
-    apart: list[set[Source]] = []
+    distinct_groups: list[set[Source]] = []
     tensors = {guard.source for guard in guards if guard.kind is GuardKind.TENSOR}
     walk_at = next((k for k, guard in enumerate(guards) if _rank(guard, tensors)[0] >= _HELD), len(guards))
     for position, guard in enumerate(guards):
@@ -191,17 +193,19 @@ def conjuncts(
         if guard.kind is GuardKind.TENSOR:
             pending.append(guard)
             following = guards[position + 1] if position + 1 < len(guards) else guard
-            same = following.kind is GuardKind.TENSOR and is_passed(following.source) is is_passed(guard.source)
+            same = following.kind is GuardKind.TENSOR and is_argument_or_item(following.source) is is_argument_or_item(
+                guard.source
+            )
             if following is guard or not same:
-                slots = None if is_passed(guard.source) else held
+                slots = None if is_argument_or_item(guard.source) else held
                 checks = _tensor_conjuncts(pending, reader, here, slots)
-                apart += [{tensor.source for tensor in pending}] * (len(checks) == 1)
+                distinct_groups += [{tensor.source for tensor in pending}] * (len(checks) == 1)
                 texts += checks
                 pending = []
         elif guard.kind is GuardKind.GLOBAL_STATE:
-            texts += _state_conjuncts(guard.expected, reader, settings if here else None, bool(apart))
+            texts += _state_conjuncts(guard.expected, reader, settings if here else None, bool(distinct_groups))
         elif guard.kind is GuardKind.DISTINCT_OBJECTS:
-            for sources in _may_be_one(guard, guards, apart):
+            for sources in _possibly_same(guard, guards, distinct_groups):
                 texts += WRITERS[guard.kind](reader, replace(guard, source=sources[0], expected=sources[1:]))
         else:
             texts += WRITERS[guard.kind](reader, guard)
@@ -210,10 +214,12 @@ def conjuncts(
     return list(dict.fromkeys(texts))
 
 
-def _may_be_one(guard: Guard, guards: Sequence[Guard], apart: Sequence[set[Source]]) -> list[tuple[Source, ...]]:
-    """Of the sources that must hold different objects, the groups for which no other guard says so.
+def _possibly_same(
+    guard: Guard, guards: Sequence[Guard], distinct_groups: Sequence[set[Source]]
+) -> list[tuple[Source, ...]]:
+    """Splits sources of distinct objects into groups, where no other guard implies the distinction within a group.
 
-    Tensors with different facts are different, and the batched checker refuses a tensor that it is given twice.
+    Tensors with different facts are distinct, and the batched checker refuses the same tensor twice.
     """
     facts = {g.source: g.expected for g in guards if g.kind is GuardKind.TENSOR}
     groups: dict[object, list[Source]] = {}
@@ -223,14 +229,14 @@ def _may_be_one(guard: Guard, guards: Sequence[Guard], apart: Sequence[set[Sourc
             return [(guard.source, *guard.expected)]
         alike = (known.cls, known.dtype, known.device, known.requires_grad, len(known.shape))
         groups.setdefault(alike, []).append(source)
-    return [tuple(group) for group in groups.values() if not any(batch.issuperset(group) for batch in apart)]
+    return [tuple(group) for group in groups.values() if not any(batch.issuperset(group) for batch in distinct_groups)]
 
 
 def _tensor_conjuncts(
     guards: Sequence[Guard], reader: Reader, batched: bool, slots: list[TensorSlot] | None
 ) -> list[str]:
-    """The check of several tensors at once where torch can do it, added to `slots`; else attribute by attribute."""
-    guards = reader.as_found(guards)
+    """Checks several tensors in one call where torch can (appended to `slots`), else attribute by attribute."""
+    guards = reader.in_found_order(guards)
     facts = tuple(guard.expected for guard in guards)
     check = batched_checker(facts) if batched else None
     if check is not None:
@@ -247,7 +253,7 @@ def _tensor_conjuncts(
 def _state_conjuncts(
     expected: GlobalState, reader: Reader, settings: KernelSettings | None, has_batch: bool
 ) -> list[str]:
-    """The check of interpreter-wide settings; one of tensors covers inference, dispatch modes and transforms."""
+    """Checks the interpreter-wide settings; a batched tensor check covers inference, dispatch modes and transforms."""
     if settings is None:
         return [f"{reader.constant(current, 'current_state')}() == {reader.constant(expected, 'state')}"]
     texts = [f"{reader.constant(settings.unchanged, 'check_state')}()"]
@@ -260,7 +266,7 @@ def _state_conjuncts(
         texts.append(f"{is_inference}() is {expected.inference_mode}")
         texts.append(f"not {reader.constant(compat.torch_dispatch_mode_count, 'count_dispatch_modes')}()")
         texts.append(f"{reader.constant(compat.running_transform, 'running_transform')}() is None")
-    # The default device is that of a function mode, or else of the deprecated default tensor type.
+    # The default device is set by a function mode, or else by the deprecated default tensor type.
     if expected.mode_devices:
         devices = reader.constant(expected.mode_devices, "devices")
         texts.append(f"{reader.constant(compat.open_devices, 'open_devices')}() == {devices}")
@@ -281,17 +287,18 @@ def _roots_of_expected(guards: Sequence[Guard]) -> set[Source]:
 
 
 def _deaths(guards: Sequence[Guard], names: Namespace, own: int) -> list[str]:
-    """The checks that nobody is told of what is lost. They count references: each place is read anew.
+    """Writes the checks that no finalizer sees the loss of references. The checks count references, so each source is
+    read again.
 
-    A function for the checks has `own` references to each argument.
+    A function that contains the checks has `own` references to each argument.
     """
     texts: list[str] = []
     losses: list[str] = []
-    living: list[str] = []  # tensors whose histories are not lost
+    living: list[str] = []  # tensors whose autograd histories survive
     deaths = [guard for guard in guards if guard.kind is GuardKind.UNNOTICED_DEATH]
     held = [text for guard in deaths if guard.expected == (Lost.HELD,) for text in _lost_at(guards, guard, names)]
     for guard in deaths:
-        if is_living(guard):
+        if is_survivor(guard):
             living += _lost_at(guards, guard, names)
             continue
         reader = Reader(guards, names)
@@ -299,7 +306,8 @@ def _deaths(guards: Sequence[Guard], names: Namespace, own: int) -> list[str]:
             texts.append(last_reference(reader, guard, own, held))
             continue
         (loss,) = reader.finished([lost_reference(reader, guard)])
-        if guard.expected is None and reader.class_of(guard.source) is torch.Tensor:  # tensors hold nothing
+        # Tensors hold no objects.
+        if guard.expected is None and reader.class_of(guard.source) is torch.Tensor:
             (value,) = reader.finished([reader.read(guard.source)])
             count = names.constant(weakref.getweakrefcount, "count_references")
             texts.append(f"(not {count}({value}) or {unnoticed_deaths(names, [loss])})")
@@ -316,7 +324,9 @@ def _lost_at(guards: Sequence[Guard], guard: Guard, names: Namespace) -> list[st
 def _function(
     name: str, parameters: Sequence[str], texts: Sequence[str], deaths: Sequence[str], fits: str, kept: Sequence[str]
 ) -> str:
-    """The text of a function that tells whether the conditions hold; `deaths` when nothing is `kept` any more."""
+    """Writes a function that returns whether the conditions hold; `deaths` are checked after the `kept` names are
+    cleared.
+    """
     lines = [f"def {name}({', '.join(parameters)}):", f"    {f'{fits} =' if deaths else 'return'} ("]
     lines += [f"        {'and ' if position else ''}{text}" for position, text in enumerate(texts)]
     lines.append("    )")

@@ -1,6 +1,6 @@
-"""Owns what checks against abstract classes have answered: other classes may be registered with those at any time.
+"""Owns the recorded answers of checks against abstract classes, with which classes can be registered at any time.
 
-Which checks a program makes is the tracer's knowledge.
+The tracer decides which checks a program makes.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ ClassQuestion = Callable[[type, tuple[type, ...]], object]
 
 
 class ClassChecks:
-    """The answers that a program takes for granted. Called, it says whether they still hold; it keeps no class alive.
+    """The recorded answers that a program depends on. A call returns whether all still hold. Keeps no class alive.
 
-    The interpreter counts registrations, which are rare: only behind one are the questions asked again.
+    The interpreter counts registrations, which are rare: questions are asked again only after a registration.
     """
 
     def __init__(self) -> None:
         self._registrations = abc.get_cache_token()
-        # Abstract classes hash what they are asked about, too.
+        # Abstract classes hash their subjects, so weak references to classes are safe keys.
         self._answers: dict[tuple[ClassQuestion, weakref.ref[type], tuple[weakref.ref[type], ...]], object] = {}
 
     def ask(self, question: ClassQuestion, cls: type, classes: tuple[type, ...]) -> Any:
-        """What `question(cls, classes)` gives, a number or a class, which is noted."""
+        """Returns and records `question(cls, classes)`, a number or a class."""
         answer = question(cls, classes)
-        held = weakref.ref(answer) if isinstance(answer, type) else answer
-        self._answers[question, weakref.ref(cls), tuple(map(weakref.ref, classes))] = held
+        expected = weakref.ref(answer) if isinstance(answer, type) else answer
+        self._answers[question, weakref.ref(cls), tuple(map(weakref.ref, classes))] = expected
         return answer
 
     def __call__(self) -> bool:
         registrations = abc.get_cache_token()
         if registrations != self._registrations:
-            if not all(self._holds(*asked, held) for asked, held in self._answers.items()):
+            if not all(self._holds(*question_key, expected) for question_key, expected in self._answers.items()):
                 return False
             self._registrations = registrations
         return True
 
     def _holds(
-        self, question: ClassQuestion, cls: weakref.ref[type], classes: tuple[weakref.ref[type], ...], held: object
+        self, question: ClassQuestion, cls: weakref.ref[type], classes: tuple[weakref.ref[type], ...], expected: object
     ) -> bool:
-        one, others = cls(), tuple(each() for each in classes)
-        if one is None or None in others:
-            return True  # who is gone is not asked about again
-        answer = question(one, others)  # type: ignore[arg-type]
-        return answer is (held() if isinstance(held, weakref.ref) else held)
+        subject, abstract_classes = cls(), tuple(each() for each in classes)
+        if subject is None or None in abstract_classes:
+            return True  # no question can be asked about a dead class
+        answer = question(subject, abstract_classes)  # type: ignore[arg-type]
+        return answer is (expected() if isinstance(expected, weakref.ref) else expected)

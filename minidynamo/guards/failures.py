@@ -1,7 +1,6 @@
-"""Owns the words for guards: which one failed, what it expected and what came, and the listing of all of them.
+"""Owns the texts about guards: which guard failed, the expected and the actual value, and the list of all guards.
 
-It is slow and thorough; `check.py` writes the fast text. Like that text it runs no code of the user's but the `repr` of
-constants.
+Slow and thorough; `check.py` writes the fast text. Neither runs user code, except the `repr` of constants.
 """
 
 from __future__ import annotations
@@ -30,14 +29,15 @@ from minidynamo.guards.writers import class_attribute
 
 @dataclass(frozen=True)
 class GuardFailure:
-    """A guard that does not hold, with what it expected and what was found, in words.
+    """A guard that does not hold, with the expected and the actual value in words."""
 
-    `aspect` says in which respect, where a kind of guard has several; advice depends on it.
-    """
-
+    #: the failed guard
     guard: Guard
+    #: the expected value
     expected: str
+    #: the actual value
     actual: str
+    #: the respect in which the values differ, for kinds with several; selects the advice
     aspect: str = ""
 
     def __str__(self) -> str:
@@ -45,11 +45,11 @@ class GuardFailure:
 
 
 def failures(guards: Sequence[Guard], arguments: Mapping[str, Any], backend: object = None) -> list[GuardFailure]:
-    """The guards that the frame's `arguments` (by parameter name) do not fulfil, in checking order.
+    """Lists the guards that the frame's `arguments` (by parameter name) violate, in checking order.
 
-    A guard on a value that cannot be reached (its container is shorter, its key is gone) fails, too; of several guards
-    on one value, or on what is read from a value that already failed, only the first is named. `backend` is the
-    key that BACKEND guards are compared with; they are skipped when it is None.
+    A guard on an unreachable value (too short a container, a missing key) fails, too. Of several guards on one value,
+    or on values read from a failed value, only the first is listed. BACKEND guards are compared with `backend`, and
+    skipped if it is None.
     """
     found: list[GuardFailure] = []
     failed: set[Source] = set()
@@ -65,14 +65,14 @@ def failures(guards: Sequence[Guard], arguments: Mapping[str, Any], backend: obj
 
 
 def _read_by(guard: Guard) -> tuple[Source, ...]:
-    """The places at which a guard looks."""
+    """Returns the sources that a guard reads."""
     if guard.kind is GuardKind.SAME_OBJECT:
         return (guard.source, guard.expected)
     return (guard.source, *guard.expected) if guard.kind is GuardKind.DISTINCT_OBJECTS else (guard.source,)
 
 
 def describe(guards: Sequence[Guard]) -> str:
-    """One line per guard: what, what it must be, and the user's line that made it necessary."""
+    """Lists the guards, one per line: subject, expectation, and the user's line that needs the guard."""
     lines: dict[str, None] = {}
     for guard in ordered(guards):
         text = f"{subject(guard)}: {expectation(guard)}"
@@ -81,7 +81,7 @@ def describe(guards: Sequence[Guard]) -> str:
 
 
 def subject(guard: Guard) -> str:
-    """What the guard is about, such as ``tensor `x` ``."""
+    """Names the subject of the guard, such as ``tensor `x` ``."""
     if guard.kind in (GuardKind.GLOBAL_STATE, GuardKind.BACKEND):
         return str(guard.kind.value)
     if guard.kind is GuardKind.RELATION:
@@ -90,12 +90,12 @@ def subject(guard: Guard) -> str:
 
 
 def expectation(guard: Guard) -> str:
-    """What the guard expects, in words."""
+    """Describes the expected value."""
     return _EXPECTED.get(guard.kind, brief)(guard.expected)
 
 
 def brief(value: object) -> str:
-    """A short text for any value; the `repr` of constants, the type's name for everything else."""
+    """Returns a short text for any value: the `repr` of a constant, else the name of its type."""
     cls = type(value)
     if cls in _CONSTANTS or issubclass(cls, np.number | np.bool_):
         return reprlib.repr(value) if cls in (str, bytes) else repr(value)
@@ -106,7 +106,7 @@ def brief(value: object) -> str:
         return repr(value)
     if cls in (tuple, list, set, frozenset, dict):
         return f"{cls.__name__} of {len(value)}"  # type: ignore[arg-type]
-    if not issubclass(cls, _DESCRIBED):  # `isinstance` would ask the object for its class
+    if not issubclass(cls, _DESCRIBED):  # `isinstance` would read `__class__` of the object, which may run user code
         return f"{cls.__name__} object"
     if isinstance(value, torch.Tensor):
         return facts_of(value).summary
@@ -119,12 +119,12 @@ def brief(value: object) -> str:
     return f"{'module' if isinstance(value, types.ModuleType) else 'function'} {name_of(value)}"
 
 
-# So many keys of a dict are named.
+# The most keys of a dict that a message lists.
 _MOST_KEYS = 12
 
 
 def _some(keys: Iterable[object], *, sort: bool = False) -> str:
-    """Keys, or the first of them."""
+    """Lists the first keys, and counts the rest."""
     texts = sorted(map(repr, keys)) if sort else [*map(repr, keys)]
     more = [f"and {len(texts) - _MOST_KEYS} more"] if len(texts) > _MOST_KEYS else []
     return ", ".join([*texts[:_MOST_KEYS], *more])
@@ -137,18 +137,18 @@ _DESCRIBED = (torch.Tensor, type, enum.Enum, types.FunctionType, types.ModuleTyp
 
 def _unnoticed(keys: tuple[object, ...] | None) -> str:
     if keys == (Lost.NO_HISTORY,):
-        return "a history that lives on in that of a result"
+        return "an autograd history that a result keeps alive"
     if keys == (Lost.HELD,):
-        return "something that outlives the others"
+        return "a value that outlives the other values"
     if keys is None or (keys and isinstance(keys[0], Lost)):
-        dying = "it"
+        dying = "it dies"
     else:
-        dying = f"what is at {keys[0]!r}" if keys else "what it holds"
-    return f"nobody to be told when {dying} dies"
+        dying = f"the value at {keys[0]!r} dies" if keys else "its contents die"
+    return f"no finalizer to run when {dying}"
 
 
 def _settings(state: GlobalState | None) -> str:
-    """The interpreter-wide settings, those that are rare only when they are on."""
+    """Describes the interpreter-wide settings; the unusual settings only where they are on."""
     if state is None:
         return "the settings it was compiled under"
     words = [f"grad mode {'on' if state.grad_enabled else 'off'}"]
@@ -213,7 +213,7 @@ _EXPECTED: dict[GuardKind, Callable[[Any], str]] = {
 def _holds(guard: Guard, context: Reader, arguments: Mapping[str, Any], backend: object) -> bool:
     if guard.kind is GuardKind.BACKEND:
         return backend is None or bool(backend == guard.expected)
-    reader = context.afresh()
+    reader = context.fork()
     text = " and ".join(reader.finished(conjuncts([guard], reader))) or "True"
     return bool(_evaluate(text, reader.names, arguments, missing=False))
 
@@ -221,7 +221,7 @@ def _holds(guard: Guard, context: Reader, arguments: Mapping[str, Any], backend:
 def _evaluate(text: str, names: Namespace, arguments: Mapping[str, Any], missing: object) -> Any:
     try:
         return eval(text, dict(names.values), dict(arguments))
-    except Exception:  # the value is not there or is of another kind
+    except Exception:  # the value is missing or has another type
         return missing
 
 
@@ -229,7 +229,7 @@ _MISSING = object()
 
 
 def _actual(guard: Guard, arguments: Mapping[str, Any], backend: object) -> tuple[str, str]:
-    """What there is instead, in words, and in which respect it differs."""
+    """Returns the actual value, in words, and the respect in which it differs."""
     if guard.kind is GuardKind.BACKEND:
         return str(backend), ""
     if guard.kind is GuardKind.GLOBAL_STATE:
@@ -240,7 +240,7 @@ def _actual(guard: Guard, arguments: Mapping[str, Any], backend: object) -> tupl
         return "nothing there", ""
     try:
         return _ACTUAL.get(guard.kind, lambda _, value: brief(value))(guard.expected, found), _aspect(guard, found)
-    except (AttributeError, TypeError):  # a value of another kind than the guard is about
+    except (AttributeError, TypeError):  # a value of a type that the guard cannot describe
         return brief(found), ""
 
 
@@ -272,11 +272,13 @@ def _actual_tensor(facts: TensorFacts, found: Any) -> str:
     ):
         return here.summary
     names = differing(facts, here)
-    details = ", ".join(f"{name} {_plain(getattr(here, name))}, not {_plain(getattr(facts, name))}" for name in names)
+    details = ", ".join(
+        f"{name} {_text_of(getattr(here, name))}, not {_text_of(getattr(facts, name))}" for name in names
+    )
     return f"{here.summary} with {details}" if details else f"{here.summary} in another inference or autocast state"
 
 
-def _plain(value: object) -> str:
+def _text_of(value: object) -> str:
     return value.__qualname__ if isinstance(value, type) else str(value)
 
 
@@ -317,8 +319,8 @@ _ACTUAL: dict[GuardKind, Callable[[Any, Any], str]] = {
     GuardKind.CLASS_ATTR: _actual_class_attribute,
     GuardKind.CLASS_NAMES: lambda made_of, cls: _changed_names(made_of[0], cls.__dict__),
     GuardKind.CELL_EMPTY: lambda _, cell: brief(cell.cell_contents),
-    GuardKind.UNNOTICED_DEATH: lambda _, found: "somebody who is",
+    GuardKind.UNNOTICED_DEATH: lambda _, found: "a finalizer",
     GuardKind.SAME_OBJECT: lambda _, found: "another object",
     GuardKind.DISTINCT_OBJECTS: lambda _, found: "the same object",
-    GuardKind.RELATION: lambda _, found: "that it does" if found else "that it does not",
+    GuardKind.RELATION: lambda _, found: "that it holds" if found else "that it does not hold",
 }

@@ -1,6 +1,6 @@
-"""Owns what a frozen function looks at: in every call what tells its versions apart, now and then all guards.
+"""Owns the checks of a frozen function: cheap guards that choose a version in each call, and all guards now and then.
 
-It generates no function; `dispatch/` does.
+Generates no function; `frontend/dispatcher.py` does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _COMPARABLE = (str, bytes, int, type(None), TensorFacts, GlobalState, Source)
 
 
 def distinguishing(entries: Sequence[Entry]) -> list[list[Guard]]:
-    """Of each version the guards that not all versions have: where the others hold, these choose one."""
+    """Returns, per version, the guards that not all versions share. Where the shared guards hold, these choose a
+    version.
+    """
     expected: list[dict[tuple[Source, GuardKind], list[object]]] = []
     for entry in entries:
         of_entry = defaultdict(list)
@@ -28,14 +30,14 @@ def distinguishing(entries: Sequence[Entry]) -> list[list[Guard]]:
         expected.append(of_entry)
 
     def is_shared(guard: Guard) -> bool:
-        place = (guard.source, guard.kind)
-        return all(any(_same(guard.expected, other) for other in known.get(place, ())) for known in expected)
+        subject = (guard.source, guard.kind)
+        return all(any(_same(guard.expected, other) for other in known.get(subject, ())) for known in expected)
 
     return [[guard for guard in entry.guards if not is_shared(guard)] for entry in entries]
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two guards expect the same; what only the user's `__eq__` could tell counts as different."""
+    """Returns whether two guards expect the same value; values that need the user's `__eq__` count as different."""
     if one is other:
         return True
     if type(one) is not type(other):
@@ -43,12 +45,12 @@ def _same(one: object, other: object) -> bool:
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, float | complex):
-        return repr(one) == repr(other)  # tells zeros apart, and knows NaN
+        return repr(one) == repr(other)  # distinguishes zeros by sign, and equates NaN with NaN
     return isinstance(one, _COMPARABLE) and one == other
 
 
 class Recheck:
-    """Raises FrozenCallDiffers when a call fits none of the entries, or when it is asked to `refuse` it."""
+    """Raises FrozenCallDiffers if a call fits no entry, or if called with `refuse`."""
 
     def __init__(
         self, name: str, parameters: Sequence[str], entries: Sequence[Entry], backend_key: Callable[[], Hashable]
@@ -69,5 +71,5 @@ class Recheck:
     def _fits(self, entry: Entry, condition: Callable[..., Any], values: tuple[Any, ...]) -> bool:
         try:
             return entry.alive() and bool(condition(*values))
-        except Exception:  # a value has another type, a key is gone
+        except Exception:  # a value of another type, or a missing key
             return False

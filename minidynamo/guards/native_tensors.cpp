@@ -1,9 +1,9 @@
-// Tells whether tensors are as they were when torch's checker took them, by comparing memory.
+// Checks whether tensors are unchanged since torch's checker accepted them, by comparing memory.
 //
-// Nothing is interpreted here: native_tensors.py has found out, by changing tensors, which words of memory hold what the
-// checker looks at, and wrote down what they were. While they are the same, so is the answer, but for what depends on
-// the thread (inference mode, autocast, ...): that torch is asked about one tensor of each kind, and about those whose
-// memory does not tell. When anything differs, torch decides about all.
+// Nothing is interpreted here: native_tensors.py found, by changing tensors, the words of memory that the checker
+// reads, and recorded their values. While the words are unchanged, so is the answer, except for thread state (inference
+// mode, autocast, ...): torch checks one tensor of each kind for that, and all tensors without a record. If anything
+// differs, torch checks all tensors.
 #include "launch.h"
 
 struct PyObject {
@@ -22,20 +22,20 @@ void Py_DecRef(PyObject*);
 // The fields of native_tensors.py: _HEADER, _RECORD.
 static constexpr int64_t LAYOUT_WORDS = 15, HISTORY_WORDS = 3;
 
-// What was known of a tensor; without `object`, nothing is, and torch is asked.
+// The recorded words of a tensor; a null `object` means no record, and torch checks the tensor.
 struct Record {
   PyObject* object;
   PyObject* type;
   uint64_t* impl;
   uint64_t impl_class;
   uint64_t layout[LAYOUT_WORDS];
-  uint64_t* autograd;  // null for a tensor that autograd knows nothing of
+  uint64_t* autograd;  // null for a tensor without autograd state
   uint64_t autograd_class;
   uint64_t history[HISTORY_WORDS];
 };
 
-// Where the words are, how often this has served, and behind the records the positions of the tensors that torch is
-// asked about.
+// The offsets of the words, and the number of calls served. The records follow, then the positions of the tensors that
+// torch checks.
 struct Snapshot {
   int64_t count, asked, served;
   int64_t impl_at, layout_at, autograd_at, history_at[HISTORY_WORDS];
@@ -43,7 +43,7 @@ struct Snapshot {
   int64_t* positions() { return (int64_t*)(records() + count); }
 };
 
-// How far ahead memory is fetched.
+// The distance, in records, of prefetches.
 static constexpr int64_t AHEAD = 6;
 
 static bool is_unchanged(const Snapshot& snapshot, const Record& was, PyObject* tensor) {
@@ -60,7 +60,7 @@ static bool is_unchanged(const Snapshot& snapshot, const Record& was, PyObject* 
   return !differs;
 }
 
-// Objects that are all where they were are as distinct as they were.
+// Tensors with unchanged addresses are as distinct as before; a tensor without a record is compared with all others.
 static bool is_another(PyObject* const* tensors, int64_t count, int64_t position) {
   bool is_same = false;
   for (int64_t k = 0; k < count; k++) is_same |= k != position && tensors[k] == tensors[position];
@@ -71,7 +71,7 @@ static bool are_unchanged(Snapshot& snapshot, PyObject* const* tensors, int64_t 
   if (count != snapshot.count) return false;
   Record* records = snapshot.records();
   for (int64_t k = 0; k < count; k++) {
-    if (k + AHEAD < count) {  // an address that is none any more does no harm here
+    if (k + AHEAD < count) {  // prefetching a stale address is harmless
       __builtin_prefetch(records[k + AHEAD].impl);
       __builtin_prefetch((char*)records[k + AHEAD].impl + 128);
       __builtin_prefetch((char*)records[k + AHEAD].autograd + 128);
@@ -82,11 +82,11 @@ static bool are_unchanged(Snapshot& snapshot, PyObject* const* tensors, int64_t 
   return true;
 }
 
-// Arguments: a list that holds a snapshot and torch's checker of what it asks about, what decides otherwise, the tensors.
+// Arguments: a list with a tuple (snapshot, torch's checker of `asked` tensors), the fallback, the tensors.
 EXPORT PyObject* check(PyObject*, PyObject* const* args, int64_t count) {
   PyObject* const* tensors = args + 2;
   count -= 2;
-  PyObject* known = PyList_GetItem(args[0], 0);  // another thread may put another one there
+  PyObject* known = PyList_GetItem(args[0], 0);  // another thread may replace the tuple
   Py_IncRef(known);
   auto* snapshot = (Snapshot*)PyByteArray_AsString(PyTuple_GetItem(known, 0));
   bool holds = are_unchanged(*snapshot, tensors, count);

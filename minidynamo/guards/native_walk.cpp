@@ -1,14 +1,14 @@
-// A walk of minidynamo/guards/walk.py: goes through its steps, or leaves the call to the walk's text.
+// Runs a walk of minidynamo/guards/walk.py: interprets its steps, or calls the walk's text.
 //
-// It says that everything is as it was only when it is sure: what it has to look into must be exactly a dict, an
-// OrderedDict, a list or a tuple. On anything else, and on whatever differs, the text decides. So it runs no code of
-// the user's, except where the text would as well: when keys of a dict that are no texts have to be compared.
+// Accepts a state only when certain: containers must be exactly a dict, an OrderedDict, a list or a tuple. In all other
+// cases, and after any failed check, the text decides. So no user code runs, except where the text would run it as
+// well: when dict keys other than texts must be compared.
 #include "launch.h"
 
-// As in CPython's headers; native_walk.py makes sure that it is so. Each change of a dict gives it a tag that no dict
-// has had before: while the tag is the same, the dict is, with all that it holds. Where the attributes of an instance
-// are stored in it (`values`), Python 3.13 forgets about the tag; but such a dict has texts for keys, and its values lie
-// in one short row, in the order of keys that the class only ever adds to.
+// As in CPython's headers; native_walk.py checks the layout. Each change of a dict gives it a new, unique tag: while
+// the tag is unchanged, so is the dict. If the attributes of an instance are stored in the instance (`values`), Python
+// 3.13 does not maintain the tag; but such a dict has text keys, and its values are one short array, in the order of
+// the keys, to which the class only ever adds.
 struct PyObject {
   int64_t references;
   PyObject* type;
@@ -56,13 +56,13 @@ struct Step {
   int16_t op, depth;
   int32_t number;
   PyObject* expected;
-  // What a dict had under the key `expected`, null for nothing, and its tag then.
+  // The item under the key `expected` at the time of `tag`; null for a missing key.
   uint64_t tag;
   PyObject* item;
 };
 
-// The attributes of an instance as they were seen last, and a tag of ours for that. Whoever uses one of them looks at
-// it: that an address is the same is enough.
+// The attributes of an instance as last seen, with a tag of our own. Only addresses are compared: each step that uses
+// an attribute checks its contents.
 struct Seen {
   static constexpr int64_t MOST = 30;
   uint64_t tag;
@@ -73,7 +73,7 @@ struct Seen {
 // The order of native_walk.Tags: which dicts have a tag to rely on.
 enum Tags { NONE, WITHOUT_VALUES, ALL };
 
-// `seen` has an element for each step that goes to the attributes of an instance where those have no tags, or none.
+// `seen` elements follow the steps: one for each DICTIONARY step if attribute dicts have no tags, else none.
 struct Program {
   int64_t tags, length, steps, seen;
   Step* first() { return (Step*)(this + 1); }
@@ -81,14 +81,15 @@ struct Program {
   Seen* first_seen() { return seen ? (Seen*)end() : nullptr; }
 };
 
-// How a walk goes. By tags, no code can run, so that nothing has to be held, and what differs is looked up afterwards.
+// Two modes of a walk. With tags no code can run, so no references are held; after a mismatch, BY_LOOKING repeats the
+// walk.
 enum Mode { BY_TAGS, BY_LOOKING };
 
-// The values on the way to where the walk is.
+// The value at each depth of the walk.
 template <Mode MODE> struct Path {
   static constexpr int64_t MAX_DEPTH = 32;
   PyObject* at[MAX_DEPTH] = {};
-  Seen* attributes[MAX_DEPTH];  // of which instance a value is the attributes, where those have no tag; or null
+  Seen* attributes[MAX_DEPTH];  // the instance whose attribute dict the value is, if without a tag; or null
   Seen* const seen;
   const bool all_have_tags;
 
@@ -127,13 +128,13 @@ static int64_t length(PyObject* v) {
   return v->type == &PyTuple_Type ? PyTuple_Size(v) : -1;
 }
 
-// Null when what the step refers to has died.
+// Returns null if the object of the step has died.
 static PyObject* referred(const Step& step) {
   PyObject* object = step.number ? PyWeakref_GetObject(step.expected) : step.expected;
   return step.number && object == &_Py_NoneStruct ? nullptr : object;
 }
 
-// An OrderedDict has an order of its own.
+// Only exact dicts: an OrderedDict has a separate order.
 static bool has_keys(PyObject* v, PyObject* keys) {
   if (v->type != &PyDict_Type || ((Dict*)v)->length != PyTuple_Size(keys)) return false;
   PyObject* key;
@@ -144,13 +145,13 @@ static bool has_keys(PyObject* v, PyObject* keys) {
   return true;
 }
 
-// Tags of ours are none of Python's, and none is given twice.
+// Our tags differ from Python's tags, and each is used once.
 static uint64_t new_tag() {
   static uint64_t last = uint64_t(1) << 63;
   return ++last;
 }
 
-// The tag of an instance's attributes, a new one when they are not as they were; 0 when they cannot be remembered.
+// Returns the tag of an instance's attributes, a new tag if they changed; 0 if they cannot be recorded.
 static uint64_t tag_now(Seen& seen, Dict* dict) {
   Values* values = dict->values;
   if (!values || values->capacity > Seen::MOST) return seen.tag = 0;
@@ -162,7 +163,7 @@ static uint64_t tag_now(Seen& seen, Dict* dict) {
   return seen.tag = new_tag();
 }
 
-// Sets `item`. False when v is no dict, or does not tell.
+// Sets `item`. Returns false if v is no dict, or the tag is unknown.
 template <Mode MODE> static bool look_up(Step& step, const Path<MODE>& path) {
   PyObject* v = path.at[step.depth];
   if (!is_dict(v)) return false;
@@ -220,7 +221,7 @@ template <Mode MODE> static bool goes(Program* program, PyObject* const* args, P
   return true;
 }
 
-// A collector could run when a __dict__ has to be made.
+// The garbage collector could run when a __dict__ is created.
 static bool goes_by_tags(Program* program, PyObject* const* args, PyObject* result) {
   int collects = PyGC_Disable();
   bool holds = goes<BY_TAGS>(program, args, result);
@@ -228,7 +229,7 @@ static bool goes_by_tags(Program* program, PyObject* const* args, PyObject* resu
   return holds;
 }
 
-// Arguments: the program, what keeps alive that it points to, the text, its arguments.
+// Arguments: the program, a tuple that keeps its objects alive, the text's function, its arguments.
 EXPORT PyObject* walk(PyObject*, PyObject* const* args, int64_t count) {
   auto* program = (Program*)PyByteArray_AsString(args[0]);
   PyObject* result = PyTuple_New(program->length);

@@ -1,7 +1,7 @@
-"""Owns walks that run as machine code: one compiled function for all of them, which goes through the steps of each.
+"""Owns walks that run as machine code: one compiled function for all walks, which interprets their steps.
 
-It plans no walk (`walk.py` does) and builds nothing itself: `frontend/compile.py` says how C++ is compiled. Where that
-cannot be done, the text of a walk stays.
+Plans no walk (`walk.py` does) and compiles nothing (`frontend/compile.py` supplies the C++ compiler). Without a
+compiler, the Python text of a walk stays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from minidynamo.errors import MinidynamoError
 from minidynamo.guards.walk import Op, Walk
 
-# Builds C++ source and gives its functions by name.
+# Builds C++ source and returns its functions by name.
 Build = Callable[[str, Sequence[str]], dict[str, Callable[..., Any]]]
 
 _SOURCE = Path(__file__).with_name("native_walk.cpp")
@@ -28,14 +28,14 @@ _build: list[Build] = []
 
 
 def build_with(build: Build) -> None:
-    """Compile with this function from now on."""
+    """Compiles with this function from now on."""
     _build[:] = [build]
     built.cache_clear()
 
 
 @functools.cache
 def built(source: Path, name: str) -> Callable[..., Any] | None:
-    """A compiled function; None where there is no compiler, or where objects lie in memory in another way."""
+    """Returns a compiled function; None without a compiler, or if objects have another memory layout."""
     if not _build or object.__basicsize__ != struct.calcsize("qP") or _lengths() != [1, 2]:
         return None
     with contextlib.suppress(MinidynamoError, OSError):
@@ -44,15 +44,15 @@ def built(source: Path, name: str) -> Callable[..., Any] | None:
 
 
 class Tags(enum.IntEnum):
-    """Which dicts get another tag with each change."""
+    """Dicts whose version tag changes with each modification."""
 
     NONE = 0
-    WITHOUT_VALUES = 1  # not those that are the attributes of an instance and stored in it
+    WITHOUT_VALUES = 1  # all but the attribute dicts whose values are stored in the instance
     ALL = 2
 
 
-# What native_walk.cpp remembers of the attributes of an instance: a tag of its own, their keys, and as many values as
-# an instance can hold in itself.
+# The memory of native_walk.cpp for the attributes of an instance: a tag, their keys, and the most values that an
+# instance can store.
 _SEEN = struct.calcsize("qP30P")
 
 
@@ -61,7 +61,7 @@ class _Probe:
 
 
 def _lengths() -> list[int]:
-    """How long two dicts are, read where they should say so."""
+    """Reads the lengths of two dicts from memory, at the expected offset."""
     return [ctypes.c_int64.from_address(id(table) + 16).value for table in ({1: 1}, {1: 1, 2: 2})]
 
 
@@ -71,7 +71,7 @@ def _tag(table: dict[Any, Any]) -> int:
 
 @functools.cache
 def trusted_tags() -> Tags:
-    """What this Python does about tags, found out by changing dicts."""
+    """Returns the dicts whose tags this Python maintains, found by changing dicts."""
     table, probe = {"a": 1}, _Probe()
     tags = [_tag(table)]
     for change in (lambda: table.update(a=2), lambda: table.pop("a"), table.clear):
@@ -89,8 +89,9 @@ def trusted_tags() -> Tags:
 
 @functools.cache
 def values_can_be_read() -> bool:
-    """Whether the attributes that are stored in an instance lie where they are looked for, in the order of their names:
-    found out by changing some."""
+    """Returns whether the attributes stored in an instance have the expected memory layout, in the order of their
+    names: found by changing attributes.
+    """
 
     class Fresh:
         pass
@@ -114,20 +115,20 @@ def _word(table: dict[Any, Any], offset: int) -> int | None:
 
 
 def _values(table: dict[Any, Any]) -> list[int | None]:
-    """The addresses of the attributes that are stored in an instance; empty where there are none."""
-    place = _word(table, 40)
-    if place is None:
+    """Returns the addresses of the attributes stored in an instance; empty if none are stored there."""
+    address = _word(table, 40)
+    if address is None:
         return []
-    capacity = ctypes.c_uint8.from_address(place).value
-    return [*map(_address_at, range(place + 8, place + 8 + 8 * capacity, 8))] if capacity <= 30 else []
+    capacity = ctypes.c_uint8.from_address(address).value
+    return [*map(_address_at, range(address + 8, address + 8 + 8 * capacity, 8))] if capacity <= 30 else []
 
 
-def _address_at(place: int) -> int | None:
-    return ctypes.c_void_p.from_address(place).value
+def _address_at(address: int) -> int | None:
+    return ctypes.c_void_p.from_address(address).value
 
 
 def native_walk(walk: Walk) -> Callable[..., Any] | None:
-    """A function like the walk's text, which it asks where it is not sure; None where there can be none."""
+    """Builds a compiled function equivalent to the walk's text, which it calls when in doubt; None if not possible."""
     walker = built(_SOURCE, "walk")
     if walker is None:
         return None
@@ -145,13 +146,16 @@ def native_walk(walk: Walk) -> Callable[..., Any] | None:
 
 @dataclass(frozen=True)
 class WalkSlot:
-    """The name in a condition's globals under which it finds a walk."""
+    """A global of a condition: the function of a walk, which machine code may replace."""
 
+    #: the walk
     walk: Walk
+    #: the globals of the condition
     namespace: dict[str, Any]
+    #: the name of the walk's function
     name: str
 
     def make_native(self) -> None:
-        """Put machine code there if it can be had; the first one in a process may wait for a compiler."""
+        """Replaces the walk by machine code where possible; the first call in a process may wait for a compiler."""
         if self.namespace[self.name] is self.walk.function:
             self.namespace[self.name] = native_walk(self.walk) or self.walk.function

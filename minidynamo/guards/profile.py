@@ -1,6 +1,6 @@
-"""Owns what has been seen to vary: per frame point and source, which sizes, strides and numbers became symbolic.
+"""Owns the record of varied values: per frame point and source, the sizes, strides and numbers that became symbolic.
 
-It makes no symbols; `shapes.py` does. An entry only ever goes one way: unset, a value, then anything ("?").
+Creates no symbols; `shapes.py` does. An entry changes in one direction only: unset, one value, any value ("?").
 """
 
 from __future__ import annotations
@@ -9,69 +9,74 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# What a size, stride or number has been: a value, a text such as "S(1)" for a stride that is the product of the size
-# and stride of that dimension, or None for several values.
+# The values of a size, stride or number so far: a single value, a text such as "S(1)" for a stride that equals size
+# times stride of that dimension, or None for several values.
 Fact = int | float | str | None
-# A line of the program: file and number, and the place of the number that it needs as a constant, if it is that.
+# A line of the program: file, line number, and the source of the number that the line needs as a constant, or "".
 Line = tuple[str, int, str]
 
 
 @dataclass
-class Turns:
-    """How often what is unrolled at each line of the program was, in each capture in which that may have been another
-    number. It is common to the frames of a function and those of what it calls."""
+class TripCounts:
+    """Trip counts of unrolled loops, per program line. A function's frames share the record with the frames of its
+    callees.
+    """
 
+    #: the trip counts in each capture, for lines whose trip count may vary
     captures: dict[Line, set[frozenset[float | str]]] = field(default_factory=dict)
-    # All numbers, also of captures in which they were constants.
+    # All trip counts, also of captures in which they were constants.
     unrolled: dict[Line, set[float]] = field(default_factory=dict)
 
     def numbers(self, line: Line) -> tuple[int, set[float | str]]:
-        """How many captures differ, and all numbers that they had."""
+        """Returns the number of distinct captures, and all trip counts in them."""
         captures = self.captures.get(line, set())
         return len(captures), {number for capture in captures for number in capture}
 
     def note(self, numbers: Mapping[Line, set[float | str]]) -> None:
-        """Add those of one capture."""
+        """Adds the trip counts of one capture."""
         for line, found in numbers.items():
             self.captures.setdefault(line, set()).add(frozenset(found))
 
     def clear(self) -> None:
-        """Forget all."""
+        """Clears the record."""
         self.captures.clear()
         self.unrolled.clear()
 
 
 @dataclass
 class FrameProfile:
-    """What the captures of one frame point have seen.
+    """The values seen by the captures of one frame point."""
 
-    `dynamic`: True for a frame whose sizes and numbers are symbolic from the first capture on, False for one in which
-    none ever is. `numbers`, `tensors` and `texts` are by the name of the source. `is_inner`: whether the frame lies
-    behind a graph break, or is called at one, where loops come with other texts, functions and members of enums.
-    """
-
+    #: True: sizes and numbers are symbolic from the first capture on; False: they never are
     dynamic: bool | None = None
+    #: name of a source -> its number
     numbers: dict[str, Fact] = field(default_factory=dict)
+    #: name of a source -> (sizes, strides) of its tensor
     tensors: dict[str, tuple[tuple[Fact, ...], tuple[Fact, ...]]] = field(default_factory=dict)
-    turns: Turns = field(default_factory=Turns)
+    #: trip counts of unrolled loops
+    trip_counts: TripCounts = field(default_factory=TripCounts)
+    #: name of a source -> its text, or the identity of its object; None for several
     texts: dict[str, str | None] = field(default_factory=dict)
+    #: whether the frame follows a graph break, or is called at a graph break; loops around such a frame pass it
+    #: different texts, functions and enum members
     is_inner: bool = False
 
     def has_varied(self) -> bool:
-        """Whether anything is symbolic."""
+        """Returns whether some size, stride or number is symbolic."""
         layouts = (fact for layout in self.tensors.values() for part in layout for fact in part)
         return self.dynamic is True or (self.dynamic is None and None in (*layouts, *self.numbers.values()))
 
     def varies(self, name: str, value: int | float | str) -> bool:
-        """Whether the number at a source has had another value; it is noted now."""
+        """Records the number at a source, and returns whether it has varied."""
         known = self.numbers.setdefault(name, value)
         if known is not None and not _same(known, value):
             self.numbers[name] = known = None
         return known is None and self.dynamic is not False
 
     def text_varies(self, name: str, value: str) -> bool:
-        """Whether the text at a source of an inner frame, or what tells a function or so, has been another one; it is
-        noted now."""
+        """Records the text (or the identity of the object) at a source of an inner frame, and returns whether it has
+        varied.
+        """
         if not self.is_inner or self.dynamic is False:
             return False
         if self.texts.setdefault(name, value) != value:
@@ -79,14 +84,16 @@ class FrameProfile:
         return self.texts[name] is None
 
     def add(self, other: FrameProfile) -> None:
-        """Note what another profile of the frame point has seen."""
+        """Merges another profile of the frame point."""
         together = joined(self, other)
         self.numbers, self.tensors = together.numbers, together.tensors
 
     def layout(
         self, name: str, sizes: Sequence[int], strides: Sequence[int]
     ) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-        """Which sizes and which strides of the tensor at a source have varied; those it has now are noted."""
+        """Records the sizes and strides of the tensor at a source, and returns which sizes and which strides have
+        varied.
+        """
         seen = (tuple(sizes), relative_strides(sizes, strides))
         known = self.tensors.get(name, seen)
         if len(known[0]) != len(sizes):
@@ -98,18 +105,20 @@ class FrameProfile:
 
 
 def relative_strides(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int | str, ...]:
-    """The strides; those that follow from the next inner dimension say so: what is contiguous stays so."""
+    """Returns the strides, with "S(k)" for a stride that follows from the next inner dimension k: a contiguous tensor
+    then stays contiguous.
+    """
     order = sorted(range(len(sizes)), key=lambda k: (strides[k], -k))
     facts: dict[int, int | str] = {}
-    for place, k in enumerate(order):
-        inner = order[place - 1] if place else None
+    for rank, k in enumerate(order):
+        inner = order[rank - 1] if rank else None
         follows = inner is not None and strides[k] not in (0, 1) and strides[k] == sizes[inner] * strides[inner]
         facts[k] = f"S({inner})" if follows else strides[k]
     return tuple(facts[k] for k in range(len(sizes)))
 
 
 def joined(one: FrameProfile, other: FrameProfile) -> FrameProfile:
-    """What two profiles of one frame point have seen together; `dynamic` is that of the first."""
+    """Merges two profiles of one frame point; `dynamic` is taken from the first."""
     numbers = one.numbers | other.numbers
     for name in one.numbers.keys() & other.numbers.keys():
         if not _same(one.numbers[name], other.numbers[name]):
@@ -134,7 +143,7 @@ def _same(known: Fact, value: Fact) -> bool:
 
 
 def as_lines(profiles: Mapping[str, FrameProfile]) -> list[str]:
-    """What is known, for readers: per source its sizes, with `?` for what varies."""
+    """Lists the varied values for readers: per source its sizes, with `?` for varied sizes."""
     lines: list[str] = []
     for name, profile in profiles.items():
         lines.append(f"{name}:")

@@ -1,6 +1,6 @@
-"""Owns the reading of sources in generated conditions: what several guards need is read once, into a temporary.
+"""Owns the reading of sources in generated conditions: a value that several guards need is read once, into a temporary.
 
-It writes no conditions; `writers.py` and `check.py` do.
+Writes no conditions; `writers.py` and `check.py` do.
 """
 
 from __future__ import annotations
@@ -24,39 +24,41 @@ _LIBRARIES = frozenset({"torch", "builtins", *sys.stdlib_module_names}) - {"__ma
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """Values that have been read already: the name of the tuple that holds them, and where each of them is in it."""
+    """Values that were read already, as the elements of a tuple."""
 
+    #: the name of the tuple
     name: str
+    #: the source of each element
     sources: Sequence[Source]
 
     @functools.cached_property
-    def places(self) -> dict[Source, int]:
-        """The place of each source."""
-        return {source: place for place, source in enumerate(self.sources)}
+    def indices(self) -> dict[Source, int]:
+        """Maps each source to its index."""
+        return {source: index for index, source in enumerate(self.sources)}
 
     def part(self, first: int, count: int) -> str:
-        """Text that spells `count` of the values out, in a call or a list."""
+        """Returns text for `count` of the values as arguments of a call or items of a list."""
         if count == 1:
             return f"{self.name}[{first}]"
         return f"*{self.name}" if count == len(self.sources) else f"*{self.name}[{first}:{first + count}]"
 
 
-# Stands in a text for the value at the source of that number; no literal contains the character.
+# Marks the value of a numbered source in a text; no literal contains the character.
 _MARK = re.compile("\0([0-9]+)\0")
 
 
 class Reader:
-    """Text for values at sources.
+    """Writes text for the values of sources.
 
-    What `read` gives holds marks for values. When everything is written, `finished` puts the reads in their places: of
-    what is read once where it is needed, of what is read again into a temporary. What is `found` is not read again.
+    The texts from `read` contain marks for values. When all texts are written, `finished` replaces the marks: by the
+    read itself if the value is needed once, else by a temporary. Values in `found` are not read again.
     """
 
     def __init__(self, guards: Iterable[Guard], names: Namespace, found: Found | None = None) -> None:
         self.names = names
         self._found = found or Found("", ())
         self._numbers: dict[Source, int] = {}
-        self._ways: list[str] = []
+        self._texts: list[str] = []
         self._reads: Counter[int] = Counter()
         self._temporaries: dict[int, str] = {}
         self._bound: dict[str, None] = {}
@@ -71,43 +73,43 @@ class Reader:
                 self._classes[guard.source] = type(guard.expected)
                 self._objects[guard.source] = guard.expected
 
-    def afresh(self) -> Reader:
-        """A reader for a condition of its own, with the same names: what was spelled once is spelled for both."""
+    def fork(self) -> Reader:
+        """Returns a reader for a separate condition, with the same names and the same texts of sources."""
         reader = Reader((), self.names, self._found)
         reader._classes, reader._objects = self._classes, self._objects
-        reader._numbers, reader._ways = self._numbers, self._ways
+        reader._numbers, reader._texts = self._numbers, self._texts
         return reader
 
     def read(self, source: Source) -> str:
-        """Text of the value at `source`, with marks."""
-        place = self._found.places.get(source)
-        if place is not None:
-            return self._found.part(place, 1)
+        """Returns text, with marks, for the value at `source`."""
+        index = self._found.indices.get(source)
+        if index is not None:
+            return self._found.part(index, 1)
         if not isinstance(source, (Derived, Computed)):
             return source.expression(self.names)
         number = self._numbers.get(source)
         if number is None:
             way = self._text(source)
-            number = self._numbers[source] = len(self._ways)
-            self._ways.append(way)
+            number = self._numbers[source] = len(self._texts)
+            self._texts.append(way)
         return f"\0{number}\0"
 
     def finished(self, texts: Sequence[str]) -> list[str]:
-        """Texts without marks, to be evaluated in this order."""
+        """Returns the texts without marks, for evaluation in this order."""
         self.count(texts)
         return [self.write(text) for text in texts]
 
     def count(self, texts: Iterable[str]) -> None:
-        """Note what the texts read; all have to be counted before the first one is written."""
+        """Counts the reads of the texts; all texts must be counted before the first is written."""
         for text in texts:
             for mark in _MARK.findall(text):
                 number = int(mark)
                 self._reads[number] += 1
                 if self._reads[number] == 1:
-                    self.count([self._ways[number]])
+                    self.count([self._texts[number]])
 
     def write(self, text: str) -> str:
-        """`text` without marks, to be evaluated behind what was written before."""
+        """Returns `text` without marks, for evaluation after all earlier written texts."""
         return _MARK.sub(self._value, text)
 
     def _value(self, mark: re.Match[str]) -> str:
@@ -115,7 +117,7 @@ class Reader:
         name = self._temporaries.get(number)
         if name in self._bound:
             return name
-        text = self.write(self._ways[number])
+        text = self.write(self._texts[number])
         if name is None and self._reads[number] == 1:
             return text
         return f"({self._bind(number)} := {text})"
@@ -127,21 +129,21 @@ class Reader:
         return self._temporaries[number]
 
     def listed(self, sources: Iterable[Source]) -> str:
-        """Text of values with commas between; of those that were found one behind the other, only their range."""
-        places = self._found.places
-        numbered = ((places.get(source), position, source) for position, source in enumerate(sources))
+        """Returns text of the values, separated by commas; found values with consecutive indices become a range."""
+        indices = self._found.indices
+        numbered = ((indices.get(source), position, source) for position, source in enumerate(sources))
         texts: list[str] = []
         for _, group in itertools.groupby(numbered, lambda each: each[1] if each[0] is None else (each[1] - each[0],)):
             (first, _, source), *others = group
             texts.append(self.read(source) if first is None else self._found.part(first, len(others) + 1))
         return ", ".join(texts)
 
-    def as_found(self, guards: Iterable[Guard]) -> list[Guard]:
-        """Guards in the order in which their values were found, behind those whose values are still to be read."""
-        return sorted(guards, key=lambda guard: self._found.places.get(guard.source, -1))
+    def in_found_order(self, guards: Iterable[Guard]) -> list[Guard]:
+        """Sorts guards by the index of their found value; guards whose values are still to be read come first."""
+        return sorted(guards, key=lambda guard: self._found.indices.get(guard.source, -1))
 
     def name(self, source: Source, hint: str) -> str:
-        """A name for the value at `source`, which is bound where that is read first."""
+        """Returns a name for the value at `source`, bound at the first read of the source."""
         mark = _MARK.fullmatch(text := self.read(source))
         if mark is None:
             return text
@@ -151,38 +153,41 @@ class Reader:
         return self._temporaries[number]
 
     def assignment(self, source: Source) -> str | None:
-        """The statement that binds the name of the value at `source`; None when it is bound."""
+        """Returns the statement that binds the name of the value at `source`; None if the name is bound."""
         mark = _MARK.fullmatch(self.read(source))
         if mark is None or self._temporaries[number := int(mark[1])] in self._bound:
             return None
-        text = self.write(self._ways[number])
+        text = self.write(self._texts[number])
         return f"{self._bind(number)} = {text}"
 
     def _text(self, source: Derived | Computed) -> str:
-        """The text of a source over what it is read from."""
-        if isinstance(source, InstanceAttr):  # a way through the instance's dictionary, which others go, too
+        """Returns the text of a source in terms of its operands."""
+        if isinstance(source, InstanceAttr):  # read through the instance's dictionary, which other guards share
             source = Item(Attr(source.of, "__dict__"), source.name)
         if isinstance(source, Attr) and (looks_up := _own_lookup(self.class_of(source.of))) is not None:
             past = self.constant(looks_up, "getattribute")
             return f"{past}({self.read(source.of)}, {source.name!r})"
         if isinstance(source, Derived):
             return dataclasses.replace(source, of=Local(self.read(source.of))).expression(self.names)
-        skips = any(word in source.template for word in (" or ", " and ", " if "))  # what it skips would stay unread
+        # A skipped operand would leave its temporary unbound.
+        skips = any(word in source.template for word in (" or ", " and ", " if "))
         operands = [operand.expression(self.names) if skips else self.read(operand) for operand in source.operands]
         return source.template.format(*operands)
 
     def temporaries(self) -> list[str]:
-        """The names that the finished texts bind, in their order."""
+        """Lists the names that the finished texts bind, in order."""
         return list(self._bound)
 
     def constant(self, value: object, hint: str) -> str:
-        """The name of an object that the condition may keep alive."""
+        """Names an object that the condition may keep alive."""
         return self.names.constant(value, hint)
 
     def reference(self, value: object) -> tuple[str, bool]:
-        """A name for `value` to compare by identity, and whether it is a weak reference that has to be called.
+        """Returns a name for `value`, to compare by identity, and whether the name is a weak reference that must be
+        called.
 
-        What a library module holds anyway is named directly, everything else is referred to weakly if its type allows.
+        Objects that a library module keeps alive are named directly; all others are named weakly if their type allows
+        it.
         """
         hint = name_of(value)
         if not _is_from_library(value):
@@ -192,13 +197,13 @@ class Reader:
         return self.names.constant(value, hint), False
 
     def class_of(self, source: Source) -> type | None:
-        """The class that the guards promise for the value at `source`; None when they promise nothing."""
+        """Returns the guarded class of the value at `source`; None if no guard fixes the class."""
         if isinstance(source, Constant):
             return type(source.value)
         return self._classes.get(source)
 
     def class_at(self, source: Source) -> type | None:
-        """The class object that the guards promise at `source`."""
+        """Returns the class object at `source`, if the guards fix it."""
         if isinstance(source, TypeOf):
             return self.class_of(source.of)
         value = source.value if isinstance(source, Constant) else self._objects.get(source)
@@ -206,14 +211,14 @@ class Reader:
 
 
 def _own_lookup(cls: type | None) -> Callable[[Any, str], Any] | None:
-    """What reads attributes past the `__getattribute__` of the user's that a class has."""
+    """Returns a lookup that bypasses a user-defined `__getattribute__` of the class; None if the class has none."""
     if cls is None or not isinstance(cls.__getattribute__, types.FunctionType):
         return None
     return type.__getattribute__ if issubclass(cls, type) else object.__getattribute__
 
 
 def _is_from_library(value: object) -> bool:
-    """Whether torch or the standard library holds the object for good, under its own name."""
+    """Returns whether torch or the standard library holds the object permanently, under its own name."""
     module = sys.modules.get(module_of(value))
     if module is None or module_of(value).partition(".")[0] not in _LIBRARIES:
         return False

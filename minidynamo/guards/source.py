@@ -1,7 +1,7 @@
-"""Owns sources: where a value lives, as an expression that guards and residual programs can evaluate.
+"""Owns sources: expressions through which guards and residual programs read a value.
 
-A source does not check anything and holds no value except in `Constant`. It never runs user code: attributes found in
-an instance's dictionary are read through that dictionary, elements of subclasses through the base class.
+A source checks nothing and holds no value, except `Constant`. Reading runs no user code: instance attributes are read
+through the instance's dictionary, elements of container subclasses through the base class.
 """
 
 from __future__ import annotations
@@ -15,54 +15,54 @@ from typing import Any, Protocol, TypeVar
 
 
 class Names(Protocol):
-    """Gives identifiers to objects that generated code needs and that have no literal form."""
+    """Names objects that generated code needs and that have no literal form."""
 
     def weak(self, value: object, hint: str) -> str | None:
-        """An identifier that stands for a weak reference to `value`; None when its type allows none."""
+        """Returns an identifier for a weak reference to `value`; None if its type allows none."""
         ...
 
     def constant(self, value: object, hint: str) -> str:
-        """An identifier that stands for `value` (the same one for the same object); `hint` is the wished name."""
+        """Returns an identifier for `value`, the same for the same object; `hint` is the preferred name."""
         ...
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a value lives. Equality is structural, so equal sources mean the same place."""
+    """The expression through which a value is found. Equality is structural: equal sources read the same value."""
 
     def expression(self, names: Names) -> str:
-        """Python text that evaluates to the value, given the frame's arguments as locals."""
+        """Returns Python text that evaluates to the value, with the frame's arguments as locals."""
         raise NotImplementedError
 
     def display(self) -> str:
-        """The place as the user would write it, for messages."""
+        """Returns the expression as the user would write it, for messages."""
         raise NotImplementedError
 
     @property
     def base(self) -> Source | None:
-        """The source this one is read from; None for a root."""
+        """Returns the source that this source reads from; None for a root."""
         return None
 
     def bases(self) -> Iterator[Source]:
-        """What the value is read from, nearest first."""
+        """Yields the sources on the path to the root, nearest first."""
         source = self.base
         while source is not None:
             yield source
             source = source.base
 
     def depth(self) -> int:
-        """How many reads away from its root the value is."""
+        """Returns the number of reads between root and value."""
         return len(tuple(self.bases()))
 
     def root(self) -> Source:
-        """The outermost source of the chain."""
+        """Returns the outermost source of the chain."""
         source: Source = self
         while (base := source.base) is not None:
             source = base
         return source
 
     def roots(self) -> Iterator[Source]:
-        """The outermost sources of all that is read."""
+        """Yields the outermost sources of all reads."""
         yield self.root()
 
 
@@ -71,7 +71,7 @@ S = TypeVar("S", bound=Source)
 
 @dataclass(frozen=True)
 class Local(Source):
-    """An argument of the frame: a parameter, or a local, cell or stack value that a resume point receives."""
+    """An argument of the frame: a parameter, or a local, cell or stack value of a resume function."""
 
     name: str
 
@@ -86,11 +86,14 @@ class Local(Source):
 class Constant(Source):
     """An object that lives as long as the compiled function: its globals, its closure cells, a library module.
 
-    `hidden` constants (a globals dictionary) do not show in messages. Equality is by identity of the object.
+    Equality is by identity of the object.
     """
 
+    #: the object
     value: object
+    #: its name in generated code and messages
     name: str
+    #: whether messages omit the name, as for a globals dictionary
     hidden: bool = False
 
     def __eq__(self, other: object) -> bool:
@@ -107,7 +110,7 @@ class Constant(Source):
 
 
 class Referent(Constant):
-    """An object that the program has met as a key, or in a set. Unlike a constant it is not kept alive."""
+    """An object that the program uses as a key, or as an item of a set. Unlike a constant, it is referred to weakly."""
 
     def __init__(self, value: object, name: str) -> None:
         object.__setattr__(self, "reference", weakref.ref(value))
@@ -116,7 +119,7 @@ class Referent(Constant):
 
     @property
     def value(self) -> object:
-        """The object; None when it is dead."""
+        """Returns the object; None if it is dead."""
         return self.reference()  # type: ignore[attr-defined]
 
     def __eq__(self, other: object) -> bool:
@@ -136,17 +139,19 @@ class Referent(Constant):
 _LASTING = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
 
 
-def stand_in(key: Any) -> Any:
-    """What stands for a key in sources and guards: itself, or a `Referent` when it is compared by identity."""
+def source_key(key: Any) -> Any:
+    """Returns the form of a key for sources and guards: a `Referent` if it is compared by identity, else the key
+    itself.
+    """
     if type(key) is tuple:
-        return tuple(map(stand_in, key))
+        return tuple(map(source_key, key))
     cls: Any = type(key)
     by_identity = cls.__eq__ is object.__eq__ and not issubclass(cls, _LASTING)
     return Referent(key, cls.__name__) if by_identity and cls.__weakrefoffset__ else key
 
 
 def hash_once(cls: type[S]) -> type[S]:
-    """Keep the hash of each instance: it goes through the whole chain of reads, and tables are asked all the time."""
+    """Caches the hash of each instance: it covers the whole chain of reads, and dicts ask for it often."""
     computed = cls.__hash__
 
     def __hash__(self: Any) -> int:
@@ -163,12 +168,12 @@ def hash_once(cls: type[S]) -> type[S]:
 
 @dataclass(frozen=True)
 class Derived(Source):
-    """A source that reads from another one. Where code and message look alike, a kind of it defines `read` alone."""
+    """A source that reads from the source `of`. A class whose code and message are alike defines only `read`."""
 
     of: Source
 
     def read(self, of: str) -> str:
-        """Python text for the read from what `of` is the text of."""
+        """Returns Python text of the read, where `of` is the text of the base."""
         raise NotImplementedError
 
     def expression(self, names: Names) -> str:
@@ -196,7 +201,7 @@ class Attr(Derived):
 @hash_once
 @dataclass(frozen=True)
 class InstanceAttr(Derived):
-    """An attribute found in the instance's own dictionary."""
+    """An attribute in the instance's own dictionary."""
 
     name: str
 
@@ -207,9 +212,9 @@ class InstanceAttr(Derived):
         return f"{self.of.display()}.{self.name}"
 
 
-# Dictionaries in which an nn.Module keeps what a user reads as an attribute or, under a number, as an element.
+# Dictionaries of an nn.Module whose items are attributes for the user, or, under a number, elements.
 _MODULE_REGISTRIES = ("_modules", "_parameters", "_buffers")
-# Those in which it keeps hooks: nobody asks for more than whether they are empty, as long as they are.
+# Dictionaries of hooks: guarded by emptiness alone while they are empty.
 HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -248,7 +253,7 @@ class StorageItem(Derived):
         return f"{self.of.display()}[{self.key!r}]"
 
 
-# Immutable classes, and what gives the plain value of an instance of a subclass without running its overrides.
+# Immutable classes, each with a method that returns the plain value of a subclass instance without running overrides.
 PLAIN_VALUES: dict[type, Callable[[Any], Any]] = {
     int: int.__int__,
     float: float.__float__,
@@ -259,7 +264,7 @@ PLAIN_VALUES: dict[type, Callable[[Any], Any]] = {
 @hash_once
 @dataclass(frozen=True)
 class PlainValue(Derived):
-    """The number or text that an instance of a subclass of `owner` is."""
+    """The plain number or text of an instance of a subclass of `owner`."""
 
     owner: type
 
@@ -286,14 +291,14 @@ class TypeOf(Derived):
 @hash_once
 @dataclass(frozen=True)
 class Result(Derived):
-    """What a library function gives that is called without arguments and changes nothing."""
+    """The result of a library function that takes no arguments and has no side effects."""
 
     def read(self, of: str) -> str:
         return f"{of}()"
 
 
 def call_or_none(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a function gives, None where it raises."""
+    """Returns the result of a function; None if it raises."""
     try:
         return function(*args, **kwargs)
     except Exception:
@@ -303,9 +308,9 @@ def call_or_none(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
 @hash_once
 @dataclass(frozen=True)
 class Called(Derived):
-    """What a function gives for some arguments, the last of which have names; None where it raises.
+    """The result of a function for some arguments, the last of them by keyword; None if the function raises.
 
-    The function changes nothing: it belongs to a library, or has an `lru_cache` and only computes.
+    The function has no side effects: it belongs to a library, or is a pure function with an `lru_cache`.
     """
 
     arguments: tuple[Source, ...]
@@ -336,17 +341,17 @@ class Called(Derived):
 @hash_once
 @dataclass(frozen=True)
 class Element(Called):
-    """What a method of an array of numpy's gives for a place in it: another object at each look."""
+    """The result of a numpy array method for an index: a new object at each read."""
 
 
 class Unset:
-    """Stands for the value of a context variable that has none in this context."""
+    """Replaces the value of a context variable that is unset in the present context."""
 
 
 @hash_once
 @dataclass(frozen=True)
 class ContextValue(Derived):
-    """What a context variable holds in the context of the call, or `Unset`."""
+    """The value of a context variable in the context of the call, or `Unset`."""
 
     def expression(self, names: Names) -> str:
         return f"{self.of.expression(names)}.get({names.constant(Unset, 'unset')})"
@@ -381,8 +386,8 @@ class DictValues(Derived):
 
 @hash_once
 @dataclass(frozen=True)
-class Held(Derived):
-    """The number that a tensor holds."""
+class TensorNumber(Derived):
+    """The number in a tensor of one element."""
 
     def read(self, of: str) -> str:
         return f"{of}.item()"
@@ -391,7 +396,7 @@ class Held(Derived):
 @hash_once
 @dataclass(frozen=True)
 class CellContents(Derived):
-    """What a closure cell holds."""
+    """The contents of a closure cell."""
 
     def expression(self, names: Names) -> str:
         return f"{self.of.expression(names)}.cell_contents"
@@ -403,7 +408,7 @@ class CellContents(Derived):
 @hash_once
 @dataclass(frozen=True)
 class Size(Derived):
-    """How long a tensor is in one dimension."""
+    """The size of a tensor in one dimension."""
 
     dim: int
 
@@ -417,7 +422,7 @@ class Size(Derived):
 @hash_once
 @dataclass(frozen=True)
 class Stride(Derived):
-    """How far apart in memory the items of a tensor are in one dimension."""
+    """The stride of a tensor in one dimension, in items."""
 
     dim: int
 
@@ -428,7 +433,7 @@ class Stride(Derived):
 @hash_once
 @dataclass(frozen=True)
 class TensorFact(Derived):
-    """What a tensor says of itself: an attribute, or a method called with numbers, as `text`."""
+    """An attribute of a tensor, or the result of a method called with numbers, as `text`."""
 
     text: str
 
@@ -436,16 +441,16 @@ class TensorFact(Derived):
         return f"{of}.{self.text}"
 
 
-# What a guard of the whole tensor settles, too.
+# Sources that the guard of the whole tensor covers, too.
 TENSOR_FACTS = (Size, Stride, TensorFact)
 
 
 @hash_once
 @dataclass(frozen=True)
 class Computed(Source):
-    """A number that Python computes from others: `template` has `{0}`, `{1}`, ... where the operands stand.
+    """A number that Python computes from others: `template` has `{0}`, `{1}`, ... in place of the operands.
 
-    It never raises where the guards hold, and means the same however often it is evaluated.
+    Evaluation never raises where the guards hold, and always has the same result.
     """
 
     template: str
@@ -472,8 +477,9 @@ class Computed(Source):
 
 @dataclass(frozen=True)
 class Drawn(Source):
-    """A random number that the program draws. Residual programs draw it, as `name`, before the graph runs; guards are
-    checked before that, and cannot know it."""
+    """A random number that the program draws. The residual program draws it, into the local `name`, before the graph
+    runs. Guards are checked earlier, and cannot read it.
+    """
 
     name: str
 
@@ -485,17 +491,17 @@ class Drawn(Source):
 
 
 def is_drawn(source: Source) -> bool:
-    """Whether a value hangs on a random number that the program draws."""
-    return any(isinstance(place, Drawn) for place in (source, *source.bases()))
+    """Returns whether a value depends on a random number that the program draws."""
+    return any(isinstance(part, Drawn) for part in (source, *source.bases()))
 
 
-def is_read_anew(source: Source | None) -> bool:
-    """Whether a look at the source may give another object each time, as one at a size of a tensor does."""
+def is_new_each_read(source: Source | None) -> bool:
+    """Returns whether each read of the source may create a new object, such as the size of a tensor."""
     return isinstance(source, Size | TensorFact | Computed | Element)
 
 
 def key_expression(key: object, names: Names) -> str:
-    """Python text for a dict key or list index: a literal where one exists, else a named constant."""
+    """Returns Python text for a dict key or list index: a literal where possible, else a named constant."""
     if type(key) in (int, str, bool, bytes, type(None)):
         return repr(key)
     if isinstance(key, Referent):
@@ -506,10 +512,10 @@ def key_expression(key: object, names: Names) -> str:
 
 
 def global_source(namespace: dict[str, object], name: str) -> Source:
-    """The global variable `name` of the module whose `__dict__` is `namespace`."""
+    """Returns the source of the global variable `name` of the module whose `__dict__` is `namespace`."""
     return Item(Constant(namespace, "G", hidden=True), name)
 
 
-def is_passed(source: Source) -> bool:
-    """Whether a value is an argument, or an item of one: these differ before what a module holds does."""
+def is_argument_or_item(source: Source) -> bool:
+    """Returns whether a value is an argument, or an item of one: arguments differ more often than module contents."""
     return source.base is None or (isinstance(source, Item) and source.of.base is None)

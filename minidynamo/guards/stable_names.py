@@ -1,6 +1,6 @@
-"""Owns the names of places that are the same in each process, by which profiles and symbols know them.
+"""Owns names of sources that are the same in each process, for profiles and symbols.
 
-They are no source text: where a guard finds a value is said by `source.py`.
+The names are no source text: `source.py` defines the expressions.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from minidynamo.guards.source import (
     Stride,
 )
 
-# Numbers of objects that have no names.
+# Numbers of objects without names.
 _ORDER: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 _NUMBERS = itertools.count()
 
 
 def stable_name(source: Source) -> str:
-    """The name of a place, the same in each process: `L['x'].weight.size()[0]`."""
+    """Returns the name of a source, the same in each process: `L['x'].weight.size()[0]`."""
     if isinstance(source, Derived):
         return _name_of_part(source, stable_name(source.of))
     if isinstance(source, Local):
@@ -59,13 +59,14 @@ def _name_of_part(source: Derived, base: str) -> str:
         return f"{base}.stride()[{source.dim}]"
     if isinstance(source, CellContents):
         return f"{base}.cell_contents"
-    told_apart_by = [vars(source)[field.name] for field in fields(source) if field.name != "of"]
-    return f"{type(source).__name__}({', '.join([base, *map(_stable_text, told_apart_by)])})"
+    distinguishing_fields = [vars(source)[field.name] for field in fields(source) if field.name != "of"]
+    return f"{type(source).__name__}({', '.join([base, *map(_stable_text, distinguishing_fields)])})"
 
 
 def _text_of_key(key: object) -> str:
-    """A key of a dict. Objects without a name are numbered in the order in which programs come to them, but tensors:
-    what an optimizer has for one parameter it has for all."""
+    """Returns a name for a key of a dict. Objects without names are numbered in order of first use. Tensors share a
+    name: an optimizer treats the state of all parameters alike.
+    """
     if type(key) is tuple:
         return f"({', '.join(map(_text_of_key, key))})"
     value = key.value if isinstance(key, Referent) else key
@@ -80,7 +81,7 @@ def _text_of_key(key: object) -> str:
 
 
 def _stable_text(part: object) -> str:
-    """A field of a source, as a part of its name."""
+    """Returns a field of a source as a part of its name."""
     if isinstance(part, Source):
         return stable_name(part)
     if isinstance(part, tuple):

@@ -1,6 +1,6 @@
 """Owns the interpreter-wide torch settings that a compiled program depends on: how to read and how to check them.
 
-It does not decide when to check; `check.py` puts the check into the guards.
+Does not decide when to check; `check.py` puts the check into the guards.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from minidynamo import compat
-from minidynamo.graph.checked_results import number_found_wrong
+from minidynamo.graph.checked_results import count_wrong_operators
 from minidynamo.graph.saved_tensor_hooks import hooks_in_force
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind
 from minidynamo.guards.source import Constant, Item, Result
@@ -20,7 +20,7 @@ _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
 
 
 def current() -> GlobalState:
-    """The settings that are in force in this thread now."""
+    """Reads the settings of the current thread."""
     return GlobalState(
         grad_enabled=torch.is_grad_enabled(),
         inference_mode=torch.is_inference_mode_enabled(),
@@ -39,17 +39,20 @@ def current() -> GlobalState:
 
 
 def default_device() -> torch.device:
-    """The device of tensors made without one. Unlike `torch.get_default_device` it makes no tensor to find out."""
+    """Returns the default device of new tensors. Unlike `torch.get_default_device`, it creates no tensor to find
+    out.
+    """
     devices = compat.open_devices()
     return devices[-1] if devices else torch.device(compat.legacy_default_device())
 
 
-def mode_in_charge() -> str:
-    """The class of an open mode that takes over what operations mean; empty when there is none.
+def controlling_mode() -> str:
+    """Returns the class of an open mode that changes the meaning of operations; empty if there is none.
 
-    At a level of forward-mode AD each operation computes a tangent, too; in a transform of torch.func it works on
-    hidden dimensions, or draws other random numbers; torch.jit.trace records them. Where autograd detects anomalies,
-    each operation remembers its line, and what its derivative gives is looked at.
+    - At a level of forward-mode AD each operation also computes a tangent.
+    - In a transform of torch.func operations have hidden dimensions, or draw other random numbers.
+    - torch.jit.trace records operations.
+    - Under anomaly detection each operation remembers its line, and its gradients are checked.
     """
     modes = [compat.torch_dispatch_mode_at(index) for index in range(compat.torch_dispatch_mode_count())]
     modes += [mode for mode in _function_modes() if not isinstance(mode, compat.DeviceContext)]
@@ -71,7 +74,9 @@ def _function_modes() -> list[Any]:
 
 
 def differences(expected: GlobalState) -> str:
-    """What differs now from the expected settings, such as ``grad_enabled is False, was True``; empty if nothing."""
+    """Describes the settings that differ from `expected`, such as ``grad_enabled is False, was True``; empty if
+    none.
+    """
     now = current()
     return ", ".join(
         f"{name} is {getattr(now, name)}, was {getattr(expected, name)}"
@@ -84,25 +89,25 @@ _SAVED_TENSOR_HOOKS = Result(Constant(hooks_in_force, "saved_tensors_hooks"))
 
 
 def saved_tensor_hook_guards(hooks: Sequence[Any] | None) -> list[Guard]:
-    """That the pack and unpack hooks are these very objects, or, for None, that they are not put into graphs."""
+    """Builds guards on the identity of the pack and unpack hooks, or, for None, on the absence of inlineable hooks."""
     if hooks is None:
         return [Guard(_SAVED_TENSOR_HOOKS, GuardKind.IDENTITY, None)]
     return [Guard(Item(_SAVED_TENSOR_HOOKS, k), GuardKind.IDENTITY, hook) for k, hook in enumerate(hooks)]
 
 
-_FOUND_WRONG = Result(Constant(number_found_wrong, "number_found_wrong"))
+_FOUND_WRONG = Result(Constant(count_wrong_operators, "count_wrong_operators"))
 
 
 def fake_implementation_guards() -> list[Guard]:
-    """That no more operators were found whose fake implementation promises other results than they return."""
-    return [Guard(_FOUND_WRONG, GuardKind.EQUALS, number_found_wrong())]
+    """Builds the guard that no further fake implementation was found wrong about the results of its operator."""
+    return [Guard(_FOUND_WRONG, GuardKind.EQUALS, count_wrong_operators())]
 
 
 class KernelSettings:
-    """torch's batched check that the settings are those of the moment when this object is made.
+    """torch's batched check that the settings equal the settings at construction of this object.
 
-    It covers grad mode, autocast, default dtype, determinism, and what kernels depend on: number of threads, TF32, ...
-    It does not cover inference mode, torch function modes and the default device.
+    It covers grad mode, autocast, default dtype, determinism, and settings of kernels: number of threads, TF32, ... It
+    does not cover inference mode, torch function modes and the default device.
     """
 
     def __init__(self) -> None:
@@ -111,5 +116,5 @@ class KernelSettings:
         self._reason: Callable[[], str] = native.reason
 
     def difference(self) -> str:
-        """The name of the first setting that differs; empty if none does."""
+        """Returns the name of the first setting that differs; empty if none does."""
         return "" if self.unchanged() else self._reason().strip()

@@ -1,7 +1,7 @@
-"""Owns the profile of a job on disk: what varied in one process is symbolic from the first compile of the next one.
+"""Owns the profile of a job on disk: sizes that varied in one process are symbolic in the next from the first compile.
 
-The file is readable JSON below the cache folder, one per job and rank; `config.profile` names the job, and without a
-name nothing is stored. What a profile means is said in `profile.py`.
+The file is readable JSON in the cache folder, one per job and rank. `config.profile` names the job; without a name
+nothing is stored. `profile.py` defines the meaning of a profile.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from minidynamo.guards.profile import FrameProfile, joined
 
 _FORMAT = 1
 _VARIES = "?"
-_LOCK_TIMEOUT_SECONDS = 10  # writing takes milliseconds; a process that hangs must not hang the others
+_LOCK_TIMEOUT_SECONDS = 10  # writing takes milliseconds; a process that hangs must not block the others
 
 
 def path_of_job() -> Path | None:
-    """The file of the job that is running; None when it has no name. Raises UnknownName where a file cannot have it."""
+    """Returns the file of the running job; None without a name. Raises UnknownName for a name that no file can have."""
     job = config.profile
     if not job:
         return None
     if not re.fullmatch(r"[\w.-]+", job) or job.startswith("."):
-        what = f"the name {job!r} of a job is not that of a file"
+        what = f"the job name {job!r} is not a valid file name"
         raise UnknownName(Diagnostic("MD603", what, fix="Use letters, digits, dashes and dots."))
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     rank = f".rank{torch.distributed.get_rank()}" if distributed else ""
@@ -43,7 +43,7 @@ def path_of_job() -> Path | None:
 
 
 def recall(fn: types.FunctionType, point: str, profile: FrameProfile) -> None:
-    """Add to the profile of a frame point of `fn` what earlier processes of the job have seen."""
+    """Adds the values seen by earlier processes of the job to the profile of a frame point of `fn`."""
     path = path_of_job()
     if path is None:
         return
@@ -52,7 +52,7 @@ def recall(fn: types.FunctionType, point: str, profile: FrameProfile) -> None:
 
 
 def remember(fn: types.FunctionType, point: str, profile: FrameProfile) -> None:
-    """Store what the process has seen, together with what is there already."""
+    """Stores the values seen by this process, merged with the stored values."""
     path = path_of_job()
     if path is None:
         return
@@ -60,7 +60,7 @@ def remember(fn: types.FunctionType, point: str, profile: FrameProfile) -> None:
     name = f"{fn.__qualname__} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
     key = code_key(fn)
     try:
-        with _alone(path):
+        with _locked(path):
             frames = _read(path)
             frame = frames.setdefault(key, {"name": name, "points": {}})
             stored = frame["points"].get(point, {})
@@ -68,12 +68,14 @@ def remember(fn: types.FunctionType, point: str, profile: FrameProfile) -> None:
             if new != stored:
                 text = json.dumps({"format": _FORMAT, "frames": frames}, indent=1, sort_keys=True)
                 artifacts.write_bytes(path, text.encode())
-    except (OSError, NotImplementedError) as error:  # also: a lock cannot be had, or the file system knows none
-        _complain(path, "cannot be written", error)
+    except (OSError, NotImplementedError) as error:  # includes a lock timeout, or a file system without locks
+        _warn(path, "cannot be written", error)
 
 
 def code_key(fn: types.FunctionType) -> str:
-    """What a function is known by in every process: its file's contents, its place in it, and what it closes over."""
+    """Returns a key for a function, the same in every process: a hash of the file, the line, the code and the
+    closure.
+    """
     code = fn.__code__
     try:
         contents = hashlib.sha256(Path(code.co_filename).read_bytes()).hexdigest()
@@ -84,7 +86,7 @@ def code_key(fn: types.FunctionType) -> str:
 
 
 def _of_code(code: types.CodeType) -> Iterator[str]:
-    """The parts of a code object that are the same in every process."""
+    """Yields the parts of a code object that are the same in every process."""
     yield code.co_code.hex()
     yield from (*code.co_names, *code.co_varnames, *code.co_freevars)
     for constant in code.co_consts:
@@ -116,14 +118,16 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        _complain(path, "cannot be used, and begins anew", error)
+        _warn(path, "cannot be used, and begins anew", error)
         return {}
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """No other process of the job changes the file inside the block. Raises OSError where it cannot be written."""
-    # Imported where a job has a name.
+def _locked(path: Path) -> Iterator[None]:
+    """Prevents other processes of the job from changing the file during the block. Raises OSError if it cannot be
+    written.
+    """
+    # Imported here, because most processes have no job name.
     import filelock  # noqa: PLC0415
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +135,7 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def _complain(path: Path, what: str, error: Exception) -> None:
+def _warn(path: Path, what: str, error: Exception) -> None:
     fix = "Remove the file, or name another job in config.profile."
     notice(Diagnostic("MD603", f"the profile {path.name} {what}", why=f"{type(error).__name__}: {error}", fix=fix))
 
@@ -153,6 +157,6 @@ def _decoded(path: Path, stored: dict[str, Any]) -> FrameProfile:
         tensors = {name: (facts(t["size"]), facts(t["stride"])) for name, t in stored.get("tensors", {}).items()}
         numbers = {name: None if value == _VARIES else value for name, value in stored.get("numbers", {}).items()}
     except (KeyError, TypeError, AttributeError) as error:
-        _complain(path, "cannot be used, and begins anew", error)
+        _warn(path, "cannot be used, and begins anew", error)
         return FrameProfile()
     return FrameProfile(None, numbers, tensors)

@@ -1,7 +1,7 @@
 """Owns the check of tensors: one call of torch's batched checker for many, or attribute by attribute.
 
-It does not choose which tensors are checked together; `check.py` does. Measured: the batched checker takes 125 ns for
-one tensor, 165 ns for two and 20 us for 300; the attributes of one tensor read from Python take 350 ns.
+Does not choose which tensors are checked together; `check.py` does. Measured: the batched checker takes 125 ns for one
+tensor, 165 ns for two and 20 us for 300; reading the attributes of one tensor from Python takes 350 ns.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from minidynamo.guards.shapes import Layout
 
 
 def batched_checker(facts: Sequence[TensorFacts]) -> Callable[..., bool] | None:
-    """A function of as many tensors as there are facts that tells whether all fit; None when torch has no way to say.
+    """Returns a function of len(facts) tensors that checks whether all fit; None if torch cannot build the checker.
 
-    It also answers false in another inference mode or autocast state than that in which it was made. It keeps no
-    tensor alive: it is made from examples without memory.
+    The function also returns False if inference mode or autocast differ from their state at construction. It keeps no
+    tensor alive: the checker is built from examples without memory.
     """
     examples = [made for each in facts if (made := example(each)) is not None]
     if len(examples) < len(facts):
@@ -34,7 +34,7 @@ def batched_checker(facts: Sequence[TensorFacts]) -> Callable[..., bool] | None:
 
 
 def example(facts: TensorFacts) -> torch.Tensor | None:
-    """A tensor without memory that has these facts, or None."""
+    """Returns a tensor without memory that has these facts, or None."""
     for inference in (False, True):
         with torch.inference_mode(inference):
             empty = torch.empty(0, dtype=facts.dtype, device=facts.device)
@@ -52,13 +52,13 @@ def example(facts: TensorFacts) -> torch.Tensor | None:
 
 
 def fits(value: object, facts: TensorFacts) -> bool:
-    """Whether `value` is a tensor with these facts; the slow form, for messages."""
+    """Returns whether `value` is a tensor with these facts; the slow form, for messages."""
     return type(value) is facts.cls and isinstance(value, torch.Tensor) and not differences(facts, facts_of(value))
 
 
 def facts_of(tensor: torch.Tensor, layout: Layout | None = None) -> TensorFacts:
-    """The facts about a real tensor. Of the sizes and strides in `layout` those that are symbols may be any number."""
-    with compat.without_torch_function():  # code of the user's, which would notice
+    """Returns the facts about a real tensor. Symbols in `layout` become None: any number fits."""
+    with compat.without_torch_function():  # user code, which would observe the reads
         layout = layout or (tuple(tensor.shape), tuple(tensor.stride()))
         shape, stride = (tuple(None if isinstance(n, torch.SymInt) else n for n in part) for part in layout)
         return TensorFacts(
@@ -73,7 +73,7 @@ def facts_of(tensor: torch.Tensor, layout: Layout | None = None) -> TensorFacts:
 
 
 def differences(facts: TensorFacts, found: TensorFacts) -> list[str]:
-    """Names of the facts that differ, in the order of the fields."""
+    """Names the facts that differ, in the order of the fields."""
     pairs = ((name, getattr(facts, name), getattr(found, name)) for name in TensorFacts.__dataclass_fields__)
     return [name for name, one, other in pairs if not (_same_layout if name in _LAYOUT else operator.eq)(one, other)]
 
@@ -87,7 +87,7 @@ def _same_layout(expected: Sequence[int | None], found: Sequence[int | None]) ->
 
 
 def _layout_checks(read: str, expected: Sequence[int | None]) -> str:
-    """The condition on the sizes or strides that `read` gives."""
+    """Returns the condition on sizes or strides whose text is `read`."""
     if None not in expected:
         return f"{read} == {expected!r}"
     names = [f"_{position}" if size is None else str(size) for position, size in enumerate(expected)]
@@ -96,7 +96,7 @@ def _layout_checks(read: str, expected: Sequence[int | None]) -> str:
 
 
 def attribute_checks(value: Callable[[], str], facts: TensorFacts, bind: Callable[[Any, str], str]) -> list[str]:
-    """Conditions that check the facts one attribute at a time; `value()` is the text of the tensor."""
+    """Lists conditions that check the facts one attribute at a time; `value()` is the text of the tensor."""
     dtype = str(facts.dtype).removeprefix("torch.")
     return [
         f"{bind(type, 'type')}({value()}) is {bind(facts.cls, facts.cls.__name__)}",

@@ -1,9 +1,9 @@
-"""Owns the walk of a condition: the part that goes through the user's modules and tables and looks at what they hold.
+"""Owns the walk of a condition: the part that descends through the user's modules and dicts and checks their contents.
 
-A walk is a function of arguments of the frame. It gives a tuple of the values that the rest of the condition and the
-graph ask for; None, or an error, when something is not as it was. It is Python text, and the same as a list of steps,
-which `native_walk.py` hands to a compiled function. It takes only guards that both can spell; everything else stays
-with `check.py`. Values are visited one after the other with all that is below them, as they lie in memory.
+A walk is a function of arguments of the frame. It returns a tuple of values that the rest of the condition and the
+graph need; it returns None, or raises, if a check fails. A walk has two equivalent forms: Python text, and a list of
+steps for the compiled function of `native_walk.py`. It contains only guards that both forms can express; `check.py`
+keeps the rest. Values are visited depth first, in the order of their storage.
 """
 
 from __future__ import annotations
@@ -23,64 +23,73 @@ from minidynamo.core import artifacts
 from minidynamo.core.names import Namespace
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Found, Reader
-from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, Referent, Source, is_passed
-from minidynamo.guards.writers import WRITERS, class_attribute, is_its_literal, is_singleton
+from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, Referent, Source, is_argument_or_item
+from minidynamo.guards.writers import WRITERS, class_attribute, is_exact_literal, is_singleton
 
-# With fewer guards than this, a function of their own is not worth its call.
+# With fewer guards, a separate function is not worth its call.
 FEW = 40
-# How far a walk goes from where it starts; native_walk.cpp has as much room.
+# The greatest depth of a walk below its start; the size of an array in native_walk.cpp.
 MAX_DEPTH = 32
 
 
 class Op(enum.IntEnum):
-    """What a step does with `v`, the value at its depth. Those that go on leave what they find one deeper."""
+    """The action of a step on `v`, the value at its depth. START to ELEMENT put their result at the next depth."""
 
-    START = 0  # begin at the argument `number`, or at `expected` when that is -1
-    DICTIONARY = 1  # go on to v.__dict__
-    ITEM = 2  # go on to v[expected] of a dict
-    ELEMENT = 3  # go on to v[number] of a list or tuple
-    KEEP = 4  # put v into the result, at `number`
-    TYPE = 5  # v is exactly of the class `expected`, or of the one it refers to weakly when `number` is 1
-    IDENTITY = 6  # v is `expected`, or what it refers to weakly when `number` is 1
+    START = 0  # the argument `number`, or `expected` if `number` is -1
+    DICTIONARY = 1  # v.__dict__
+    ITEM = 2  # v[expected] of a dict
+    ELEMENT = 3  # v[number] of a list or tuple
+    KEEP = 4  # put v into the result, at index `number`
+    TYPE = 5  # v is exactly of the class `expected`, a weak reference if `number` is 1
+    IDENTITY = 6  # v is `expected`, a weak reference if `number` is 1
     EQUALS = 7  # v is of the class of `expected`, a number or text, and equal to it
     LENGTH = 8  # v, a container, has `number` elements
-    KEYS = 9  # v, a dict, has the keys `expected` in this order, all of them texts
+    KEYS = 9  # v, a dict, has the keys `expected`, all texts, in this order
     HAS_KEY = 10  # v, a dict, has the key `expected`
     MISSING_KEY = 11  # v, a dict, has no key `expected`
     ITEM_LENGTH = 12  # v[expected] of a dict, a container, has `number` elements
 
 
 class Step(NamedTuple):
-    """One instruction of a walk."""
+    """An instruction of a walk."""
 
+    #: the action
     op: Op
+    #: the depth of the value that the step reads
     depth: int
+    #: an index, a length, or a flag; see `Op`
     number: int = 0
+    #: a key, a class, or a value; see `Op`
     expected: object = None
 
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk over `arguments` that gives what is at the sources `found`, as text and as steps; `rest` it leaves out.
+    """A walk, as text and as steps."""
 
-    `watched` are the objects that it compares by identity.
-    """
-
+    #: the frame's arguments that the walk takes
     arguments: tuple[str, ...]
+    #: the sources whose values the walk returns
     found: Found
+    #: the guards that the walk does not check
     rest: tuple[Guard, ...]
+    #: the text
     source: str
+    #: the function of the text
     function: types.FunctionType
+    #: the steps
     steps: tuple[Step, ...]
+    #: weak references to the objects that the walk compares by identity
     watched: tuple[weakref.ref[Any], ...]
 
 
 def plan_walk(
     guards: Sequence[Guard], wanted: Sequence[Source], parameters: Sequence[str], name: str = "frame"
 ) -> Walk | None:
-    """The walk that checks as many of `guards` as it can, in their order as far as they concern one value.
+    """Plans a walk that checks as many of `guards` as possible; the guards of one value stay in order.
 
-    It gives what is at `wanted`, and the tensors that a guard concerns, if it gets there. None when it would be short.
+    The walk returns the values at `wanted`, and the tensors with guards, where reachable. Returns None if it would be
+    short.
     """
     names = Namespace(parameters)
     tree = _Tree(Reader(guards, names))
@@ -88,9 +97,9 @@ def plan_walk(
     if len(guards) - len(rest) < FEW:
         return None
     values = dict.fromkeys([*wanted, *(guard.source for guard in guards if guard.kind is GuardKind.TENSOR)])
-    found = tuple(source for source in values if not is_passed(source) and tree.visit(source) is not None)
+    found = tuple(source for source in values if not is_argument_or_item(source) and tree.visit(source) is not None)
     arguments = tuple(parameter for parameter in parameters if Local(parameter) in tree.starts)
-    steps = tuple(tree.steps({source: place for place, source in enumerate(found)}, arguments))
+    steps = tuple(tree.steps({source: index for index, source in enumerate(found)}, arguments))
     function = names.fresh("walk")
     source = _text(function, arguments, tree.guards(), found, guards, names)
     made = artifacts.load("guards", name, source, names.values, function)
@@ -118,20 +127,23 @@ def _text(
 
 @dataclass
 class _Visit:
-    """A value that a walk comes to: by which step, what it checks there, and where it goes on to."""
+    """A value that a walk visits."""
 
-    way: Step
+    #: the step that reaches the value
+    arrival: Step
+    #: the guards on the value, with their steps
     checks: list[tuple[Guard, Step]] = field(default_factory=list)
+    #: the values read from it
     below: dict[Source, _Visit] = field(default_factory=dict)
 
     def is_for_length(self) -> bool:
-        """Whether nobody asks for more than how long an item of a dict is, as of tables of hooks."""
+        """Returns whether only the length of the value, an item of a dict, is checked, as for tables of hooks."""
         ops = [step.op for _, step in self.checks]
-        return self.way.op is Op.ITEM and ops == [Op.LENGTH] and not self.below
+        return self.arrival.op is Op.ITEM and ops == [Op.LENGTH] and not self.below
 
 
 class _Tree:
-    """All visits of a walk, from where it starts."""
+    """The tree of all visits of a walk."""
 
     def __init__(self, reader: Reader) -> None:
         self.starts: dict[Source, _Visit] = {}
@@ -139,43 +151,47 @@ class _Tree:
         self._visits: dict[Source, _Visit | None] = {}
 
     def take(self, guard: Guard) -> bool:
-        """Check this guard on the way. False when no step does."""
+        """Adds a guard to the walk; returns False if no step can check it."""
         if guard.kind not in _CHECKS or guard.source.depth() == 0:
             return False
         step = _CHECKS[guard.kind](self._reader, guard)
-        visit = self.visit(_place(guard)) if step is not None else None
+        visit = self.visit(_checked_source(guard)) if step is not None else None
         if step is None or visit is None:
             return False
         visit.checks.append((guard, step))
         return True
 
     def visit(self, source: Source) -> _Visit | None:
-        """The visit of the value at `source`; None when the walk cannot get there."""
+        """Returns the visit of the value at `source`; None if the walk cannot reach it."""
         if source not in self._visits:
             base = _base(source)
             above = None if base is None else self.visit(base)
-            way = _way(self._reader, source, -1 if above is None else above.way.depth + 1)
-            unreachable = way is None or (base is not None and above is None) or way.depth + 2 > MAX_DEPTH
-            self._visits[source] = visit = None if way is None or unreachable else _Visit(way)
+            arrival = _arrival(self._reader, source, -1 if above is None else above.arrival.depth + 1)
+            unreachable = arrival is None or (base is not None and above is None) or arrival.depth + 2 > MAX_DEPTH
+            self._visits[source] = visit = None if arrival is None or unreachable else _Visit(arrival)
             if visit is not None:
                 (self.starts if above is None else above.below)[source] = visit
         return self._visits[source]
 
-    def steps(self, places: Mapping[Source, int], parameters: Sequence[str]) -> Iterator[Step]:
-        """All steps; what is at a source of `places` is kept there in the result."""
+    def steps(self, indices: Mapping[Source, int], parameters: Sequence[str]) -> Iterator[Step]:
+        """Yields all steps; `indices` maps a source to the index of its value in the result."""
         for source, visit in self._in_order(self.starts):
-            depth = visit.way.depth + 1
-            if visit.is_for_length() and source not in places:
+            depth = visit.arrival.depth + 1
+            if visit.is_for_length() and source not in indices:
                 ((_, length),) = visit.checks
-                yield visit.way._replace(op=Op.ITEM_LENGTH, number=length.number)
+                yield visit.arrival._replace(op=Op.ITEM_LENGTH, number=length.number)
                 continue
-            yield visit.way._replace(number=parameters.index(source.name)) if isinstance(source, Local) else visit.way
+            yield (
+                visit.arrival._replace(number=parameters.index(source.name))
+                if isinstance(source, Local)
+                else visit.arrival
+            )
             yield from (step._replace(depth=depth) for _, step in visit.checks)
-            if source in places:
-                yield Step(Op.KEEP, depth, places[source])
+            if source in indices:
+                yield Step(Op.KEEP, depth, indices[source])
 
     def guards(self) -> list[Guard]:
-        """What is checked, in the order of the steps."""
+        """Lists the guards in the order of their steps."""
         return [guard for _, visit in self._in_order(self.starts) for guard, _ in visit.checks]
 
     def _in_order(self, visits: dict[Source, _Visit]) -> Iterator[tuple[Source, _Visit]]:
@@ -187,17 +203,17 @@ class _Tree:
 
 
 def _base(source: Source) -> Source | None:
-    """From where a value is read: attributes of an instance from its dictionary."""
+    """Returns the source that a value is read from: for an instance attribute, the instance's dictionary."""
     return Attr(source.of, "__dict__") if isinstance(source, InstanceAttr) else source.base
 
 
-def _place(guard: Guard) -> Source:
-    """The value of which the guard's step tells."""
+def _checked_source(guard: Guard) -> Source:
+    """Returns the source of the value that the guard's step checks."""
     return Attr(guard.source, "__dict__") if guard.kind is GuardKind.NO_INSTANCE_ATTR else guard.source
 
 
-def _way(reader: Reader, source: Source, depth: int) -> Step | None:
-    """The step from the base of a source, which lies at `depth`, to its value; None where there is none."""
+def _arrival(reader: Reader, source: Source, depth: int) -> Step | None:
+    """Returns the step from the base of a source, at `depth`, to its value; None if there is no such step."""
     if isinstance(source, Local):
         return Step(Op.START, depth)
     if isinstance(source, Referent):
@@ -218,7 +234,9 @@ def _way(reader: Reader, source: Source, depth: int) -> Step | None:
 
 
 def _has_plain_dictionary(cls: type | None) -> bool:
-    """Whether `v.__dict__` of an instance is its dictionary. What tensors hold is looked at when they were checked."""
+    """Returns whether `v.__dict__` of an instance is its dictionary. Contents of tensors are read after the tensor
+    checks.
+    """
     if cls is None or not cls.__dictoffset__ or issubclass(cls, torch.Tensor):
         return False
     is_plain = isinstance(class_attribute(cls, "__dict__"), types.GetSetDescriptorType)
@@ -247,7 +265,7 @@ def _equals(reader: Reader, guard: Guard) -> Step | None:
     expected = guard.expected
     if expected is None or type(expected) is bool:
         return _by_identity(Op.IDENTITY, reader, expected)
-    return Step(Op.EQUALS, 0, 0, expected) if is_its_literal(expected) else None
+    return Step(Op.EQUALS, 0, 0, expected) if is_exact_literal(expected) else None
 
 
 def _length(reader: Reader, guard: Guard) -> Step | None:
@@ -269,7 +287,7 @@ def _not_in_instance(reader: Reader, guard: Guard) -> Step | None:
     return Step(Op.MISSING_KEY, 0, 0, guard.expected)
 
 
-# When no guard tells of which class a table is, the step looks.
+# If no guard fixes the class of a dict, the step checks the class.
 _TABLES: tuple[type | None, ...] = (None, dict, OrderedDict)
 _CHECKS: dict[GuardKind, Callable[[Reader, Guard], Step | None]] = {
     GuardKind.TYPE: _type,

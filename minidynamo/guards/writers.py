@@ -1,7 +1,7 @@
-"""Owns the text of each guard kind but tensors and global state: one small function per kind, in one table.
+"""Owns the text of each guard kind except tensors and global state: one small function per kind, in one table.
 
-It does not order or combine guards; `check.py` does. Every condition is safe to evaluate on any value for which the
-guards on shorter sources hold: it runs no code of the user's.
+Does not order or combine guards; `check.py` does. Every condition is safe to evaluate on any value for which the guards
+on shorter sources hold: it runs no user code.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from minidynamo.core.names import Namespace
-from minidynamo.guards.deaths import LIVING, Lost, loses_unnoticed
+from minidynamo.guards.deaths import SURVIVING, Lost, loses_unnoticed
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import HOOK_TABLES, TENSOR_FACTS, Attr, InstanceAttr, Referent, Source, key_expression
 
-# Classes whose methods read a container without running overrides; the first one in an object's MRO is used.
+# Classes whose methods read a container without running overrides; the first such class in the MRO is used.
 CONTAINERS: tuple[type, ...] = (
     collections.OrderedDict,
     dict,
@@ -34,18 +34,20 @@ CONTAINERS: tuple[type, ...] = (
     collections.deque,
 )
 
-# Type flag of classes whose attributes nobody can change.
+# Type flag of classes whose attributes cannot be changed.
 _IMMUTABLE_TYPE = 1 << 8
 
 
 def same_value(found: Any, expected: Any) -> bool:
-    """Whether two constants are alike to any program: in type all the way down, in value, and in the sign of a zero."""
+    """Returns whether no program can distinguish two constants: same types at all levels, same values, same signs of
+    zeros.
+    """
     cls = type(expected)
     if type(found) is not cls:
         return False
     if issubclass(cls, np.generic):
         return bool(found.tobytes() == expected.tobytes())
-    if issubclass(cls, datetime.datetime | datetime.time | datetime.timezone):  # equal ones may have other zones
+    if issubclass(cls, datetime.datetime | datetime.time | datetime.timezone):  # equal times may have different zones
         return repr(found) == repr(expected)
     if issubclass(cls, float):
         same_sign = math.copysign(1, found) == math.copysign(1, expected)
@@ -60,7 +62,7 @@ def same_value(found: Any, expected: Any) -> bool:
 
 
 def is_empty(cell: Any) -> bool:
-    """Whether a closure cell holds nothing."""
+    """Returns whether a closure cell is empty."""
     try:
         cell.cell_contents  # noqa: B018
     except ValueError:
@@ -69,14 +71,14 @@ def is_empty(cell: Any) -> bool:
 
 
 def class_attribute(cls: type, name: str) -> object:
-    """What a class or its bases hold under `name`, without running descriptors; raises KeyError."""
+    """Looks up `name` in a class and its bases, without running descriptors; raises KeyError."""
     for base in cls.__mro__:
         if name in base.__dict__:
             return base.__dict__[name]
     raise KeyError(name)
 
 
-# Nobody else has this object, so that `value is not absent` reads the value and holds.
+# A unique object: `value is not absent` reads the value and is always true.
 ABSENT = object()
 
 
@@ -98,7 +100,9 @@ def _identity(reader: Reader, guard: Guard) -> list[str]:
 
 
 def _is(reader: Reader, found: str, expected: object) -> str:
-    """`found is expected`, without keeping a user's object alive. A dead reference gives None, which must not match."""
+    """Writes `found is expected`, without keeping a user's object alive. A dead reference returns None, which must not
+    match.
+    """
     if is_singleton(expected):
         return f"{found} is {expected!r}"
     name, weak = reader.reference(expected)
@@ -106,12 +110,12 @@ def _is(reader: Reader, found: str, expected: object) -> str:
 
 
 def is_singleton(value: object) -> bool:
-    """Whether `value` is the only one of its kind, which nobody has to keep alive."""
+    """Returns whether `value` is a singleton of Python, which lives forever."""
     return value is None or value is True or value is False or value is ...
 
 
-def is_its_literal(value: object) -> bool:
-    """Whether another value of the same class that equals `value` is the same number or text."""
+def is_exact_literal(value: object) -> bool:
+    """Returns whether an equal value of the same class is always the same number or text."""
     if type(value) is float:
         return value != 0 and math.isfinite(value)  # zeros have signs, NaN equals nothing
     return type(value) in (int, str, bytes)
@@ -122,10 +126,10 @@ def _equals(reader: Reader, guard: Guard) -> list[str]:
     cls = type(expected)
     if expected is None or cls is bool:
         return _identity(reader, guard)
-    if isinstance(guard.source, TENSOR_FACTS):  # it is always of one class
+    if isinstance(guard.source, TENSOR_FACTS):  # always of one class
         value = repr(expected) if cls is int else reader.constant(expected, cls.__name__)
         return [f"{reader.read(guard.source)} == {value}"]
-    if is_its_literal(expected):
+    if is_exact_literal(expected):
         is_type = (
             f"{reader.constant(type, 'type')}({reader.read(guard.source)}) is {reader.constant(cls, cls.__name__)}"
         )
@@ -135,7 +139,9 @@ def _equals(reader: Reader, guard: Guard) -> list[str]:
 
 
 def _container(reader: Reader, source: Source) -> tuple[type | None, bool]:
-    """The class whose methods to use on the container at `source`, and whether the container is exactly of it."""
+    """Returns the class whose methods can read the container at `source`, and whether it is the container's exact
+    class.
+    """
     cls = reader.class_of(source)
     if cls is None:
         return None, True
@@ -144,7 +150,7 @@ def _container(reader: Reader, source: Source) -> tuple[type | None, bool]:
 
 
 def _method(reader: Reader, source: Source, builtin: str, method: str) -> str:
-    """The text of `builtin(value)`, through the base class when the value's own class might override `method`."""
+    """Writes `builtin(value)`, through the base class if the value's class might override `method`."""
     owner, exact = _container(reader, source)
     if owner is None or exact:
         return f"{builtin}({reader.read(source)})"
@@ -191,7 +197,7 @@ def _set_items(reader: Reader, guard: Guard) -> list[str]:
 
 
 def _refers(key: object) -> bool:
-    """Whether the object behind a key, or a part of it, is not kept alive."""
+    """Returns whether a key, or an item of a tuple key, is referred to weakly."""
     return any(map(_refers, key)) if type(key) is tuple else isinstance(key, Referent)
 
 
@@ -212,7 +218,7 @@ def _missing_attr(reader: Reader, guard: Guard) -> list[str]:
 
 
 def lacks_attribute(cls: type, name: str) -> bool:
-    """Whether neither the class nor its bases hold `name`."""
+    """Returns whether neither the class nor its bases have the attribute `name`."""
     return all(name not in base.__dict__ for base in cls.__mro__)
 
 
@@ -221,7 +227,7 @@ def _slot_empty(reader: Reader, guard: Guard) -> list[str]:
 
 
 def is_unset(value: object, slot: str) -> bool:
-    """Whether a slot of the value's class holds nothing."""
+    """Returns whether a slot of the value's class is empty."""
     try:
         object.__getattribute__(value, slot)
     except AttributeError:
@@ -258,7 +264,7 @@ def _class_names(reader: Reader, guard: Guard) -> list[str]:
     name, weak = (reader.read(guard.source), False) if cls is None else reader.reference(cls)
     cls_text = f"{name}()" if weak else name
     texts = [f"[*{cls_text}.__dict__] == {reader.constant([*names], 'class_names')}"]
-    if bases != (object,):  # these nobody can replace
+    if bases != (object,):  # the base (object,) cannot be replaced
         texts.append(f"{cls_text}.__bases__ is {reader.constant(bases, 'bases')}")
     return texts
 
@@ -268,27 +274,27 @@ def _cell_empty(reader: Reader, guard: Guard) -> list[str]:
 
 
 def _unnoticed_death(reader: Reader, guard: Guard) -> list[str]:
-    if is_living(guard):
-        return []  # it says something to the others
+    if is_survivor(guard):
+        return []  # the guard affects only other death checks
     if guard.expected and isinstance(guard.expected[0], Lost):
         return [last_reference(reader, guard, None)]
     return [unnoticed_deaths(reader.names, [lost_reference(reader, guard)])]
 
 
-# What else than attributes a tensor may hold that dies with it.
+# Further objects, besides attributes, that may die with a tensor.
 _HELD_BY_TENSORS = {Lost.WITHOUT_HISTORY: "{}.grad is not None", Lost.BUT_HISTORY: "{}.retains_grad"}
 
 
-def is_living(guard: Guard) -> bool:
-    """Whether an UNNOTICED_DEATH guard says that something lives on."""
-    return bool(guard.expected) and isinstance(guard.expected[0], Lost) and guard.expected[0] in LIVING
+def is_survivor(guard: Guard) -> bool:
+    """Returns whether an UNNOTICED_DEATH guard states that its object survives."""
+    return bool(guard.expected) and isinstance(guard.expected[0], Lost) and guard.expected[0] in SURVIVING
 
 
 def last_reference(reader: Reader, guard: Guard, own: int | None, held: Sequence[str] = ()) -> str:
-    """The check of a value that a frame lets go of: others hold it, too, or its death passes the expected check.
+    """Writes the check of a value dropped by the frame: either other references exist, or the expected check passes.
 
-    The frame has one reference to it, or as many more as expected; the checks have `own`, unless nobody counts. What is
-    `held` outlives it.
+    The expected number of the frame's references is 1 + `more`; the checks hold `own` references, or None to skip the
+    count. Objects in `held` survive.
     """
     lost, more, check = guard.expected
     names, value = reader.names, reader.read(guard.source)
@@ -305,13 +311,13 @@ def last_reference(reader: Reader, guard: Guard, own: int | None, held: Sequence
 
 
 def unnoticed_deaths(names: Namespace, losses: Iterable[str]) -> str:
-    """One check for all references that are lost: what only several of them hold dies with the last."""
+    """Writes one check for all lost references: an object held by several of them dies with the last."""
     return f"{names.constant(loses_unnoticed, 'loses_unnoticed')}({', '.join(losses)})"
 
 
 def lost_reference(reader: Reader, guard: Guard) -> str:
-    """The owner and the key of what an UNNOTICED_DEATH guard is about."""
-    if is_living(guard):
+    """Returns the owner and the key of the reference in an UNNOTICED_DEATH guard."""
+    if is_survivor(guard):
         (lives,) = guard.expected
         key = reader.constant(lives, lives.name.lower())
     elif guard.expected:
@@ -337,12 +343,12 @@ def _distinct_objects(reader: Reader, guard: Guard) -> list[str]:
 
 
 def _backend(reader: Reader, guard: Guard) -> list[str]:
-    """Nothing: the dispatcher only looks at entries of the backend in force (`Entry.backend_key`)."""
+    """Writes nothing: the dispatcher only considers entries of the backend in force (`Entry.backend_key`)."""
     return []
 
 
 def _relation(reader: Reader, guard: Guard) -> list[str]:
-    text = f"({reader.read(guard.source)})"  # it may be an alternative, among conditions that all must hold
+    text = f"({reader.read(guard.source)})"  # parenthesized, since it may contain `or`
     return [text if guard.expected else f"not {text}"]
 
 

@@ -1,4 +1,4 @@
-"""When buffers live, known before a graph runs.
+"""Predicts the lifetimes of buffers before a graph runs.
 
 Owns plans of compiled graphs and of graphs that run operation by operation, saved tensors, workspaces.
 Does not own decisions about memory (`codegen/memory/`).

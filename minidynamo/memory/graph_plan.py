@@ -1,7 +1,7 @@
-"""Owns the memory plan of a graph that runs operation by operation: when each result is made, and when it dies.
+"""Owns the memory plan of a graph that runs operation by operation: birth and death of each result.
 
-Results of generated code are planned in `codegen/memory/`. What torch's autograd keeps while a captured graph runs is
-not known here.
+`codegen/memory/` plans generated code. Tensors that torch's autograd keeps while a captured graph runs are unknown
+here.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from minidynamo.memory.plan import MemoryPlan, PlanRecorder
 from minidynamo.memory.storages import storage_bytes, strided_in
 from minidynamo.memory.workspace import workspace_of
 
-# Their results are parts of their argument, which their schemas do not say.
+# Operators whose results are views of the argument although their schemas declare no alias.
 _UNDECLARED = frozenset(("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "_unsafe_view"))
 
 aten = torch.ops.aten
 
-FILLING = {
+IN_PLACE_FILLS = {
     aten.index_put.default: aten.index_put_.default,
     aten._unsafe_index_put.default: aten.index_put_.default,
     aten.index_add.default: aten.index_add_.default,
@@ -40,22 +40,24 @@ FILLING = {
     aten.scatter_add.default: aten.scatter_add_.default,
     aten.scatter_reduce.two: aten.scatter_reduce_.two,
 }
-"""Operators that put something into a copy of their first argument, with those that put it into the argument itself."""
+"""Operator that fills a copy of its first argument -> operator that fills the argument itself."""
 
 
 IN_PLACE = "in_place"
-"""Where the `meta` of a node names the operator that writes its result over its first argument."""
+"""Key in the `meta` of a node: the operator that writes its result over its first argument."""
 
 
 def graph_plan(gm: fx.GraphModule, stage: str, *, handing_over: bool = False) -> MemoryPlan:
-    """The plan of a graph whose nodes carry fake values; each value dies behind its last use."""
+    """Returns the plan of a graph whose nodes carry fake values; each value dies after its last use."""
     nodes = list(gm.graph.nodes)
     return _Walk(stage, final_results(nodes) if handing_over else {}).run(nodes)
 
 
 class _Walk:
-    """One walk over a graph. `final` are the results that are handed over behind each node, `owners` has the name of
-    what lies in each storage."""
+    """Records a graph in one walk.
+
+    `final`: node -> results to hand over after the node. `owners`: storage -> name of its buffer.
+    """
 
     def __init__(self, stage: str, final: Mapping[fx.Node, Sequence[tuple[int, fx.Node]]]) -> None:
         self.final = final
@@ -70,7 +72,7 @@ class _Walk:
             dying.setdefault(last.get(node, node), []).append(node)
         for node in nodes:
             if node.op == "placeholder":
-                self.note(node, shares=True)
+                self.record(node, shares=True)
         self.free([node for node in nodes if node.op == "placeholder" and not node.users])
         for node in nodes:
             if node.op == "placeholder":
@@ -78,14 +80,16 @@ class _Walk:
         for node in nodes:
             if node.op not in ("placeholder", "output"):
                 self.recorder.step(_label(node))
-                self.note(node, shares=may_share(node))
-                self.recorder.take_inside(node.name, inside_of(node), _label(node), node.meta.get("user_location"))
+                self.record(node, shares=may_share(node))
+                self.recorder.add_workspace(
+                    node.name, workspace_of_node(node), _label(node), node.meta.get("user_location")
+                )
                 self.free(dying.get(node, []))
                 self.hand_over(node)
         return self.recorder.plan()
 
-    def note(self, node: fx.Node, shares: bool) -> None:
-        """The tensors that a node gives: new ones, or other names for memory that is there."""
+    def record(self, node: fx.Node, shares: bool) -> None:
+        """Records the tensors that a node returns: new buffers, or views of known buffers."""
         values = list(strided_in(node.meta.get("val", node.meta.get("example_value"))))
         names = [node.name if len(values) == 1 else f"{node.name}.{i}" for i in range(len(values))]
         self.names[node] = names
@@ -93,15 +97,16 @@ class _Walk:
             key = compat.memory_of(value)
             if shares and key in self.owners:
                 self.recorder.view(name, self.owners[key])
-            elif shares and (place := self.place(node)) is not None:
-                self.recorder.view(name, place)
+            elif shares and (enclosing_buffer := self.enclosing_buffer(node)) is not None:
+                self.recorder.view(name, enclosing_buffer)
             else:
                 self.owners[key] = name
                 made_by = () if node.op == "placeholder" else (_label(node), node.meta.get("user_location"))
                 self.recorder.make(name, storage_bytes(value), *made_by)
 
-    def place(self, node: fx.Node) -> str | None:
-        """The name of what a view lies in, whose fake value was made where the graph did not write there yet."""
+    def enclosing_buffer(self, node: fx.Node) -> str | None:
+        """Returns the buffer of a view whose fake value has a separate storage, because it precedes a write of the
+        graph; else None."""
         if node.target is not operator.getitem and not isinstance(node.target, compat.OpOverload):
             return None
         source = node.args[0] if node.args else None
@@ -118,11 +123,11 @@ class _Walk:
                 self.recorder.hand_over(name)
 
 
-def inside_of(node: fx.Node) -> int:
-    """The bytes that a call takes while it runs, beside its results."""
+def workspace_of_node(node: fx.Node) -> int:
+    """Returns the bytes of workspace of a call."""
     if not isinstance(node.target, compat.OpOverload):
         return getattr(node.target, "inside", 0)
-    args = fx.map_arg(node.args, lambda one: one.meta.get("val"))
+    args = fx.map_arg(node.args, lambda argument: argument.meta.get("val"))
     return workspace_of(node.target, args, node.meta.get("val"))
 
 
@@ -131,7 +136,8 @@ def _label(node: fx.Node) -> str:
 
 
 def may_share(node: fx.Node) -> bool:
-    """Whether results may lie in memory that is there. Fake values alone do not tell: some stand for several nodes."""
+    """Returns whether results may share existing memory. Fake values do not decide: some are shared by several
+    nodes."""
     if not isinstance(node.target, compat.OpOverload) or node.target is operator.getitem:
         return True
     declared = any(result.alias_info is not None for result in compat.schema_of(node.target).returns)

@@ -1,6 +1,6 @@
-"""Owns what is known about the memory of compiled graphs before they run: which buffer lives when, and the peak.
+"""Owns the memory plans of compiled graphs before they run: the lifetime of each buffer, and the peak.
 
-Who plans memory is `codegen/memory/planner.py`; this file only records, adds up and shows.
+`codegen/memory/planner.py` plans memory; this file records, adds up and prints.
 """
 
 from __future__ import annotations
@@ -11,45 +11,55 @@ from dataclasses import dataclass, field, replace
 from minidynamo.errors import UserLocation
 
 ROUNDING = 64
-"""The allocator gives memory in multiples of so many bytes, so that less of it per tensor is no difference."""
+"""The allocator rounds sizes up to multiples of this many bytes, so a smaller difference per tensor does not count."""
 
-INSIDE = "inside_"
-"""How the names of buffers begin that stand for what a kernel of torch takes while it runs."""
+WORKSPACE_PREFIX = "inside_"
+"""The prefix of the names of buffers that are workspace."""
 
 
 @dataclass(frozen=True)
 class PlannedBuffer:
-    """One tensor's memory. It exists from step `born` (-1: it came as an input) until behind step `dies` (None: it is
-    returned, or its owner keeps it); a result that is handed over as a gradient and added to what `.grad` holds is gone
-    behind step `taken`. `reuses` is the buffer whose memory it takes over, `makers` the operations and
-    `where` the user's line."""
+    """The memory of a tensor."""
 
+    #: The name of the tensor in its graph.
     name: str
+    #: The size in bytes.
     bytes: int
+    #: The step that allocates the memory; -1 for an input.
     born: int
+    #: The step after which the memory is free; None for a result, or for memory that its owner keeps; -1 for an unused
+    #: input.
     dies: int | None
+    #: The buffer whose memory is taken over, or "".
     reuses: str = ""
+    #: The operations that compute the tensor.
     makers: str = ""
+    #: The user's line.
     where: UserLocation | None = None
+    #: For a gradient that is handed over and added to a present `.grad`: the step after which the gradient is free.
     taken: int | None = None
 
     def end(self, accumulating: bool) -> int | None:
-        """The step behind which it is gone, when gradients are added to others or are the first."""
+        """Returns the step after which the memory is free. `accumulating`: gradients are added to a present `.grad`."""
         return self.taken if accumulating and self.dies is None else self.dies
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The buffers of one graph in the order of birth. `steps` says what each step does."""
+    """The memory plan of a graph."""
 
+    #: The name of the graph: "forward", "backward", ...
     stage: str
+    #: The buffers in the order of birth.
     buffers: tuple[PlannedBuffer, ...]
+    #: A label per step.
     steps: tuple[str, ...]
 
     def usage(self, owned: Collection[str] = (), accumulating: bool = False) -> list[int]:
-        """The bytes that exist in each step, and at the end, on top of those before the call; inputs in `owned` die.
+        """Returns the bytes alive in each step, and at the end, on top of the memory before the call; inputs in `owned`
+        die.
 
-        `accumulating`: gradients are added to those that are there.
+        `accumulating`: gradients are added to a present `.grad`.
         """
         changes = [0] * (len(self.steps) + 1)
         for buffer in self.buffers:
@@ -65,17 +75,17 @@ class MemoryPlan:
         return usage
 
     def peak(self, owned: Collection[str] = (), accumulating: bool = False) -> int:
-        """The most bytes at one time, on top of what existed before the call."""
+        """Returns the most bytes alive at once, on top of the memory before the call."""
         return max(0, *self.usage(owned, accumulating))
 
     @property
     def inputs(self) -> list[PlannedBuffer]:
-        """The tensors that the graph is given."""
+        """Returns the input tensors of the graph."""
         return [buffer for buffer in self.buffers if buffer.born < 0]
 
     @property
     def input_names(self) -> list[str]:
-        """Their names."""
+        """Returns the names of the input tensors."""
         return [buffer.name for buffer in self.inputs]
 
     def __str__(self) -> str:
@@ -92,7 +102,7 @@ class MemoryPlan:
 
 
 def columns(rows: Sequence[Sequence[str]], right: Collection[int]) -> list[str]:
-    """The lines of a table; the columns in `right` end at the same place, the others begin there."""
+    """Returns the lines of a table; columns in `right` are right-aligned."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -102,33 +112,34 @@ def columns(rows: Sequence[Sequence[str]], right: Collection[int]) -> list[str]:
 
 
 class MemoryReport(list[MemoryPlan]):
-    """The plans of a compiled function: forward or inference graphs, each followed by its backward if that has run."""
+    """The plans of a compiled function: forward or inference graphs, each followed by its backward after it has run."""
 
     @property
     def peak(self) -> int:
-        """The most bytes that a call, and its backward, need on top of what existed before it.
+        """Returns the most bytes that a call, and its backward, need on top of the memory before the call.
 
-        Graphs run forward in order and backward in reverse. What kernels of torch need inside is known of convolutions.
+        Graphs run forward in order and backward in reverse. Workspace counts for the kernels of torch in
+        `workspace.py`.
         """
         return self._peak(accumulating=False)
 
     @property
     def accumulating_peak(self) -> int:
-        """The same for a step whose gradients are added to those that `.grad` holds already."""
+        """Returns `peak` for a step whose gradients are added to a present `.grad`."""
         return self._peak(accumulating=True)
 
     def _peak(self, accumulating: bool) -> int:
         level = peak = 0
         pending: list[tuple[list[MemoryPlan], set[str]]] = []
-        given: set[str] = set()
+        known_names: set[str] = set()
         for plan in self:
             if plan.stage == "backward":
-                if pending and pending[-1][0][0].input_names == plan.input_names:  # another part of the same backward
+                if pending and pending[-1][0][0].input_names == plan.input_names:  # a further part of the same backward
                     pending[-1][0].append(plan)
                 else:
-                    pending.append(([plan], given))
+                    pending.append(([plan], known_names))
                 continue
-            given = {*plan.input_names}
+            known_names = {*plan.input_names}
             usage = plan.usage()
             peak = max(peak, level + plan.peak())
             level += usage[-1]
@@ -142,54 +153,62 @@ class MemoryReport(list[MemoryPlan]):
     def __str__(self) -> str:
         last = f"predicted peak: {self.peak:,} bytes"
         if self.accumulating_peak != self.peak:
-            last += f"; {self.accumulating_peak:,} bytes where gradients are added to those that are there"
+            last += f"; {self.accumulating_peak:,} bytes if gradients are added to a present .grad"
         return "\n\n".join([*map(str, self), last])
 
 
 @dataclass
 class PlanRecorder:
-    """Collects what happens in a graph step by step, and gives the plan."""
+    """Collects the events of a graph step by step, and builds the plan."""
 
+    #: The name of the graph.
     stage: str
+    #: A label per step so far.
     steps: list[str] = field(default_factory=list)
+    #: Name -> buffer, in order of birth.
     _made: dict[str, PlannedBuffer] = field(default_factory=dict)
+    #: Name of a tensor or view -> name of the buffer that owns its memory.
     _owner: dict[str, str] = field(default_factory=dict)
+    #: Name of a buffer -> live names of its memory.
     _names: dict[str, set[str]] = field(default_factory=dict)
+    #: Name of a buffer -> step after which it is free.
     _dies: dict[str, int] = field(default_factory=dict)
+    #: The names of final results.
     _handed_over: set[str] = field(default_factory=set)
+    #: Name of a buffer -> step after which all its names are final results.
     _taken: dict[str, int] = field(default_factory=dict)
 
     def step(self, label: str) -> None:
-        """The next step begins."""
+        """Begins the next step."""
         self.steps.append(label)
 
     def make(
         self, name: str, size: int, makers: str = "", where: UserLocation | None = None, *, reuses: str = ""
     ) -> None:
-        """A tensor comes to exist: an input before the first step, else new memory or that of `reuses`."""
+        """Records a new tensor: an input before the first step, else new memory or the memory of `reuses`."""
         if reuses:
             reuses = self._owner[reuses]
             self._names[reuses].clear()
-            self._dies[reuses] = len(self.steps) - 2  # its memory goes on under the new name
+            self._dies[reuses] = len(self.steps) - 2  # its memory stays in use under the new name
         self._made[name] = PlannedBuffer(name, size, len(self.steps) - 1, None, reuses, makers, where)
         self._owner[name] = name
         self._names[name] = {name}
 
-    def take_inside(self, name: str, size: int, makers: str = "", where: UserLocation | None = None) -> None:
-        """The kernel that makes `name` in this step takes so many bytes while it runs."""
+    def add_workspace(self, name: str, size: int, makers: str = "", where: UserLocation | None = None) -> None:
+        """Records `size` bytes of workspace of the kernel that computes `name` in this step."""
         if size:
-            self.make(INSIDE + name, size, makers, where)
-            self.free([INSIDE + name])
+            self.make(WORKSPACE_PREFIX + name, size, makers, where)
+            self.free([WORKSPACE_PREFIX + name])
 
     def view(self, name: str, of: str) -> None:
-        """Another name for memory that is known."""
+        """Records a further name for known memory."""
         owner = self._owner.get(of)
         if owner is not None:
             self._owner[name] = owner
             self._names[owner].add(name)
 
     def free(self, names: Iterable[str]) -> None:
-        """Names that are not used behind this step; memory dies with its last name."""
+        """Records names without further uses; memory dies with its last name."""
         for name in names:
             owner = self._owner.get(name)
             if owner is None:
@@ -197,21 +216,21 @@ class PlanRecorder:
             self._names[owner].discard(name)
             if not self._names[owner]:
                 self._dies[owner] = len(self.steps) - 1
-            self._see_whether_taken(owner)
+            self._update_taken(owner)
 
     def hand_over(self, name: str) -> None:
-        """A result is final: who called may take it."""
+        """Records that a result is final: the caller may take the result now."""
         owner = self._owner.get(name)
         if owner is not None:
             self._handed_over.add(name)
-            self._see_whether_taken(owner)
+            self._update_taken(owner)
 
-    def _see_whether_taken(self, owner: str) -> None:
+    def _update_taken(self, owner: str) -> None:
         if self._names[owner] and self._names[owner] <= self._handed_over:
             self._taken.setdefault(owner, len(self.steps) - 1)
 
     def plan(self) -> MemoryPlan:
-        """What was collected."""
+        """Returns the recorded plan."""
         buffers = tuple(
             replace(buffer, dies=self._dies.get(name), taken=self._taken.get(name))
             for name, buffer in self._made.items()

@@ -1,7 +1,6 @@
-"""Owns the peak that a graph without writes would have if its operations ran one by one, as the program has them.
-Those that are parts of one call run as one.
+"""Owns the peak of a graph without writes, run operation by operation in the order of the program.
 
-What fused code needs is compared with it.
+The nodes of a decomposed torch operation run as a single operation. The peak of fused code is compared with this peak.
 """
 
 from __future__ import annotations
@@ -14,117 +13,127 @@ import torch
 from torch import fx
 
 from minidynamo.graph.decomposed import PART_OF, is_inside
-from minidynamo.memory.graph_plan import FILLING, may_share
+from minidynamo.memory.graph_plan import IN_PLACE_FILLS, may_share
 from minidynamo.memory.storages import storages_in
 
 WRITTEN = "written"
-"""Where a node notes which of its results the program has written to arguments: by their positions those of these."""
+"""Key in `meta`: position of a result -> position of the argument that the program has written it to."""
 
 OUT = "out"
-"""What nodes note whose result the program has written to `out=`."""
+"""Key in `meta` of a node whose result the program has written to `out=`."""
 
 DIES = "dies"
-"""What an input notes that dies with its last use, as what forward has kept for backward does."""
+"""Key in `meta` of an input that dies at its last use, as saved tensors do."""
 
 MAY_DIE = "may die"
-"""What an input notes that is an argument with a history: in backward it dies with its last use if the caller has let
-go of it."""
+"""Key in `meta` of an input that is an argument with a history: in backward it dies at its last use if the caller has
+released it."""
 
 RETURNED = "returned"
-"""What an input of a backward graph notes that is a result of forward: it does not die there if the caller holds it."""
+"""Key in `meta` of an input of a backward graph that forward returned: it does not die if the caller holds it."""
 
 aten = torch.ops.aten
 
 _ZEROS = frozenset((aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default))
-_PUTTING = frozenset((aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default))
-"""What puts something into a part of a tensor: formulas write to a view of zeros."""
+_SCATTERS = frozenset((aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default))
+"""Operators that replace a part of a tensor; derivative formulas write to a view of zeros instead."""
 
 
 def peak_of_operations(gm: fx.GraphModule, taken: bool = False, held: bool = False) -> int:
-    """The most bytes that the operations hold at one time. Of the inputs those count that note that they die: of others
-    it is for their owners to say. Results stay, unless they are `taken` as soon as they are final. Results of forward
-    do not count where they are `held`."""
+    """Returns the most bytes that the operations hold at once.
+
+    Counts only inputs marked DIES; the caller owns the others. Results stay alive; with `taken` they die as soon as
+    they are final. With `held`, results of forward do not count.
+    """
     nodes = list(gm.graph.nodes)
     return _Walk(nodes, nodes[:-1] if taken else nodes, held).peak()
 
 
 class _Walk:
-    """One walk over nodes, of which the `readers` keep what they read; results of forward may be `held`. Memory has a
-    number."""
+    """Numbers the storages of a graph's values, with birth and death of each.
+
+    `readers` are the nodes that keep their arguments alive. With `held`, results of forward do not count.
+    """
 
     def __init__(self, nodes: Sequence[fx.Node], readers: Sequence[fx.Node], held: bool) -> None:
         self.nodes = nodes
         self.held = held
-        ends = {node.meta[PART_OF]: place for place, node in enumerate(nodes) if PART_OF in node.meta}
-        self.last: dict[fx.Node, int] = {}  # where a node is read for the last time
-        self.until: dict[fx.Node, int] = {}  # where the call is done that it is read in
-        for place, reader in enumerate(readers):
+        ends = {node.meta[PART_OF]: step for step, node in enumerate(nodes) if PART_OF in node.meta}
+        self.last: dict[fx.Node, int] = {}  # node -> position of its last reader
+        self.call_end: dict[fx.Node, int] = {}  # node -> last position of the reading calls
+        for step, reader in enumerate(readers):
             for node in reader.all_input_nodes:
-                self.last[node] = place
-                self.until[node] = max(self.until.get(node, 0), ends.get(reader.meta.get(PART_OF), place))
-        self.memories: dict[fx.Node, list[int]] = {}  # what a node lies in
+                self.last[node] = step
+                self.call_end[node] = max(self.call_end.get(node, 0), ends.get(reader.meta.get(PART_OF), step))
+        self.memory_of: dict[fx.Node, list[int]] = {}  # node -> the memory of each of its results
         self.storages: dict[object, int] = {}
-        self.born: dict[int, tuple[int, int]] = {}  # where, and of how many bytes
-        self.inside: set[int] = set()  # what nobody outside of one call has seen so far
+        self.born: dict[int, tuple[int, int]] = {}  # memory -> (position, bytes)
+        self.local: set[int] = set()  # memory without uses outside of a single call, so far
         self.read: dict[int, int] = {}
         self.dies: dict[int, int] = {}
-        for place, node in enumerate(nodes):
-            self.visit(place, node)
+        for step, node in enumerate(nodes):
+            self.visit(step, node)
 
-    def visit(self, place: int, node: fx.Node) -> None:
-        self.memories[node] = []
+    def visit(self, step: int, node: fx.Node) -> None:
+        self.memory_of[node] = []
         for position, storage, nbytes in _results(node):
-            known = self.written(node, position) or self.filled(node, place)
+            known = self.written(node, position) or self.filled(node, step)
             known = known or ([self.storages[storage]] if may_share(node) and storage in self.storages else [])
             memory = known[0] if known else len(self.read)
             self.storages[storage] = memory
-            self.memories[node].append(memory)
-            self.read[memory] = max(self.read.get(memory, 0), self.last.get(node, place))
-            self.dies[memory] = max(self.dies.get(memory, 0), self.until.get(node, place))
+            self.memory_of[node].append(memory)
+            self.read[memory] = max(self.read.get(memory, 0), self.last.get(node, step))
+            self.dies[memory] = max(self.dies.get(memory, 0), self.call_end.get(node, step))
             if is_inside(node):
-                self.inside.update([] if known else [memory])
-            elif memory in self.inside or (not known and self.counts(node)):
-                self.inside.discard(memory)
-                self.born[memory] = place, nbytes
+                self.local.update([] if known else [memory])
+            elif memory in self.local or (not known and self.counts(node)):
+                self.local.discard(memory)
+                self.born[memory] = step, nbytes
 
     def counts(self, node: fx.Node) -> bool:
-        """Whether new memory that a node lies in dies behind its last use."""
+        """Returns whether new memory for a node dies after its last use."""
         if node.op != "placeholder":
             return True
         return DIES in node.meta and not (self.held and RETURNED in node.meta)
 
     def peak(self) -> int:
         changes = [0] * (len(self.nodes) + 1)
-        for memory, (place, nbytes) in self.born.items():
-            changes[place] += nbytes
+        for memory, (step, nbytes) in self.born.items():
+            changes[step] += nbytes
             changes[min(self.dies[memory] + 1, len(self.nodes))] -= nbytes
         return max(itertools.accumulate(changes[:-1]), default=0)
 
     def written(self, node: fx.Node, position: int) -> list[int]:
-        """The memory that the program has written a result to: of an argument, or of the tensor of which it becomes a
-        part. Nothing if it has not, or made that memory for it."""
-        place = node.meta.get(WRITTEN, {}).get(position)
-        source: Any = node.args[place] if place is not None and place < len(node.args) else None
+        """Returns the memory that the program has written a result to.
+
+        It is the memory of an argument, or of a tensor that contains the result. Returns [] for a result in memory of
+        its own.
+        """
+        argument = node.meta.get(WRITTEN, {}).get(position)
+        source: Any = node.args[argument] if argument is not None and argument < len(node.args) else None
         if isinstance(source, (list, tuple)):
             source = source[position]
         if OUT in node.meta and node.users:
             user = next(iter(node.users))
             source = user.args[0] if WRITTEN in user.meta or user.target is torch.ops.aten.copy_.default else None
-        found = self.memories.get(source, []) if isinstance(source, fx.Node) else []
+        found = self.memory_of.get(source, []) if isinstance(source, fx.Node) else []
         return found if len(found) == 1 else []
 
-    def filled(self, node: fx.Node, place: int) -> list[int]:
-        """The memory of what an operator puts something into, as formulas do with zeros, if nobody else needs that."""
-        source = node.args[0] if node.target in FILLING or node.target in _PUTTING else None
-        if node.target in _PUTTING and getattr(source, "target", None) not in _ZEROS:  # which a program copies
+    def filled(self, node: fx.Node, step: int) -> list[int]:
+        """Returns the memory that an operator fills in place, as derivative formulas do with zeros, if it has no other
+        reader."""
+        source = node.args[0] if node.target in IN_PLACE_FILLS or node.target in _SCATTERS else None
+        if node.target in _SCATTERS and getattr(source, "target", None) not in _ZEROS:  # a program copies these
             source = None
-        found = self.memories.get(source, []) if isinstance(source, fx.Node) and source.op != "placeholder" else []
-        return [memory for memory in found if self.read[memory] == place]
+        found = self.memory_of.get(source, []) if isinstance(source, fx.Node) and source.op != "placeholder" else []
+        return [memory for memory in found if self.read[memory] == step]
 
 
 def _results(node: fx.Node) -> Iterator[tuple[int, object, int]]:
-    """Position, storage and bytes of each tensor among the results of a node. Lists of tensors among them are left out:
-    they are what a fused optimizer has written to."""
+    """Yields position, storage and bytes of each tensor among the results of a node.
+
+    Skips lists of tensors: a fused optimizer has written to them.
+    """
     value = node.meta.get("val")
     for position, result in enumerate(value if isinstance(value, (list, tuple)) else (value,)):
         if not isinstance(result, (list, tuple)):

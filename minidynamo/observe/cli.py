@@ -1,6 +1,6 @@
 """Owns the command line: `python -m minidynamo doctor | run SCRIPT | explain CODE | cache ls, why or clear`.
 
-It shows what other files know and empties the cache; no command here has an effect on what is compiled.
+It shows the data of other files and empties the cache; no command here has an effect on compiled code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minidynamo.graph_cache import files
 from minidynamo.graph_cache.key import differences
 from minidynamo.observe.report import Report
 
-# In an installed package the page lies beside the code, in a checkout in docs/.
+# An installed package has the page next to the code, a checkout in docs/.
 _PACKAGE = Path(__file__).parents[1]
 ERROR_PAGES = (_PACKAGE / "errors.md", _PACKAGE.parent / "docs" / "errors.md")
 
@@ -38,19 +38,19 @@ OK, NOTE, BAD = "ok", "note", "missing"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status. `arguments` default to those of the process."""
+    """Runs one command; returns the exit status. `arguments` default to those of the process."""
     chosen = parser().parse_args(arguments)
     try:
         status = run(chosen)
         sys.stdout.flush()
     except BrokenPipeError:  # a reader like `head` has seen enough
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (Python flushes it when it ends, and would complain again)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (Python flushes stdout at exit, and would raise again)
         return 0
     return status
 
 
 def parser() -> argparse.ArgumentParser:
-    """What can be asked for."""
+    """Returns the parser of commands and options."""
     parser = argparse.ArgumentParser(prog="minidynamo", description="A small, readable tracing compiler for PyTorch.")
     parser.add_argument(
         "--version", action="version", version=f"minidynamo {installed('minidynamo') or 'from a folder'}"
@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Run the command that was chosen; returns the exit status."""
+    """Runs the chosen command; returns the exit status."""
     if chosen.command == "explain":
         return show_entry(chosen.code.upper())
     if chosen.command == "doctor":
@@ -87,7 +87,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def error_entries() -> dict[str, str]:
-    """The entries of docs/errors.md: code -> text, heading included. Raises FileNotFoundError without the page."""
+    """Returns the entries of docs/errors.md: code -> text with heading. Raises FileNotFoundError without the page."""
     page = next((path for path in ERROR_PAGES if path.exists()), None)
     if page is None:
         raise FileNotFoundError(f"the page of error codes is at none of: {', '.join(map(str, ERROR_PAGES))}")
@@ -98,7 +98,7 @@ def error_entries() -> dict[str, str]:
 
 
 def show_entry(code: str) -> int:
-    """Print the entry of an error code; for ALL and the beginning of codes (MD2) the headings."""
+    """Prints the entry of an error code; for ALL or the beginning of codes (MD2), prints headings."""
     entries = error_entries()
     begins = [text for known, text in entries.items() if known.startswith("MD" if code == "ALL" else code)]
     if begins and code not in entries:
@@ -112,7 +112,7 @@ def show_entry(code: str) -> int:
 
 
 def run_script(path: str, arguments: Sequence[str]) -> int:
-    """Run a script as Python does and print what it compiled, also when it raises; returns 2 when there is none."""
+    """Runs a script as Python does and prints a report, also when the script raises; returns 2 without such a file."""
     if not os.path.isfile(path):
         print(f"There is no script {path}.", file=sys.stderr)
         return 2
@@ -131,8 +131,8 @@ def run_script(path: str, arguments: Sequence[str]) -> int:
 
 
 def show_machine() -> int:
-    """Print what is here and what it is good for; returns 1 when something needed is missing."""
-    # rich is only loaded where something is drawn.
+    """Prints what minidynamo finds on this machine; returns 1 if a requirement is missing."""
+    # Imported here: only drawing needs rich.
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
@@ -148,7 +148,7 @@ def show_machine() -> int:
 
 
 def check_versions() -> Iterator[Row]:
-    """Python and the packages that minidynamo uses."""
+    """Checks Python and the packages that minidynamo uses."""
     yield OK, "python", f"{platform.python_version()} on {platform.platform()}"
     for name, use in (
         ("minidynamo", "running from a folder"),
@@ -165,7 +165,7 @@ def check_versions() -> Iterator[Row]:
 
 
 def installed(package: str) -> str | None:
-    """The version of an installed package."""
+    """Returns the version of an installed package."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -173,7 +173,7 @@ def installed(package: str) -> str | None:
 
 
 def check_compiler() -> Iterator[Row]:
-    """The C++ compiler and what it compiles for."""
+    """Checks the C++ compiler and the CPU that it compiles for."""
     try:
         toolchain = find_toolchain()
     except ToolchainMissing as error:
@@ -190,7 +190,7 @@ def check_compiler() -> Iterator[Row]:
 
 
 def check_devices() -> Iterator[Row]:
-    """Threads, the OpenMP runtime that torch uses, GPUs."""
+    """Checks threads, the OpenMP runtime of torch, GPUs."""
     yield OK, "CPU threads", str(config.threads or torch.get_num_threads())
     runtimes = loaded_openmp_runtimes()
     if len(runtimes) > 1:
@@ -203,7 +203,7 @@ def check_devices() -> Iterator[Row]:
 
 
 def loaded_openmp_runtimes() -> list[str]:
-    """Paths of the OpenMP libraries in this process, where the system tells."""
+    """Returns the paths of the OpenMP libraries in this process, if the system lists them."""
     try:
         text = Path("/proc/self/maps").read_text(encoding="utf-8")
     except OSError:
@@ -212,7 +212,7 @@ def loaded_openmp_runtimes() -> list[str]:
 
 
 def check_folders() -> Iterator[Row]:
-    """Where generated code and kernels are kept, and whether that works."""
+    """Checks whether the folder of generated code and kernels is writable."""
     folder = artifacts.cache_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -227,7 +227,7 @@ def check_folders() -> Iterator[Row]:
 
 
 def list_cache() -> int:
-    """Print the stored graphs, the one that was used last first."""
+    """Prints the stored graphs, the most recently used first."""
     entries = files.entries()
     print(f"{'key':<33}  {'size':>9}  {'used':>10}  {'uses':>5}  what")
     for entry in entries:
@@ -241,17 +241,17 @@ def list_cache() -> int:
 
 
 def age(seconds: float) -> str:
-    """`3 min ago`, in the largest unit that fits."""
+    """Returns `3 min ago`, in the largest unit that fits."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.0f} {unit} ago"
     return "just now"
 
 
-def compare_entries(one: str, other: str) -> int:
-    """Print the lines in which the keys of two entries differ; returns 2 when one of them is not there."""
+def compare_entries(first: str, second: str) -> int:
+    """Prints the lines in which the keys of two entries differ; returns 2 if an entry does not exist."""
     texts = []
-    for prefix in (one, other):
+    for prefix in (first, second):
         found = [entry.name for entry in files.entries() if entry.name.startswith(prefix)]
         content = files.read(found[0]) if len(found) == 1 else None
         if not isinstance(content, dict):
@@ -265,7 +265,7 @@ def compare_entries(one: str, other: str) -> int:
 
 
 def clear_cache() -> int:
-    """Remove what is kept on disk, and say how much that was."""
+    """Removes all files of the cache, and prints how much that was."""
     count, size = files.clear()
     print(f"Removed {count} files, {size / 2**20:.1f} MiB, from {artifacts.cache_dir()}")
     return 0

@@ -1,6 +1,6 @@
-"""Owns what "the same as eager" means: everything Python can see of a call, recorded and compared.
+"""Owns the meaning of "the same as eager": records everything that Python can see of a call, and compares two records.
 
-It compiles nothing and counts nothing; `minidynamo.testing` runs a function both ways and calls this.
+It compiles nothing and counts nothing; `minidynamo.testing` runs a function both ways and calls this file.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ _HEAP_TYPE = 1 << 9  # set for classes written in Python
 
 @dataclass
 class Observation:
-    """What one call did. `leaves` maps a path such as ``args[0].weight`` to the value found there."""
+    """The visible effects of one call."""
 
     error: BaseException | None = None
     printed: str = ""
+    #: Maps a path such as ``args[0].weight`` to the value at that path, after the call.
     leaves: dict[str, Any] = field(default_factory=dict)
+    #: The gradient of each leaf tensor, by path.
     grads: dict[str, torch.Tensor | None] = field(default_factory=dict)
+    #: Maps the path of an object to the first path of the same object.
     identical: dict[str, str] = field(default_factory=dict)
+    #: Maps the path of a tensor to the first path of a tensor with the same storage.
     sharing: dict[str, str] = field(default_factory=dict)
     rng_state: torch.Tensor | None = None
     python_rng_state: object = None
@@ -42,11 +46,11 @@ class Observation:
 
 
 def observe(fn: Callable[..., Any], make_inputs: Callable[[], Any], *, seed: int, backward: bool) -> Observation:
-    """Call `fn` with fresh arguments under `seed` and record what can be seen afterwards."""
+    """Calls `fn` with fresh arguments under `seed` and records the visible effects."""
     seed_generators(seed)
     random.seed(seed)
-    made = make_inputs()
-    args = made if type(made) is tuple else (made,)
+    inputs = make_inputs()
+    args = inputs if type(inputs) is tuple else (inputs,)
     seen = Observation()
     result = None
     with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -69,8 +73,10 @@ def observe(fn: Callable[..., Any], make_inputs: Callable[[], Any], *, seed: int
 
 
 def seed_generators(seed: int) -> None:
-    """What `torch.manual_seed` does. Where there is no accelerator, that would note for each kind of them that it has
-    to be seeded later, and from which lines this was asked, which takes longer than many programs and is never freed.
+    """Seeds like `torch.manual_seed`.
+
+    Without an accelerator, `torch.manual_seed` would queue a lazy call, with a traceback, for each kind of accelerator.
+    This takes longer than many programs, and the memory is never freed.
     """
     seeded = torch if torch.accelerator.is_available() else torch.default_generator
     seeded.manual_seed(seed)
@@ -80,7 +86,7 @@ def _backward(results: list[Any]) -> None:
     outputs = [v for v in results if isinstance(v, torch.Tensor) and v.requires_grad]
     outputs = list({id(v): v for v in outputs}.values())
     if outputs:
-        # Cotangents that differ per element: a sum alone would hide permuted gradients.
+        # Each element gets another cotangent: a plain sum would hide permuted gradients.
         cotangents = [
             torch.linspace(0.5, 1.5, v.numel(), device=v.device).reshape(v.shape).to(v.dtype) for v in outputs
         ]
@@ -99,7 +105,7 @@ def _storage(value: Any) -> int | None:
 
 
 def _first_paths(found: dict[str, Any], key_of: Callable[[Any], int | None]) -> dict[str, str]:
-    """For each path, the first path with the same key: a partition that can be compared between two runs."""
+    """Maps each path to the first path with the same key: a partition that can be compared between two runs."""
     first: dict[int, str] = {}
     partition = {}
     for path, value in found.items():
@@ -110,7 +116,7 @@ def _first_paths(found: dict[str, Any], key_of: Callable[[Any], int | None]) -> 
 
 
 def walk(root: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every value that can be reached from `root`, with its path; an object's inside is visited once."""
+    """Yields every value reachable from `root`, with its path; visits the contents of an object once."""
     visited: set[int] = set()
     pending = list(reversed(root.items()))
     while pending:
@@ -130,12 +136,12 @@ def _children(path: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _items(path: str, value: Any) -> list[tuple[str, Any]]:
-    """The contents of a container, read through the built-in class: the methods of a subclass are not asked."""
+    """Returns the contents of a container, read through the built-in class: overrides of a subclass are not called."""
     if isinstance(value, dict):
         owner = OrderedDict if isinstance(value, OrderedDict) else dict
         keys = [_shown(key) for key in owner.__iter__(value)]
         items = [dict.__getitem__(value, key) for key in owner.__iter__(value)]
-        # The order of the keys is part of what can be seen.
+        # The order of the keys is visible, too.
         return [(f"{path}.keys()", str(keys)), *((f"{path}[{key}]", item) for key, item in zip(keys, items))]
     for sequence in _SEQUENCES:
         if isinstance(value, sequence):
@@ -148,12 +154,12 @@ def _items(path: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _shown(key: object) -> str:
-    """A key as text that is the same in two runs: without the addresses of objects."""
+    """Returns a key as text that is the same in two runs: without the addresses of objects."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(key))
 
 
 def _attributes(path: str, value: Any) -> list[tuple[str, Any]]:
-    """What an object holds in its dictionary and in its slots; nothing for functions and classes."""
+    """Returns the attributes in an object's dictionary and slots; nothing for functions and classes."""
     if callable(value) and not isinstance(value, dict | list | tuple | set | frozenset):
         return []
     slots = [
@@ -162,10 +168,10 @@ def _attributes(path: str, value: Any) -> list[tuple[str, Any]]:
         for name, found in vars(base).items()
         if inspect.ismemberdescriptor(found) and base.__flags__ & _HEAP_TYPE and name not in ("__dict__", "__weakref__")
     ]
-    held = [(name, object.__getattribute__(owner, name)) for name, owner in slots if _is_set(owner, name)]
+    attributes = [(name, object.__getattribute__(owner, name)) for name, owner in slots if _is_set(owner, name)]
     with contextlib.suppress(AttributeError):
-        held += [*object.__getattribute__(value, "__dict__").items()]
-    return [(f"{path}.{name}", item) for name, item in held]
+        attributes += [*object.__getattribute__(value, "__dict__").items()]
+    return [(f"{path}.{name}", item) for name, item in attributes]
 
 
 def _is_set(value: object, slot: str) -> bool:
@@ -177,7 +183,7 @@ def _is_set(value: object, slot: str) -> bool:
 
 
 def assert_equal_observations(call: str, expected: Observation, actual: Observation, tolerance: dict[str, Any]) -> None:
-    """Raise AssertionError, naming `call` and the path, at the first difference from `expected`."""
+    """Raises AssertionError, naming `call` and the path, at the first difference from `expected`."""
     _same(f"{call}: exception type", type(expected.error), type(actual.error))
     _same(f"{call}: exception text", str(expected.error), str(actual.error))
     _same(f"{call}: printed text", expected.printed, actual.printed)
@@ -191,7 +197,7 @@ def assert_equal_observations(call: str, expected: Observation, actual: Observat
     _same(f"{call}: shared storage", expected.sharing, actual.sharing)
     _same(f"{call}: grad mode", expected.grad_enabled, actual.grad_enabled)
     _same_value(f"{call}: random state", expected.rng_state, actual.rng_state, {})
-    if expected.python_rng_state != actual.python_rng_state:  # of 625 numbers, which nobody wants to read
+    if expected.python_rng_state != actual.python_rng_state:  # 625 numbers: too long for a message
         raise AssertionError(f"{call}: random state of Python's `random` differs")
 
 
@@ -199,7 +205,7 @@ def _same(what: str, expected: Any, actual: Any) -> None:
     if expected != actual and isinstance(expected, dict):
         expected, actual = expected.items(), actual.items()
     if expected != actual and isinstance(expected, (list, Set)):
-        # Only what differs: these collections have an entry for each reachable value.
+        # Show differences only: these collections have an entry for each reachable value.
         expected, actual = [x for x in expected if x not in actual], [x for x in actual if x not in expected]
     assert expected == actual, f"{what}: eager has {expected!r}, compiled {actual!r}"
 
@@ -220,7 +226,7 @@ def _same_value(what: str, expected: Any, actual: Any, tolerance: dict[str, Any]
 
 
 def _strides(tensor: torch.Tensor) -> list[int | None]:
-    """Strides where they matter: a dimension of one element can have any."""
+    """Returns the strides that matter: a dimension of one element can have any stride."""
     if tensor.layout is not torch.strided or not tensor.numel():
         return []
     return [None if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride())]

@@ -1,8 +1,8 @@
-"""Owns the logs: what `MINIDYNAMO_LOGS` or `config.logs` asks for is written to standard error, line by line.
+"""Owns the logs: writes the texts selected by `MINIDYNAMO_LOGS` or `config.logs` to standard error, line by line.
 
-It only listens to events, through Python's own `logging`: each log is a logger below "minidynamo", which a program may
-give handlers of its own. The grammar is torch's: names with commas between them, `+name` for more detail, `-name` for
-none, `help` for the list.
+It only subscribes to events. Logs use Python's `logging`: each log is a logger below "minidynamo", to which a program
+may add handlers. The grammar is torch's: names with commas between them, `+name` for more detail, `-name` for none,
+`help` for the list.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ def _artifacts(*kinds: str) -> Callable[[Event, bool], Iterator[str]]:
 
 @dataclass(frozen=True)
 class Log:
-    """A log that can be asked for: `show(event, detailed)` gives the texts for an event."""
+    """A log that can be selected."""
 
     description: str
+    #: `show(event, detailed)` yields the texts for an event.
     show: Callable[[Event, bool], Iterator[str]]
 
 
@@ -64,8 +65,8 @@ LOGS = {
 }
 
 
-def wanted(text: str) -> dict[str, int]:
-    """The logs that a text asks for, with their levels.
+def selected_levels(text: str) -> dict[str, int]:
+    """Parses the selection of logs: log -> level.
 
     Raises UnknownName for a log that does not exist.
     """
@@ -81,20 +82,20 @@ def wanted(text: str) -> dict[str, int]:
 
 
 def listing() -> str:
-    """One line for each log."""
+    """Returns one line for each log."""
     return "\n".join(f"{name:<14} {log.description}" for name, log in LOGS.items())
 
 
 class _Logs:
-    """The subscriber, which is only there while a log is asked for."""
+    """The subscriber, which is subscribed only while a log is selected."""
 
     def __init__(self) -> None:
         self._levels: dict[str, int] = {}
         self._stop: Callable[[], None] | None = None
 
     def follow(self) -> None:
-        """Do what the settings say now."""
-        levels = wanted(config.logs)
+        """Applies the current settings."""
+        levels = selected_levels(config.logs)
         if levels.pop("help", None):
             print(f"MINIDYNAMO_LOGS takes names with commas between them:\n{listing()}", file=sys.stderr)
         self._levels = {name: level for name, level in levels.items() if level <= logging.INFO}
@@ -123,7 +124,7 @@ def _logger(name: str) -> logging.Logger:
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what is standard error when it writes, not when it was made."""
+    """Writes to the current `sys.stderr` at each record, not to the one at creation."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -134,6 +135,6 @@ _logs = _Logs()
 
 
 def install() -> None:
-    """Start to follow `config.logs`."""
+    """Starts to follow `config.logs`."""
     config.on_change(_logs.follow)
     _logs.follow()

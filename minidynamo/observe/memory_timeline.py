@@ -1,7 +1,7 @@
-"""Owns the memory of a training step over time: how many bytes live after each allocation and release, and the figure.
+"""Owns the memory of a training step over time: the live bytes after each allocation and release, and the figure.
 
-What is counted is what torch's allocators hand out, on the CPU and on GPUs, whoever asks: eager operations and
-generated code alike. When each buffer of a compiled graph is planned to live is `f.memory_plan()`.
+It counts the memory from torch's allocators, on the CPU and on GPUs, for eager operations and generated code alike. The
+planned lives of the buffers of a compiled graph are in `f.memory_plan()`.
 """
 
 from __future__ import annotations
@@ -33,41 +33,42 @@ _KIB, _MIB = 2**10, 2**20
 
 @dataclass(frozen=True)
 class Series:
-    """Bytes that live behind each allocation and release, on top of those at the start; `turn` is how many of them lie
-    before backward begins."""
+    """The live bytes of a step."""
 
+    #: After each allocation and release, on top of those at the start.
     bytes: tuple[int, ...]
-    turn: int
+    #: The number of allocations and releases before backward begins.
+    backward_start: int
 
     @property
     def peak(self) -> int:
-        """The most bytes at one time."""
+        """Returns the most bytes at one time."""
         return max(self.bytes)
 
     @property
     def peak_position(self) -> float:
-        """Where in the step the peak is, from 0 to 1."""
+        """Returns the position of the peak in the step, from 0 to 1."""
         return self.bytes.index(self.peak) / max(1, len(self.bytes) - 1)
 
     @property
-    def behind_forward(self) -> int:
-        """The bytes that live between forward and backward."""
-        return self.bytes[self.turn]
+    def after_forward(self) -> int:
+        """Returns the bytes that live between forward and backward."""
+        return self.bytes[self.backward_start]
 
     def at(self, position: float) -> int:
-        """The bytes that live at a position from 0 to 1."""
+        """Returns the live bytes at a position from 0 to 1."""
         return self.bytes[round(position * (len(self.bytes) - 1))]
 
 
 class MemoryTimeline(dict[str, Series]):
-    """One series per way to run a step, by name. Printed, it is a table."""
+    """Series of a training step, by the name of the variant. Printed, it is a table."""
 
     def table(self) -> str:
-        """Peak, bytes behind forward, and where the peak is, one line per series."""
+        """Returns peak, bytes after forward, and position of the peak, one line per series."""
         width, unit = max(map(len, self), default=0), _unit(self)
-        head = f"{'':{width}}  {'peak':>12}  {'behind forward':>14}  {'at the end':>12}  peak at"
+        head = f"{'':{width}}  {'peak':>12}  {'after forward':>14}  {'at the end':>12}  peak at"
         rows = [
-            f"{name:{width}}  {unit(s.peak):>12}  {unit(s.behind_forward):>14}  {unit(s.bytes[-1]):>12}  "
+            f"{name:{width}}  {unit(s.peak):>12}  {unit(s.after_forward):>14}  {unit(s.bytes[-1]):>12}  "
             f"{s.peak_position:.0%} of the step"
             for name, s in self.items()
         ]
@@ -77,11 +78,11 @@ class MemoryTimeline(dict[str, Series]):
         return self.table()
 
     def svg(self) -> str:
-        """The curves as the text of an SVG file."""
+        """Returns the curves as the text of an SVG file."""
         return _svg(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write the figure: an .svg without anything else installed, other formats through matplotlib.
+        """Writes the figure: an .svg without further packages, other formats through matplotlib.
 
         Raises ArgumentError (MD410) for another format when matplotlib is not installed.
         """
@@ -108,53 +109,52 @@ class MemoryTimeline(dict[str, Series]):
 def memory_timeline(
     fn: Callable[..., Any], *args: Any, backend: Any = None, backward: bool = True, **others: Callable[..., Any]
 ) -> MemoryTimeline:
-    """Measure the memory of a training step, eager and compiled: `fn(*args)`, a loss of all outputs, and its backward.
+    """Measures the memory of a training step, eager and compiled: `fn(*args)`, a loss of all outputs, and backward.
 
-    `fn` is a function or a module, compiled or not; a module is copied, and so are the arguments. `backend` is that of
-    `minidynamo.compile`; `others` are further ways to run the step, by the name of their series. A step runs twice
-    before it is measured, so that nothing is compiled meanwhile. What the step leaves behind (gradients) is released
-    before it is measured.
+    `fn` is a function or a module, compiled or not; modules and arguments are copied. `backend` is that of
+    `minidynamo.compile`; `others` are further variants of the step, by the name of their series. A step runs twice
+    before the measurement, so that nothing is compiled meanwhile. Gradients of these runs are released before the
+    measurement.
 
-    >>> timeline = minidynamo.memory_timeline(model, batch)  # doctest: +SKIP
-    >>> print(timeline)  # doctest: +SKIP
-    >>> timeline.save("memory.svg")  # doctest: +SKIP
+    >>> timeline = minidynamo.memory_timeline(model, batch) # doctest: +SKIP >>> print(timeline) # doctest: +SKIP >>>
+    timeline.save("memory.svg") # doctest: +SKIP
     """
-    eager = _as_written(fn)
-    ways: dict[str, Callable[..., Any]] = {"eager": eager}
+    eager = _uncompiled(fn)
+    variants: dict[str, Callable[..., Any]] = {"eager": eager}
     if eager is fn or backend is not None:
         target = copy.deepcopy(eager) if isinstance(eager, torch.nn.Module) else eager
-        ways["compiled"] = compile_function(target, backend=backend)
+        variants["compiled"] = compile_function(target, backend=backend)
     else:
-        ways["compiled"] = fn
-    return MemoryTimeline({name: record_step(way, args, backward) for name, way in (ways | others).items()})
+        variants["compiled"] = fn
+    return MemoryTimeline({name: record_step(variant, args, backward) for name, variant in (variants | others).items()})
 
 
-def _as_written(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _uncompiled(fn: Callable[..., Any]) -> Callable[..., Any]:
     if isinstance(fn, torch.nn.Module):
         if fn.__dict__.get("_compiled_call_impl") is None:
             return fn
-        made = copy.copy(fn)  # the same parameters, without the compiled call
-        made.__dict__.pop("_compiled_call_impl", None)
-        return made
-    plain: Callable[..., Any] = uncompile(fn) if hasattr(fn, COMPILED) else fn
-    return plain
+        uncompiled = copy.copy(fn)  # the same parameters, without the compiled call
+        uncompiled.__dict__.pop("_compiled_call_impl", None)
+        return uncompiled
+    original: Callable[..., Any] = uncompile(fn) if hasattr(fn, COMPILED) else fn
+    return original
 
 
 def record_step(fn: Callable[..., Any], args: Sequence[Any], backward: bool = True) -> Series:
-    """The memory of one step, behind two that are not measured."""
-    given = _copied(args)
-    leaves = [value for value in tensors_in(given) if value.is_leaf and value.requires_grad]
+    """Returns the memory of one step, after two unmeasured steps."""
+    inputs = _copied(args)
+    leaves = [value for value in tensors_in(inputs) if value.is_leaf and value.requires_grad]
     if isinstance(fn, torch.nn.Module):
         leaves += fn.parameters()
 
     def step() -> None:
-        result = fn(*given)
+        result = fn(*inputs)
         with record_function(_BACKWARD):
             pass
         roots = [value for value in tensors_in(result) if value.requires_grad and backward]
         del result
         if roots:
-            # Gradients of a loss belong to autograd alone, which frees them on the way.
+            # Only autograd holds the gradients of the loss, and frees them during backward.
             loss = torch.stack([root if root.ndim == 0 else root.abs().square().mean() for root in roots]).sum()
             roots.clear()
             loss.backward()
@@ -170,7 +170,7 @@ def record_step(fn: Callable[..., Any], args: Sequence[Any], backward: bool = Tr
 
 
 def record_memory(function: Callable[[], object]) -> Series:
-    """Count what `function` allocates and releases, through torch's profiler."""
+    """Records the allocations and releases of `function`, through torch's profiler."""
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
@@ -178,19 +178,19 @@ def record_memory(function: Callable[[], object]) -> Series:
         function()
     events = list(recorded.profiler.kineto_results.events())
     changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
-    turns = [e.start_ns() for e in events if e.name() == _BACKWARD]
-    turn = sum(time < turns[0] for time, _ in changes) if turns else len(changes)
-    return Series(tuple(itertools.accumulate((size for _, size in changes), initial=0)), turn)
+    backward_starts = [e.start_ns() for e in events if e.name() == _BACKWARD]
+    backward_start = sum(time < backward_starts[0] for time, _ in changes) if backward_starts else len(changes)
+    return Series(tuple(itertools.accumulate((size for _, size in changes), initial=0)), backward_start)
 
 
 def _copied(args: Sequence[Any]) -> Sequence[Any]:
     if any(not value.is_leaf for value in tensors_in(args)):
-        return args  # they have a history, which a copy would not
+        return args  # a copy would lose the autograd history
     return copy.deepcopy(args)
 
 
 class _Unit(NamedTuple):
-    """What sizes are counted in."""
+    """A unit of size."""
 
     name: str
     bytes: int
@@ -200,7 +200,7 @@ class _Unit(NamedTuple):
 
 
 def _unit(timeline: Mapping[str, Series]) -> _Unit:
-    """The unit in which the curves can be told apart."""
+    """Returns the unit in which the curves can be distinguished."""
     small = all(series.peak < _MIB for series in timeline.values())
     return _Unit("KiB", _KIB) if small else _Unit("MiB", _MIB)
 
@@ -209,7 +209,7 @@ def _unit(timeline: Mapping[str, Series]) -> _Unit:
 
 
 def _points(series: Series, most: int = 600) -> list[tuple[float, int]]:
-    """At most about `most` points: of each stretch the largest value, so that no peak is lost."""
+    """Returns at most about `most` points: the largest value of each stretch, so that no peak is lost."""
     count = len(series.bytes)
     width = max(1, count // most)
     starts = range(0, count, width)
@@ -221,7 +221,7 @@ def _svg(timeline: Mapping[str, Series], width: int = 760, height: int = 420) ->
     most = max((series.peak for series in timeline.values()), default=1) or 1
     step, unit = _tick(most), _unit(timeline)
 
-    def place(x: float, y: float) -> str:
+    def point(x: float, y: float) -> str:
         across = left + x * (width - left - right)
         return f"{across:.1f},{height - bottom - y / most * (height - top - bottom):.1f}"
 
@@ -231,7 +231,7 @@ def _svg(timeline: Mapping[str, Series], width: int = 760, height: int = 420) ->
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
     for value in range(0, most + 1, step):
-        (x1, y), (x2, _) = place(0, value).split(","), place(1, value).split(",")
+        (x1, y), (x2, _) = point(0, value).split(","), point(1, value).split(",")
         lines.append(f'<line x1="{x1}" x2="{x2}" y1="{y}" y2="{y}" stroke="#ddd"/>')
         lines.append(f'<text x="{left - 6}" y="{float(y) + 4:.1f}" text-anchor="end">{value / unit.bytes:g}</text>')
     lines.append(f'<text x="6" y="{top + 2}">{unit.name}</text>')
@@ -239,9 +239,9 @@ def _svg(timeline: Mapping[str, Series], width: int = 760, height: int = 420) ->
     lines.append(f'<text x="{width / 2}" y="{height - 10}" text-anchor="middle">{label}</text>')
     for number, (name, series) in enumerate(timeline.items()):
         color = _COLORS[number % len(_COLORS)]
-        points = " ".join(place(x, y) for x, y in _points(series))
+        points = " ".join(point(x, y) for x, y in _points(series))
         lines.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.6"/>')
-        x, y = place(series.turn / max(1, len(series.bytes) - 1), series.behind_forward).split(",")
+        x, y = point(series.backward_start / max(1, len(series.bytes) - 1), series.after_forward).split(",")
         lines.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="{color}"/>')
         row = top + 14 + 18 * number
         text = f"{name}: peak {unit(series.peak)}"
@@ -251,7 +251,7 @@ def _svg(timeline: Mapping[str, Series], width: int = 760, height: int = 420) ->
 
 
 def _tick(most: int) -> int:
-    """A round distance between grid lines, of which there are four to eight."""
+    """Returns a round distance between grid lines, for four to eight lines."""
     size = 1
     while most > 8 * size:
         size *= 2

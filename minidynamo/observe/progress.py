@@ -1,6 +1,6 @@
-"""Owns the progress line: what a compile that lasts over two seconds is doing, on a terminal.
+"""Owns the progress line: the current phase of a compile that takes over two seconds, on a terminal.
 
-It only listens to events. Nothing is shown in pipes and files, and a compile that is quicker draws nothing.
+It only subscribes to events. It draws nothing in pipes and files, nor for shorter compiles.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REFRESH_SECONDS = 0.25
 
 
 class _Compile:
-    """A compile that goes on in one thread: the frame and its open phases, innermost last."""
+    """A running compile in one thread: the frame and its open phases, innermost last."""
 
     def __init__(self, frame: str) -> None:
         self.frame = frame
@@ -32,7 +32,7 @@ class _Compile:
 
 
 class ProgressLine:
-    """An event subscriber. One thread watches while anything compiles; it ends with the last compile."""
+    """An event subscriber. One thread watches while a compile runs, and ends with the last compile."""
 
     def __init__(self, open_display: Callable[[], Any], delay: float = DELAY_SECONDS) -> None:
         self._open_display = open_display
@@ -69,7 +69,7 @@ class ProgressLine:
             if self._compiles or self._watcher is None:
                 return
             self._idle.set()
-            # The line is gone before the user's program prints again.
+            # Remove the line before the user's program prints again.
             self._watcher.join()
             self._watcher = None
 
@@ -81,20 +81,20 @@ class ProgressLine:
                 display.update(self._line())
 
     def _line(self) -> str:
-        # The compiling threads change these while we read; a copy is all that is needed.
+        # The compiling threads change the stacks meanwhile: read a copy.
         stacks = [stack for stack in tuple(self._compiles.values()) if stack]
         more = f", and {len(stacks) - 1} more" if len(stacks) > 1 else ""
         return stacks[0][-1].line() + more if stacks else ""
 
 
 def is_wanted() -> bool:
-    """Whether to draw: `config.progress` is 1, or it is auto and standard error is a terminal."""
+    """Returns whether to draw: `config.progress` is 1, or auto and standard error is a terminal."""
     return config.progress == "1" or (config.progress == "auto" and sys.stderr.isatty())
 
 
 def open_status() -> Any:
-    """A line with a spinner on standard error that goes away when it is closed."""
-    # rich is only loaded when a compile is already slow.
+    """Returns a line with a spinner on standard error that disappears when closed."""
+    # Imported here: only slow compiles need rich.
     from rich.console import Console  # noqa: PLC0415
 
     return Console(stderr=True, force_terminal=True if config.progress == "1" else None).status(
@@ -103,5 +103,5 @@ def open_status() -> Any:
 
 
 def install() -> Callable[[], None]:
-    """Show the line for every compile from now on; returns a function that ends it."""
+    """Shows the line for every compile from now on; returns a function that stops this."""
     return on_event(ProgressLine(open_status))

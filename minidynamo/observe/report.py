@@ -1,7 +1,6 @@
-"""Owns the report about a program as a whole: what it compiled, where it breaks, why it compiled again, and the time.
+"""Owns the report about a whole program: compiled versions, graph breaks, recompiles, and times.
 
-It only listens to events, so it knows functions that are gone when the program ends, too. What is known of a single
-function is told by `explain`.
+It only subscribes to events, and so includes functions that have died. `explain` reports on a single function.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from collections.abc import Iterator
 from minidynamo.core.events import Event
 from minidynamo.errors import Diagnostic, counted
 
-MOST_TOLD = 10  # diagnostics below one heading
+MOST_LISTED = 10  # diagnostics below one heading
 
 
 class Report:
-    """An event subscriber; printed, it is the report about all that it has seen."""
+    """An event subscriber; printed, it is the report about all events so far."""
 
     def __init__(self) -> None:
         self.versions: Counter[str] = Counter()
@@ -36,8 +35,8 @@ class Report:
             self.graphs += event.name == "graph"
         elif event.kind == "cache":
             self.stored += event.name == "hit"
-        elif event.kind in _TOLD:
-            getattr(self, _TOLD[event.kind])[event.data["diagnostic"]] += 1
+        elif event.kind in _COUNTERS:
+            getattr(self, _COUNTERS[event.kind])[event.data["diagnostic"]] += 1
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -50,27 +49,27 @@ class Report:
             f"{counted(self.versions.total(), 'version')} of {counted(len(self.versions), 'frame')}, "
             f"{counted(self.graphs, 'graph')} ({self.stored} found on disk), "
             f"{counted(self.breaks.total(), 'graph break')}, {counted(self.recompiles.total(), 'recompile')}, "
-            f"{sum(times for told, times in self.fallbacks.items() if told.code != 'MD523')} given up"
+            f"{sum(times for found, times in self.fallbacks.items() if found.code != 'MD523')} left to eager"
         )
         phases = ", ".join(f"{name} {seconds:.2g}" for name, seconds in self.seconds.most_common())
         yield f"compiled in {sum(self.seconds.values()):.2g} s: {phases}"
-        yield from (f"{versions:>6} x {name}" for name, versions in self.versions.most_common(MOST_TOLD))
-        for heading, told in (
+        yield from (f"{versions:>6} x {name}" for name, versions in self.versions.most_common(MOST_LISTED))
+        for heading, found in (
             ("Graph breaks", self.breaks),
             ("What runs eagerly", self.fallbacks),
             ("Why frames were compiled again", self.recompiles),
         ):
-            yield from _section(heading, told)
+            yield from _section(heading, found)
 
 
-_TOLD = {"graph_break": "breaks", "fallback": "fallbacks", "recompile": "recompiles"}
+_COUNTERS = {"graph_break": "breaks", "fallback": "fallbacks", "recompile": "recompiles"}
 
 
-def _section(heading: str, told: Counter[Diagnostic]) -> Iterator[str]:
-    if not told:
+def _section(heading: str, found: Counter[Diagnostic]) -> Iterator[str]:
+    if not found:
         return
     yield f"\n{heading}, the most frequent first"
-    for diagnostic, times in told.most_common(MOST_TOLD):
+    for diagnostic, times in found.most_common(MOST_LISTED):
         yield f"\n{diagnostic.render()}{f'  ({times} times)' * (times > 1)}"
-    if len(told) > MOST_TOLD:
-        yield f"\nand {counted(len(told) - MOST_TOLD, 'other')}"
+    if len(found) > MOST_LISTED:
+        yield f"\nand {counted(len(found) - MOST_LISTED, 'other')}"

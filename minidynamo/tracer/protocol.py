@@ -1,7 +1,7 @@
-"""Owns what a handler may ask of the tracer: the `Tracer` protocol, called `tx` everywhere.
+"""Owns the interface between handlers and the tracer: the `Tracer` protocol, called `tx` everywhere.
 
-It implements nothing; `tracer/capture/trace.py` does. Handlers import this file, `tracer/records/registry.py`,
-`tracer/records/constants.py` and the variables, and nothing else of the tracer.
+Implements nothing: `tracer/capture/trace.py` does. Handlers import this file, `tracer/records/registry.py`,
+`tracer/records/constants.py` and the variables, and no other file of the tracer.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import StorageVariable, TensorVariable
 
-# Gives the number that a tensor of one element holds; None when it cannot be had.
+# Returns the number in a tensor of one element; None if it is not known.
 Number = Callable[[], VariableTracker | None]
 
 
 class FrameView(Protocol):
-    """One frame of the program being traced, as comptime callbacks and reports see it."""
+    """A frame of the traced program, as comptime callbacks and reports see it."""
 
     @property
     def code(self) -> CodeType:
@@ -46,20 +46,20 @@ class FrameView(Protocol):
         ...
 
     def held(self) -> Sequence[VariableTracker]:
-        """What is on the stack, in locals and in cells, unread values included."""
+        """Returns all values on the stack, in locals and in cells, including lazy values."""
         ...
 
     def on_stack(self) -> Sequence[VariableTracker]:
-        """The values on the stack, bottom first."""
+        """Returns the values on the stack, bottom first."""
         ...
 
     @property
     def offset(self) -> int:
-        """Where in the bytecode the frame is."""
+        """The frame's position in the bytecode."""
         ...
 
     def read(self, name: str) -> VariableTracker | None:
-        """What the local, cell or free variable `name` holds; None when it holds nothing."""
+        """Returns the value of the local, cell or free variable `name`; None if it is unbound."""
         ...
 
     @property
@@ -68,13 +68,13 @@ class FrameView(Protocol):
         ...
 
     @property
-    def is_ours(self) -> bool:
-        """Whether it runs the twin of a library function."""
+    def is_polyfill(self) -> bool:
+        """True if the frame runs a polyfill."""
         ...
 
     @property
     def location(self) -> UserLocation:
-        """Where the frame is now."""
+        """The user's line of the current instruction."""
         ...
 
     @property
@@ -82,8 +82,8 @@ class FrameView(Protocol):
         """The exception that is being handled in this frame."""
         ...
 
-    def forget_words(self, exception: ExceptionVariable) -> None:
-        """An exception is made here: its message is not known when the frame stands for a library's own."""
+    def forget_message(self, exception: ExceptionVariable) -> None:
+        """Drops the message of an exception that a polyfill raises: the original function may word it differently."""
         ...
 
 
@@ -96,8 +96,8 @@ class GraphView(Protocol):
         ...
 
     @property
-    def expects(self) -> bool:
-        """Whether the graph may check that the program does not raise (`tracer/frames/runtime_asserts.py`)."""
+    def may_assert(self) -> bool:
+        """True if the graph may have runtime asserts (`tracer/frames/runtime_asserts.py`)."""
         ...
 
     @property
@@ -107,96 +107,99 @@ class GraphView(Protocol):
 
     @property
     def identity_keys(self) -> dict[VariableTracker, None]:
-        """The trackers whose identity was asked for, as the key of a dict or an element of a set."""
+        """The trackers whose identity was read, as the key of a dict or an element of a set."""
         ...
 
     def guard_attention(self) -> None:
-        """Guard what attention may be computed by, which is no part of the global state."""
+        """Guards the enabled attention backends, which are not part of the global state."""
         ...
 
     @property
     def class_checks(self) -> ClassChecks:
-        """What checks against abstract classes have answered."""
+        """The answers of checks against abstract classes."""
         ...
 
     @property
-    def held_numbers(self) -> dict[object, Number]:
-        """The numbers that tensors of one element hold where they can be followed, by the memory of the tensor."""
+    def tensor_numbers(self) -> dict[object, Number]:
+        """The numbers in tensors of one element, where known, by the memory of the tensor."""
         ...
 
     @property
     def storages(self) -> dict[object, StorageVariable]:
-        """The storages that the program has asked for, by their memory."""
+        """The storages that the program has read, by memory."""
         ...
 
     @property
     def write_counts(self) -> dict[VariableTracker, tuple[TensorVariable, int]]:
-        """Of which tensor a count of writes was read, and how often its fake one counted as written then."""
+        """For a number read from a version counter: the tensor, and the version of the fake tensor at the read."""
         ...
 
-    def version_on_arrival(self, tensor: TensorVariable) -> int:
-        """How often the fake tensor of one from outside counted as written when the frame began."""
+    def initial_version(self, tensor: TensorVariable) -> int:
+        """Returns the version of an external tensor's fake tensor when the frame began."""
         ...
 
     def may_have_written(self) -> bool:
-        """Whether the graph may have written to a tensor from outside so far."""
+        """Returns whether the graph may have written to an external tensor so far."""
         ...
 
     def owner_of(self, memory: object) -> TensorVariable | None:
-        """A tensor from outside that lies in this memory; None for memory that the graph makes."""
+        """Returns an external tensor in this memory; None for memory that the graph allocates."""
         ...
 
     def known(self, source: Source) -> VariableTracker | None:
-        """The tracker of the value at `source`, if there is one already."""
+        """Returns the tracker of the value at `source`; None if there is none yet."""
         ...
 
     def tracker_of(self, value: object) -> VariableTracker | None:
-        """The tracker of a real object, if there is one already."""
+        """Returns the tracker of a real object; None if there is none yet."""
         ...
 
     def claim_namespace(self, namespace: object, owner: VariableTracker) -> bool:
-        """Whether nobody else stands for the dictionary that holds the attributes of `owner`; from now on it does."""
+        """Makes `owner` the tracker for its dictionary of attributes. Returns False if another tracker represents the
+        dictionary."""
         ...
 
     def lazy(self, value: object, source: Source, *, is_there: bool = False) -> VariableTracker:
-        """A value that the program has come to: its tracker if there is one; else it is unread, and must be there.
+        """Returns the tracker of an external value if there is one; else a lazy value, with a guard that the source
+        exists.
 
-        `is_there`: other guards say so.
+        `is_there`: other guards check that the source exists.
         """
         ...
 
-    def place_of(self, value: object) -> Source | None:
-        """Where the program has come to this very object, whether it has looked at it or not."""
+    def source_of(self, value: object) -> Source | None:
+        """Returns the source by which the program reached this object, read or not; None if it did not."""
         ...
 
-    def guard_when_asked(self, source: Source, kind: GuardKind, expected: object) -> Callable[[], None]:
-        """What installs the guard when it is called, as long as the trace goes on."""
+    def guard_on_read(self, source: Source, kind: GuardKind, expected: object) -> Callable[[], None]:
+        """Returns a function that installs the guard, as long as the trace is active."""
         ...
 
     def real(self, tensor: TensorVariable) -> torch.Tensor | None:
-        """The real tensor that a tracker was made from; None for one that the graph computes."""
+        """Returns the real tensor of a tracker; None for a tensor that the graph computes."""
         ...
 
     def switch(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Change a setting of torch (see `graph/torch_settings.py`), for what is traced from now on and in the
+        """Changes a setting of torch (see `graph/torch_settings.py`), both during tracing from now on and in the
         graph."""
         ...
 
     def use(self, tensor: TensorVariable) -> torch.Tensor:
-        """The fake tensor of a tracker, whose facts are guarded from now on. `tracer/lazy/facts.py` alone looks at
-        `fake`."""
+        """Returns the fake tensor of a tracker, and guards all facts about the tensor. Only `tracer/lazy/facts.py`
+        reads `fake` directly."""
         ...
 
     def constant(self, tensor: TensorVariable) -> torch.Tensor | None:
-        """The tensor with its values, where it was made of constants alone."""
+        """Returns the tensor with values if it was computed from constants alone."""
         ...
 
     def is_guarded(self, tensor: TensorVariable) -> bool:
-        """Whether all facts about a tensor are known to hold; of one that is not used, single ones may be read."""
+        """Returns whether all facts about a tensor are guarded; of an unused tensor, single facts may be read."""
         ...
 
     def fact(self, tensor: TensorVariable, place: Source, value: Any) -> ConstantVariable:
-        """One fact about a tensor, which is at `place`. It is guarded when somebody reads it, unless the tensor is."""
+        """Returns the tracker of a fact about a tensor, at `place`. The fact is guarded when it is read, unless the
+        tensor is guarded."""
         ...
 
     @property
@@ -205,58 +208,58 @@ class GraphView(Protocol):
         ...
 
     def size(self, tensor: TensorVariable, dim: int) -> VariableTracker:
-        """The size of a tensor in one dimension."""
+        """Returns the size of a tensor in one dimension."""
         ...
 
     def number(self, value: Any, function: Callable[..., Any], operands: Sequence[VariableTracker]) -> VariableTracker:
-        """Track `value`, what `function` gives for ints; a node computes it from theirs."""
+        """Tracks `value`, the result of `function` for ints; a node computes it in the graph."""
         ...
 
     def integer(self, value: int, source: Source) -> NumberVariable:
-        """Track an int that Python reads or computes, with a symbol of its own."""
+        """Tracks an int that Python reads or computes, as a symbol."""
         ...
 
     def floating(self, value: float, source: Source) -> NumberVariable:
-        """Track a float that Python reads or computes; `value` is that of this call."""
+        """Tracks a float that Python reads or computes, as a symbol; `value` is the value in this call."""
         ...
 
     @property
     def subgraph(self) -> Subgraph | None:
-        """The innermost open subgraph."""
+        """The innermost open subgraph; None outside of subgraphs."""
         ...
 
     @property
     def takes_numbers(self) -> bool:
-        """Whether the graph that is open takes numbers that are not known, and computes with them."""
+        """True if the open graph takes numbers of unknown value and computes with them."""
         ...
 
     @property
-    def may_end(self) -> bool:
-        """Whether a graph break is no error."""
+    def may_break(self) -> bool:
+        """True if a graph break is allowed in this frame."""
         ...
 
     @property
-    def may_end_here(self) -> bool:
-        """Whether that is so in what is being traced."""
+    def may_break_here(self) -> bool:
+        """True if a graph break is allowed at the present instruction."""
         ...
 
     @property
-    def may_be_left(self) -> bool:
-        """Whether every subgraph that is open may run eagerly instead, after a graph break."""
+    def may_run_eagerly(self) -> bool:
+        """True if every open subgraph may run eagerly instead, after a graph break."""
         ...
 
     def open_subgraph(
-        self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False, may_be_left: bool = False
+        self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False, may_run_eagerly: bool = False
     ) -> AbstractContextManager[Subgraph]:
-        """Until the block ends, operations go into a graph of its own, which takes `inputs` and what else it reads."""
+        """Opens a subgraph until the block ends. It takes `inputs` and every other value that its operations read."""
         ...
 
     def close_subgraph(self, subgraph: Subgraph, outputs: Sequence[TensorVariable], name: str) -> torch.fx.Node:
-        """Let the subgraph return `outputs`; gives the node that stands for it in the graph around it."""
+        """Makes the subgraph return `outputs`. Returns the node of the subgraph in the surrounding graph."""
         ...
 
     def module_of(self, subgraph: torch.fx.Node) -> torch.fx.GraphModule:
-        """The closed subgraph that a node stands for."""
+        """Returns the closed subgraph of a node."""
         ...
 
     def emit_on_subgraphs(
@@ -268,36 +271,40 @@ class GraphView(Protocol):
         inputs: Iterable[GraphValue],
         results: Sequence[tuple[torch.Tensor, bool]],
     ) -> list[VariableTracker]:
-        """Record `target(pred, *subgraphs, inputs)`, which gives a tuple; `results`: tensors like those in it, and
-        whether each requires grad. Without `pred` the subgraphs come first."""
+        """Records `target(pred, *subgraphs, inputs)`, which returns a tuple; without `pred` the subgraphs come first.
+
+        `results` describes the tuple: for each result, a similar tensor and whether the result requires grad.
+        """
         ...
 
     def inner_input(self, like: TensorVariable, dim: int | None, requires_grad: bool) -> TensorVariable:
-        """A tensor that the open subgraph takes: like `like`, without dimension `dim` if that is given."""
+        """Returns an input of the open subgraph: a tensor similar to `like`, without dimension `dim` if `dim` is
+        given."""
         ...
 
     def example(self, variable: GraphValue) -> Any:
-        """What stands for a value where only the layout of what is computed matters: a float is that of this call."""
+        """Returns an example of a value, for computations of layouts: a float has the value of this call."""
         ...
 
     def infers_symbolic_floats(
         self, op: OpOverload, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
     ) -> bool:
-        """Whether an operator of the program tells what it gives for floats that are not known."""
+        """Returns whether an operator of the program has a fake implementation for floats of unknown value."""
         ...
 
     def emit_transformed(
-        self, made: Transformation, name: str, subgraph: torch.fx.Node, inputs: Sequence[GraphValue]
+        self, transformation: Transformation, name: str, subgraph: torch.fx.Node, inputs: Sequence[GraphValue]
     ) -> tuple[Any, list[VariableTracker]]:
-        """Record `made` over a subgraph: what it gives for fake tensors, and the trackers of the tensors in that."""
+        """Records `transformation` over a subgraph. Returns the result for fake tensors, and the trackers of the
+        tensors in the result."""
         ...
 
 
 class Tracer(Protocol):
-    """The symbolic interpreter as handlers see it."""
+    """The symbolic interpreter, as handlers see it."""
 
     side_effects: SideEffects
-    attempt: int  # 0 for the first trace of a frame, 1 for the second; what 0 told the user is not told again
+    attempt: int  # 0 or 1: first or second trace of a frame. Notices of 0 are not repeated by 1.
 
     @property
     def frames(self) -> Sequence[FrameView]:
@@ -317,9 +324,10 @@ class Tracer(Protocol):
         *,
         lazy: bool = False,
     ) -> VariableTracker:
-        """Call anything. A real callable (`operator.add`, a polyfill) stands for itself, trusted and unguarded.
+        """Calls anything. A real callable (`operator.add`, a polyfill) is accepted in place of its tracker, trusted and
+        unguarded.
 
-        `lazy`: who asks only moves the result, which may be unread.
+        `lazy`: the caller only moves the result, so the result may be lazy.
         """
         ...
 
@@ -332,22 +340,23 @@ class Tracer(Protocol):
         *,
         lazy: bool = False,
     ) -> VariableTracker:
-        """Call a special method as Python does: found on the class, never on the instance. `lazy` as in `call`."""
+        """Calls a special method as Python does: found on the class, never on the instance. `lazy` as in `call`."""
         ...
 
     def getattr(self, obj: VariableTracker, name: str) -> VariableTracker:
-        """`obj.name` in Python's own order, user code included; a missing attribute raises natively."""
+        """Returns `obj.name`, by Python's own lookup order, user code included; a missing attribute raises
+        AttributeError in the program."""
         ...
 
     def wrap(self, value: object, source: Source | None) -> VariableTracker:
-        """The tracker of a real value that lives at `source`, with the guards that this knowledge needs.
+        """Returns the tracker of the real value at `source`, and installs guards.
 
         Without a source only constants, trusted functions, classes and modules can be wrapped.
         """
         ...
 
     def guard(self, source: Source | None, kind: GuardKind, expected: object = None) -> None:
-        """Check this before the entry is used again. Nothing happens for a value made while tracing (no source)."""
+        """Adds a guard. Does nothing for a value created during tracing (no source)."""
         ...
 
     def emit(
@@ -356,30 +365,30 @@ class Tracer(Protocol):
         args: Sequence[VariableTracker],
         kwargs: Mapping[str, VariableTracker] | None = None,
     ) -> VariableTracker:
-        """Put a call into the graph (a Tensor method when `target` is its name) and track what it gives."""
+        """Adds a call to the graph (a Tensor method if `target` is a name) and returns the tracker of its result."""
         ...
 
     def break_graph(self, code: str, what: str, *, why: str = "", fix: str = "", marker: str = "") -> NoReturn:
-        """Cut the graph before the current instruction of the root frame, which then runs natively."""
+        """Cuts the graph before the current instruction of the root frame, which then runs eagerly."""
         ...
 
     def raises(
         self, error: BaseException | ExceptionVariable, *, exact: bool = False, **fields: VariableTracker
     ) -> NoReturn:
-        """The program raises here: while tracing where that is `exact`, else by a cut, so that Python itself does.
+        """Raises an error in the program: during tracing if `exact`, else by a graph cut, so that Python itself raises.
 
         `exact`: Python would raise an error of this class with these `args`. A tracked exception is raised as it is.
         """
         ...
 
     def truth(self, obj: VariableTracker) -> bool:
-        """`bool(obj)`; breaks the graph when only the graph's run can tell."""
+        """Returns `bool(obj)`; breaks the graph if the truth is known only when the graph runs."""
         ...
 
     def unpack(self, obj: VariableTracker) -> list[VariableTracker]:
-        """`list(obj)`: everything that iterating over it gives."""
+        """Returns `list(obj)`: all items of an iteration."""
         ...
 
     def next_item(self, iterator: VariableTracker) -> VariableTracker | None:
-        """The next item of an iterator (what `iter(x)` gave); None when it is exhausted."""
+        """Returns the next item of an iterator (a result of `iter(x)`); None when it is exhausted."""
         ...

@@ -1,7 +1,7 @@
-"""Owns the walk over trackers: which other trackers a value is made of.
+"""Owns the walk over trackers: the parts of a value.
 
-It changes nothing. Values that came from outside are leaves here, except containers whose contents may have changed:
-the residual reads the former where they live and rebuilds the latter.
+Changes nothing. External values are leaves, except containers whose contents may have changed: the residual reads
+external values at the source and rebuilds changed contents.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from minidynamo.tracer.frames.generators import GeneratorVariable, parts_of_generator
-from minidynamo.tracer.lazy.lazy_containers import entries_as_moved, lazy_items
-from minidynamo.tracer.lazy.lazy_dicts import LazyDict, known_parts
+from minidynamo.tracer.lazy.lazy_containers import lazy_entries, lazy_items
+from minidynamo.tracer.lazy.lazy_dicts import LazyDict, replayed_parts
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.lazy.lazy_tuples import LazyTuple
 from minidynamo.tracer.records.side_effects import (
@@ -65,16 +65,16 @@ from minidynamo.variables.transforms import PullBackVariable
 
 
 def parts(variable: VariableTracker, side_effects: SideEffects) -> Iterator[VariableTracker]:
-    """The trackers that `variable` directly consists of, in the order in which they would be rebuilt."""
+    """Yields the direct parts of `variable`, in the order of reconstruction."""
     get = _PARTS.get(type(variable))
     if get is not None:
         yield from (part for part in get(variable) if part is not None)
     if isinstance(variable, ObjectVariable):
-        yield from (v for v in side_effects.written_attrs(variable).values() if isinstance(v, VariableTracker))
+        yield from (v for v in side_effects.written_attributes(variable).values() if isinstance(v, VariableTracker))
 
 
 def needed_by(effect: Effect) -> tuple[VariableTracker, ...]:
-    """The trackers that replaying an effect needs, besides its target."""
+    """Returns the trackers needed to replay an effect, besides the target."""
     match effect:
         case ContentsChanged(container):
             return tuple(part for part in _PARTS[type(container)](container) if part is not None)
@@ -88,7 +88,7 @@ def needed_by(effect: Effect) -> tuple[VariableTracker, ...]:
 
 
 def target_of(effect: Effect) -> VariableTracker | None:
-    """The tracker that an effect changes; None for effects on what every program can see."""
+    """Returns the tracker that an effect changes; None for effects on globals and for deferred calls."""
     match effect:
         case ContentsChanged(container):
             return container
@@ -102,14 +102,17 @@ def target_of(effect: Effect) -> VariableTracker | None:
 def reachable(
     roots: Iterable[VariableTracker], side_effects: SideEffects
 ) -> tuple[list[VariableTracker], list[Effect]]:
-    """Everything that the roots and the effects to replay consist of, in order of discovery, and those effects.
+    """Returns all parts of the roots and of the replayed effects, in order of discovery, and the replayed effects.
 
-    An effect on an object that was made while tracing, or for this very call, and is not reachable can be seen by
-    nobody and is left out, and so are new contents of a container that is rebuilt as a whole, and what is written over.
+    These effects are left out:
+
+    - effects on an unreachable object created during tracing or for this call: no code can see the effect
+    - new contents of a container that is rebuilt as a whole
+    - writes replaced by a later write
     """
     found: dict[VariableTracker, None] = {}
-    journal = side_effects.lasting()
-    waiting = [e for e in journal if not _rebuilt_whole(e)]
+    journal = side_effects.final_writes()
+    waiting = [e for e in journal if not _is_rebuilt_whole(e)]
     kept: list[Effect] = []
     _visit(roots, found, side_effects)
     progress = True
@@ -126,21 +129,21 @@ def reachable(
     return list(found), sorted(kept, key=lambda effect: order[id(effect)])
 
 
-def is_outside(variable: VariableTracker) -> bool:
-    """Whether the value existed before the trace."""
-    if isinstance(variable, NumberVariable) and variable.made.text:
+def is_external(variable: VariableTracker) -> bool:
+    """Returns whether the value existed before the trace."""
+    if isinstance(variable, NumberVariable) and variable.computation.text:
         return False
     return variable.source is not None or (isinstance(variable, CellVariable) and variable.cell is not None)
 
 
 def _is_seen(target: VariableTracker, found: Iterable[VariableTracker], side_effects: SideEffects) -> bool:
-    """Whether somebody has the value after the frame, besides what was found."""
+    """Returns whether code outside the frame holds the value after the frame, besides the values in `found`."""
     if target.source in side_effects.fresh:
-        return any(variable.source == target.source for variable in found)  # also when it was not looked at there
-    return is_outside(target)
+        return any(variable.source == target.source for variable in found)  # also as a lazy value
+    return is_external(target)
 
 
-def _rebuilt_whole(effect: Effect) -> bool:
+def _is_rebuilt_whole(effect: Effect) -> bool:
     return isinstance(effect, ContentsChanged) and effect.container.source is None
 
 
@@ -151,45 +154,46 @@ def _visit(roots: Iterable[VariableTracker], found: dict[VariableTracker, None],
         if variable in found:
             continue
         found[variable] = None
-        if is_outside(variable):
-            continue  # read where it lives; what was written to it is in the journal
+        if is_external(variable):
+            continue  # read at its source; writes are in the journal
         todo.extend(list(parts(variable, side_effects))[::-1])
 
 
-def has_other_keys(side_effects: SideEffects, iterator: DictIterator) -> bool:
-    """Whether the dict has other keys than when the loop over it began, so that going on raises, or skips some."""
+def has_changed_keys(side_effects: SideEffects, iterator: DictIterator) -> bool:
+    """Returns whether the keys of the dict have changed since the loop started, so that the next step raises or skips
+    keys."""
     keys = iterator.mapping.items
     if len(keys) != len(iterator.keys):
         return True
     if isinstance(iterator.mapping, SetVariable):
-        return iterator.mapping.changes != iterator.begun
+        return iterator.mapping.changes != iterator.changes_at_start
     ordered = reversed(iterator.keys) if iterator.is_reversed else iterator.keys
     return side_effects.is_changed(iterator.mapping) and tuple(keys) != tuple(ordered)
 
 
-def would_differ(side_effects: SideEffects, iterator: VariableTracker) -> bool:
-    """Whether it is an iterator that would not do what it does when it is rebuilt."""
+def cannot_be_rebuilt(side_effects: SideEffects, iterator: VariableTracker) -> bool:
+    """Returns whether a value is an iterator that would behave differently after reconstruction."""
     if isinstance(iterator, SequenceIterator) and isinstance(iterator.sequence, ListVariable):
-        return iterator.begun is not None and iterator.begun != iterator.sequence.changes
+        return iterator.changes_at_start is not None and iterator.changes_at_start != iterator.sequence.changes
     if not isinstance(iterator, DictIterator):
         return False
-    return bool(iterator.keys) and has_other_keys(side_effects, iterator)
+    return bool(iterator.keys) and has_changed_keys(side_effects, iterator)
 
 
 def _keys_and_values(variable: DictVariable) -> Iterator[VariableTracker | None]:
     if isinstance(variable.items, LazyDict):
-        yield from known_parts(variable.items)
+        yield from replayed_parts(variable.items)
         yield variable.default_factory
         return
-    for key, value in entries_as_moved(variable.items).items():
+    for key, value in lazy_entries(variable.items).items():
         yield key.variable
         yield value
     yield variable.default_factory
 
 
 def _members(variable: SetVariable) -> Iterable[VariableTracker]:
-    """What the set is made and changed by, which its items are among."""
-    steps = variable.steps if variable.made is None else [variable.made, *variable.steps]
+    """Returns the operands of the steps that created and changed the set, which include the items."""
+    steps = variable.steps if variable.creation is None else [variable.creation, *variable.steps]
     return [operand for step in steps for operand in step.operands]
 
 
@@ -203,7 +207,7 @@ def _function(variable: NestedFunctionVariable) -> Iterable[VariableTracker | No
 
 
 _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | None]]] = {
-    ListVariable: lambda v: known_parts(v.items) if isinstance(v.items, LazyList) else lazy_items(v.items),
+    ListVariable: lambda v: replayed_parts(v.items) if isinstance(v.items, LazyList) else lazy_items(v.items),
     TupleVariable: lambda v: () if isinstance(v.items, LazyTuple) else lazy_items(v.items),
     DictVariable: _keys_and_values,
     SetVariable: _members,
@@ -239,5 +243,5 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     ContextTokenVariable: lambda v: (v.of,),
     WeakReferenceVariable: lambda v: (v.referent,),
     PullBackVariable: lambda v: v.inputs,
-    NumberVariable: lambda v: v.made.operands,
+    NumberVariable: lambda v: v.computation.operands,
 }

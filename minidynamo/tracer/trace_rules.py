@@ -1,7 +1,7 @@
-"""Owns the decision what to do with a real callable: into the graph, fold, handle, polyfill, inline or break.
+"""Owns the decision how to trace a call of a real callable: into the graph, fold, handle, polyfill, inline or break.
 
-It acts on nothing; `tracer/calls/call.py` does. It also says which code is trusted: libraries, whose functions, classes
-and modules are taken as constants.
+Executes nothing: `tracer/calls/call.py` does. Also decides which code is trusted: libraries, whose functions, classes
+and modules are constants.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from minidynamo.compat import (
     SCHEDULED_STEP,
     OpOverload,
     OpOverloadPacket,
-    behind_tags,
     is_assumed_constant,
     is_made_by_torch_compile,
+    original_of_tagged,
 )
-from minidynamo.core.directives import COMPILED, DISABLED, is_put_into_graphs, own_mark
-from minidynamo.tracer.records.fix_hints import instead_of
+from minidynamo.core.directives import COMPILED, DISABLED, is_graph_function, own_mark
+from minidynamo.tracer.records.fix_hints import hint_for
 from minidynamo.tracer.records.registry import CODE_POLYFILLS, FOLDABLE, FUNCTIONS, INSTANCES, LATE_FUNCTIONS, POLYFILLS
 
 
 class Action(enum.Enum):
-    """What `tracer/calls/call.py` does with a callable."""
+    """The ways in which `tracer/calls/call.py` traces a call."""
 
     IN_GRAPH = "a node in the graph"
     FOLD = "run now, on constants"
     HANDLER = "a handler of the registry"
-    POLYFILL = "trace its plain Python twin"
+    POLYFILL = "trace its polyfill"
     INLINE = "trace its own code"
     UNWRAP = "trace the function that it is the compiled form of"
     BREAK = "cut the graph"
@@ -46,28 +46,30 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """An action, for BREAK with its reason, code and advice, for HANDLER and POLYFILL with the function to use.
-
-    `takes_itself`: that function takes what is called in front of its arguments.
-    """
+    """The decision for one callable."""
 
     action: Action
+    #: for BREAK: why the call cannot be traced
     reason: str = ""
+    #: for BREAK: the code of the diagnostic
     code: str = "MD207"
+    #: for BREAK: a hint for the user
     fix: str = ""
+    #: for HANDLER and POLYFILL: the function to use
     function: Callable[..., Any] | None = None
+    #: whether `function` takes the callable before the arguments
     takes_itself: bool = False
 
 
 TRUSTED_PACKAGES = frozenset({"torch", "triton", "minidynamo", "builtins", *sys.stdlib_module_names}) - {"__main__"}
 
-# Functions of torch.nn.functional that call functions they are given.
-_CALLS_BACK = ("triplet_margin_with_distance_loss",)
+# Functions of torch.nn.functional that call a function argument.
+_TAKES_FUNCTION = ("triplet_margin_with_distance_loss",)
 
-# The functions of torch.masked that compute, which define a class at each call.
+# The computing functions of torch.masked: each call defines a class.
 _MASKED = tuple(name for name in torch.masked.__all__ if getattr(torch.masked, name).__module__ == "torch.masked._ops")
 
-# Parts of them that are plain Python.
+# Modules inside `_NEVER_INLINED` that are plain Python.
 _TRACED = (
     "torch.autograd.function",
     "torch.autograd.functional",
@@ -75,8 +77,8 @@ _TRACED = (
     "torch.autograd.profiler",
 )
 
-# Library code that is never traced into: it registers, communicates or compiles, or computes with arrays of numpy.
-_RUN_AS_WRITTEN = (
+# Library code that is never inlined: it registers, communicates or compiles, or computes with numpy arrays.
+_NEVER_INLINED = (
     "torch.autograd",
     "torch.distributed",
     "torch._dynamo",
@@ -102,12 +104,12 @@ _RUN_AS_WRITTEN = (
 )
 
 _ASYNCHRONOUS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_HEAP_TYPE = 1 << 9  # set for classes made at run time: all that are written in Python, and some made in C
+_HEAP_TYPE = 1 << 9  # set for all classes written in Python, and for some written in C
 _LIBRARY_VALUES = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, types.MethodDescriptorType)
 
 
 def rule_for(value: Any) -> Rule:
-    """What to do with a call of `value`, a real callable that is not an instance of a user's class."""
+    """Returns the rule for a call of `value`, a real callable that is not an instance of a user's class."""
     key = id(value)
     if key in FUNCTIONS:
         return Rule(Action.HANDLER, function=FUNCTIONS[key])
@@ -122,21 +124,21 @@ def rule_for(value: Any) -> Rule:
     if type(value) in INSTANCES:
         return Rule(Action.HANDLER, function=INSTANCES[type(value)], takes_itself=True)
     name = getattr(value, "__name__", "")
-    return Rule(Action.BREAK, "It is not written in Python, and minidynamo does not know it.", fix=instead_of(name, ""))
+    return Rule(Action.BREAK, "It is not written in Python, and minidynamo does not know it.", fix=hint_for(name, ""))
 
 
 def _function_rule(value: types.FunctionType) -> Rule:
     marks = value.__dict__
     if DISABLED in marks:
         return Rule(Action.BREAK, f"It is not captured: {marks[DISABLED]}.")
-    if is_put_into_graphs(value):
+    if is_graph_function(value):
         return Rule(Action.IN_GRAPH)
     if is_assumed_constant(value):
         return Rule(Action.FOLD)
     if own_mark(value, COMPILED) is not None and isinstance(marks.get("__wrapped__"), types.FunctionType):
         return Rule(Action.UNWRAP)
     if is_made_by_torch_compile(value):
-        # torch.compile traces optimizers in its own way and marks their methods, once it is used in the process.
+        # torch.compile traces optimizers specially: after its first use in the process their methods are marked.
         if str(value.__module__).startswith("torch.optim.") and isinstance(
             marks.get("__wrapped__"), types.FunctionType
         ):
@@ -149,28 +151,26 @@ def _function_rule(value: types.FunctionType) -> Rule:
         return Rule(Action.HANDLER, function=late)
     if value.__code__ in CODE_POLYFILLS:
         return Rule(Action.POLYFILL, function=CODE_POLYFILLS[value.__code__], takes_itself=True)
-    tagged = behind_tags(value)
+    tagged = original_of_tagged(value)
     if tagged is not None:
         return Rule(Action.POLYFILL, function=tagged)
-    library = _run_as_written(value)
+    library = _never_inlined(value)
     if library:
-        return Rule(
-            Action.BREAK, f"Functions of {library} run as written.", fix=instead_of(value.__qualname__, library)
-        )
+        return Rule(Action.BREAK, f"Functions of {library} run eagerly.", fix=hint_for(value.__qualname__, library))
     return Rule(Action.INLINE)
 
 
-def runs_as_written(value: types.FunctionType) -> bool:
-    """Whether it is library code that is neither inlined nor compiled for itself."""
-    return bool(_run_as_written(value))
+def is_never_inlined(value: types.FunctionType) -> bool:
+    """Returns whether a function is library code that is neither inlined nor compiled separately."""
+    return bool(_never_inlined(value))
 
 
-def _run_as_written(value: types.FunctionType) -> str:
+def _never_inlined(value: types.FunctionType) -> str:
     if value.__code__ is SCHEDULED_STEP:
         return ""
-    # A decorator that calls functools.wraps gives what it makes the name of another module.
+    # A decorator with functools.wraps copies the module name of another function.
     for module in (value.__module__ or "", value.__globals__.get("__name__") or ""):
-        found = any(module == name or module.startswith(f"{name}.") for name in _RUN_AS_WRITTEN)
+        found = any(module == name or module.startswith(f"{name}.") for name in _NEVER_INLINED)
         if found and module not in _TRACED:
             return module
     return ""
@@ -178,38 +178,38 @@ def _run_as_written(value: types.FunctionType) -> str:
 
 @functools.cache
 def _graph_functions() -> dict[int, Any]:
-    """Functions of torch that become graph nodes as they are, by identity."""
+    """Returns the functions of torch that become graph nodes, by identity."""
     found: dict[int, Any] = {}
     for space in OPERATOR_NAMESPACES:
         for name in dir(space):
             value = getattr(space, name)
-            # Fake tensors know nothing of quantized ones, and take them for what they were made of.
+            # Fake tensors ignore quantization: a quantized tensor would be taken for its unquantized input.
             if isinstance(value, types.BuiltinFunctionType) and not name.startswith(("__", "quantize")):
                 found[id(value)] = value
     for space, names in ((torch.functional, torch.functional.__all__), (torch.masked, _MASKED)):
         found.update((id(value), value) for value in (getattr(space, name) for name in names))
     for name, value in vars(torch.nn.functional).items():
         own = getattr(value, "__module__", None) == "torch.nn.functional"
-        if own and isinstance(value, types.FunctionType) and not name.startswith("_") and name not in _CALLS_BACK:
+        if own and isinstance(value, types.FunctionType) and not name.startswith("_") and name not in _TAKES_FUNCTION:
             found[id(value)] = value
     return found
 
 
 def is_trusted_module(name: object) -> bool:
-    """Whether a module name belongs to a library whose functions and classes are taken as constants."""
+    """Returns whether a module belongs to a library whose functions and classes are constants."""
     return isinstance(name, str) and name.partition(".")[0] in TRUSTED_PACKAGES
 
 
 def is_trusted_class(cls: type) -> bool:
-    """Whether the class belongs to such a library."""
-    return is_trusted_module(getattr(cls, "__module__", None))  # one made where no module is named has none
+    """Returns whether the class belongs to a trusted library."""
+    return is_trusted_module(getattr(cls, "__module__", None))  # a class may have no `__module__`
 
 
 def is_plain_class(cls: type) -> bool:
-    """Whether all that the instances hold is in their dictionary and slots: no class in the MRO keeps state in C.
+    """Returns whether all state of the instances is in dictionary and slots: no class in the MRO keeps state in C.
 
-    The dictionary of a `threading.local` is that of the thread. A class of those with an `__init__` is no plain one: it
-    runs in each thread that looks at an attribute for the first time. Nor is one with slots, which threads share.
+    A `threading.local` has one dictionary per thread. A subclass with `__init__` is not plain, because `__init__` runs
+    at the first attribute access in each thread; a subclass with slots is not plain, because threads share slots.
     """
     if issubclass(cls, threading.local) and (cls.__init__ is not object.__init__ or _has_slots(cls)):
         return False
@@ -228,5 +228,5 @@ def _is_written_in_python(cls: type) -> bool:
 
 
 def is_library_value(value: object) -> bool:
-    """Whether a value found in library code is a function, class or module, which is not guarded there."""
+    """Returns whether a value in library code is a function, class or module, which gets no guard."""
     return isinstance(value, (*_LIBRARY_VALUES, OpOverload, OpOverloadPacket))

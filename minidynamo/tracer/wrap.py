@@ -1,7 +1,7 @@
-"""Owns the way from a real value to its tracker, and the guards that the knowledge needs.
+"""Owns the creation of trackers for real values, and the necessary guards.
 
-How values of each type are tracked is up to `wrappers/`. Nothing here or there calls the tracer's verbs: a value is
-wrapped without running any code of its class.
+`wrappers/` decides how values of each type are tracked. Wrapping runs no code of the value's class, so neither this
+file nor `wrappers/` calls methods of the tracer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from minidynamo.core.names import name_of
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Attr, Computed, Constant, InstanceAttr, Item, PlainValue, Source, is_read_anew
+from minidynamo.guards.source import Attr, Computed, Constant, InstanceAttr, Item, PlainValue, Source, is_new_each_read
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.records.constants import is_constant_value
 from minidynamo.tracer.records.copies import NUMPY_SCALARS
@@ -47,16 +47,16 @@ _BY_VALUE = (
     *NUMPY_SCALARS,
     *_DATES,
 )
-_NO_SYMBOLS = frozenset((complex, *NUMPY_SCALARS, *_DATES)) - {np.bool_}  # values without end, for which none stands
-_ONLY_ONES = (type(None), type(...), type(NotImplemented))  # classes of one value each
+_NO_SYMBOLS = frozenset((complex, *NUMPY_SCALARS, *_DATES)) - {np.bool_}  # unlimited values, and no symbols
+_SINGLETONS = (type(None), type(...), type(NotImplemented))  # classes with one instance each
 
 
 def wrap(graph: OutputGraph, value: Any, source: Source | None) -> VariableTracker:
-    """The tracker of `value`. One object has one tracker: a second source for it is guarded to be the same object."""
+    """Returns the tracker of `value`. An object has one tracker: for a second source, a guard checks the identity."""
     if source is not None:
         known = graph.known(source)
         if known is not None:
-            return replace(known) if isinstance(known, NumberVariable) and is_read_anew(source) else known
+            return replace(known) if isinstance(known, NumberVariable) and is_new_each_read(source) else known
     _refuse_metaclasses(value)
     if is_constant_value(value):
         return constant(graph, value, source)
@@ -70,9 +70,9 @@ def wrap(graph: OutputGraph, value: Any, source: Source | None) -> VariableTrack
 
 
 def _refuse_metaclasses(value: object) -> None:
-    """Raise SkipFrame when the metaclass of a class, or of that of an object, compares it or reads its attributes.
+    """Raises SkipFrame if the metaclass of `value` or of its class overrides comparison or attribute access.
 
-    Classes are keys of tables, and everything that is known of an object is read from its class.
+    Classes are keys of tables, and all facts about an object are read from its class.
     """
     cls: type = value if issubclass(type(value), type) else type(value)  # type: ignore[assignment]
     meta = type(cls)
@@ -90,8 +90,9 @@ def _refuse_metaclasses(value: object) -> None:
     raise SkipFrame(Diagnostic("MD232", what, why=why, fix=fix))
 
 
-def stays(source: Source) -> bool:
-    """Whether a function found here is the same object at every call: globals, and attributes of what is global."""
+def is_stable(source: Source) -> bool:
+    """Returns whether a function at this source is the same object at every call: globals, and attributes of
+    globals."""
     if not isinstance(source.root(), Constant):
         return False
     if isinstance(source, Item):
@@ -102,8 +103,8 @@ def stays(source: Source) -> bool:
 
 def guard_alias(graph: OutputGraph, value: object, known: VariableTracker, source: Source | None) -> None:
     place = known.source
-    # Functions that lie in arguments are told by their code alone, unless it matters which one it is.
-    by_code = isinstance(known, FunctionVariable) and place is not None and not stays(place)
+    # Functions in arguments are guarded by code alone, unless identity matters.
+    by_code = isinstance(known, FunctionVariable) and place is not None and not is_stable(place)
     if by_code and source is None and place is not None:
         graph.guard(place, GuardKind.IDENTITY, value)
     if source is None or source == place:
@@ -116,14 +117,14 @@ def guard_alias(graph: OutputGraph, value: object, known: VariableTracker, sourc
 
 
 def _wrapper(cls: type) -> Wrapper:
-    """What tracks the instances of a class: what is registered for it, else for the nearest of its bases."""
+    """Returns the wrapper for instances of a class: registered for the class, or else for the nearest base."""
     exact = WRAPPERS.get(cls)
     if exact is not None:
         return exact
     if cls in INSTANCES:
         return same_object(BuiltinVariable)
     bases = [base for base in cls.__mro__ if base in SUBCLASS_WRAPPERS]
-    # A module may also be a dict or a number: what torch knows of it goes first, wherever its class names which base.
+    # A module may also be a dict or a number: bases from torch come first, in any order of bases.
     return SUBCLASS_WRAPPERS[min(bases, key=lambda base: base.__module__.partition(".")[0] != "torch")]
 
 
@@ -150,8 +151,8 @@ def constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableT
         has_varied = isinstance(value, enum.Enum) and graph.shapes.object_varies(source, value)
     read = (
         None
-        if type(value) in _ONLY_ONES or isinstance(source, Constant)
-        else graph.guard_when_asked(source, kind, value, has_varied=has_varied)
+        if type(value) in _SINGLETONS or isinstance(source, Constant)
+        else graph.guard_on_read(source, kind, value, has_varied=has_varied)
     )
     variable = ConstantVariable(value, source=source, on_read=read)
     graph.guard(source, kind if read is None else GuardKind.TYPE, value if read is None else type(value))
@@ -160,7 +161,8 @@ def constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableT
 
 
 def _varying_slice(graph: OutputGraph, value: slice, source: Source) -> SliceVariable | None:
-    """A slice from outside with a bound that varies, by its parts; None for others, which are constants."""
+    """Returns the tracker of an external slice with a varying bound, with a tracker per part; None for constant
+    slices."""
     parts = (value.start, value.stop, value.step)
     if not all(part is None or type(part) is int for part in parts):
         return None
@@ -177,7 +179,8 @@ def _varying_slice(graph: OutputGraph, value: slice, source: Source) -> SliceVar
 
 
 def guard_names(graph: OutputGraph, cls: type) -> None:
-    """A name that a class gets later may hide what was found elsewhere, or be looked for by Python itself."""
+    """Guards the names in a class: a name added later may hide an inherited attribute, or change Python's own
+    lookups."""
     for base in cls.__mro__:
         if not is_trusted_class(base):
             graph.guard(Constant(base, base.__name__), GuardKind.CLASS_NAMES, (tuple(base.__dict__), base.__bases__))

@@ -1,6 +1,4 @@
-"""Nouns: what the tracer knows of a value, one file per family.
+"""Trackers: the tracer's records of Python values, one file per family.
 
-Owns records without behaviour.
-Does not own verbs: what happens to values is in `tracer/`.
-Enter at `base.VariableTracker`.
+Owns records without behaviour. Does not own operations on values (`tracer/`). Enter at `base.VariableTracker`.
 """

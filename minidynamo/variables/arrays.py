@@ -1,6 +1,6 @@
-"""Owns the tracker of numpy's arrays that the program made of constants while it was traced.
+"""Owns the tracker of numpy arrays that the program computes from constants during capture.
 
-What numpy does with them is in `tracer/handlers/numpy_arrays.py`. Arrays from outside are not looked into.
+Functions of numpy are in `tracer/handlers/numpy_arrays.py`. Arrays that are external values are opaque.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from minidynamo.variables.tensors import TensorVariable
 
 @dataclass(eq=False)
 class ArrayVariable(VariableTracker):
-    """An array whose contents are `value`, which nobody else holds; `shared` is the tensor over the same memory."""
+    """A numpy array that was computed during capture."""
 
+    #: The array. No other object refers to it.
     value: np.ndarray[Any, Any]
+    #: The tensor over the same memory, if the program made it.
     shared: TensorVariable | None = None
 
     @property

@@ -1,6 +1,6 @@
-"""Owns the trackers of things that are called: functions, methods, builtins, cells, partial and super objects.
+"""Owns the trackers of callables: functions, methods, builtins, cells, partial and super objects.
 
-It does not call them; `tracer/calls/call.py` does.
+Calls are in `tracer/calls/call.py`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from minidynamo.variables.containers import DictVariable, TupleVariable
 
 @dataclass(eq=False)
 class CellVariable(VariableTracker):
-    """A closure cell. `contents` is None while the cell is empty or, for a cell from outside, not read yet."""
+    """A closure cell."""
 
+    #: None if the cell is empty or, for an external cell, not read yet.
     contents: VariableTracker | None = None
-    cell: types.CellType | None = None  # the real cell, for one that existed before the trace
+    #: The real cell, if it is an external value.
+    cell: types.CellType | None = None
 
     @property
     def python_type(self) -> type:
@@ -30,7 +32,7 @@ class CellVariable(VariableTracker):
 
 @dataclass(eq=False)
 class FunctionVariable(VariableTracker):
-    """A Python function that existed before the trace."""
+    """A Python function that is an external value."""
 
     value: types.FunctionType
 
@@ -41,10 +43,11 @@ class FunctionVariable(VariableTracker):
 
 @dataclass(eq=False)
 class NestedFunctionVariable(VariableTracker):
-    """A Python function made while tracing (def, lambda, comprehension)."""
+    """A Python function that was made during capture (def, lambda, comprehension)."""
 
     code: types.CodeType
-    namespace: dict[str, Any]  # its globals
+    #: The globals of the function.
+    namespace: dict[str, Any]
     qualname: str
     defaults: VariableTracker | None = None
     kwdefaults: VariableTracker | None = None
@@ -59,9 +62,11 @@ class NestedFunctionVariable(VariableTracker):
 
 @dataclass(eq=False)
 class MethodVariable(VariableTracker):
-    """A bound method: `function` (Python or C) with its first argument."""
+    """A bound method."""
 
+    #: A Python or C function.
     function: VariableTracker
+    #: The first argument.
     receiver: VariableTracker
 
     @property
@@ -95,14 +100,13 @@ class BoundBuiltin(VariableTracker):
 
 @dataclass(eq=False)
 class PartialVariable(VariableTracker):
-    """functools.partial; programs may change its `keywords`, so they are the dict itself.
-
-    `value` is the real one, from outside, which can have attributes of its own.
-    """
+    """A `functools.partial` object."""
 
     function: VariableTracker
     args: TupleVariable
+    #: The dict of the partial object itself: programs may change it.
     keywords: DictVariable
+    #: The real object, if it is an external value; it can have attributes of its own.
     value: functools.partial[Any] | None = None
 
     @property
@@ -112,7 +116,7 @@ class PartialVariable(VariableTracker):
 
 @dataclass(eq=False)
 class LibraryCallable(VariableTracker):
-    """The callable object of the class `cls` that `make(*args, **kwargs)` has given, an itemgetter, say."""
+    """A callable object of a class written in C, such as an itemgetter, that `make(*args, **kwargs)` returned."""
 
     cls: type
     make: Callable[..., Any]
@@ -126,7 +130,7 @@ class LibraryCallable(VariableTracker):
 
 @dataclass(eq=False)
 class SuperVariable(VariableTracker):
-    """super(cls, receiver)."""
+    """`super(cls, receiver)`."""
 
     cls: type
     receiver: VariableTracker

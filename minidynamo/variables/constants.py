@@ -1,6 +1,6 @@
-"""Owns the tracker of values that are fully known while tracing.
+"""Owns the tracker of constants: values that are fully known during capture.
 
-It does not decide which values are constants; `tracer/wrap.py` does.
+The decision which values are constants is in `tracer/wrap.py`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ from minidynamo.variables.base import VariableTracker
 
 
 class ConstantVariable(VariableTracker):
-    """An immutable value known now: numbers, text, None, dtypes, devices, enum members, ranges, slices of constants.
+    """An immutable value that is known now: numbers, text, None, dtypes, devices, enum members, ranges, slices of
+    constants.
 
-    One from outside may be passed on, stored and asked for its type before anybody needs its `value`: `on_read` is
-    called when somebody does. One without a source was computed by the program, as the object that Python has made
-    in this call, unless it is `lasting`: a literal, or held by something that lives on. `read_anew`: each look at its
-    source gives another object, as at the size of a tensor. `made_of` are the objects that it gives back: the bounds of
-    a range, the text of a match, the arguments of a generic class. `on_identity` is called when it matters that it is
-    this object, where it has no source because any call is likely to have the same: the name that is a key of a dict.
+    An external constant may be passed on, stored and asked for its type before the program needs its value. A constant
+    without a source was computed by the program, as a new object of this call, unless it is `lasting`.
     """
 
     __match_args__ = ("value",)
@@ -32,49 +29,56 @@ class ConstantVariable(VariableTracker):
         source: Source | None = None,
         on_read: Callable[[], object] | None = None,
         lasting: bool = False,
-        read_anew: bool = False,
+        new_on_each_read: bool = False,
         made_of: tuple[VariableTracker, ...] = (),
         on_identity: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(source=source)
-        self.read_anew = read_anew
+        #: Whether each read of the source returns a new object, as a read of a tensor's size does.
+        self.new_on_each_read = new_on_each_read
+        #: Objects that the value gives back: the bounds of a range, the text of a match, arguments of a generic class.
         self.made_of = made_of
+        #: Whether the object outlives the call: a literal, or an object that is kept alive elsewhere.
         self.lasting = lasting
-        self.here = value
+        #: The value in this call; using it guards nothing.
+        self.unguarded_value = value
+        #: Called at the first use of `value`; it adds the guard.
         self._on_read = on_read
+        #: Called when the identity of an object without a source matters: equal objects are likely in any call, as for
+        #: the name that is a key of a dict.
         self._on_identity = on_identity
 
     def __repr__(self) -> str:
-        return f"ConstantVariable({self.here!r})"
+        return f"ConstantVariable({self.unguarded_value!r})"
 
     @property
     def value(self) -> Any:
-        """The value, on which the trace depends from now on. `here` is what it is in this call."""
+        """The value; a read makes the trace depend on the value. See also `unguarded_value`."""
         if self._on_read is not None:
             on_read, self._on_read = self._on_read, None
             on_read()
-        return self.here
+        return self.unguarded_value
 
     @property
     def is_read(self) -> bool:
-        """Whether the trace depends on the value, or nothing but this value can be here."""
+        """True if the trace depends on the value, or no other value is possible."""
         return self._on_read is None
 
-    def settle(self) -> None:
-        """Say that something else guarantees the value by now."""
+    def mark_guarded(self) -> None:
+        """Drops `on_read`: a guard or another fact already guarantees the value."""
         self._on_read = None
 
-    def identify(self) -> None:
-        """Say that the trace depends on which of all equal objects this is."""
+    def require_identity(self) -> None:
+        """Makes the trace depend on the identity of the object among all equal objects."""
         if self._on_identity is not None:
             on_identity, self._on_identity = self._on_identity, None
             on_identity()
 
     @property
     def python_type(self) -> type:
-        return type(self.here)
+        return type(self.unguarded_value)
 
 
-def holds_none(variable: VariableTracker | None) -> bool:
-    """Whether a tracker stands for None."""
+def is_none_constant(variable: VariableTracker | None) -> bool:
+    """Returns whether the variable is the constant None."""
     return isinstance(variable, ConstantVariable) and variable.python_type is type(None)

@@ -1,4 +1,4 @@
-"""Owns the trackers of context managers that the tracer understands itself.
+"""Owns the trackers of context managers that the tracer models itself.
 
 Context managers written in Python are plain objects and are traced through their methods.
 """
@@ -14,15 +14,14 @@ from minidynamo.variables.base import VariableTracker
 
 @dataclass(eq=False)
 class ContextVariable(VariableTracker):
-    """A context manager such as torch.no_grad(): `factory(*args)` makes the real one at run time.
-
-    `saved` is the grad mode to go back to on exit; None while it has not been entered. `depth` is for those that only a
-    real `__enter__` can open: in how many open blocks of their kind they were entered; None while they are not open.
-    """
+    """A context manager such as torch.no_grad(): `factory(*args)` makes the real one at run time."""
 
     factory: Callable[..., Any]
     args: tuple[Any, ...] = ()
+    #: The grad mode to restore on exit; None before the manager is entered.
     saved: Any = None
+    #: For managers that need a real `__enter__`: the number of open blocks of the same kind at entry; None while not
+    #: open.
     depth: int | None = None
 
     @property
@@ -32,7 +31,7 @@ class ContextVariable(VariableTracker):
 
 @dataclass(eq=False)
 class ContextExitVariable(VariableTracker):
-    """The `__exit__` of an entered context manager while it waits on the stack."""
+    """The `__exit__` of an entered context manager, on the stack."""
 
     context: ContextVariable
 

@@ -1,6 +1,6 @@
-"""Owns the trackers of exceptions that are made or raised while tracing, and of their tracebacks.
+"""Owns the trackers of exceptions that are made or raised during capture, and of their tracebacks.
 
-It does not raise them; `tracer/frames/exceptions.py` does.
+Raising is in `tracer/frames/exceptions.py`.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from minidynamo.variables.objects import ObjectVariable
 
 @dataclass(eq=False)
 class ExceptionVariable(ObjectVariable):
-    """An exception made while tracing. `args` is None when only its class is known, not what it says.
+    """An exception that was made during capture."""
 
-    Once it `is_raised`, it has a traceback, which exists only when Python itself raises. `fields` are what its built-in
-    class keeps beside the arguments, as far as that is known, and `text` is what it says where that follows from them.
-    `made_by` is the class that was called, and with what, where only the class itself fills these in.
-    """
-
+    #: None if only the class of the exception is known.
     args: TupleVariable | None = None
+    #: The known attributes that the built-in class stores in addition to the arguments.
     fields: dict[str, VariableTracker] = field(default_factory=dict)
+    #: The result of `str()`, if it follows from `args` and `fields`.
     text: str | None = None
+    #: The called class and its arguments, if only the class itself fills in `fields` and `text`.
     made_by: tuple[type[BaseException], list[VariableTracker], dict[str, VariableTracker]] | None = None
     cause: VariableTracker | None = None
     context: VariableTracker | None = None
     suppresses_context: bool = False
+    #: Whether the exception was raised. The traceback exists only if Python itself raises.
     is_raised: bool = False
 
 
 @dataclass(eq=False)
 class TracebackVariable(VariableTracker):
-    """The traceback of a raised exception: it can be handed on, and looked at only by Python."""
+    """The traceback of a raised exception: a value to pass on, which only Python can inspect."""
 
     exception: ExceptionVariable
 

@@ -1,6 +1,6 @@
-"""Owns the trackers of iterators: a position in something that is being looped over.
+"""Owns the trackers of iterators: a position in an iterable.
 
-It does not advance them; `tracer/handlers/iterators.py` does.
+Advancing is in `tracer/handlers/iterators.py`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ _LIST_ITERATOR: type = type(iter([]))
 
 @dataclass(eq=False)
 class SequenceIterator(VariableTracker):
-    """An iterator over a sequence; it sees changes of a list while it runs, as Python's does.
+    """An iterator over a sequence. Like Python's, it sees changes of a list during the loop."""
 
-    `sequence` is a list or a tuple from outside, or the items of what does not change; `()` when it is exhausted.
-    `begun` tells how often a deque had been changed when the loop began; from then on it must not be.
-    """
-
+    #: A list or an external tuple, or the items of an immutable iterable; `()` when exhausted.
     sequence: SequenceVariable | Sequence[VariableTracker]
     position: int = 0
     cls: type = _LIST_ITERATOR
-    begun: int | None = None
+    #: The value of `ListVariable.changes` when a loop over a deque began; a later change is an error.
+    changes_at_start: int | None = None
 
     @property
     def python_type(self) -> type:
@@ -46,13 +44,13 @@ BY_INDEX: type = type(iter(NO_ITEMS))
 
 @dataclass(eq=False)
 class IndexIterator(VariableTracker):
-    """iter(obj) or reversed(obj) of an object with `__getitem__` alone, about to ask it for `position`.
+    """The iterator `iter(obj)` or `reversed(obj)` of an object that has only `__getitem__`."""
 
-    `sequence` is None when it is exhausted; `cls` is `BY_INDEX` or `reversed`.
-    """
-
+    #: None when exhausted.
     sequence: VariableTracker | None
+    #: The next index.
     position: int
+    #: `BY_INDEX` or `reversed`.
     cls: type
 
     @property
@@ -62,18 +60,16 @@ class IndexIterator(VariableTracker):
 
 @dataclass(eq=False)
 class DictIterator(VariableTracker):
-    """An iterator over a dict or over a view of `kind` of it, or over a set: it must not see other keys.
-
-    `keys` are those that it had when the loop began, in the order of the loop; `()` when it is exhausted. `begun` says
-    how often a set had been changed then.
-    """
+    """An iterator over a dict, a set, or a dict view of `kind`. A change of the keys during the loop is an error."""
 
     mapping: DictVariable | SetVariable
     kind: str
+    #: The keys when the loop began, in the order of the loop; `()` when exhausted.
     keys: tuple[DictKey, ...]
     position: int = 0
     is_reversed: bool = False
-    begun: int = 0
+    #: The value of `SetVariable.changes` when the loop began.
+    changes_at_start: int = 0
 
     @property
     def python_type(self) -> type:
@@ -86,7 +82,7 @@ class DictIterator(VariableTracker):
 
 @dataclass(eq=False)
 class ZipIterator(VariableTracker):
-    """zip(*iterators)."""
+    """The iterator `zip(*iterators)`."""
 
     iterators: list[VariableTracker]
     strict: bool = False
@@ -98,9 +94,10 @@ class ZipIterator(VariableTracker):
 
 @dataclass(eq=False)
 class EnumerateIterator(VariableTracker):
-    """enumerate(iterator), about to give `count`."""
+    """The iterator `enumerate(iterator)`."""
 
     iterator: VariableTracker
+    #: The next index.
     count: int = 0
 
     @property
@@ -110,7 +107,7 @@ class EnumerateIterator(VariableTracker):
 
 @dataclass(eq=False)
 class MapIterator(VariableTracker):
-    """map(function, *iterators), or filter(function, iterator) when `filtering`."""
+    """The iterator `map(function, *iterators)`, or `filter(function, iterator)` if `filtering`."""
 
     function: VariableTracker
     iterators: list[VariableTracker]
@@ -123,9 +120,11 @@ class MapIterator(VariableTracker):
 
 @dataclass(eq=False)
 class ChainIterator(VariableTracker):
-    """itertools.chain: `iterables` is an iterator over what is chained, `current` the one that gives items now."""
+    """The iterator `itertools.chain(*iterables)`."""
 
+    #: An iterator over the chained iterables.
     iterables: VariableTracker
+    #: The iterator over the present iterable.
     current: VariableTracker | None = None
 
     @property
@@ -135,15 +134,16 @@ class ChainIterator(VariableTracker):
 
 @dataclass(eq=False)
 class SliceIterator(VariableTracker):
-    """itertools.islice: `iterator` has given `position` items, the one at `wanted` comes next.
+    """The iterator `itertools.islice(...)`."""
 
-    `iterator` is None when it is exhausted, `stop` is None when there is no end.
-    """
-
+    #: None when exhausted.
     iterator: VariableTracker | None
-    wanted: int
+    #: The index of the next item to yield.
+    next_index: int
+    #: None if the slice is unbounded.
     stop: int | None
     step: int
+    #: The number of items taken from `iterator`.
     position: int = 0
 
     @property
@@ -153,10 +153,11 @@ class SliceIterator(VariableTracker):
 
 @dataclass(eq=False)
 class LibraryIterator(VariableTracker):
-    """An iterator of the class `cls` that `make(*args, **kwargs)` gives, played by `iterator`, which its twin gave.
+    """An iterator of a class written in C, returned by `make(*args, **kwargs)`. During capture, `iterator` supplies its
+    items: the result of the polyfill of `make`.
 
-    It can be made again as long as it has not started, or, where nothing can tell that it is made twice, and moved to
-    its place: then `taken` counts the items that it has given.
+    The residual program can call `make` before the iterator has started. If a second construction is not observable,
+    the program can call `make` at any time and advance the iterator by `items_taken` items.
     """
 
     cls: type
@@ -165,7 +166,8 @@ class LibraryIterator(VariableTracker):
     args: tuple[VariableTracker, ...] = ()
     kwargs: dict[str, VariableTracker] = field(default_factory=dict)
     started: bool = False
-    taken: int | None = None
+    #: The number of items taken so far; None if the iterator cannot be made again after its start.
+    items_taken: int | None = None
 
     @property
     def python_type(self) -> type:
@@ -173,5 +175,5 @@ class LibraryIterator(VariableTracker):
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing but what plays it is left."""
-        return self.started and self.taken is None
+        """True if the iterator cannot be made again: only `iterator` is left."""
+        return self.started and self.items_taken is None

@@ -1,6 +1,6 @@
-"""Owns the tracker of numbers that differ from call to call: sizes of tensors, arguments, what is computed of them.
+"""Owns the tracker of symbolic numbers: sizes of tensors, arguments, and numbers computed from these.
 
-It computes nothing; `tracer/numbers/arithmetic.py` does.
+Arithmetic is in `tracer/numbers/arithmetic.py`.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from minidynamo.variables.constants import ConstantVariable
 
 
 @dataclass(frozen=True)
-class Made:
-    """How a number was computed: the text of an operation with its operands, of which `depth` stand one in another.
+class Computation:
+    """The expression that computed a number. Empty if the number was not computed, or in an unknown way."""
 
-    Without a text it was not computed, or not by what is known here.
-    """
-
+    #: The text of the operation.
     text: str = ""
     operands: tuple[VariableTracker, ...] = ()
+    #: The nesting depth of the expression.
     depth: int = 0
 
 
 @dataclass(eq=False)
 class NumberVariable(VariableTracker):
-    """An int or float (`cls`) that Python can compute from the frame's arguments: `source` says how.
+    """An int or float that Python can compute from the frame's arguments, as `source` describes."""
 
-    `value` is a torch.SymInt, or the float of this call. `pin()` makes a constant of it: it guards the value, which it
-    gives. `node` computes it in the graph; None until the graph needs it. `made` says how the program has computed
-    it: the same number may be found elsewhere, but as another object. `pinned` is the constant that it has become.
-    Where it is `plain`, a function takes it that must not see a symbol.
-    """
-
+    #: A torch.SymInt, or the float of this call.
     value: Any
+    #: int or float.
     cls: type
-    pin: Callable[[], Any]
+    #: Specializes the number: guards its value and returns it.
+    specialize: Callable[[], Any]
+    #: Computes the number in the graph; None until the graph needs it.
     node: torch.fx.Node | None = None
-    made: Made = Made()
-    pinned: ConstantVariable | None = None
+    #: How the program computed the number. An equal number may be found elsewhere, but as a different object.
+    computation: Computation = Computation()
+    #: The constant after `specialize`.
+    specialized: ConstantVariable | None = None
+    #: Whether the number is an argument of a function that must not receive a symbol.
     plain: bool = False
 
     @property
@@ -51,15 +51,16 @@ class NumberVariable(VariableTracker):
         return self.cls
 
     @property
-    def here(self) -> Any:
+    def unguarded_value(self) -> Any:
         """The number in this call; nothing is guarded."""
         return self.value.node.hint if isinstance(self.value, torch.SymInt) else self.value
 
 
 @dataclass(eq=False)
 class SeededGenerator(VariableTracker):
-    """A `random.Random` that the program has made with a known seed. `value` is in the state that it has by now."""
+    """A `random.Random` that the program made with a known seed."""
 
+    #: A generator in the present state.
     value: random.Random
 
     @property

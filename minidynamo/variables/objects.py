@@ -15,15 +15,14 @@ from minidynamo.variables.containers import DictVariable
 
 @dataclass(eq=False)
 class ObjectVariable(VariableTracker):
-    """An instance of a class written in Python. `value` is the real object; None for one made while tracing.
+    """An instance of a class written in Python."""
 
-    For an instance of a subclass of list, tuple or dict, `storage` tracks the underlying container. `namespace` is its
-    `__dict__` once somebody has asked for that.
-    """
-
+    #: The real object; None for an object that was made during capture.
     value: Any
     cls: type
+    #: The underlying container of an instance of a subclass of list, tuple or dict.
     storage: VariableTracker | None = None
+    #: The `__dict__`, after its first use.
     namespace: DictVariable | None = None
 
     @property
@@ -33,9 +32,9 @@ class ObjectVariable(VariableTracker):
 
 @dataclass(eq=False)
 class NamespaceVariable(DictVariable):
-    """What has no contents of its own: the `__dict__` of an object or a class, a read-only view of a dict (`owner`).
+    """A dict without contents of its own: the `__dict__` of an object or class, or a read-only view of a dict.
 
-    Its `items` are, or read and write, those of the owner.
+    Its `items` are, or read and write, the contents of `owner`.
     """
 
     owner: VariableTracker = field(kw_only=True)
@@ -43,7 +42,7 @@ class NamespaceVariable(DictVariable):
 
 @dataclass(eq=False)
 class IdVariable(VariableTracker):
-    """`id(of)` for an object made while tracing: a number that nobody knows yet."""
+    """The result of `id(of)` for an object that was made during capture: a number that is unknown until run time."""
 
     of: VariableTracker
 
@@ -54,7 +53,7 @@ class IdVariable(VariableTracker):
 
 @dataclass(eq=False)
 class ModuleVariable(ObjectVariable):
-    """An nn.Module that existed before the trace."""
+    """An nn.Module that is an external value."""
 
 
 @dataclass(eq=False)
@@ -70,9 +69,10 @@ class ClassVariable(VariableTracker):
 
 @dataclass(eq=False)
 class PythonModuleVariable(VariableTracker):
-    """An imported module. `namespace` is its `__dict__` once somebody has asked for that."""
+    """An imported module."""
 
     value: types.ModuleType
+    #: The `__dict__`, after its first use.
     namespace: DictVariable | None = None
 
     @property
@@ -82,7 +82,7 @@ class PythonModuleVariable(VariableTracker):
 
 @dataclass(eq=False)
 class OpaqueVariable(VariableTracker):
-    """A value that can be passed on and stored but not looked into; using it breaks the graph."""
+    """A value that can be passed on and stored, but not inspected; other uses break the graph."""
 
     value: Any
 
@@ -93,7 +93,7 @@ class OpaqueVariable(VariableTracker):
 
 @dataclass(eq=False)
 class LazyVariable(OpaqueVariable):
-    """A value that a frame was entered with and has only moved so far: nothing about it is guarded.
+    """An external value that the program has moved but not read: nothing about it is guarded.
 
-    Looking at it makes another tracker, with guards; frames do that when the program takes it off the stack.
+    Realizing it makes another tracker, with guards; frames realize it when the program pops it from the stack.
     """

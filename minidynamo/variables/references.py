@@ -1,6 +1,6 @@
 """Owns the trackers of weak references and context variables.
 
-What reading one means is in `tracer/handlers/references.py`.
+Reads are in `tracer/handlers/references.py`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from minidynamo.variables.base import VariableTracker
 
 @dataclass(eq=False)
 class WeakReferenceVariable(VariableTracker):
-    """A weak reference: `value`, one that existed before the trace, or one made while tracing to `referent`."""
+    """A weak reference."""
 
+    #: The real reference, if it is an external value.
     value: weakref.ref[Any] | None
+    #: The referent, if the reference was made during capture.
     referent: VariableTracker | None = None
 
     @property
@@ -27,7 +29,7 @@ class WeakReferenceVariable(VariableTracker):
 
 @dataclass(eq=False)
 class ContextVarVariable(VariableTracker):
-    """A context variable that existed before the trace."""
+    """A context variable that is an external value."""
 
     value: contextvars.ContextVar[Any]
 
@@ -38,9 +40,10 @@ class ContextVarVariable(VariableTracker):
 
 @dataclass(eq=False)
 class ContextTokenVariable(VariableTracker):
-    """What setting a context variable gives while tracing: with it, `of` becomes what it was before `effect`."""
+    """The token that setting a context variable returns during capture."""
 
     of: ContextVarVariable
+    #: The side effect; a reset with the token restores the value from before it.
     effect: object
 
     @property

@@ -1,6 +1,6 @@
 """Owns the trackers of tensors and other values that exist only when the graph runs.
 
-It does not emit graph nodes; `tracer/graph/output_graph.py` does.
+Emission of graph nodes is in `tracer/graph/output_graph.py`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from minidynamo.variables.base import VariableTracker
 
 @dataclass(eq=False)
 class TensorVariable(VariableTracker):
-    """A tensor: `node` computes it in the graph, `fake` has its dtype, device, shape and strides but no data.
+    """A tensor."""
 
-    `cls` is the class at run time (torch.Tensor or torch.nn.Parameter).
-    """
-
+    #: Computes the tensor in the graph.
     node: torch.fx.Node
+    #: The fake tensor: dtype, device, shape and strides, without data.
     fake: torch.Tensor
+    #: The class at run time (torch.Tensor or torch.nn.Parameter).
     cls: type = torch.Tensor
 
     @property
@@ -32,17 +32,16 @@ class TensorVariable(VariableTracker):
 
 @dataclass(eq=False)
 class StorageVariable(VariableTracker):
-    """What `tensor.untyped_storage()` gives for the tensor `of`: the memory of all tensors that share it.
-
-    `owner` is the tensor from outside that lies there; None for memory that the graph makes. `size` is how many bytes
-    it has by now, None as long as it is what it was at the beginning and nobody has asked. `is_touched`: something
-    about its size is known, which guards check; `is_resized`: the program has given it another one.
-    """
+    """The storage `of.untyped_storage()`: the memory of all tensors of an alias set."""
 
     of: TensorVariable
+    #: The external tensor that uses the memory; None for memory that the graph allocates.
     owner: TensorVariable | None
+    #: The present size in bytes; None if it is unchanged and was not asked.
     size: VariableTracker | None = None
-    is_touched: bool = False
+    #: Whether something about the size is known, and guarded.
+    size_is_guarded: bool = False
+    #: Whether the program changed the size.
     is_resized: bool = False
 
     @property
@@ -52,7 +51,7 @@ class StorageVariable(VariableTracker):
 
 @dataclass(eq=False)
 class HookVariable(VariableTracker):
-    """What `tensor.register_hook(function)` gives: a handle, which `node` makes when the graph runs."""
+    """The handle that `tensor.register_hook(function)` returns; `node` makes it when the graph runs."""
 
     node: torch.fx.Node
     fake: None = None

@@ -1,6 +1,6 @@
-"""Owns the tracker of what `torch.func.vjp` gives besides values: a function that computes gradients at that place.
+"""Owns the tracker of the gradient function that `torch.func.vjp` returns.
 
-What a call of it means is in `tracer/handlers/vjp.py`.
+Calls of the gradient function are in `tracer/handlers/vjp.py`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from minidynamo.variables.tensors import TensorVariable
 
 @dataclass(eq=False)
 class PullBackVariable(VariableTracker):
-    """The gradient function of `vjp`: `made` over `subgraph`, a node of the graph, on `inputs`, the primals last.
+    """The gradient function of `vjp`: `transformation` over `subgraph`, a node of the graph, at the values `inputs`."""
 
-    `versions` tells how often each input had been written to when the program called `vjp`, with `settings` in force;
-    `primals` is how many of the inputs are primals.
-    """
-
-    made: Transformation
+    transformation: Transformation
     subgraph: torch.fx.Node
     module: torch.fx.GraphModule
+    #: The inputs of the subgraph, the primals last.
     inputs: list[TensorVariable | NumberVariable]
+    #: The number of primals.
     primals: int
+    #: The version counter of each input at the call of `vjp`.
     versions: tuple[int | None, ...]
+    #: The torch settings at the call of `vjp`.
     settings: Settings
 
     @property

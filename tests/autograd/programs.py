@@ -1,7 +1,7 @@
 """Owns the programs that the autograd tests share, and the comparison of a compiled program with eager.
 
-A program is a Python function of tensors or lists of tensors that returns a tuple; `graph_of` makes it one node of a
-torch-level graph, as if the tracer had captured it.
+A program is a Python function of tensors or lists of tensors that returns a tuple; `graph_of` wraps the program as the
+only node of a torch-level graph, like a captured graph.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from minidynamo.observe.comparison import seed_generators
 
 
 def graph_of(program, args, stolen=(), dynamic=False):
-    """A torch-level graph that calls `program`, and fake example inputs like `args`.
+    """Returns a torch-level graph that calls `program`, and fake example inputs like `args`.
 
-    With `dynamic`, sizes beyond 1 are symbols, equal ones the same, and so are numbers among `args`.
+    With `dynamic`, sizes above 1 and numbers among `args` are symbols; equal sizes share a symbol.
     """
     mode, graph = FakeTensorMode(shape_env=ShapeEnv() if dynamic else None), fx.Graph()
     try:
         with torch.set_grad_enabled(torch.is_grad_enabled()):
             results = len(program(*_copies(args)))
-    except RuntimeError:  # it will fail again when it is traced
+    except RuntimeError:  # the trace raises the same error again
         results = 0
     placeholders = [graph.placeholder(f"arg{i}") for i in range(len(args))]
     for i in stolen:
@@ -42,7 +42,7 @@ def graph_of(program, args, stolen=(), dynamic=False):
 
 
 def fake(mode, value):
-    """A fake tensor like `value`, a leaf or not as it is; of a number, a symbol."""
+    """Returns a fake tensor like `value`, also as to being a leaf; for a number, a symbol."""
     if not isinstance(value, torch.Tensor):
         return symbol(mode.shape_env, value)
     made = mode.from_tensor(value.detach()).requires_grad_(value.requires_grad)
@@ -74,13 +74,13 @@ def interpret(gm, example_inputs):
 def compile_program(
     program, args, stolen=(), forward=interpret, backward=interpret, inference=interpret, dynamic=False
 ):
-    """`program` compiled for inputs like `args`, by compilers that run the ATen graphs as they are."""
+    """Compiles `program` for inputs like `args`, with compilers that run the ATen graphs unchanged."""
     gm, examples = graph_of(program, args, stolen, dynamic)
     return aot_compile(gm, examples, forward=forward, backward=backward, inference=inference)
 
 
 def graphs(program, args, stolen=(), dynamic=False):
-    """The graphs of `program` without compiling them."""
+    """Returns the graphs of `program` without compiling the graphs."""
     return aot_graphs(*graph_of(program, args, stolen, dynamic))
 
 
@@ -94,13 +94,13 @@ def flat(args):
 
 
 def sharing(tensors):
-    """Which of the tensors lie in the same memory: for each the first one it shares with."""
+    """Returns for each tensor the index of the first tensor in the same memory."""
     keys = [t.untyped_storage()._cdata for t in tensors]
     return [keys.index(key) for key in keys]
 
 
 def run(call, make, backward=True):
-    """Call with fresh inputs; what came of it, as plain data that can be compared."""
+    """Calls with fresh inputs and returns the outcome as plain data for comparisons."""
     seed_generators(7)
     args, leaves = make()
     inputs = [value for value in flat(args) if isinstance(value, torch.Tensor)]
@@ -123,7 +123,7 @@ def run(call, make, backward=True):
         sum((t * (i + 1)).sum() for i, t in enumerate(wanted)).backward()
         facts["has_grad"] = [leaf.grad is not None for leaf in leaves]
         values += [leaf.grad for leaf in leaves if leaf.grad is not None]
-    for t in tensors:  # memory that is shared is seen to be shared
+    for t in tensors:  # a shared write shows shared memory
         if t.dtype.is_floating_point and 0 not in t.stride():
             with torch.no_grad():
                 t.detach().add_(1)
@@ -131,7 +131,7 @@ def run(call, make, backward=True):
 
 
 def assert_same(program, make, *, stolen=(), tolerance=1e-6, backward=True):
-    """Compare `program` compiled and as it is: outputs, inputs afterwards, gradients, aliasing, random state.
+    """Compares `program` compiled and eager: outputs, inputs afterwards, gradients, aliasing, random state.
 
     `make` returns (arguments, leaves whose gradients to compare). Returns the compiled callable.
     """
@@ -153,15 +153,16 @@ def assert_call(compiled, program, make, tolerance=1e-6, backward=True):
 
 
 def assert_same_for_sizes(program, *makers, tolerance=1e-5, backward=True):
-    """Compile `program` once for symbolic sizes and numbers like those of the first maker, and compare it for all.
+    """Compiles `program` once for symbolic sizes and numbers like the first maker's, and compares with eager for all
+    makers.
 
-    Conditions that were decided while compiling must hold for all makers; none may be added later.
+    Conditions decided during the compile must hold for all makers; no later call may add a condition.
     """
     seed_generators(7)
     gm, examples = graph_of(program, makers[0]()[0], dynamic=True)
     compiled = aot_compile(gm, examples, forward=interpret, backward=interpret, inference=interpret)
     env = mode_of(gm, flat(examples)).shape_env
-    env.freeze()  # a condition that is decided from now on is an error
+    env.freeze()  # every new condition from now on is an error
     for make in makers:
         assert_call(compiled, program, make, tolerance, backward)
     return compiled
@@ -178,7 +179,7 @@ def inputs(*shapes, grad=True):
 
 
 def intermediate_inputs(*shapes):
-    """A maker of inputs that were computed from leaves, so that they may be written in place."""
+    """Returns a maker of inputs computed from leaves, which the program may therefore write in place."""
 
     def make():
         leaves = [torch.randn(shape, requires_grad=True) for shape in shapes]

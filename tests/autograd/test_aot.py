@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/aot.py: whole models, compiled by compilers that run the graphs as they are."""
+"""Tests of minidynamo/autograd/aot.py: whole models, compiled by compilers that run the graphs unchanged."""
 
 import pytest
 import torch
@@ -149,7 +149,7 @@ def test_a_block_of_autocast_converts_each_weight_once():
 
     assert_same(program, inputs((4, 8), (8, 8)), tolerance=0)
     casts = [name for name in targets(graphs(program, inputs((4, 8), (8, 8))()[0]).forward) if "_to_copy" in name]
-    assert len(casts) == 12  # weight and input once in the first two blocks, twice in the last one; four results
+    assert len(casts) == 12  # weight and input once in the first two blocks, twice in the last block; four results
 
 
 def test_dropout_that_drops_nothing_returns_a_copy():
@@ -232,7 +232,7 @@ def test_random_numbers_are_drawn_once_and_in_order():
         a = F.dropout(x, 0.4)
         b = torch.rand(3) + torch.randn(5)[:3]
         c = torch.empty(5).uniform_(1, 2) + torch.bernoulli(torch.full((5,), 0.5))
-        torch.rand(2)  # unused, but it moves the generator
+        torch.rand(2)  # unused, but advances the generator
         return (a.sin() * a, b, c * y, F.rrelu(x, training=True))
 
     assert_same(program, inputs((4, 5), (4, 5)))

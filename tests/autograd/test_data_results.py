@@ -1,4 +1,4 @@
-"""Writes to `y.data`, behind the graph that returns it, are not counted as writes to `y`: backward does not notice."""
+"""Backward does not notice writes to `y.data` after the graph that returns y, as `y` does not count such writes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def parts_written(x):
 
 
 def counts(program, requires_grad):
-    """How often each tensor is counted as written, after a write to one after the other."""
+    """Returns the version of each tensor, after a write to each in sequence."""
     x = torch.ones(3, requires_grad=requires_grad) * 1
     tensors = [*program(x), x]
     found = [[t._version for t in tensors]]

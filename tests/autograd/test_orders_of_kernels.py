@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from minidynamo.autograd.layout.dim_order import TAKE_ANY_GRADIENT, TAKE_ANY_LAYOUT
 
-ANY = {*TAKE_ANY_LAYOUT.split(), *TAKE_ANY_GRADIENT.split()} - {"new_empty"}  # which holds anything
+ANY = {*TAKE_ANY_LAYOUT.split(), *TAKE_ANY_GRADIENT.split()} - {"new_empty"}  # holds anything
 
 
 class Calls(TorchDispatchMode):
@@ -38,7 +38,7 @@ def copied(x):
 
 
 def others():
-    """What the database of torch lacks."""
+    """Samples missing in torch's database."""
     images, volumes = torch.randn(2, 4, 6, 6, requires_grad=True), torch.randn(2, 3, 4, 4, 4, requires_grad=True)
     yield F.interpolate(images, scale_factor=1.5, mode="bicubic", antialias=True)
     yield F.interpolate(volumes, scale_factor=1.5, mode="nearest-exact")
@@ -50,7 +50,7 @@ def others():
 
 
 def samples():
-    """Results of torch's operators, for which autograd calls their derivatives."""
+    """Results of torch's operators whose derivatives autograd computes with one call."""
     from torch.testing._internal.common_methods_invocations import op_db  # noqa: PLC0415 - takes ten seconds
 
     yield from others()
@@ -60,11 +60,11 @@ def samples():
                 try:
                     yield from tree_leaves(op(sample.input, *sample.args, **sample.kwargs))
                 except (RuntimeError, NotImplementedError, TypeError, ValueError):
-                    continue  # some samples are of what a CPU lacks
+                    continue  # some samples need features that a CPU lacks
 
 
 def in_other_orders(x, is_gradient):
-    """Tensors of the shape of `x` that do not lie by rows; the elements of gradients may repeat."""
+    """Returns tensors of the shape of `x` that are not stored by rows; the elements of gradients may overlap."""
     if x.numel() == 0 or x.dim() == 0:
         return
     outwards = [*range(x.dim())][::-1]
@@ -83,7 +83,7 @@ def results(function, values, spec):
 
 
 def differences(function, values, spec):
-    """The places of arguments whose order matters to a call."""
+    """Returns the positions of arguments whose order matters to a call."""
     tensors = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
     gradient_alone = function.overloadpacket.__name__ in TAKE_ANY_GRADIENT.split()
     for place in tensors[:1] if gradient_alone else tensors:

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/segments.py: graphs with cond, in parts. Programs: end_to_end/test_cond.py."""
+"""Tests of minidynamo/autograd/segments.py: graphs with cond, in parts. Programs: end_to_end/torch/test_cond.py."""
 
 import pytest
 import torch
@@ -112,7 +112,7 @@ def test_writes_between_the_parts_are_seen():
 
 
 def test_second_derivatives_are_those_for_what_a_part_was_given():
-    """Later it has written to that, which requires grad then."""
+    """The program writes to the argument later, and the argument then requires grad."""
 
     def f(a, x):
         y = x * 1

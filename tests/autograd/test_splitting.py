@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/splitting.py: what derivatives of higher order hold counts where a split is chosen."""
+"""Tests of minidynamo/autograd/splitting.py: saved tensors of higher derivatives count in the choice of a split."""
 
 import weakref
 
@@ -45,11 +45,12 @@ def several(w):
 
 
 def test_no_more_is_kept_for_one_result_than_in_eager():
-    """The differences are not computed again from what is kept for the first result, which may be dropped."""
+    """Does not recompute the differences from tensors saved for the first result, since the caller may drop the first
+    result."""
     compiled, w = minidynamo.compile(several, backend="aot_eager", fullgraph=True), torch.rand(64, 64).requires_grad_()
     first, second = compiled(w * 1)
     reasons = {value.op: value.reason for value in compiled.saved()}
-    assert "one of several results needs no more" in reasons["aten.sub.Tensor"]
+    assert "one of several results needs nothing else" in reasons["aten.sub.Tensor"]
     del first
     (got,) = torch.autograd.grad(second.sum(), w)
     torch.testing.assert_close(got, torch.autograd.grad(several(w)[1].sum(), w)[0])

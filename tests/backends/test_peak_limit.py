@@ -1,4 +1,4 @@
-"""Graphs that would need more memory than eager run as they were captured, and others are compiled."""
+"""Graphs that would need more memory than eager run as captured; all remaining graphs are compiled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rows_set_to_zero(x):
 
 
 def step(call, x):
-    """What a call makes, and the gradient by `x`, if it has one."""
+    """Returns the result of a call, and the gradient of `x`, if any."""
     made = call(x)
     if not x.requires_grad:
         return [made]
@@ -61,7 +61,7 @@ def test_parts_with_gaps_are_written_where_they_lie(program, backend):
 
 @pytest.mark.cpp
 def test_what_is_kept_for_backward_counts():
-    """Generated code would keep which elements are positive beside the result."""
+    """Generated code would save a mask of positive elements in addition to the result."""
     x = torch.rand(64, 64, requires_grad=True)
     assert_runs_as_captured(minidynamo.compile(rows_set_to_zero, fullgraph=True), rows_set_to_zero, x)
 

@@ -1,4 +1,4 @@
-"""The registry, the contract between minidynamo and a backend, and what becomes of backends and compilers that fail."""
+"""The registry, the contract between minidynamo and a backend, and failing backends and compilers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pure(x):
 
 
 def run(fn=program, **keywords):
-    """What two calls return, and what they leave in their lists."""
+    """Returns the results of two calls, and the lists after the calls."""
     compiled = minidynamo.compile(fn, **keywords)
     x = torch.ones(2)
     logs = [], []
@@ -220,7 +220,7 @@ def test_a_backend_that_fails_leaves_eager_execution_with_one_notice(backend, sa
 
 
 def test_behind_a_break_nothing_is_lost_or_doubled():
-    """The second graph is refused when the first one has already run."""
+    """Refuses the second graph after the first graph has already run."""
     graphs = []
 
     def second_fails(gm, example_inputs):
@@ -289,7 +289,7 @@ def test_an_error_that_the_program_raises_anyway_is_no_news():
         assert log == ["before"]
 
 
-# Machines without a C++ compiler, and with a broken one
+# Machines without a C++ compiler, and with a broken compiler
 
 
 def script(path, text):
@@ -299,8 +299,8 @@ def script(path, text):
 
 
 def train(**keywords):
-    """One training step; returns whether it did what eager does."""
-    # A constant that no other test compiles, so that nothing comes from the cache.
+    """Runs a training step; returns True if the step equals eager's."""
+    # A constant unique to this test, so the cache cannot have an entry.
     torch.manual_seed(0)
     scale, x, w = torch.rand(()).item() + train.calls, torch.randn(3, 4), torch.randn(4, 4, requires_grad=True)
     train.calls += 1

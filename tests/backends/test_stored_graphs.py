@@ -1,4 +1,4 @@
-"""Graphs that come from the cache run like compiled ones; what cannot be kept, or is damaged, is compiled."""
+"""Graphs from the cache run like compiled graphs; graphs that cannot be stored, or are damaged, are compiled."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_parts_of_backward_are_kept_as_the_whole_is(events):
 
 
 def first_two(entry):
-    """The compiled graphs of an entry without those of parts of backward."""
+    """Returns the compiled graphs of an entry without partial backward graphs."""
     stages = files.read(entry.name)["stages"]
     return {stage: stages[stage] for stage in ("forward", "backward")}
 
@@ -159,7 +159,7 @@ def test_a_process_that_only_runs_forward_leaves_what_another_stored(events):
     x, y = torch.randn(2, 4, 4, requires_grad=True)
     one, other = minidynamo.compile(pointwise), minidynamo.compile(lambda x, y: pointwise(x, y))
     exists = files.exists
-    with pytest.MonkeyPatch.context() as patch:  # the other finishes between the look for an entry and the write
+    with pytest.MonkeyPatch.context() as patch:  # the second finishes between the first one's lookup and write
         patch.setattr(files, "exists", lambda name: one(x, y).backward(torch.ones(4, 4)) or exists(name))
         patch.setattr(files, "read", lambda name: None)
         other(x, y)
@@ -344,7 +344,7 @@ def test_a_damaged_entry_is_compiled_again(cache, data):
 
 
 def damages(form):
-    """Entries whose file is whole, and whose content is not what anybody wrote: each part left out or replaced."""
+    """Entries whose file is intact but whose content is wrong: each part omitted or replaced."""
     for key in form:
         yield {k: v for k, v in form.items() if k != key}
         for other in (None, 3, [], {}, "text"):
@@ -352,7 +352,7 @@ def damages(form):
 
 
 def used_as_they_are(damaged):
-    """How often damaged entries were used without a word; what they compute is always right."""
+    """Counts the damaged entries that were used without a warning; results are always right."""
     harmless = 0
     expected = [pointwise(X, Y), *torch.autograd.grad(pointwise(x := X.clone().requires_grad_(), Y).sum(), x)]
     for form in damaged:
@@ -370,10 +370,10 @@ def used_as_they_are(damaged):
 def test_a_whole_file_with_nonsense_in_it_is_compiled_again():
     gradients(pointwise, X, Y)
     content = files.read(files.entries()[0].name)
-    unread = ("what", "backward")  # what is only for people; what is read for parts of backward alone
+    unread = ("what", "backward")  # read by people only; read by partial backward graphs only
     read = {key: value for key, value in content.items() if key not in unread}
     forms = [*damages(read), [], 3, *({**content, "stages": d} for d in damages(content["stages"]))]
-    assert used_as_they_are(forms) == 2  # there are no "decisions"; backward is compiled again where it is left out
+    assert used_as_they_are(forms) == 2  # no "decisions" here; backward is recompiled if omitted
 
 
 def test_a_whole_file_with_nonsense_for_a_backward_graph_is_compiled_again():
@@ -487,7 +487,8 @@ def finish(process):
 
 
 def test_processes_share_the_cache_whatever_their_hash_seed(cache, capsys, monkeypatch):
-    """Two at once compile or find the same graph; a third, this one, with another seed, finds it."""
+    """Two concurrent processes compile or find the same graph; a third process, this one, with another seed, finds the
+    graph."""
     both = [start(cache, PROCESS, PYTHONHASHSEED=seed) for seed in ("1", "2")]
     first, second = map(finish, both)
     monkeypatch.setenv("RANK", "7")
@@ -529,7 +530,7 @@ def test_modules_of_containers_are_found_by_their_structure(events):
 @pytest.mark.parametrize("program", [pointwise, padded, halves, counts], ids=lambda program: program.__name__)
 @pytest.mark.parametrize("grad", [True, False], ids=["training", "inference"])
 def test_graphs_for_every_size_are_kept(program, grad, events):
-    """The third and fourth run are for other sizes than those that the entry was made for."""
+    """The third and fourth run use other sizes than the run that wrote the entry."""
 
     def run(compiled, function, rows):
         torch.manual_seed(rows)
@@ -555,7 +556,7 @@ def test_graphs_for_every_size_are_kept(program, grad, events):
 
 
 def test_what_compiling_decided_on_sizes_is_decided_again(events):
-    """A size that only a later stage fixed: a graph from the cache must not be used for others."""
+    """Covers a size that only a later stage specialized: a cached graph must not be used for other sizes."""
     compiled = minidynamo.compile(halves, dynamic=True)
     with torch.no_grad():
         compiled(torch.randn(6, 4), torch.randn(3, 4))

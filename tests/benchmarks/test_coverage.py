@@ -52,5 +52,5 @@ def test_what_torch_compile_captures_whole_is_captured_whole():
     assert not everything.different, "\n".join(misses(parts))
     assert everything.reached >= GOAL * everything.wanted > 1000, "\n".join(misses(parts))
     shares = {part.area: part.reached / part.wanted for part in parts if part.wanted >= 10}
-    # Arrays of numpy, functions that transform functions: see docs/tracer.md.
+    # Numpy arrays, functions that transform functions: see docs/tracer.md.
     assert min(shares.values()) >= 0.75, shares

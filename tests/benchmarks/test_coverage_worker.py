@@ -13,7 +13,7 @@ from minidynamo.core.events import MinidynamoNotice
 
 
 def finding_and_turns(fn, *makers):
-    """In a process of its own: what torch.compile refused once keeps arguments of plain calls alive ever after."""
+    """Runs in a separate process: after a refusal, torch.compile keeps arguments of later uncompiled calls alive."""
     ours, theirs = multiprocessing.Pipe()
 
     def ask():

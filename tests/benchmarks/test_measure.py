@@ -18,7 +18,7 @@ def test_functions_take_turns():
 
 
 def test_ratios_are_taken_pair_by_pair():
-    # A disturbance that doubles both samples of the second round leaves the ratio alone.
+    # A disturbance that doubles both samples of the second round does not change the ratio.
     assert result([1.0, 2.0, 1.0], [2.0, 4.0, 2.0]).ratio("eager") == 0.5
 
 

@@ -7,7 +7,7 @@ from benchmarks.random_peaks import WAYS, main, peaks
 
 
 def above(seeds, backend, dynamic=None):
-    """The seeds of programs whose peak is above eager's."""
+    """Returns the seeds of programs whose peak exceeds eager's."""
     with minidynamo.config.patch(graph_cache=False):
         found = [*peaks(seeds, backend, dynamic)]
     assert len(found) > 0.8 * len(seeds)  # eager refuses few

@@ -1,4 +1,4 @@
-"""Random programs are told by their seeds, and run."""
+"""Random programs are determined by their seeds, and run."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Functions that use every construct a frame can be cut in, with arguments; plain and deterministic."""
+"""Functions with every construct in which a frame can be cut, with arguments; simple and deterministic."""
 
 # ruff: noqa: B023, C416, E731, F821, PLC0415, RET, SIM, B
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a function one breaking instruction at a time: the oracle for everything in this folder."""
+"""Runs a function one breaking instruction at a time: the oracle for all tests in this folder."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from minidynamo.bytecode.analysis import cannot_cut, first_index
+from minidynamo.bytecode.analysis import first_index, reason_against_cut
 from minidynamo.bytecode.breaks import make_break, make_continue
 from minidynamo.bytecode.layout import FramePoint, frame_point
 from tests.bytecode import corpus
 
 
 def start(fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[FramePoint, list[Any]]:
-    """The frame point behind RESUME of a call of `fn`, and the values that its frame holds there."""
+    """Returns the frame point after RESUME of a call of `fn`, and the values that its frame holds at this point."""
     code = fn.__code__
     bound = inspect.signature(fn).bind(*args, **kwargs)
     bound.apply_defaults()
@@ -27,7 +27,7 @@ def start(fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 class Stepper:
-    """Runs calls of one function as chains of break functions; each is made once."""
+    """Runs calls of one function as chains of break functions, each built once."""
 
     def __init__(self, fn: types.FunctionType) -> None:
         self.fn = fn
@@ -47,15 +47,17 @@ class Stepper:
         yield None, boxed
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
-        """The result of the call, run one instruction at a time."""
+        """Returns the result of the call, run instruction by instruction."""
         result = None
         for point, boxed in self.points(*args, **kwargs):
-            assert point is None or self.fn in HIDES_ITS_CUTS or cannot_cut(self.fn.__code__, point.index) is None
+            assert (
+                point is None or self.fn in HIDES_ITS_CUTS or reason_against_cut(self.fn.__code__, point.index) is None
+            )
             result = boxed
         return result
 
     def step_then_continue(self, count: int, *args: Any, **kwargs: Any) -> Any:
-        """The result of the call, cut after `count` instructions and run natively from there on."""
+        """Returns the result of the call, cut after `count` instructions and resumed natively."""
         for k, (point, boxed) in enumerate(self.points(*args, **kwargs)):
             if point is None:
                 return boxed
@@ -68,5 +70,6 @@ class Stepper:
         raise AssertionError("the function has no end")
 
 
-# except* collects exceptions in a list; behind it, the analysis takes them to be in flight still.
+# except* collects exceptions in a list; the analysis assumes that the collected exceptions are still in flight
+# afterwards.
 HIDES_ITS_CUTS = {corpus.groups}

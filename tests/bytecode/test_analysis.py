@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from minidynamo.bytecode.analysis import (
-    cannot_cut,
     first_index,
     group_of,
     in_except_handler,
     is_in_try,
     jump_targets,
     live_locals,
+    reason_against_cut,
     successors,
 )
 from minidynamo.bytecode.instructions import decode
@@ -25,7 +25,7 @@ def index_of(fn, opname, argval=None):
 
 
 def load_of(fn, name):
-    """The index at which the global `name` is loaded."""
+    """Returns the index of the instruction that loads the global `name`."""
     return index_of(fn, "LOAD_GLOBAL", name)
 
 
@@ -151,14 +151,14 @@ def test_generators_coroutines_and_class_bodies_cannot_be_cut():
         probe
 
     for fn in (generator, coroutine):
-        assert "own frame" in cannot_cut(fn.__code__, load_of(fn, "probe"))
+        assert "own frame" in reason_against_cut(fn.__code__, load_of(fn, "probe"))
     module = compile("x = 1\ny = x", "m", "exec")
-    assert "module body" in cannot_cut(module, len(decode(module)) - 1)
+    assert "module body" in reason_against_cut(module, len(decode(module)) - 1)
 
 
 def test_the_prologue_cannot_be_cut():
-    assert "not set up" in cannot_cut(corpus.closures.__code__, 0)
-    assert cannot_cut(corpus.closures.__code__, first_index(corpus.closures.__code__)) is None
+    assert "not set up" in reason_against_cut(corpus.closures.__code__, 0)
+    assert reason_against_cut(corpus.closures.__code__, first_index(corpus.closures.__code__)) is None
 
 
 def handled(x):
@@ -215,7 +215,7 @@ def in_with(x):
 def test_places_where_an_exception_is_in_flight(fn, name, expected):
     index = load_of(fn, name)
     assert in_except_handler(fn.__code__, index) is expected
-    assert (cannot_cut(fn.__code__, index) is not None) is expected
+    assert (reason_against_cut(fn.__code__, index) is not None) is expected
 
 
 def test_the_exceptional_copy_of_finally_is_in_flight():
@@ -226,7 +226,7 @@ def test_the_exceptional_copy_of_finally_is_in_flight():
 
 
 def test_nothing_on_a_native_run_is_taken_for_a_handler():
-    """Every instruction that a run without exceptions reaches can be cut."""
+    """Each instruction that a run without exceptions reaches can be a cut."""
 
     def f():
         with contextlib.suppress(ValueError), contextlib.suppress(KeyError):
@@ -247,7 +247,7 @@ def test_nothing_on_a_native_run_is_taken_for_a_handler():
         if index not in reached:
             reached.add(index)
             work += successors(code, index)
-    assert [decode(code)[k] for k in sorted(reached) if cannot_cut(code, k)] == []
+    assert [decode(code)[k] for k in sorted(reached) if reason_against_cut(code, k)] == []
 
 
 def test_what_clears_up_is_no_try():

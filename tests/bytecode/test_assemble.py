@@ -49,7 +49,7 @@ def test_long_jumps_are_extended():
 
 
 def test_jumps_over_jumps_find_a_fixed_point():
-    """The length of the first jump depends on that of the others, which cross the limit together."""
+    """The length of the first jump depends on the length of later jumps, which cross the limit together."""
     end = Label()
     for count in (80, 84, 85, 86, 90, 127, 128, 129):
         items = [*START, *([Op("JUMP_FORWARD", jump=end)] * count), *([Op("NOP")] * 120), end]

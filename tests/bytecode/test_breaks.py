@@ -17,7 +17,7 @@ IDS = [f"{fn.__qualname__}-{k}" for k, (fn, _, _) in enumerate(corpus.CASES)]
 
 
 def outcome(run, fn, args, kwargs):
-    """Result or exception of a call, what it logged, and its arguments afterwards."""
+    """Returns the result or exception of a call, its log, and its arguments afterwards."""
     args, kwargs = copy.deepcopy(args), copy.deepcopy(kwargs)
     corpus.log.clear()
     try:
@@ -52,13 +52,13 @@ def test_native_continuation_from_every_point(fn, args, kwargs):
 
 
 def corpus_copy(fn):
-    """A function whose closure has not been written by an earlier run."""
+    """Returns a function whose closure no earlier run has changed."""
     return corpus.free(1) if fn.__qualname__ == "free.<locals>.inner" else fn
 
 
 @pytest.mark.parametrize("fn, args, kwargs", corpus.CASES, ids=IDS)
 def test_warm_functions_do_the_same(fn, args, kwargs):
-    """The interpreter rewrites instructions that have run a few times."""
+    """The interpreter specializes instructions after a few runs."""
     expected = outcome(native, corpus_copy(fn), args, kwargs)
     fn = corpus_copy(fn)
     stepper = Stepper(fn)
@@ -137,7 +137,7 @@ class Region:
 
 
 def lifetimes(run, fn, *args):
-    """What is alive at each call of `probe`."""
+    """Records the live objects at each call of `probe`."""
     references, seen = [], []
 
     def probe(thing):
@@ -182,7 +182,7 @@ def test_a_wrong_list_is_an_error():
 
 
 def test_a_handler_that_returns_to_the_same_place_stays_native():
-    """The second arrival finds `late` bound, which the first did not: only the first leaves."""
+    """The second visit finds `late` bound, unlike the first: only the first visit leaves."""
 
     def f(work):
         k = 0
@@ -259,7 +259,7 @@ def test_each_way_on_is_asked_for_once():
 
 
 def test_large_functions():
-    """More locals and names, and longer jumps, than one byte counts."""
+    """Uses more locals and names, and longer jumps, than a byte can count."""
     locals_ = ", ".join(f"v{k}" for k in range(258))
     names = " + ".join(f"g{k}" for k in range(130))
     source = f"""
@@ -291,7 +291,7 @@ def index_of(fn, *opnames):
 
 
 def call_stack(arguments):
-    """What lies on the stack before a call."""
+    """Returns the stack before a call."""
     pair = (NULL, VALUE) if sys.version_info < (3, 13) else (VALUE, NULL)
     return (*pair, *[VALUE] * arguments)
 
@@ -329,7 +329,7 @@ def test_a_suspended_generator_is_made_again(taken):
 
 
 def finish(generator, seen):
-    """All that comes of a generator that waits."""
+    """Returns the remaining items and the result of a suspended generator."""
     given = []
     try:
         while True:

@@ -19,7 +19,7 @@ def ops(fn, *names):
 def test_offsets_and_indices_agree_with_dis(fn):
     real = [(i.opname, i.offset) for i in dis.get_instructions(fn) if i.opname not in ("EXTENDED_ARG", "CACHE")]
     decoded = decode(fn.__code__)
-    # The second half of a comparison that ends in a bool has the comparison's offset.
+    # The second half of a comparison with a bool result has the comparison's offset.
     halves = {second.index for first, second in itertools.pairwise(decoded) if first.offset == second.offset}
     assert [(i.opname, i.offset) for i in decoded if i.index not in halves] == real
     assert {decoded[index].opname for index in halves} <= {"TO_BOOL"}

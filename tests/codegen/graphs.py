@@ -1,6 +1,6 @@
-"""ATen graphs for tests of the code generator, and the comparison of what they compute with eager.
+"""ATen graphs for tests of the code generator, and the comparison with eager.
 
-It is not a test itself.
+Contains no tests.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ LINES = {"add": 2, "relu": 2, "mul": 2, "_softmax": 3, "mm": 3, "sum": 4}
 
 
 def located() -> fx.GraphModule:
-    """The graph of STEP, whose nodes know the user's lines."""
+    """Returns the graph of STEP, whose nodes know the user's lines."""
     namespace: dict[str, Any] = {"torch": torch}
     exec(STEP, namespace)
     linecache.cache["/home/somebody/train.py"] = (len(STEP), None, STEP.splitlines(keepends=True), "train.py")
@@ -79,7 +79,7 @@ def located_kernels() -> list[Kernel]:
 
 
 def lower(function: Callable[..., Any], *args: Any, target: str = "cpp") -> LoopProgram:
-    """The verified loop program of `function`, one loop nest per operation."""
+    """Returns the verified loop program of `function`, with one loop nest per operation."""
     program = lower_graph(trace(function, *args), target=target)
     verify_program(program)
     return program

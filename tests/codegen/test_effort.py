@@ -1,5 +1,5 @@
-"""What compiling costs grows with a graph as the graph does. Counted are calls of functions, which are the same in
-each run; work inside the interpreter's own functions shows where they call ours, such as comparisons do."""
+"""The cost of compiling grows linearly with the graph. The measure is the number of function calls, which is equal in
+each run; work inside the interpreter's own functions shows where these call ours, as comparisons do."""
 
 import sys
 
@@ -33,7 +33,7 @@ def calls_of(work):
 
 
 def growth(make, size):
-    """How much more work one program of twice the size is."""
+    """Returns the ratio of work for a program of twice the size."""
     once, twice = make(size), make(2 * size)
     return calls_of(twice) / calls_of(once)
 
@@ -47,7 +47,7 @@ def test_results_are_handed_over_in_linear_time():
 
 
 def test_a_loop_nest_is_laid_onto_a_domain_once(monkeypatch):
-    """However often it is tried whether groups can be merged."""
+    """Places each loop nest once, for any number of attempts to merge groups."""
     asked = []
     place = fuse.place
     monkeypatch.setattr(

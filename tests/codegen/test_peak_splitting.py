@@ -1,4 +1,4 @@
-"""Kernels are cut where fusing them would raise the peak above that of the operations one by one."""
+"""Kernels are cut where fusion would raise the peak above the peak of separate operations."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ SIZE = 4 * 64 * 64
 
 
 def gates(x, w):
-    """Both products die at one addition; what is computed of their sum is as large as one of them."""
+    """Both products die at one addition; the value computed from their sum is as large as each product."""
     total = x @ w + w @ x
     return total[:, :32].sin(), total[:, 32:].cos()
 
@@ -39,7 +39,7 @@ def kernels(found):
 
 
 def peak(found, dying=()):
-    """Of what is made, and of inputs that die; others are their owners' business."""
+    """Counts new buffers and dying inputs; the caller owns the remaining inputs."""
     inputs = {name: buffer for name, buffer in found[2].input_buffers.items() if name in dying}
     return dataclasses.replace(found[2], input_buffers=inputs).peak_bytes()
 
@@ -58,7 +58,7 @@ def test_a_cut_that_does_not_help_is_not_made():
 
 
 def products(x, w):
-    """Both arguments end in one product, of which three are made."""
+    """Both arguments die in one product; three results are computed from the product."""
     product = x.exp() * w
     return product.sin(), product.cos(), product.tanh()
 
@@ -108,7 +108,7 @@ def test_nothing_is_cut_that_is_worse_where_results_of_forward_are_held():
         found = planned(program, lambda taken, held: limits[held], dying={"x_1", "w_1"}, returned={"x_1"})
         return kernels(found)
 
-    assert kernels_with(2 * SIZE) == [["where"]]  # a mask would lie beside what is held
+    assert kernels_with(2 * SIZE) == [["where"]]  # a mask would be held in addition
     assert kernels_with(3 * SIZE) == [["gt"], ["where"]]
 
 
@@ -153,8 +153,8 @@ def kernels_for_a_gpu(function, *args):
 def test_long_folds_are_torch_s_own_where_their_partial_results_would_raise_the_peak():
     x = torch.rand(2048, 512)
     assert kernels_for_a_gpu(lambda x: x.sum(0), x) == []
-    # Eager makes the elements, which takes more than the partial results.
+    # Eager allocates the elements, which are larger than the partial results.
     assert kernels_for_a_gpu(lambda x: x.exp().sum(0), x) == [["sum_1_partial"], ["sum_1"]]
-    # Of several folds only those go that are there at the peak.
+    # Of several folds, only the folds at the peak are split.
     made = kernels_for_a_gpu(lambda x: (x.exp().sum(0), (y := x @ x.t()), y.sum(0)), x)
     assert made == [["sum_1_partial"], ["sum_1"]]

@@ -1,4 +1,4 @@
-"""Compiled graphs, written down and loaded again: they compute the same, from texts that say the same."""
+"""Compiled graphs, stored and loaded again: equal results from equal texts."""
 
 import json
 
@@ -9,12 +9,12 @@ from minidynamo.codegen import stored
 from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.core import artifacts
 from minidynamo.errors import UserLocation
-from minidynamo.graph_cache.encoding import Codec, Damaged, NotStorable, Surroundings
+from minidynamo.graph_cache.encoding import Codec, Damaged, GraphContext, NotStorable
 from tests.codegen.graphs import compare, flat, located, trace
 
 aten = torch.ops.aten
 PLACES = tuple(UserLocation("/home/somebody/train.py", line, "step") for line in (2, 3, 4))
-CODEC = Codec(Surroundings(None, PLACES), stored.RECORDS)
+CODEC = Codec(GraphContext(None, PLACES), stored.RECORDS)
 
 
 def stored_form(compiled, codec=CODEC):

@@ -19,7 +19,7 @@ from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.printers import cpp, triton
 from minidynamo.codegen.printers.host import Calling, print_host
 from minidynamo.codegen.scheduling.schedule import schedule
-from minidynamo.graph_cache.encoding import Codec, Surroundings
+from minidynamo.graph_cache.encoding import Codec, GraphContext
 from tests.codegen.graphs import compare, flat, trace, trace_symbolic
 
 F = torch.nn.functional
@@ -34,7 +34,7 @@ def ints(high: int, *shape: int) -> torch.Tensor:
     return torch.randint(high, shape, generator=torch.Generator().manual_seed(high))
 
 
-# A function, and what makes its arguments for the sizes a and b.
+# A function, and a maker of its arguments for the sizes a and b.
 PROGRAMS = {
     "chain": (lambda x, y: torch.tanh(x) * torch.sigmoid(y) + torch.exp(-x * x), lambda a, b: [normal(a, b)] * 2),
     "broadcast": (
@@ -168,7 +168,7 @@ def test_pointwise_is_bitwise_equal(name):
 
 
 def compile_graph_static(function, given):
-    """What the kernels for one size give, which other tests compare with eager."""
+    """Returns the results of the kernels for one size, which are compared with eager elsewhere."""
     return compile_graph(trace(function, *given), target="cpp").call(list(given))
 
 
@@ -284,7 +284,7 @@ def test_empty_pieces():
     for target in ("cpp", "triton"):
         compiled = compile_graph(trace_symbolic(function, normal(9, 6)), target=target)
         for x in (normal(3, 2), normal(3, 3), normal(64, 2)):
-            # Strides of an empty tensor mean nothing; fake tensors have others than eager.
+            # Strides of an empty tensor mean nothing; fake tensors and eager differ.
             torch.testing.assert_close(compiled.call([x]), function(x), equal_nan=True)
 
 
@@ -293,7 +293,7 @@ def test_a_stored_graph_serves_every_size(target):
     def function(x, rate):
         return torch.softmax(x * (rate + 1), -1)[:, : x.shape[1] // 2] + x.shape[0]
 
-    codec = Codec(Surroundings(None, ()), stored.RECORDS)
+    codec = Codec(GraphContext(None, ()), stored.RECORDS)
     compiled = compile_graph(trace_symbolic(function, normal(9, 6), 0.5), target=target)
     again = stored.read_graph(json.loads(json.dumps(stored.write_graph(compiled, codec))), codec)
     for size in SIZES:
@@ -301,7 +301,7 @@ def test_a_stored_graph_serves_every_size(target):
 
 
 def renamed(text: str) -> str:
-    """The text with torch's names of symbols, which differ between its releases, in order."""
+    """Returns the text with torch's names of symbols, which differ between torch releases, in order."""
     symbol = re.compile(r"(?<![A-Za-z0-9])s\d+\b")
     order = list(dict.fromkeys(symbol.findall(text)))
     return symbol.sub(lambda match: f"s{'abcdefgh'[order.index(match[0])]}", text)

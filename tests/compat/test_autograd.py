@@ -12,7 +12,7 @@ def test_what_a_gradient_function_keeps_is_gone_when_backward_has_freed_it() -> 
     x, index = torch.randn(3, requires_grad=True), torch.tensor([0, 2])
     for result in (x[index], x * index.sum(), torch.stack([x, x]).prod(0)):
         result.sum().backward()
-        assert not any(isinstance(kept, torch.Tensor) for kept in compat.kept_by(result.grad_fn))
+        assert not any(isinstance(kept, torch.Tensor) for kept in compat.held_objects(result.grad_fn))
 
 
 def test_names_of_gradient_functions():

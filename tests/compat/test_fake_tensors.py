@@ -12,10 +12,10 @@ from minidynamo import compat
 def test_fake_tensors_of_constants_know_their_values():
     with compat.FakeTensorMode() as mode:
         constant, like_an_input = torch.tensor(3), mode.from_tensor(torch.ones(2))
-        known = compat.constant_behind(constant)
+        known = compat.known_constant(constant)
     assert known is not None and known.item() == 3
-    assert isinstance(like_an_input, compat.FakeTensor) and compat.constant_behind(like_an_input) is None
-    assert compat.constant_behind(torch.ones(2)) is None
+    assert isinstance(like_an_input, compat.FakeTensor) and compat.known_constant(like_an_input) is None
+    assert compat.known_constant(torch.ones(2)) is None
 
 
 def test_what_is_slow_to_import_is_imported_elsewhere():

@@ -25,5 +25,5 @@ def test_which_lists_an_operator_writes():
 
 def test_attention_by_parts_is_attention():
     q = torch.randn(1, 2, 3, 4)
-    made, _ = compat.attention_by_parts(q, q, q)
+    made, _ = compat.decomposed_attention(q, q, q)
     torch.testing.assert_close(made, torch.nn.functional.scaled_dot_product_attention(q, q, q))

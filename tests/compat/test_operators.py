@@ -40,10 +40,10 @@ def test_what_is_known_of_a_custom_operator():
 
 
 def test_the_form_without_data_of_a_custom_operator():
-    run = compat.form_without_data(compat.overload_of(twice))
+    run = compat.fake_implementation_of(compat.overload_of(twice))
     mode = FakeTensorMode()
     assert run is not None and run(mode, mode.from_tensor(torch.ones(3))).shape == (3,)
-    assert compat.form_without_data(torch.ops.aten.sin.default) is None
+    assert compat.fake_implementation_of(torch.ops.aten.sin.default) is None
 
 
 def test_what_calling_an_operator_comes_to():
@@ -58,4 +58,4 @@ def test_a_recurrent_layer_whose_workspace_is_read_is_called_for_training(reads_
     layer = graph.call_function(torch.ops.aten.mkldnn_rnn_layer.default, (graph.placeholder("x"),))
     if reads_workspace:
         graph.call_function(operator.getitem, (layer, 3))
-    assert compat.called_by(layer).__name__.endswith(target)
+    assert compat.runtime_target(layer).__name__.endswith(target)

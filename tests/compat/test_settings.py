@@ -35,7 +35,7 @@ def test_nothing_is_cast_inside_of_the_context():
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_an_error_finds_the_modes_of_before(lost):
-    """Torch may be interrupted while it enters a mode, or while one is left for a moment."""
+    """Torch may be interrupted while it enters a mode, or while a mode is suspended."""
     outer = FakeTensorMode()
     with outer, torch.device("meta"):
         with pytest.raises(KeyboardInterrupt), compat.keeping_thread_state():

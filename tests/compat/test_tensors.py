@@ -27,7 +27,7 @@ def test_what_is_known_of_the_memory_of_tensors():
     assert compat.empty_strided_cpu((2, 3), (1, 2), torch.float32).stride() == (1, 2)
 
 
-@pytest.mark.parametrize("function", [compat.have_memory_in_common, tensors.places_in_common])
+@pytest.mark.parametrize("function", [compat.have_memory_in_common, tensors.have_storage_in_common])
 def test_memory_that_written_tensors_have_in_common_with_others(function):
     x, y, z = torch.ones(4), torch.ones(4), torch.ones(4)
     moved = x.view(4)

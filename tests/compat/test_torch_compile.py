@@ -40,4 +40,4 @@ def test_torch_compile_leaves_such_code_to_python():
 
 
 def test_only_what_torch_compile_has_put_in_front_of_a_method_is_no_init_of_the_users():
-    assert compat.behind_tags(lambda self: None) is None
+    assert compat.original_of_tagged(lambda self: None) is None

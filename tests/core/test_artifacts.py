@@ -94,24 +94,3 @@ def test_texts_are_collected_where_they_are_written_and_later(folder):
     assert [text.text for text in outer] == ["1"]
     assert [(text.kind, text.name, text.text) for text in inner] == [("host", "f", "2"), ("aten", "g", "3")]
     assert inner[0].section() == f"# host program of f: {path}\n2"
-
-
-def test_a_host_program_tells_which_operator_raised(folder):
-    """Not one that was called by another compiled function."""
-
-    def raised(kind, comments):
-        text = f"def call(x):\n{comments}    y = x\n    x.fail()\n"
-        called = artifacts.load("host", "f", text, {}, "call")
-        text = "def outer(x):\n    called(x)\n"
-        try:
-            artifacts.load(kind, "f", text, {"called": called}, "outer")(1)
-        except AttributeError as error:
-            return artifacts.raised_operator(error), artifacts.users_lines(error)
-
-    line = "train.py:3 in f: y = op(x)"
-    numbered = f"    # operator 12 at {line}\n"
-    assert raised("graph", numbered) == (12, [line])
-    assert raised("graph", f"{numbered}    # {line}\n") == (12, [line, line])
-    assert raised("residual", numbered) == (0, [line])
-    assert raised("graph", numbered + numbered.replace("12", "13")) == (0, [line, line])
-    assert raised("graph", f"{numbered}    y = x\n    # {line}\n") == (0, [line])

@@ -1,4 +1,4 @@
-"""Signals wait for the end of a compile; what it leaves behind is looked at by the tests of compat."""
+"""Signals wait for the end of a compile; the tests of compat cover the state afterwards."""
 
 import signal
 
@@ -13,7 +13,7 @@ from minidynamo.graph.boxed import make_boxed
 
 @pytest.fixture
 def came():
-    """The signals whose handler has run; that of SIGUSR1 raises."""
+    """Records the signals whose handler has run; the handler of SIGUSR1 raises."""
     seen = []
 
     def handle(number, frame):

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/core/defaults.py: calls find marks, who looks finds the defaults of the original."""
+"""Tests of minidynamo/core/defaults.py: calls use marks, introspection shows the original defaults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pickle
 
 import pytest
 
-from minidynamo.core.defaults import Defaults, KeywordDefaults, LeftOut, are_followed
+from minidynamo.core.defaults import Defaults, KeywordDefaults, LeftOut, follow_original
 
 
 def original(a: int = 1, b: str = "two", *, c: float = 3.0, d: list[int] | None = None) -> None:
@@ -18,12 +18,12 @@ def original(a: int = 1, b: str = "two", *, c: float = 3.0, d: list[int] | None 
 
 @pytest.fixture
 def marked():
-    def stand_in(a=None, b=None, *, c=None, d=None):
+    def source_key(a=None, b=None, *, c=None, d=None):
         return a, b, c, d
 
-    stand_in.__defaults__ = Defaults.of(original, [LeftOut("a"), LeftOut("b")])
-    stand_in.__kwdefaults__ = KeywordDefaults.of(original, {"c": LeftOut("c"), "d": LeftOut("d")})
-    return stand_in
+    source_key.__defaults__ = Defaults.of(original, [LeftOut("a"), LeftOut("b")])
+    source_key.__kwdefaults__ = KeywordDefaults.of(original, {"c": LeftOut("c"), "d": LeftOut("d")})
+    return source_key
 
 
 def test_a_call_finds_marks(marked):
@@ -62,6 +62,6 @@ def test_what_the_original_has_now_is_shown(marked):
 
 def test_defaults_are_followed_where_all_of_them_are_marks(marked):
     assert Defaults.of(original, []) is None and KeywordDefaults.of(original, {}) is None
-    assert are_followed(marked.__defaults__) and are_followed(marked.__kwdefaults__) and are_followed(None)
+    assert follow_original(marked.__defaults__) and follow_original(marked.__kwdefaults__) and follow_original(None)
     marked.__kwdefaults__["c"] = 7
-    assert not are_followed(marked.__kwdefaults__) and not are_followed((1,)) and not are_followed({"a": 1})
+    assert not follow_original(marked.__kwdefaults__) and not follow_original((1,)) and not follow_original({"a": 1})

@@ -1,6 +1,6 @@
-"""The steering functions when the code runs as written, and the marks that the tracer finds.
+"""The directives in eager runs, and the marks that the tracer reads.
 
-What they do while tracing is tested in tests/tracer/handlers/test_steering.py.
+Their effects on tracing are tested in tests/tracer/handlers/test_directives.py.
 """
 
 from __future__ import annotations

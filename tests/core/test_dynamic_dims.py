@@ -1,4 +1,4 @@
-"""What is declared of a tensor stays with that tensor."""
+"""Declarations about a tensor stay with the tensor."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_a_subscriber_that_raises_leaves_with_a_notice(recorded):
         raise KeyError("missing")
 
     unsubscribe = on_event(broken)
-    with pytest.warns(MinidynamoNotice, match=r"MD113 .*broken, which was given to on_event, raised KeyError(?s:.*)"):
+    with pytest.warns(MinidynamoNotice, match=r"MD113 .*broken, subscribed with on_event, raised KeyError(?s:.*)"):
         publish("artifact", "graph")
     publish("artifact", "graph")
     unsubscribe()

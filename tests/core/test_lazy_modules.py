@@ -1,4 +1,4 @@
-"""Modules that run when they are first used, and what a process does without."""
+"""Modules that run at their first use, and modules that a process never runs."""
 
 import os
 import subprocess
@@ -67,7 +67,7 @@ def module(tmp_path, monkeypatch):
 
     def make(source):
         (tmp_path / "counted_module.py").write_text(source)
-        lazy_modules.defer("counted_module")
+        lazy_modules.make_lazy("counted_module")
         return sys.modules["counted_module"]
 
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Locks in forked processes: free when another thread had them, kept by the thread that forked."""
+"""Locks in forked processes: free if held by a different thread, kept by the thread that forked."""
 
 import os
 import threading
@@ -9,7 +9,7 @@ from minidynamo.core.locks import ForkSafeLock
 
 
 def in_child(check) -> bool:
-    """Whether `check()` is true in a forked process."""
+    """True if `check()` is true in a forked process."""
     child = os.fork()
     if child == 0:
         os._exit(0 if check() else 1)

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/names.py."""
+"""Tests of minidynamo/core/names.py."""
 
 import gc
 import weakref

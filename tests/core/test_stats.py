@@ -1,4 +1,4 @@
-"""Tests of minidynamo/counters.py."""
+"""Tests of minidynamo/core/stats.py."""
 
 import pytest
 import torch
@@ -56,7 +56,7 @@ def test_a_call_counts_once_and_the_frames_behind_its_breaks_beside_it():
 
     for _ in range(5):
         f(torch.ones(2))
-    frames = 4 * 5  # f and below, each up to its break and behind it
+    frames = 4 * 5  # f and below, each before and after its break
     assert (f.stats.calls, f.stats.frames, f.stats.hits, f.stats.misses) == (5, frames, frames - 4, 4)
 
 

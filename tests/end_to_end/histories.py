@@ -1,8 +1,8 @@
-"""Owns the comparison of histories: what a program gives call after call while the world around it changes.
+"""Owns the comparison of histories: the results of a program, call after call, while its environment changes.
 
-A history is a generator function. It is run once with `compiled` as the identity and once with `minidynamo.compile`,
-and must yield the same things: it defines what it calls, changes something, calls again. Errors that a call raises are
-caught with `attempt` and compared by class and text.
+A history is a generator function. It runs once with `compiled` as the identity and once with `minidynamo.compile`, and
+must yield equal values: it defines functions, calls, changes state, calls again. Errors of calls are caught with
+`attempt` and compared by class and text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ History = Callable[[Callable[..., Any]], Iterator[Any]]
 
 
 class Histories(list[Any]):
-    """A list of pytest parameters; as a decorator it adds a history."""
+    """A list of pytest parameters; as a decorator, adds a history."""
 
     def __call__(self, history: History) -> History:
         self.append(pytest.param(history, id=history.__name__))
@@ -34,7 +34,7 @@ def vector() -> torch.Tensor:
 
 
 def attempt(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a call returns, or the exception that it raises."""
+    """Returns the result of a call, or its exception."""
     try:
         return fn(*args, **kwargs)
     except Exception as error:
@@ -42,7 +42,7 @@ def attempt(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def compare(history: History, backend: str) -> None:
-    """Check that compiling changes nothing of what the history yields."""
+    """Checks that compiling changes no yielded value of the history."""
 
     def as_written(fn: Any = None, **options: Any) -> Any:
         return functools.partial(as_written, **options) if fn is None else fn
@@ -55,7 +55,7 @@ def compare(history: History, backend: str) -> None:
 
 def _run(history: History, compiled: Callable[..., Any]) -> list[Any]:
     seed_generators(0)
-    gc.disable()  # what dies must not depend on when the collector happens to run
+    gc.disable()  # deaths must not depend on the times of garbage collections
     try:
         return [described(value) for value in history(compiled)]
     finally:

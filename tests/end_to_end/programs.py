@@ -1,6 +1,6 @@
-"""Owns the collector of small end-to-end programs: a function, its inputs, and the graphs and breaks it must give.
+"""Owns the collector of small end-to-end programs: a function, its inputs, and the expected graphs and breaks.
 
-It does not compare anything itself; `minidynamo.testing.assert_same_as_eager` does.
+Does not compare; `minidynamo.testing.assert_same_as_eager` does.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Program:
     expected: dict[str, Any]
 
     def check(self) -> None:
-        """Run twice per input: the second call must be served by what the first compiled."""
+        """Runs twice per input: the second call must hit the version that the first call compiled."""
         assert_same_as_eager(self.fn, *self.inputs, calls=2, **self.expected)
 
 
 class Programs(list[Any]):
-    """A list of pytest parameters; calling it makes a decorator that adds a program."""
+    """A list of pytest parameters; a call returns a decorator that adds a program."""
 
     def __call__(
         self, *inputs: Callable[[], Any], graphs: int = 1, breaks: int = 0, **expected: Any
@@ -53,7 +53,7 @@ class Programs(list[Any]):
 
 
 class Counted(dict[str, tuple[Callable[..., Any], int]]):
-    """Programs by their names, each with how often it is compiled; calling it makes a decorator that adds one."""
+    """Programs by name, each with its expected number of compiles; a call returns a decorator that adds a program."""
 
     def __call__(self, compiles: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def add(program: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The figure of docs/memory.md is what its script draws."""
+"""The figure of docs/memory.md is the output of its script."""
 
 from __future__ import annotations
 

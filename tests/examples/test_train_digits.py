@@ -1,4 +1,4 @@
-"""The demo itself, shortened: it checks its own results and says so in its exit status."""
+"""The demo itself, shortened: it checks its own results and reports the outcome in its exit status."""
 
 from __future__ import annotations
 

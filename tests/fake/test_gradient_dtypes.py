@@ -1,4 +1,4 @@
-"""Tests of minidynamo/gradient_dtypes.py."""
+"""Tests of minidynamo/fake/gradient_dtypes.py."""
 
 import pytest
 import torch

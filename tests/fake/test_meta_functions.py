@@ -1,4 +1,4 @@
-"""Interpolation with symbolic sizes: what torch's kernels give, to the last bit."""
+"""Interpolation with symbolic sizes: results of torch's kernels, to the last bit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_any_size_gives_what_the_kernel_gives(kind: str, how: str) -> None:
         made, wanted = (_trained(call, x, n) for call in (compiled, program))
         assert [t.stride() for t in made] == [t.stride() for t in wanted]
         assert all(map(torch.equal, made, wanted))
-    assert compiled.stats.graphs <= (3 if dims == 2 else 2)  # one more for the other layout
+    assert compiled.stats.graphs <= (3 if dims == 2 else 2)  # one more for the second layout
 
 
 def _trained(call: Callable[[Tensor, int], Tensor], x: Tensor, n: int) -> list[Tensor]:

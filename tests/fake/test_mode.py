@@ -49,7 +49,7 @@ GRADIENTS = {
 
 
 def laid_out(shape, order):
-    """A tensor without gaps whose dimensions, from the innermost on, are `order`."""
+    """Returns a dense tensor whose dimensions, from the innermost on, are `order`."""
     strides, step = [0] * len(shape), 1
     for dim in order:
         strides[dim], step = step, step * max(shape[dim], 1)
@@ -57,7 +57,7 @@ def laid_out(shape, order):
 
 
 def of_eager_and_foretold(op, *args, **kwargs):
-    """The strides of the first result, without those of dimensions of one element."""
+    """Compares the strides of the first result, without dimensions of one element."""
     mode = FakeTensorMode()
     with mode:
         foretold = op(*tree_map_only(torch.Tensor, mode.from_tensor, args), **kwargs)
@@ -103,16 +103,16 @@ def test_gradients_of_activations_and_losses_lie_as_in_eager(op):
 def test_a_product_with_a_power_of_two_has_eagers_dtype():
     dtypes = (torch.bool, torch.int32, torch.float16, torch.bfloat16, torch.float32, torch.float64)
     for dtype, other in itertools.product(dtypes, repeat=2):
-        if other is torch.bool and dtype.is_floating_point:  # for which torch has no kernel
+        if other is torch.bool and dtype.is_floating_point:  # torch has no kernel for the pair
             continue
         for shape, other_shape in itertools.product([(), (2, 3)], repeat=2):
             given = torch.ones(shape, dtype=dtype), torch.ones(other_shape, dtype=other)
-            of_eager_and_foretold(aten.ldexp.Tensor, *given)  # which compares the dtypes
+            of_eager_and_foretold(aten.ldexp.Tensor, *given)  # compares the dtypes
 
 
 @pytest.mark.parametrize("nonlinear", [F.softplus, F.elu, F.hardswish, F.hardsigmoid, F.relu6])
 def test_parts_of_a_linear_layer_have_eagers_gradient(nonlinear):
-    # The parts' gradients are joined by `torch.cat`, which lays its result out like them.
+    # `torch.cat` joins the gradients of the parts, in their layout.
     def gates(x, weight):
         one, other = torch.split((x @ weight).view(2, 8, 2, 4), [2, 2], dim=3)
         one, other = one.reshape(2, 8, 4).sigmoid(), nonlinear(other.reshape(2, 8, 4))
@@ -276,7 +276,7 @@ def test_running_statistics_of_half_types(backend, dtype):
 
 
 def test_what_consists_of_others_is_taken_apart_as_in_eager():
-    """In inference mode torch hands it over whole, and has rules that return copies."""
+    """In inference mode, torch does not decompose the operation, and has rules that return copies."""
     with FakeTensorMode(), torch.inference_mode():
         x = torch.ones(3)
         assert F.dropout(x, 0.5, training=False) is x

@@ -1,4 +1,4 @@
-"""Strides of dimensions of one element are those of eager, for arguments laid out in any way, and sizes that vary."""
+"""Strides of dimensions of one element equal eager's, for arguments of any layout, and dynamic sizes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ GIVEN = {
 
 
 def imitated(mode, value):
-    """A tensor without data; where the mode knows of symbols, its sizes are some, but those of one element."""
+    """Returns a fake tensor; if the mode has symbols, all sizes but 1 are symbols."""
     if isinstance(value, list):
         return [imitated(mode, one) for one in value]
     symbolic = {"static_shapes": False} if mode.shape_env is not None else {}
@@ -71,7 +71,7 @@ def imitated(mode, value):
 @pytest.mark.parametrize("vary", [False, True])
 @pytest.mark.parametrize("op", ONES, ids=str)
 def test_dimensions_of_one_element_have_eagers_strides_too(op, vary, request):
-    """Where torch foretells the others; of all layouts it may miss one."""
+    """Covers operations with strides that torch's fake tensors predict; one of all layouts may be missed."""
     chosen, missed = random.Random(str(op)), 0
     count = GIVEN.get(op) or sum(str(argument.type) == "Tensor" for argument in op._schema.arguments)
     for _ in range(40 if request.config.getoption("--slow") else 8):

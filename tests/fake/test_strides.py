@@ -1,4 +1,4 @@
-"""Tests of minidynamo/fake/strides.py against all places, one by one."""
+"""Tests of minidynamo/fake/strides.py against a list of all addresses."""
 
 import itertools
 
@@ -18,7 +18,7 @@ ROWS = [(64, 4), (1, 8)]
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ((0, ROWS), (256, ROWS)),  # behind one another
+        ((0, ROWS), (256, ROWS)),  # consecutive
         ((0, ROWS), (8, ROWS)),  # side by side
         ((0, ROWS), (7, ROWS)),
         ((0, [(128, 4), (1, 64)]), (64, [(128, 4), (1, 64)])),  # every second row
@@ -42,9 +42,9 @@ def test_the_reach_of_dimensions():
     [
         ((2, 3), (3, 1)),
         ((2, 3), (1, 2)),
-        ((2, 1, 3), (3, 50, 1)),  # the stride of one element matters to nobody
+        ((2, 1, 3), (3, 50, 1)),  # the stride of a dimension of one element does not matter
         ((2, 3), (4, 1)),  # with a gap
-        ((2, 3), (0, 1)),  # all rows in one place
+        ((2, 3), (0, 1)),  # all rows in the same memory
         ((3, 3), (2, 1)),
         ((), ()),
     ],

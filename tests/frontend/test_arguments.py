@@ -1,4 +1,4 @@
-"""What the keywords of `compile` may be, and what is said of everything else."""
+"""The accepted keywords of `compile`, and the messages for everything else."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def f(x):
     ],
 )
 def test_bad_keywords_are_refused_at_once(keywords, error, says):
-    # With a function, and as a decorator that has not seen one yet.
+    # With a function, and as a decorator before its function.
     for arguments in ((f,), ()):
         with pytest.raises(error) as caught:
             minidynamo.compile(*arguments, **keywords)

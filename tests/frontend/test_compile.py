@@ -1,4 +1,4 @@
-"""What `compile` accepts, what it gives back, and what it says about everything else."""
+"""The arguments and results of `compile`, and its messages for everything else."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_disabled_by_the_settings_everything_comes_back():
     assert f(torch.ones(1)).item() == 5 and f.stats.compiles == 1
 
 
-# What can be compiled
+# Functions and objects that can be compiled
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_disabled_by_the_settings_everything_comes_back():
         (Net, "got the class Net"),
         (Scale.double, "@property above, @minidynamo.compile below"),
         (torch.optim.SGD([torch.ones(1)]), "Pass its method: minidynamo.compile(optimizer.step)"),
-        (weakref.proxy(plain), "got a weak proxy\n  Pass the object that it stands for"),
+        (weakref.proxy(plain), "got a weak proxy\n  Pass the object itself"),
     ],
 )
 def test_what_cannot_be_compiled_is_refused_with_advice(target, says):
@@ -381,7 +381,7 @@ def test_a_module_that_holds_a_compiled_module():
     assert counter.frame_count == 1 and minidynamo.stats(outer.inner).compiles == 0
 
 
-# Steering what was compiled
+# Directives for compiled functions
 
 
 def test_reset_forgets_and_lets_notices_be_shown_again():

@@ -1,4 +1,4 @@
-"""What a compiled function tells of itself, and what the record behind it keeps and lets go."""
+"""The reports of a compiled function about itself, and the lifetimes of the objects in its record."""
 
 from __future__ import annotations
 
@@ -125,12 +125,12 @@ def test_fresh_closures_over_one_code_object_are_not_compiled_for_ever():
 
 def test_how_closures_over_one_code_object_are_entered_is_found_out_once(monkeypatch):
     def make(n):
-        def add(x, /, step=n, *boxed, cell=2, **drive):
+        def add(x, /, step=n, *boxed, cell=2, **run_steps):
             def inner():
                 return cell, n
 
             minidynamo.graph_break()
-            return (x + step).tolist(), boxed, inner(), drive
+            return (x + step).tolist(), boxed, inner(), run_steps
 
         return add
 

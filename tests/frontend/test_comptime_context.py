@@ -1,4 +1,5 @@
-"""Tests of minidynamo/frontend/comptime_context.py: what callbacks see. When they run is tested in test_comptime.py."""
+"""Tests of minidynamo/frontend/comptime_context.py: the arguments of callbacks. Their times are tested in
+test_comptime.py."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from minidynamo.variables.tensors import TensorVariable
 
 
 def look(act, x=None):
-    """What `act(ctx)` gives in a frame with a tensor, a number and containers."""
+    """Returns the result of `act(ctx)` in a frame with a tensor, a number and containers."""
     seen = []
 
     def f(x):

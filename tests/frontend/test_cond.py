@@ -1,5 +1,5 @@
 """Tests of minidynamo/frontend/cond.py: what a call outside of compiled code does. Programs:
-end_to_end/test_cond.py."""
+end_to_end/torch/test_cond.py."""
 
 import functools
 import threading

@@ -1,4 +1,4 @@
-"""The way of one frame: what reaches the backend, and what becomes of frames that cannot be captured."""
+"""The path of one frame: the graphs passed to the backend, and frames that cannot be captured."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_bug_of_ours_costs_speed_only_and_is_written_down(monkeypatch):
 
     monkeypatch.setattr(subject, "trace_frame", broken)
     f = minidynamo.compile(double, backend="eager")
-    with pytest.warns(MinidynamoNotice, match="MD299 double runs as written") as told:
+    with pytest.warns(MinidynamoNotice, match="MD299 double runs eagerly") as told:
         assert [f(torch.ones(1)).item() for _ in range(2)] == [2, 2]
     [text] = [str(notice.message) for notice in told]
     assert "RuntimeError: a bug" in text and "with details" not in text
@@ -127,7 +127,7 @@ def test_after_a_backend_error_the_next_call_tries_again():
 
 
 def test_a_stolen_list_that_is_bound_anew_is_the_callers_no_more():
-    """Behind the break `xs` may be another list than the one that was given away."""
+    """After the break, `xs` may be a different list than the donated list."""
 
     def f(xs, ys):
         a = xs[0] + 1
@@ -155,7 +155,7 @@ def test_weakly_calls_without_keeping_alive():
 
 
 def test_a_graph_that_fails_for_a_handler_is_no_news():
-    """The handler of the function catches what the operation raises; running again is how it gets there."""
+    """The handler of the function catches the operation's error; the rerun is how the error reaches the handler."""
 
     @torch.library.custom_op("minidynamo_test_convert::refuse", mutates_args=())
     def refuse(x: torch.Tensor) -> torch.Tensor:
@@ -183,7 +183,7 @@ def test_data_that_nest_too_deep_are_no_bug():
     try:
         for _ in range(2 * sys.getrecursionlimit()):
             nested = [nested]
-        with pytest.warns(MinidynamoNotice, match="MD210 .*innermost runs as written"):
+        with pytest.warns(MinidynamoNotice, match="MD210 .*innermost runs eagerly"):
             assert minidynamo.compile(innermost, backend="eager")(nested).item() == 2
         with pytest.raises(Unsupported, match="MD210 fullgraph=True, but"):
             minidynamo.compile(innermost, backend="eager", fullgraph=True)(nested)

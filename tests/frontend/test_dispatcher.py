@@ -11,7 +11,7 @@ import weakref
 
 import pytest
 
-from minidynamo.bytecode.breaks import drive, make_break
+from minidynamo.bytecode.breaks import make_break, run_steps
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import frame_point
 from minidynamo.core import artifacts
@@ -45,7 +45,7 @@ def never(dispatcher, values):
 
 
 def always_native(dispatcher, values):
-    return Native(for_good=False)
+    return Native(permanent=False)
 
 
 def echo(boxed):
@@ -210,7 +210,7 @@ def test_an_error_in_the_body_is_the_users():
 
 
 def test_errors_of_the_compiler_reach_the_caller_and_leave_everything_usable():
-    outcomes = [ValueError("no"), Native(for_good=False)]
+    outcomes = [ValueError("no"), Native(permanent=False)]
 
     def compile_entry(dispatcher, values):
         outcome = outcomes.pop(0)
@@ -253,7 +253,7 @@ def test_native_for_good_asks_once():
 
     def compile_entry(dispatcher, values):
         asked.append(values[0])
-        return Native(for_good=True)
+        return Native(permanent=True)
 
     dispatcher = root_dispatcher(lambda x: x + 1, compile_entry)
     compiled = dispatcher.function
@@ -269,7 +269,7 @@ def test_a_call_that_cannot_be_compiled_leaves_the_entries_of_others():
 
     def compile_entry(dispatcher, values):
         asked.append(values[0])
-        return Native(for_good=True) if values[0] < 0 else entry(returning("compiled"), "x > 0")
+        return Native(permanent=True) if values[0] < 0 else entry(returning("compiled"), "x > 0")
 
     compiled = root_dispatcher(lambda x: x, compile_entry).function
     assert [compiled(x) for x in (1, -1, 2, -2)] == ["compiled", -1, "compiled", -2]
@@ -309,7 +309,7 @@ def test_code_of_an_earlier_version_still_works():
     assert old(1) == "old"
     dispatcher.reset()
     dispatcher.install(entry(returning("new"), "x == y_1", y_1=1))
-    assert old(1) == "new"  # its guards are gone, so it misses, and is sent to the current version
+    assert old(1) == "new"  # its guards are gone, so it misses, and calls the current version
     assert compiled.__globals__["body0"]([1]) == "new"  # between the guards and the body of the old version
 
 
@@ -350,7 +350,7 @@ def test_inputs_that_the_guards_have_read_go_to_the_body_and_die_there():
         seen.append((inputs is not None, reference() is None))
 
     def reading(dispatcher, values):
-        condition = Condition("[x]", {}, (), KernelSettings(), gives_inputs=True)
+        condition = Condition("[x]", {}, (), KernelSettings(), returns_inputs=True)
         return Entry((), condition, body)
 
     compiled = root_dispatcher(lambda x: x, reading).function
@@ -371,7 +371,7 @@ def test_inputs_for_a_body_that_is_gone_are_dropped():
         del value
         seen.append(reference() is None)
 
-    condition = Condition("[x]", {}, (), KernelSettings(), gives_inputs=True)
+    condition = Condition("[x]", {}, (), KernelSettings(), returns_inputs=True)
     dispatcher = root_dispatcher(lambda x: x, lambda d, v: Entry((), condition, body))
     compiled = dispatcher.function
     compiled(Thing())
@@ -535,7 +535,7 @@ def test_resume_point_takes_its_list_to_the_body():
     boxed = [iterator, 3]
     assert dispatcher.function(boxed) == (None, "done")
     assert boxed == []
-    assert drive(dispatcher.step(), [iterator, 3]) == "done"
+    assert run_steps(dispatcher.step(), [iterator, 3]) == "done"
     assert seen == [[iterator, 3]] * 2
     assert dispatcher.stats.misses == 1
     assert (
@@ -559,14 +559,14 @@ def loop_from_line_NN(boxed):
 
 
 def test_resume_point_runs_natively_to_the_end():
-    for decision in (Native(for_good=False), Native(for_good=True)):
+    for decision in (Native(permanent=False), Native(permanent=True)):
         dispatcher = resume_dispatcher(for_iter_point(), loop.__globals__, lambda d, v: decision)  # noqa: B023
         for _ in range(2):
             assert dispatcher.function([iter([4, 5]), 3]) == (None, 12)
 
 
 def test_loop_of_break_functions_is_collected():
-    """The break function leads to its own resume point, whose entry holds the break function."""
+    """The break function refers to its own resume point, whose entry holds the break function."""
     point = for_iter_point()
     stats = Stats()
     points: dict[object, Dispatcher] = {}
@@ -581,7 +581,7 @@ def test_loop_of_break_functions_is_collected():
         step = make_break(at, loop.__globals__, resume_at)
         return entry(lambda boxed: (step, boxed))
 
-    assert drive(resume_at(point), [iter(range(100)), 0]) == sum(range(100))
+    assert run_steps(resume_at(point), [iter(range(100)), 0]) == sum(range(100))
     assert stats.compiles == len(points) >= 4
     references = [weakref.ref(d.function) for d in points.values()]
     points.clear()

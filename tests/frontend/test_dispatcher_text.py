@@ -61,7 +61,7 @@ def test_the_timed_twin_ends_whether_an_entry_fits_or_not():
 def test_a_frozen_function_looks_at_what_tells_versions_apart():
     both = frozen_function(RootFrame(f, "f"), [version(1), version(2)], 0, lambda: None)
     assert both(5, 1) == (1, 5) and both(5) == (2, 5)
-    assert both("unchecked", 1) == (1, "unchecked")  # that x is an int is the same for both
+    assert both("unchecked", 1) == (1, "unchecked")  # the check that x is an int is common to both
     with pytest.raises(FrozenCallDiffers):
         both(5, 3)
     checked = frozen_function(RootFrame(f, "f"), [version(1)], 2, lambda: None)

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/stealing.py."""
+"""Tests of minidynamo/frontend/donation.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import minidynamo
 from minidynamo.compat import MODULE_CALL
 from minidynamo.errors import ArgumentError
-from minidynamo.frontend.donation import marked, steal, stolen_arguments
+from minidynamo.frontend.donation import donated_names, steal, stolen_arguments
 from minidynamo.guards.source import Item, Local
 
 
@@ -28,12 +28,12 @@ def test_marks_add_up_and_the_target_stays_itself():
         return xs[0] + ys[0]
 
     assert steal(f, ["xs"]) is f
-    assert marked(f) == {"xs"}
+    assert donated_names(f) == {"xs"}
     steal(f, ("ys",))
-    assert marked(f) == {"xs", "ys"}
+    assert donated_names(f) == {"xs", "ys"}
     xs, ys = [torch.ones(1)], [torch.ones(1)]
     f(xs, ys)
-    assert len(xs) == len(ys) == 1  # as written it is what it was
+    assert len(xs) == len(ys) == 1  # eagerly, the list is unchanged
     minidynamo.compile(f, backend="eager")(xs, ys)
     assert xs == ys == []
 

@@ -79,11 +79,11 @@ def test_printed_it_is_an_overview():
 
 
 def test_what_was_not_compiled_is_refused_by_name():
-    with pytest.raises(ArgumentError, match=r"MD106 cut is not something that minidynamo.compile returned"):
+    with pytest.raises(ArgumentError, match=r"MD106 cut was not returned by minidynamo.compile"):
         minidynamo.why(cut)
-    with pytest.raises(ArgumentError, match=r"class Net is not(?s:.*)A copy of a compiled module is a plain module"):
+    with pytest.raises(ArgumentError, match=r"class Net was not(?s:.*)A copy of a compiled module is a plain module"):
         minidynamo.saved(Net())
-    with pytest.raises(ArgumentError, match=r"MD106 len is not"):
+    with pytest.raises(ArgumentError, match=r"MD106 len was not"):
         minidynamo.explain(len)
 
 
@@ -98,7 +98,7 @@ def test_a_call_is_explained_and_leaves_no_trace():
     assert [reason.code for reason in explained.break_reasons] == ["MD201"]
     assert explained.op_count == sum(len(ops) for ops in explained.ops_per_graph) >= 2
     assert explained.out_guards == explained.guards().splitlines() and "capture" in explained.compile_times
-    assert "float32[3]" in explained(torch.ones(3)).guards()  # which explains another call
+    assert "float32[3]" in explained(torch.ones(3)).guards()  # explains a different call
 
 
 def test_what_is_not_compiled_is_explained_by_a_call_and_stays_as_it_is():

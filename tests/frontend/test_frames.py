@@ -42,9 +42,9 @@ def test_a_call_is_given_again_to_a_function_with_other_defaults(arguments):
     frame = RootFrame(everything, "name")
     values = [bound.arguments.get(name, frame.left_out.get(name)) for name in frame.parameters]
     values[2:] = [values[2] or (), values[3], values[4] or {}]
-    given = frame.given(values)
-    assert everything(*given[0], **given[1]) == everything(*args, **kwargs)
-    assert ("k" in given[1]) == ("k" in kwargs)
+    call_arguments = frame.call_arguments(values)
+    assert everything(*call_arguments[0], **call_arguments[1]) == everything(*args, **kwargs)
+    assert ("k" in call_arguments[1]) == ("k" in kwargs)
 
 
 def test_what_has_no_name_is_given_by_its_place():
@@ -53,8 +53,8 @@ def test_what_has_no_name_is_given_by_its_place():
 
     frame = RootFrame(f, "name")
     left_out = frame.left_out
-    assert frame.given([1, 2, left_out["c"]]) == ([1, 2], {})
-    assert frame.given([left_out["a"], left_out["b"], 6]) == ([], {"c": 6})
+    assert frame.call_arguments([1, 2, left_out["c"]]) == ([1, 2], {})
+    assert frame.call_arguments([left_out["a"], left_out["b"], 6]) == ([], {"c": 6})
 
 
 def test_a_frame_is_of_the_code_and_the_defaults_that_its_function_had():
@@ -68,16 +68,16 @@ def test_a_frame_is_of_the_code_and_the_defaults_that_its_function_had():
 
 
 def test_leaving_drops_every_name():
-    assert RootFrame(keyword_only, "name").leave("go(boxed)") == [
+    assert RootFrame(keyword_only, "name").tail_call("go(boxed)") == [
         "boxed = [a, k, l]",
         "del a, k, l",
         "return go(boxed)",
     ]
-    assert RootFrame(no_parameters, "name").leave("go(boxed)") == ["boxed = []", "return go(boxed)"]
+    assert RootFrame(no_parameters, "name").tail_call("go(boxed)") == ["boxed = []", "return go(boxed)"]
 
 
 def test_names_of_ours_begin_no_parameter():
-    names = OwnNames.beside(["boxed", "_boxed_too", "fits2"])
+    names = OwnNames.avoiding(["boxed", "_boxed_too", "fits2"])
     assert (names.boxed, names.fits, names.miss) == ("__boxed", "_fits", "miss")
 
 

@@ -1,4 +1,4 @@
-"""What autograd must see is called as it is; a hook gets its function later."""
+"""Functions that autograd must see are called unchanged; a hook gets its function later."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from torch import fx
 from minidynamo.graph.autograd_calls import (
     differentiates_again,
     fill_hook,
-    gives_several,
     gradients,
     is_autograd_call,
     make_parameter,
-    plant_hook,
-    realize,
     replace_data,
     require_grad,
+    reserve_hook,
     retain_grad,
+    returns_several,
+    watched_tensors,
 )
 
 
 def test_a_hook_that_is_filled_later():
     x = torch.ones(2, requires_grad=True)
     y = x * 2
-    handle = plant_hook(y, "register_hook")
+    handle = reserve_hook(y, "register_hook")
     z = y * 3
     fill_hook(handle, lambda g: g * 10)
     z.sum().backward()
@@ -32,8 +32,8 @@ def test_a_hook_that_is_filled_later():
 
 def test_a_hook_that_is_never_filled_or_is_removed():
     x = torch.ones(2, requires_grad=True)
-    plant_hook(x, "register_hook")
-    handle = plant_hook(x, "register_post_accumulate_grad_hook")
+    reserve_hook(x, "register_hook")
+    handle = reserve_hook(x, "register_post_accumulate_grad_hook")
     handle.remove()
     fill_hook(handle, lambda g: g * 10)
     (x * 2).sum().backward()
@@ -41,7 +41,7 @@ def test_a_hook_that_is_never_filled_or_is_removed():
 
 
 def test_a_hook_of_a_tensor_that_is_gone():
-    handle = plant_hook(torch.ones(2, requires_grad=True), "register_hook")
+    handle = reserve_hook(torch.ones(2, requires_grad=True), "register_hook")
     fill_hook(handle, lambda g: g * 10)
     assert handle.hooks_dict_ref() is None
 
@@ -64,10 +64,10 @@ def test_which_tensors_a_call_looks_at():
     graph = fx.Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")
     grad = graph.call_function(gradients, ([y], [x, y]), {"create_graph": True})
-    hook = graph.call_function(plant_hook, (x, "register_hook"))
+    hook = graph.call_function(reserve_hook, (x, "register_hook"))
     made = graph.call_function(make_parameter, (x, True))
     grad.meta["example_value"] = (torch.ones(2), torch.ones(2))
-    assert realize(grad) == [x, y] and realize(hook) == [x] and realize(made) == realize(x) == []
+    assert watched_tensors(grad) == [x, y] and watched_tensors(hook) == [x] and watched_tensors(made) == watched_tensors(x) == []
     assert [is_autograd_call(node) for node in graph.nodes] == [False, False, True, True, True]
     assert [differentiates_again(node) for node in (grad, hook)] == [True, False]
-    assert [gives_several(node) for node in (grad, hook, made)] == [True, False, False]
+    assert [returns_several(node) for node in (grad, hook, made)] == [True, False, False]

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/boxed.py."""
+"""Tests of minidynamo/graph/boxed.py."""
 
 import inspect
 import math
@@ -12,11 +12,11 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.graph import boxed
 
-alive = []  # what the probe saw, call by call
+alive = []  # records of the probe, per call
 
 
 def make_probe(**refs):
-    """A function that records which of the weakly referenced objects are alive, and passes its input on."""
+    """Returns a function that records the live objects among the weakly referenced ones, and returns its input."""
 
     def probe(x):
         alive.append("".join(name for name, ref in refs.items() if ref() is not None))
@@ -106,7 +106,7 @@ def test_an_unstolen_list_is_left_alone():
 
 def test_every_kind_of_argument_can_be_printed():
     def build(graph):
-        x = graph.placeholder("args")  # a name that the generated text wants for itself
+        x = graph.placeholder("args")  # a name that the generated text uses itself
         y = graph.call_function(
             torch.full, ((2, 1), -math.inf), {"dtype": torch.float64, "device": torch.device("cpu")}
         )
@@ -182,7 +182,7 @@ def test_results_are_handed_over_as_soon_as_they_are_final():
     assert not boxed.hands_over(plain) and boxed.hands_over(call)
     second, first, nothing, *rest = call([torch.ones(3), torch.ones(3)], take)
     assert second is first is nothing is None and len(rest) == 3
-    assert [position for position, _ in handed] == [1, 5, 0]  # what is returned twice is not handed over
+    assert [position for position, _ in handed] == [1, 5, 0]  # a result that is returned twice is not handed over
     assert gone == [[True, False]]  # `second` is still needed
     assert call([torch.ones(3), torch.ones(3)])[1].tolist() == [2.0, 2.0, 2.0]
 

@@ -1,4 +1,4 @@
-"""Operators whose fake implementations promise something else than they return give eager's results all the same."""
+"""Operators with fake implementations that contradict the real results still give eager's results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import minidynamo
 from minidynamo.core.events import MinidynamoNotice
 from minidynamo.core.names import Namespace
 from minidynamo.errors import ResultDiffers
-from minidynamo.graph.checked_results import Promise, as_promised, is_trusted, number_found_wrong
+from minidynamo.graph.checked_results import Promise, as_promised, count_wrong_operators, is_trusted
 
 CPU = torch.device("cpu")
 BACKENDS = ("eager", "aot_eager", "native")
@@ -91,7 +91,7 @@ MENDED = {
 
 
 def results_of(function: Callable[..., Any], sizes: tuple[int, int], seed: int) -> list[torch.Tensor]:
-    """What a function returns, and its argument afterwards."""
+    """Returns the results of a function, and its argument afterwards."""
     x = torch.rand(sizes, generator=torch.Generator().manual_seed(seed))
     returned = function(x)
     return [*(returned if isinstance(returned, (list, tuple)) else [returned]), x]
@@ -156,7 +156,7 @@ def test_the_next_calls_end_the_graph_at_the_operator(backend):
 
 
 def derived(name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
-    """An operator with a derivative that is an operator, too; both promise tensors like the input."""
+    """Returns an operator whose derivative is an operator, too; both declare results like the input."""
 
     @torch.library.custom_op(f"checked_results::{name}_backward", mutates_args=())
     def derivative(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -232,7 +232,7 @@ def test_an_argument_that_has_died_is_told():
 
 def test_correct_operators_are_not_found_wrong():
     correct = define("correct", lambda x: x[:, ::2].clone(), lambda x: x.new_empty(x.shape[0], (x.shape[1] + 1) // 2))
-    found = number_found_wrong()
+    found = count_wrong_operators()
 
     def f(x):
         return correct(x.sin()).cos()
@@ -240,7 +240,7 @@ def test_correct_operators_are_not_found_wrong():
     for backend in BACKENDS:
         for dynamic in (None, True):
             check_three_calls(f, minidynamo.compile(f, backend=backend, dynamic=dynamic))
-    assert number_found_wrong() == found
+    assert count_wrong_operators() == found
 
 
 def test_which_calls_are_trusted():

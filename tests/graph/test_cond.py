@@ -1,4 +1,4 @@
-"""Tests of minidynamo/graph/cond.py: the function that a captured cond is in a graph."""
+"""Tests of minidynamo/graph/cond.py: the function that represents a captured cond in a graph."""
 
 import torch
 from torch import fx
@@ -11,7 +11,7 @@ TRUE, FALSE = torch.tensor(True), torch.tensor(False)
 
 
 def graph_with_cond():
-    """cond(pred, x -> x + y, x -> x - y) of (x, y), as the tracer writes it."""
+    """Builds cond(pred, x -> x + y, x -> x - y) of (x, y), in the tracer's form."""
     graph = fx.Graph()
     pred, x, y = (graph.placeholder(name) for name in ("pred", "x", "y"))
     modules = {

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/own_operators.py."""
+"""Tests of minidynamo/graph/custom_operators.py."""
 
 import torch
 

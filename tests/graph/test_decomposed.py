@@ -1,4 +1,4 @@
-"""Parts of an operation note it in the graph that is traced, whatever else the program calls."""
+"""Nodes of a decomposed operation are marked in the traced graph, whatever else the program calls."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import minidynamo
-from minidynamo.graph.decomposed import PART_OF, is_inside, noting
+from minidynamo.graph.decomposed import PART_OF, is_inside, marking
 
 LOGITS = torch.randn(3, 5)
 GIVEN = torch.tensor([1, -100, 9])
 
 
 def test_only_the_parts_note_their_call() -> None:
-    (square,) = noting({torch.ops.aten.square.default: lambda x: x * x * 1}).values()
+    (square,) = marking({torch.ops.aten.square.default: lambda x: x * x * 1}).values()
     gm = make_fx(lambda x: square(x + 1) + square(x) * x)(torch.ones(2))
     noted = [node.meta.get(PART_OF) for node in gm.graph.nodes if node.op == "call_function"]
     assert [call and call.operation for call in noted] == [None, *["square"] * 4, None, None]
@@ -26,8 +26,8 @@ def test_only_the_parts_note_their_call() -> None:
 
 
 def test_a_part_that_comes_apart_belongs_to_the_outer_call() -> None:
-    (square,) = noting({torch.ops.aten.square.default: lambda x: x * x}).values()
-    (cube,) = noting({torch.ops.aten.pow.Tensor_Scalar: lambda x: square(x) * x}).values()
+    (square,) = marking({torch.ops.aten.square.default: lambda x: x * x}).values()
+    (cube,) = marking({torch.ops.aten.pow.Tensor_Scalar: lambda x: square(x) * x}).values()
     gm = make_fx(lambda x: cube(x).sin())(torch.ones(2))
     product, cubed, sine = (node for node in gm.graph.nodes if node.op == "call_function")
     assert product.meta[PART_OF].operation == "pow" and is_inside(product)

@@ -1,4 +1,4 @@
-"""A transformation calls torch's own transform on a subgraph, with the arguments that the program gave."""
+"""A transformation calls torch's own transform on a subgraph, with the arguments of the program."""
 
 from __future__ import annotations
 

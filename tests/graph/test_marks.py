@@ -1,4 +1,4 @@
-"""Tests of minidynamo/graph/marks.py: which backends heed the tracer's mark, and which set their own."""
+"""Tests of minidynamo/graph/marks.py: backends that read the tracer's mark, and backends that set their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the options say of themselves: keys of backends, and what a callee inherits."""
+"""The descriptions of the options: keys of backends, and the options that a callee inherits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/structure.py."""
+"""Tests of minidynamo/graph/pytree.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/saved_tensor_hooks.py."""
+"""Tests of minidynamo/graph/saved_tensor_hooks.py."""
 
 from __future__ import annotations
 

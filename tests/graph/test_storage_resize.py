@@ -1,4 +1,4 @@
-"""The operators for memory that comes and goes: what they do, and what torch is told of them."""
+"""The operators for resizable memory: their effects, and their declarations to torch."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tensor_hooks.py."""
+"""Tests of minidynamo/graph/tensor_hooks.py."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import threading
 
 import torch
 
-from minidynamo.graph.tensor_hooks import hooks_to_come, may_ask_for, notice_hooks, unless_none
+from minidynamo.graph.tensor_hooks import hook_table, may_request, notice_hooks, unless_none
 
 found = []
 
 
 class Twice(torch.autograd.Function):
-    """Two results; its backward looks at what is asked for."""
+    """Returns two results; its backward checks which gradients are requested."""
 
     @staticmethod
     def forward(ctx, x):
@@ -21,7 +21,7 @@ class Twice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, first, second):
-        found.append([may_ask_for(tensor) for tensor in ctx.asked])
+        found.append([may_request(tensor) for tensor in ctx.asked])
         return first if second is None else second
 
 
@@ -61,7 +61,7 @@ def test_hooks_of_results_are_noticed_and_called_where_a_gradient_comes():
 
 
 def test_hooks_that_come_when_the_node_is_gone():
-    """As one does whose function is put in its place at the end of a program that has let go of the result."""
+    """A hook whose node dies with the result may get its function at the end of the program."""
 
     class Once(Twice):
         pass
@@ -83,11 +83,11 @@ def test_hooks_of_a_view_that_come_later():
     base = x * 2
     view = base[1:]
     base.mul_(2)  # the view has another gradient function from now on
-    hooks = hooks_to_come(view)
+    hooks = hook_table(view)
     assert not hooks
     seen = []
     view.register_hook(seen.append)
-    assert len(hooks) == 1 and hooks_to_come(view) is hooks
+    assert len(hooks) == 1 and hook_table(view) is hooks
     view.sum().backward()
     assert len(seen) == 1
 
@@ -104,7 +104,7 @@ def test_what_is_asked_for_in_this_thread_or_another():
     inner = []
 
     def from_outside(gradient):
-        thread = threading.Thread(target=lambda: inner.append((may_ask_for(x), may_ask_for(y))))
+        thread = threading.Thread(target=lambda: inner.append((may_request(x), may_request(y))))
         thread.start()
         thread.join()
 
@@ -112,4 +112,4 @@ def test_what_is_asked_for_in_this_thread_or_another():
     z.register_hook(from_outside)
     torch.autograd.grad(z.sum(), x)
     assert inner == [(True, False)]
-    assert may_ask_for(x)  # nobody is seen to ask for anything
+    assert may_request(x)  # no request is visible

@@ -1,4 +1,4 @@
-"""Subscripts by tensors of one integer: which are understood, and what they give without data and with it."""
+"""Subscripts by tensors of one integer: the supported forms, and their results with and without data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minidynamo.compat import FakeTensorMode
-from minidynamo.graph.tensor_index import at_first_places, place_of, reads_places, run_with_places
+from minidynamo.graph.tensor_index import has_index_tensors, place_of, run_with_indices, with_first_indices
 
 ROWS = torch.tensor([2, 0, 2])
 MASK = torch.ones(3, 4, dtype=torch.bool)
@@ -44,11 +44,11 @@ KEYS: dict[str, Any] = {
 def test_a_subscript_with_places_is_the_subscript_itself(name):
     x, key = block(), KEYS[name]
     expected = x[key]
-    made = run_with_places(operator.getitem, [x, key], place_of)
+    made = run_with_indices(operator.getitem, [x, key], place_of)
     assert torch.equal(made, expected) and made.stride() == expected.stride()
     assert (made._base is x, made.storage_offset()) == (expected._base is x, expected.storage_offset())
     x, same = block(), block()
-    run_with_places(operator.setitem, [x, key, 7], place_of)
+    run_with_indices(operator.setitem, [x, key, 7], place_of)
     same[key] = 7
     assert torch.equal(x, same)
 
@@ -60,7 +60,7 @@ def test_without_data_it_is_the_first_place(name):
     mode = FakeTensorMode()
     x, *items = (mode.from_tensor(one) if isinstance(one, torch.Tensor) else one for one in (block(), *key))
     with mode:
-        _, replaced = at_first_places(operator.getitem, [x, tuple(items)])
+        _, replaced = with_first_indices(operator.getitem, [x, tuple(items)])
         made = x[replaced]
     assert (made.shape, made.stride()) == (expected.shape, expected.stride())
 
@@ -68,7 +68,7 @@ def test_without_data_it_is_the_first_place(name):
 @pytest.mark.parametrize(
     "key",
     [
-        (index(1), [0, 1]),  # a list may be one of positions or a mask
+        (index(1), [0, 1]),  # a list may hold positions or a mask
         torch.tensor(True),
         index(1, torch.uint8),
         (index(1), torch.tensor(True)),
@@ -81,13 +81,13 @@ def test_without_data_it_is_the_first_place(name):
 )
 def test_what_is_left_to_torch(key):
     args = [block(), key]
-    assert at_first_places(operator.getitem, args) is args
-    assert run_with_places(operator.getitem, args, place_of) is NotImplemented
+    assert with_first_indices(operator.getitem, args) is args
+    assert run_with_indices(operator.getitem, args, place_of) is NotImplemented
 
 
 def test_other_calls_are_left_alone():
     for target, args in ((operator.add, [block(), index(1)]), (operator.getitem, [[1, 2], index(1)])):
-        assert at_first_places(target, args) is args
+        assert with_first_indices(target, args) is args
 
 
 def test_a_place_counts_from_the_start_and_is_checked_in_torchs_words():
@@ -96,7 +96,7 @@ def test_a_place_counts_from_the_start_and_is_checked_in_torchs_words():
         with pytest.raises(IndexError) as expected:
             block()[key]
         with pytest.raises(IndexError) as error:
-            run_with_places(operator.getitem, [block(), key], place_of)
+            run_with_indices(operator.getitem, [block(), key], place_of)
         assert str(error.value) == str(expected.value)
 
 
@@ -104,7 +104,7 @@ def test_nodes_that_read_places():
     graph = torch.fx.Graph()
     x, i = graph.placeholder("x"), graph.placeholder("i")
     x.meta["example_value"], i.meta["example_value"] = block(), index(1)
-    assert reads_places(graph.call_function(operator.getitem, (x, i)))
-    assert reads_places(graph.call_function(operator.getitem, (x, (slice(None), i))))
-    assert not reads_places(graph.call_function(operator.getitem, (x, 1)))
-    assert not reads_places(graph.call_function(operator.add, (x, i)))
+    assert has_index_tensors(graph.call_function(operator.getitem, (x, i)))
+    assert has_index_tensors(graph.call_function(operator.getitem, (x, (slice(None), i))))
+    assert not has_index_tensors(graph.call_function(operator.getitem, (x, 1)))
+    assert not has_index_tensors(graph.call_function(operator.add, (x, i)))

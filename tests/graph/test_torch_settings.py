@@ -1,4 +1,4 @@
-"""Settings of torch are read as they are, and every change of one can be undone."""
+"""Settings of torch are read without changes, and every change of a setting can be undone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minidynamo.graph.torch_settings import (
     leave_autocast,
     restore,
     settings,
-    way_to,
+    switches_between,
 )
 
 
@@ -67,10 +67,10 @@ def test_each_change_is_seen_and_undone(change):
 def test_the_way_consists_of_switches(change):
     before = settings()
     change()
-    way = way_to(before, settings())
+    way = switches_between(before, settings())
     restore(before)
     assert way and all(is_switch(function) for function, _ in way)
-    assert way_to(before, before) == []
+    assert switches_between(before, before) == []
 
 
 def test_what_else_is_no_switch():
@@ -82,7 +82,7 @@ def test_device_contexts_in_common_stay_open():
     with torch.device("meta"):
         before = settings()
         torch.device("cpu").__enter__()
-        assert len(way_to(before, settings())) == 1
+        assert len(switches_between(before, settings())) == 1
         restore(before)
         assert torch.ones(1).is_meta
     assert not torch.ones(1).is_meta

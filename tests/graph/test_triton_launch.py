@@ -1,4 +1,4 @@
-"""A launch in a graph is an operator that starts the kernel; on fake tensors it only counts as a write."""
+"""A launch in a graph is an operator that starts the kernel; on fake tensors the launch only counts as a write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from minidynamo.graph.triton_launch import Launch, Tensor, launch_kernel, number
 
 
 class Kernel:
-    """Stands for a kernel: `kernel[grid](x, out, factor)`."""
+    """A fake kernel: `kernel[grid](x, out, factor)`."""
 
     def __getitem__(self, grid):
         def start(x, out, factor=1):

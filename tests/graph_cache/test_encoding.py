@@ -1,4 +1,4 @@
-"""Values as JSON: what goes in comes out, bit by bit; what is no value of ours stays out, in both directions."""
+"""Values as JSON: decoded values equal the originals, bit by bit; unsupported values are refused both ways."""
 
 import json
 import math
@@ -8,7 +8,7 @@ import torch
 
 from minidynamo.autograd.graph.signature import InputMutation, OutputPlan, ViewStep
 from minidynamo.errors import UserLocation
-from minidynamo.graph_cache.encoding import Codec, Damaged, NotStorable, Surroundings
+from minidynamo.graph_cache.encoding import Codec, Damaged, GraphContext, NotStorable
 
 aten = torch.ops.aten
 PLACE = UserLocation("/home/somebody/train.py", 3, "step")
@@ -19,7 +19,7 @@ VALUES = [
     *(torch.device("cpu"), torch.device("meta"), GPU, PLACE, aten.add.Tensor, aten.relu.default),
     *(InputMutation(1, None), OutputPlan("input", 2, steps=(ViewStep(aten.view.default, ((2, 3),)),), detach=True)),
 ]
-CODEC = Codec(Surroundings(GPU, (None, PLACE)), (InputMutation, OutputPlan, ViewStep))
+CODEC = Codec(GraphContext(GPU, (None, PLACE)), (InputMutation, OutputPlan, ViewStep))
 
 
 def through_json(codec, value):
@@ -50,7 +50,7 @@ def test_small_tensors_come_back_bit_by_bit(dtype):
 
 def test_the_one_accelerator_has_no_index_in_what_is_written():
     assert "1" not in json.dumps(CODEC.encode(GPU))
-    elsewhere = Codec(Surroundings(torch.device("cuda", 5)))
+    elsewhere = Codec(GraphContext(torch.device("cuda", 5)))
     assert elsewhere.decode(CODEC.encode(GPU)) == torch.device("cuda", 5)
     assert elsewhere.decode(CODEC.encode(torch.device("cuda", 7))) == torch.device("cuda", 7)
 
@@ -59,15 +59,15 @@ def test_no_path_of_the_user_is_written():
     written = json.dumps(CODEC.encode(PLACE))
     assert "train" not in written
     moved = UserLocation("/elsewhere/train.py", 30, "step")
-    assert Codec(Surroundings(None, (None, moved))).decode(json.loads(written)) == moved
+    assert Codec(GraphContext(None, (None, moved))).decode(json.loads(written)) == moved
 
 
 def test_comments_follow_the_users_lines():
     text = f"def call():\n    # {PLACE.comment()}\n    x = 1  # {PLACE.comment()}\n    # else\n"
-    written = CODEC.surroundings.written(text)
+    written = CODEC.context.written(text)
     assert written == f"def call():\n    # @1@\n    x = 1  # {PLACE.comment()}\n    # else\n"
-    assert CODEC.surroundings.read(written) == text
-    assert "else" in Surroundings().read(written)
+    assert CODEC.context.read(written) == text
+    assert "else" in GraphContext().read(written)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_comments_follow_the_users_lines():
         (torch.ones(2, device="meta"), "tensor"),
         (lambda: None, "function"),
         ((1, [PLACE, {"x": object()}]), "object"),
-        (Surroundings(), "Surroundings"),
+        (GraphContext(), "GraphContext"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
@@ -104,7 +104,7 @@ def test_operators_of_others_have_no_written_form():
         {"op": "builtins"},
         {"torch": "load"},
         {"torch": "float33"},
-        {"record": ["Surroundings", {}]},
+        {"record": ["GraphContext", {}]},
         {"record": ["OutputPlan", {"nonsense": 1}]},
         {"tensor": [1, 2]},
         {"place": 99},
@@ -123,4 +123,4 @@ def test_forms_that_nobody_wrote_are_refused(form):
 
 def test_an_accelerator_that_is_not_there_is_refused():
     with pytest.raises(Damaged, match="accelerator"):
-        Codec(Surroundings()).decode({"device": None})
+        Codec(GraphContext()).decode({"device": None})

@@ -1,4 +1,4 @@
-"""Entries as files: whole or not there, whatever happens to them, and not too many."""
+"""Entries as files: complete or absent, whatever happens to the files, and limited in number."""
 
 import errno
 import json
@@ -33,12 +33,12 @@ def test_entries_are_listed_with_their_uses():
     for name in ("a-1", "a-2", "b-1"):
         files.write(name, CONTENT)
         os.utime(files.folder() / f"{name}.json", (100, 100))
-    files.note_use("a-2")
-    files.note_use("a-2")
+    files.count_use("a-2")
+    files.count_use("a-2")
     first, *others = files.entries()
     assert (first.name, first.hits, first.size > 100) == ("a-2", 2, True)
     assert [(entry.name, entry.hits, entry.used) for entry in others] == [("a-1", 0, 100), ("b-1", 0, 100)]
-    assert list(files.alike("a")) == ["a-1", "a-2"]
+    assert list(files.entries_of_program("a")) == ["a-1", "a-2"]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -92,7 +92,7 @@ def test_a_folder_that_cannot_be_made_costs_a_notice(cache):
     with pytest.warns(MinidynamoNotice, match="MD602"):
         assert not files.write("a-b", CONTENT)
     assert files.read("a-b") is None
-    files.note_use("a-b")
+    files.count_use("a-b")
     assert files.entries() == []
     assert files.clear() == (0, 0)
 
@@ -104,7 +104,7 @@ def write_forever(who):
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_readers_of_processes_that_write_and_are_killed_see_whole_entries():
-    """Two processes write the same entry as fast as they can, until they are killed in the middle of it."""
+    """Two processes write the same entry at full speed, until they are killed in the middle of a write."""
     fork = multiprocessing.get_context("fork")
     writers = [fork.Process(target=write_forever, args=(who,)) for who in ("one", "two")]
     for writer in writers:
@@ -128,7 +128,7 @@ def test_what_was_used_longest_ago_makes_room():
     for number in range(8):
         files.write(f"{number}-x", CONTENT)
         os.utime(files.folder() / f"{number}-x.json", (number, number))
-    files.note_use("0-x")
+    files.count_use("0-x")
     size = files.entries()[0].size
     files.make_room(8 * size)
     assert len(files.entries()) == 8

@@ -1,4 +1,4 @@
-"""Symbolic numbers in keys: names by order, facts, decisions that are made again."""
+"""Symbolic numbers in keys: names by order, facts, decisions that are evaluated again."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from minidynamo.graph_cache.symbols import Symbols
 
 
 class Frame:
-    """Symbols of one ShapeEnv, whose sources are named as told."""
+    """Symbols of one ShapeEnv, with named sources."""
 
     def __init__(self):
         self.torch = compat.symbolic()

@@ -1,4 +1,4 @@
-"""A module with many layers, and guards like those of a call of it, for tests of how conditions go through it."""
+"""A module with many layers, and guards like those of a call, for tests of the guard walk over modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minidynamo.guards.tensors import facts_of
 
 
 class Net(torch.nn.Module):
-    """Layers in a list, and values of the kinds that modules keep."""
+    """Layers in a list, and the kinds of values that modules keep."""
 
     def __init__(self, layers: int = 6) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ def parameter_sources(net: Net) -> list[Source]:
 
 
 def guards_of(net: Net) -> list[Guard]:
-    """Guards of each kind that a walk can check, most of them for each layer."""
+    """Returns guards of each kind that a walk can check, most kinds for each layer."""
     made = [
         Guard(NET, GuardKind.TYPE, Net),
         Guard(InstanceAttr(NET, "training"), GuardKind.IDENTITY, True),

@@ -251,7 +251,8 @@ def test_tensors_that_are_checked_together_are_found_to_be_one() -> None:
 
 
 def test_what_is_passed_is_checked_before_what_a_module_holds() -> None:
-    """A version that does not fit costs little: eight of them are looked at in less than three times one's time."""
+    """A version that does not fit costs little: a check of eight versions takes less than three times as long as a
+    check of one."""
     module = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(5)))
     parameters = [
         Item(InstanceAttr(Item(InstanceAttr(Local("self"), "_modules"), name), "_parameters"), part)
@@ -302,7 +303,7 @@ def test_many_guards_become_a_walk_that_hands_on_what_it_has_read() -> None:
     ]
     inputs = [parameters[0], Local("x"), *parameters[1:]]
     condition = write_condition(guards, ("net", "x"), inputs=inputs)
-    assert condition.gives_inputs and condition.text == "guards_0(net, x)"
+    assert condition.returns_inputs and condition.text == "guards_0(net, x)"
     lines = [line.strip() for line in condition.function_source.partition("def guards_0")[2].splitlines()]
     walk = lines.index("and (found := walk(net)) is not None")
     assert "and check_tensors(x)" in lines[:walk]

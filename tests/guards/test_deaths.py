@@ -1,4 +1,4 @@
-"""Who is told when an object dies: checked on real objects; what it means for programs is in test_watched_deaths.py."""
+"""Watchers of deaths: checked on real objects; their meaning for programs is in test_watched_deaths.py."""
 
 import collections
 import enum
@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.mutation_guard import GenerationTracker
 
 from minidynamo.guards import deaths
-from minidynamo.guards.deaths import Lost, any_dying, is_noticed, loses_unnoticed
+from minidynamo.guards.deaths import Lost, any_dying, has_finalizers, loses_unnoticed
 
 
 class Plain:
@@ -60,16 +60,16 @@ def numbers():
     [1, "text", None, len, Plain, torch.nn, Color.RED, Slotted(), [1], Plain(), torch.ones(1), numbers()],
 )
 def test_most_values_die_unnoticed(value):
-    assert not is_noticed(value) and dies_unnoticed(value)
+    assert not has_finalizers(value) and dies_unnoticed(value)
 
 
 def test_finalizers_and_callbacks_notice():
-    assert is_noticed(Finalized()) and is_noticed(FinalizedSlots())
+    assert has_finalizers(Finalized()) and has_finalizers(FinalizedSlots())
     value = Plain()
     quiet = weakref.ref(value)
-    assert quiet() is value and not is_noticed(value)
+    assert quiet() is value and not has_finalizers(value)
     collection = weakref.WeakSet([value])
-    assert len(collection) == 1 and is_noticed(value)
+    assert len(collection) == 1 and has_finalizers(value)
 
 
 class Forwarding:
@@ -80,37 +80,37 @@ class Forwarding:
 def test_callbacks_of_proxies_notice():
     value = Forwarding()
     proxies = [weakref.proxy(value)]
-    assert not is_noticed(value)
+    assert not has_finalizers(value)
     proxies.append(weakref.proxy(value, lambda _: None))
-    assert is_noticed(value)
+    assert has_finalizers(value)
     del proxies[1]
-    assert len(proxies) == 1 and not is_noticed(value)
+    assert len(proxies) == 1 and not has_finalizers(value)
 
 
 def test_a_generator_that_waits_notices():
     generator = numbers()
-    assert not is_noticed(generator)
+    assert not has_finalizers(generator)
     next(generator)
-    assert is_noticed(generator) and len([*generator]) == 1 and not is_noticed(generator)
+    assert has_finalizers(generator) and len([*generator]) == 1 and not has_finalizers(generator)
 
 
 def test_callbacks_of_tensors_count():
     tensor = torch.ones(1)
     quiet = weakref.ref(tensor)
-    assert quiet() is tensor and not is_noticed(tensor)
+    assert quiet() is tensor and not has_finalizers(tensor)
     finalizer = weakref.finalize(tensor, print)
-    assert is_noticed(tensor)
+    assert has_finalizers(tensor)
     finalizer.detach()
-    assert not is_noticed(tensor)
+    assert not has_finalizers(tensor)
 
 
 def test_the_books_that_torch_keeps_of_modules_do_not_count():
     module = torch.nn.Linear(1, 1)
     GenerationTracker.tag(module)
     assert any(reference.__callback__ is not None for reference in weakref.getweakrefs(module))
-    assert not is_noticed(module)
-    finalizer = weakref.finalize(module, torch.is_tensor, 1)  # a program may have asked for that
-    assert finalizer.alive and is_noticed(module)
+    assert not has_finalizers(module)
+    finalizer = weakref.finalize(module, torch.is_tensor, 1)  # a program may have registered a finalizer
+    assert finalizer.alive and has_finalizers(module)
 
 
 def test_items_of_a_container_that_dies_count():
@@ -119,7 +119,7 @@ def test_items_of_a_container_that_dies_count():
     for make in wrap:
         value, reference = watched()
         container = make(value)
-        assert not holds_unnoticed(container) and dies_unnoticed(container)  # it is held here, too
+        assert not holds_unnoticed(container) and dies_unnoticed(container)  # the test holds the value, too
         value = None
         assert not dies_unnoticed(container) and not holds_unnoticed(container)
         assert reference() in container or reference() in container.values()
@@ -155,7 +155,7 @@ class Pair:
 
 
 def dying(lost):
-    """The names of the classes of what dies with the items of a list."""
+    """Returns the class names of all objects that die with the items of a list."""
     found = set()
     any_dying(lost, lambda batch: found.update(type(part).__name__ for part in batch))
     return found
@@ -233,7 +233,7 @@ def test_functions_can_be_watched():
     assert dies_unnoticed(lambda: None)
     made = lambda: None  # noqa: E731
     finalizer = weakref.finalize(made, print)
-    assert is_noticed(made)
+    assert has_finalizers(made)
     finalizer.detach()
 
 

@@ -86,7 +86,7 @@ CASES: list[tuple[GuardKind, Any, Any, str]] = [
     ),
     (K.SLOT_EMPTY, "slot", SLOTTED, "attributes of `x`: expected no `slot`, got `slot` = 3"),
     (K.CELL_EMPTY, None, types.CellType(3), "variable `x`: expected no value yet, got 3"),
-    (K.RELATION, True, 0, "relation `x`: expected to hold, got that it does not"),
+    (K.RELATION, True, 0, "relation `x`: expected to hold, got that it does not hold"),
     (K.SAME_OBJECT, Local("y"), 1, "object `x`: expected the same object as `y`, got another object"),
 ]
 

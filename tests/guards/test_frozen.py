@@ -1,4 +1,4 @@
-"""What tells versions apart, and nothing else."""
+"""Facts that distinguish versions, and nothing else."""
 
 from __future__ import annotations
 

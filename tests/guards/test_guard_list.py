@@ -1,4 +1,4 @@
-"""Tests of minidynamo/guards/guard_list.py: what is installed once, and what several times."""
+"""Tests of minidynamo/guards/guard_list.py: guards that are installed once, and guards installed several times."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_length_tells_which_items_are_there() -> None:
 
 
 class Replaceable:
-    """Its instances can be given another class."""
+    """Allows assignments to `__class__` of its instances."""
 
 
 def test_a_class_is_not_asked_for_beside_the_object_unless_it_can_be_replaced() -> None:

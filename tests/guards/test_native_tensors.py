@@ -1,4 +1,4 @@
-"""Tests of minidynamo/guards/native_tensors.py: it says of every tensor what torch's checker says."""
+"""Tests of minidynamo/guards/native_tensors.py: agreement with torch's checker on every tensor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ pytestmark = pytest.mark.cpp
 
 
 def _tensors() -> list[torch.Tensor]:
-    """What modules hold: parameters, frozen ones, buffers, and with each call of a training step their gradients."""
+    """Tensors of modules: parameters, frozen parameters, buffers, and new gradients in each training step.
+    """
     held = [nn.Parameter(torch.randn(4, 4)) for _ in range(6)]
     held += [nn.Parameter(torch.randn(4), requires_grad=False) for _ in range(2)]
     held += [torch.randn(2, 3, 4, 5), torch.tensor(3), torch.arange(4), torch.randn(2, 3, dtype=torch.complex64)]
@@ -41,12 +42,12 @@ def _tensors() -> list[torch.Tensor]:
 
 
 class Checked:
-    """Tensors with the check of what they were at first, and torch's own beside it."""
+    """Tensors with our check of their original facts, next to torch's check."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         self.tensors: list[Any] = tensors
         facts = [facts_of(tensor) for tensor in tensors]
-        full, where, compare = batched_checker(facts), native.places(), native.built(native._SOURCE, "check")
+        full, where, compare = batched_checker(facts), native.offsets(), native.built(native._SOURCE, "check")
         assert full is not None and where is not None and compare is not None
         self.asked = 0
         self.full = full
@@ -58,7 +59,7 @@ class Checked:
         return self.full(*tensors)
 
     def says(self) -> tuple[bool, bool]:
-        """The answer, which is torch's, and whether torch was asked about all."""
+        """Returns the answer, which equals torch's, and whether torch was called for all."""
         before, expected = self.asked, self.full(*self.tensors)
         assert self.check(*self.tensors) is expected
         return expected, self.asked > before
@@ -72,7 +73,7 @@ def _settled(tensors: list[torch.Tensor] | None = None) -> Checked:
 
 
 def test_what_is_where_is_known_here() -> None:
-    assert native.places() is not None
+    assert native.offsets() is not None
 
 
 Tensors = list[Any]
@@ -181,7 +182,7 @@ def test_after_any_changes_it_says_what_torch_says(changes: list[tuple[int, bool
     fresh = _tensors()
     checked.says()
     for number, goes_back in changes:
-        with contextlib.suppress(RuntimeError, AttributeError, TypeError, IndexError):  # it does not go twice
+        with contextlib.suppress(RuntimeError, AttributeError, TypeError, IndexError):  # the change is not reversible
             KEPT[number](checked.tensors)
         checked.says()
         if goes_back:
@@ -283,7 +284,7 @@ def test_what_stayed_for_long_is_noted_anew() -> None:
 def test_it_keeps_no_tensor_alive_and_dies_alone() -> None:
     tensors = _tensors()
     facts = [facts_of(tensor) for tensor in tensors]
-    full, where, compare = batched_checker(facts), native.places(), native.built(native._SOURCE, "check")
+    full, where, compare = batched_checker(facts), native.offsets(), native.built(native._SOURCE, "check")
     assert full is not None and where is not None and compare is not None
     held = native.HeldTensors(facts, full, where, compare)
     check = held.check()
@@ -326,14 +327,14 @@ def test_several_threads_ask_at_once() -> None:
     assert checked.says()[0] is True
 
 
-# Where it cannot be told what is where
+# Unknown memory layouts
 
 
 @pytest.fixture
 def unknown_places() -> Iterator[None]:
-    native.places.cache_clear()
+    native.offsets.cache_clear()
     yield
-    native.places.cache_clear()
+    native.offsets.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -349,7 +350,7 @@ def test_where_memory_is_not_as_expected_torch_checks(
     name: str, lie: Any, unknown_places: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compat, name, lie)
-    assert native.places() is None
+    assert native.offsets() is None
     net = Net(8)
     condition = write_condition(guards_of(net), ("net",))
     condition.make_native()
@@ -359,11 +360,11 @@ def test_where_memory_is_not_as_expected_torch_checks(
 
 
 def test_modes_of_the_caller_change_nothing_about_what_is_where(unknown_places: None) -> None:
-    found = native.places()
+    found = native.offsets()
     for state in (lambda: torch.device("meta"), torch.inference_mode, Mode, torch.no_grad):
-        native.places.cache_clear()
+        native.offsets.cache_clear()
         with state():
-            assert native.places() == found
+            assert native.offsets() == found
 
 
 def test_without_a_compiler_torch_checks() -> None:
@@ -381,7 +382,7 @@ def test_without_a_compiler_torch_checks() -> None:
         native_walk.build_with(library.load)
 
 
-# How conditions get it
+# The choice of a check by the guards
 
 
 class Sub(torch.Tensor):
@@ -407,7 +408,7 @@ def test_a_module_that_is_called_often_gets_it_and_stays_right() -> None:
     for _ in range(20):
         compiled(x)
     (entry,) = compiled_record(compiled).root().entries  # type: ignore[union-attr]
-    (slot,) = entry.written.tensors
+    (slot,) = entry.compiled_condition.tensors
     assert slot.namespace[slot.name] is not slot.full
     with minidynamo.testing.no_recompile():
         for parameter in net.parameters():

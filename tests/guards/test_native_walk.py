@@ -33,7 +33,7 @@ UNSURE = object()
 
 
 class Block(torch.nn.Linear):
-    """A class of the user's: conditions refer to it weakly."""
+    """A custom class: guards refer to the class weakly."""
 
 
 class Table(dict[Any, Any]):
@@ -117,7 +117,7 @@ def _sized(cls: Callable[[Any], Any]) -> Callable[[Net], None]:
     return _set(vars, "sizes", cls([1, 2]))
 
 
-# For each: how it changes the module, and what the machine code alone says: True where it is as sure as before.
+# For each: the change of the module, and the answer of the machine code alone: True if all guards are still certain.
 CHANGES: dict[str, tuple[Callable[[Net], object], bool]] = {
     "nothing": (lambda net: None, True),
     "an attribute nobody asked for": (lambda net: setattr(net, "other", 1), True),
@@ -234,7 +234,7 @@ def test_random_changes_never_make_machine_code_say_more_than_the_text() -> None
 
 @pytest.mark.parametrize("remembers", [True, False])
 def test_attributes_that_change_and_change_back(remembers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tags do not tell of them, what was seen last does, or else they are looked up."""
+    """Changes without a new tag are found by the last seen value, or else by a lookup."""
     if not remembers:
         monkeypatch.setattr(native, "values_can_be_read", lambda: False)
     rng = random.Random(1)
@@ -338,7 +338,7 @@ def _tables(attributes: int) -> Iterator[tuple[str, dict[Any, Any], Iterator[Non
 
 @pytest.mark.parametrize("attributes", [1, 20, 60])
 def test_each_change_of_a_dict_is_told_by_its_tag(attributes: int) -> None:
-    """What Python promises and a walk by tags stands on; where it does not hold, the walk looks things up."""
+    """Checks Python's guarantees for a walk by tags; without these guarantees, the walk looks attributes up."""
     trusted = native.trusted_tags()
     seen: set[int] = set()
     for kind, table, changes in _tables(attributes):
@@ -428,7 +428,7 @@ def test_several_threads_walk_at_once() -> None:
     assert results == [12] * 800
 
 
-# How conditions get it
+# The choice of a check by the guards
 
 
 @pytest.fixture
@@ -463,7 +463,7 @@ def test_a_function_that_is_called_often_gets_machine_code_with_one_meaning() ->
         for _ in range(20):
             expected = compiled(x)
         (entry,) = compiled_record(compiled).root().entries  # type: ignore[union-attr]
-        slot = entry.written.walk
+        slot = entry.compiled_condition.walk
         assert slot.namespace[slot.name] is not slot.walk.function
         with minidynamo.testing.no_recompile():
             assert torch.equal(compiled(x), expected)

@@ -1,4 +1,4 @@
-"""What has been seen to vary only ever grows."""
+"""A profile only ever grows."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_a_reader_for_another_condition_spells_alike_and_binds_for_itself() -> N
     reader = Reader([Guard(Local("m"), GuardKind.TYPE, Net)], Namespace(["m"]))
     twice = [reader.read(Item(MODULES, name)) for name in "ab"]
     assert reader.finished(twice) == ["(t := m.__dict__['_modules'])['a']", "t['b']"]
-    other = reader.afresh()
+    other = reader.fork()
     assert other.class_of(Local("m")) is Net
     assert other.read(Item(MODULES, "b")) == twice[1]
     assert other.finished(twice[1:]) == ["m.__dict__['_modules']['b']"]

@@ -84,7 +84,7 @@ def test_a_frozen_call_says_what_differs() -> None:
     text = differs_from_frozen("step", [_differs("n"), _differs("m")]).render()
     assert text.startswith("MD305 step is frozen, and this call differs: value of `n`: expected 3, got 4")
     assert "1 more difference" in text
-    assert "is gone" in differs_from_frozen("step", []).render()
+    assert "has died" in differs_from_frozen("step", []).render()
 
 
 def test_there_is_advice_for_every_kind() -> None:

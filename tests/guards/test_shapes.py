@@ -1,4 +1,4 @@
-"""Symbols of a frame: where they can be read, and what becomes of the conditions that were evaluated on them."""
+"""Symbols of a frame: their sources, and the fate of the conditions that were evaluated on symbols."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ X, Y = Local("x"), Local("y")
 
 
 def symbolic(**tensors: torch.Tensor) -> tuple[Shapes, list[Guard], dict[str, tuple[int, ...]]]:
-    """Shapes for tensors whose sizes all vary, the guards of the tensors, and their sizes."""
+    """Returns shapes for tensors with dynamic sizes, the guards of the tensors, and their sizes."""
     shapes = Shapes(FrameProfile(dynamic=True), lambda: None)
     guards, sizes = [], {}
     for name, tensor in tensors.items():
@@ -58,7 +58,7 @@ def test_a_size_that_is_not_used_stands_for_no_other_one() -> None:
     shapes.layout(X, torch.zeros(3))
     layout = shapes.layout(Y, torch.zeros(3))
     shapes.use(Y)
-    assert shapes.place_of(layout[0][0]) == Size(Y, 0)
+    assert shapes.source_of(layout[0][0]) == Size(Y, 0)
     assert said(shapes, []) == ["relation `2 <= y.shape[0]`: to hold"]
 
 
@@ -75,12 +75,12 @@ def test_each_decision_is_announced_once() -> None:
     shapes, _, sizes = symbolic(x=torch.zeros(5))
     told: list[object] = []
     shapes.on_decision = told.append
-    shapes.announce_decisions()
+    shapes.report_decisions()
     assert told == []
     assert sizes["x"][0] < 7 and shapes.float(Y, 0.5) > 0
-    assert told == []  # torch, which decides, would stumble over an error
-    shapes.announce_decisions()
-    shapes.announce_decisions()
+    assert told == []  # an error here would break torch, which evaluates the condition
+    shapes.report_decisions()
+    shapes.report_decisions()
     assert told == [Size(X, 0), Y]
     shapes.require(Computed("{0} < 3", (Y,)), True)
     assert told[2:] == [Computed("{0} < 3", (Y,))]

@@ -26,7 +26,7 @@ from minidynamo.guards.source import (
     global_source,
     is_drawn,
     key_expression,
-    stand_in,
+    source_key,
 )
 
 G = {"factor": 3}
@@ -139,7 +139,7 @@ class Part:
 
 def test_what_is_compared_by_identity_is_not_kept_alive_as_a_key():
     part = Part()
-    known, names = stand_in(("a", part)), Namespace()
+    known, names = source_key(("a", part)), Namespace()
     assert known == ("a", Referent(part, "Part")) and known[1] == Constant(part, "other")
     assert {known[1]: 1}[Referent(part, "again")] == 1 and known[1] != Referent(Part(), "Part")
     text = key_expression(known, names)
@@ -148,5 +148,5 @@ def test_what_is_compared_by_identity_is_not_kept_alive_as_a_key():
     del part
     assert reference() is None and eval(text, dict(names.values)) == ("a", None)
     assert known[1].expression(names) == "None" and known[1] != Referent(Part(), "Part")
-    for key in (1, "a", Part, len, None, stand_in):
-        assert stand_in(key) is key
+    for key in (1, "a", Part, len, None, source_key):
+        assert source_key(key) is key

@@ -1,4 +1,4 @@
-"""Names of places that the next process finds again."""
+"""Names of sources that the next process finds again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minidynamo.guards.source import (
     Size,
     TensorFact,
     global_source,
-    stand_in,
+    source_key,
 )
 from minidynamo.guards.stable_names import stable_name
 
@@ -38,9 +38,9 @@ def test_names_are_the_same_in_each_process() -> None:
     assert stable_name(Attr(Constant(max, "max"), "__name__")) == "max.__name__"
     assert stable_name(Item(X, (max, Kind.ONE))) == "L['x'][(builtins.max, Kind.ONE)]"
     one, other = Unnamed(), Unnamed()
-    names = [stable_name(Item(X, stand_in(key))) for key in (one, other, one)]
+    names = [stable_name(Item(X, source_key(key))) for key in (one, other, one)]
     assert names[0] == names[2] != names[1]
-    assert stable_name(Item(X, stand_in(Kind))) == f"L['x'][{__name__}.Kind]"
+    assert stable_name(Item(X, source_key(Kind))) == f"L['x'][{__name__}.Kind]"
     assert stable_name(Computed("{0} + {1}", (X, Y))) == "L['x'] + L['y']"
     cached = global_source(names, "a")
     assert stable_name(Called(cached, (Constant(3, "3"), X), ("k",))) == "Called(G['a'], [3, L['x']], ['k'])"

@@ -1,4 +1,4 @@
-"""The profile of a job outlives the process, and a damaged one costs a notice."""
+"""The profile of a job outlives the process, and a damaged profile costs a notice."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_two_write_at_once_is_kept_of_both(monkeypatch: pytest.MonkeyPatch)
         if not others:
             others.append(threading.Thread(target=remember, args=(double, "other", seen(y=5))))
             others[0].start()
-            others[0].join(0.2)  # which it would reach, had it not to wait
+            others[0].join(0.2)  # would finish if it did not have to wait
         write(path, content)
 
     monkeypatch.setattr(artifacts, "write_bytes", write_late)
@@ -127,7 +127,7 @@ def test_functions_are_told_apart_by_what_they_close_over_not_by_where_their_fil
     assert keys[0] == keys[1]
 
 
-# Behaviour checks, all of them in the same two processes, whose hash seeds differ
+# Behaviour checks, all in the same two processes, whose hash seeds differ
 
 PROCESS = """
 import json, pathlib, sys, torch, minidynamo
@@ -167,7 +167,7 @@ CALLS = [(3, 5), (3, 6), (3, 7), (4, 8), (4, 9)]
 PROGRAMS = {
     "eager": PROGRAM.format(definition=LOOP.format(z="z", x="x"), calls=CALLS, backend="eager"),
     "native": PROGRAM.format(definition=LOOP.format(z="z", x="x"), calls=CALLS, backend="native"),
-    # The hashes of both names collide: as long as a0 has a symbol, that of a46 is the next one.
+    # The hashes of both names collide: as long as a0 has a symbol, a46 has the next symbol.
     "renamed": PROGRAM.format(definition=LOOP.format(z="a0", x="a46"), calls=CALLS, backend="native"),
     "closure": PROGRAM.format(definition=CLOSURE, calls=CALLS[:3], backend="eager"),
 }
@@ -184,7 +184,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def runs(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What each program found in the first process, and in the second: graphs, sizes, hits and misses, profile."""
+    """Returns the findings of each program in the first and in the second process: graphs, sizes, hits and misses,
+    profile."""
     return run(folder, 1), run(folder, 2)
 
 

@@ -64,7 +64,7 @@ def test_what_a_walk_cannot_spell_is_left_to_the_text() -> None:
     layers = InstanceAttr(InstanceAttr(Local("net"), "_modules"), "layers")
     weight = parameter_sources(net)[0]
     left = [
-        Guard(Local("net"), K.LENGTH, 3),  # of an argument, which is looked at first
+        Guard(Local("net"), K.LENGTH, 3),  # an argument is checked first
         Guard(StorageItem(layers, 0, list), K.IDENTITY, None),
         Guard(InstanceAttr(Local("net"), "scale"), K.EQUALS, 0.0),  # a zero has a sign
         Guard(Attr(weight, "grad"), K.IDENTITY, None),  # not before the tensor has been checked

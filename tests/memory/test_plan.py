@@ -1,4 +1,4 @@
-"""Tests of minidynamo/memory/plan.py: what is recorded of buffers, and what it adds up to."""
+"""Tests of minidynamo/memory/plan.py: records of buffers, and their sums."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_gradient_is_gone_where_it_is_added_to_another():
     report = MemoryReport([plan])
     assert (report.peak, report.accumulating_peak) == (64, 40)
     text = str(report)
-    assert "never (1)" in text and text.endswith("64 bytes; 40 bytes where gradients are added to those that are there")
+    assert "never (1)" in text and text.endswith("64 bytes; 40 bytes if gradients are added to a present .grad")
 
 
 def test_memory_that_is_used_further_on_is_not_gone_when_it_is_handed_over():

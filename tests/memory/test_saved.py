@@ -1,4 +1,4 @@
-"""Tests of minidynamo/saved_tensors.py."""
+"""Tests of minidynamo/memory/saved.py."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def test_the_table_has_the_largest_first_and_sums_up():
         "tensor              bytes  made by           line  why",
         "exp     float32[4]     16  aten.exp.default        too dear",
         "x       float32[2]      8  input                   an input",
-        "2 tensors, 24 bytes, 16 of them besides inputs",
+        "2 tensors, 24 bytes, 16 bytes without inputs",
     ]
-    assert str(SavedTensors()) == "nothing is kept for backward"
+    assert str(SavedTensors()) == "no saved tensors"

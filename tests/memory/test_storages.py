@@ -1,4 +1,4 @@
-"""Tests of minidynamo/storages.py."""
+"""Tests of minidynamo/memory/storages.py."""
 
 import torch
 

@@ -3,7 +3,7 @@
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from minidynamo.graph.decomposed import noting
+from minidynamo.graph.decomposed import marking
 from minidynamo.memory.unfused_peak import DIES, OUT, RETURNED, WRITTEN, peak_of_operations
 
 aten = torch.ops.aten
@@ -50,9 +50,10 @@ def test_results_of_forward_that_are_held_do_not_count():
 
 
 def taken_apart(split):
-    """The graph of a sine that is computed like that, of an argument that dies; and without notes of that."""
+    """Returns peaks of a sine of a dying argument, decomposed by `split`: without marks of the decomposition, and with
+    marks."""
     found = []
-    for parts in ({aten.sin.default: split}, noting({aten.sin.default: split})):
+    for parts in ({aten.sin.default: split}, marking({aten.sin.default: split})):
         gm = make_fx(torch.sin, decomposition_table=parts, tracing_mode="fake")(X)
         next(iter(gm.graph.nodes)).meta[DIES] = True
         found.append(peak_of_operations(gm))
@@ -61,7 +62,7 @@ def taken_apart(split):
 
 def test_parts_of_one_call_run_as_one():
     assert taken_apart(lambda x: (x > 0).float()) == [SIZE + SIZE // 4, 2 * SIZE]  # the argument lives until then
-    assert taken_apart(lambda x: (x + 1) * (x + 2)) == [3 * SIZE, 2 * SIZE]  # what they make for each other is nothing
+    assert taken_apart(lambda x: (x + 1) * (x + 2)) == [3 * SIZE, 2 * SIZE]  # without intermediates
     assert taken_apart(lambda x: torch.zeros_like(x).masked_scatter(x > 0, x)) == [2 * SIZE + SIZE // 4, 2 * SIZE]
 
 

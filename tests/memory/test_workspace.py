@@ -1,4 +1,4 @@
-"""Tests of minidynamo/memory/workspace.py: what kernels of the CPU take while they run."""
+"""Tests of minidynamo/memory/workspace.py: memory that CPU kernels allocate while they run."""
 
 import pytest
 import torch
@@ -24,17 +24,17 @@ def taken(op, shapes, made=None, dtype=torch.float32, last=False):
 
 
 def test_a_convolution_copies_its_operands():
-    # Measured with torch's profiler: 4,767,744 bytes, the result's 1,204,224 among them.
+    # Measured with torch's profiler: 4,767,744 bytes, including the result's 1,204,224.
     assert taken(aten.convolution.default, [X, W, (256,)], Y) == 4_767_744 - 1_204_224
 
 
 def test_the_gradients_of_a_convolution_are_copied():
-    # Measured with torch's profiler: 5,971,968 bytes, both gradients among them.
+    # Measured with torch's profiler: 5,971,968 bytes, including both gradients.
     assert taken(aten.convolution_backward.default, [Y, X, W]) == 5_971_968
 
 
 def test_with_channels_last_the_weights_are_copied():
-    # Measured with torch's profiler: 303,128 bytes beside the result, and 720,896, both gradients among them.
+    # Measured with torch's profiler: 303,128 bytes in addition to the result, and 720,896, including both gradients.
     x, w = (8, 64, 8, 8), (64, 64, 3, 3)
     assert 0.97 * 303_128 <= taken(aten.convolution.default, [x, w, (64,)], x, last=True) <= 303_128
     assert taken(aten.convolution_backward.default, [x, x, w], last=True) == 720_896
@@ -55,7 +55,7 @@ def test_nothing_is_said_of_other_devices():
 
 
 class Told(TorchDispatchMode):
-    """What is known of each call, on top of what it makes."""
+    """Returns the known workspace of each call, on top of its results."""
 
     def __init__(self):
         super().__init__()

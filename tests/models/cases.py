@@ -1,5 +1,5 @@
-"""Owns which models are compared with eager: every row of `benchmarks/library_programs.py`, and every architecture of
-examples/models."""
+"""Owns the choice of models that are compared with eager: all rows of `benchmarks/library_programs.py`, and all
+architectures of examples/models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minidynamo.observe.comparison import seed_generators
 
 TENTHS = 10
 STEP = Step(batch=2, length=8, training=True)
-#: Of 2 values, which is what deep layers have left, batch norm makes 1 and -1 and no gradient.
+#: From the 2 values left in deep layers, batch norm computes 1 and -1 and no gradient.
 STEP_OF_PICTURES = replace(STEP, batch=4)
 
 
@@ -39,12 +39,12 @@ class Case:
         return self.call()
 
     def with_other_data(self) -> Case:
-        """The same model with other arguments."""
+        """Returns the same model with different arguments."""
         return replace(self, data=self.data + 100)
 
 
 def _short(program: Program) -> Program:
-    """One layer instead of two where the library draws whether to skip each: every one ends a graph."""
+    """Uses one layer instead of two in libraries that randomly skip layers: every random skip ends a graph."""
     keys = {"encoder_layers", "decoder_layers", *(("num_hidden_layers",) if program.inputs == "sound" else ())}
     return replace(program, settings={**program.settings, **dict.fromkeys(keys & program.settings.keys(), 1)})
 

@@ -1,4 +1,5 @@
-"""Owns what tests of libraries' models get: imports that work offline, one thread, and libraries' warnings ignored."""
+"""Owns the common parts of the tests of libraries' models: imports that work offline, one thread, and libraries'
+warnings ignored."""
 
 from __future__ import annotations
 
@@ -13,9 +14,10 @@ from benchmarks.vision_operators import import_torchvision
 
 @pytest.fixture(autouse=True)
 def libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Imports torchvision, which the libraries import, and keeps them from downloading and logging.
+    """Imports torchvision, which the libraries import, and disables downloads and logging.
 
-    One thread: convolutions of torch allocate scratch memory for each, and peaks would depend on the machine.
+    Uses a single thread: torch's convolutions allocate scratch memory per thread, and peaks would depend on the
+    machine.
     """
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     import_torchvision()

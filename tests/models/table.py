@@ -1,6 +1,6 @@
-"""Owns the table of what is known of each model: graphs, breaks, recompiles, and the peaks that exceed eager's.
+"""Owns the table of known facts of each model: graphs, breaks, recompiles, and peaks above eager's.
 
-`pytest tests/models --slow --update-golden` rewrites the rows that it runs.
+`pytest tests/models --slow --update-golden` rewrites the rows of the models that it runs.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from tests.models.training import Run
 
 TABLE = Path(__file__).with_name("table.json")
 
-#: The table holds for this torch. Others capture other graphs and need other memory.
+#: The table holds for this torch version. Different versions capture different graphs and need different amounts of
+#: memory.
 TORCH = "2.13.0"
 
-#: A peak above this share of eager's is a miss; one below `BETTER` is none. Between them either is accepted.
+#: A ratio to eager's peak above which a peak is a miss; below `BETTER` it is not. Between the two, either is accepted.
 WORSE, BETTER = 1.01, 1.0
 
 
 def check(name: str, runs: Mapping[str, Run], *, update: bool) -> None:
-    """Compares what was seen of a model with its row; `update` writes the row first."""
+    """Compares the observations of a model with its row; `update` writes the row first."""
     if torch.__version__.partition("+")[0] != TORCH:
         return
     if update:
@@ -37,7 +38,7 @@ def check(name: str, runs: Mapping[str, Run], *, update: bool) -> None:
 
 
 def row_of(runs: Mapping[str, Run]) -> dict[str, Any]:
-    """The row of a model: one number where all backends agree, and the peaks that are misses."""
+    """The row of a model: a single number where all backends agree, and the peaks that are misses."""
     row: dict[str, Any] = {}
     for key in ("graphs", "breaks", "recompiles", "fallbacks"):
         numbers = {backend: run.counts.numbers()[key] for backend, run in runs.items()}

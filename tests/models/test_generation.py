@@ -1,4 +1,4 @@
-"""`generate()` of compiled decoders: the tokens of eager, with a cache that grows and with a static one."""
+"""`generate()` of compiled decoders: the tokens of eager, with a growing cache and with a static cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CACHES = ["dynamic", "static"]
 
 
 def generated(model, cache):
-    """Tokens after two prompts; the second one is longer, and its first sequence is padded."""
+    """Returns tokens after two prompts; the second prompt is longer, and its first sequence is padded."""
     found = []
     for number, length in enumerate((5, 7)):
         seed(number)

@@ -1,4 +1,4 @@
-"""The comparison itself: it sees wrong values, and accepts rounding."""
+"""The comparison itself: it detects wrong values, and accepts rounding."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Compares two training steps of a compiled model with eager's: values, graphs, and peak memory.
 
-A run of the same model in float64 is the judge of values: the compiled run may be a few times as far from it as eager
-is. So rounding passes whatever the model's condition, and a wrong formula does not. A rounded number may fall on the
-other side of zero before a relu; a difference counts only if it is there with other data, too.
+A float64 run of the same model is the judge of values: the compiled run may be a few times as far from the judge as
+eager is. So rounding passes whatever the model's condition, and a wrong formula does not. A rounded number may fall on
+the opposite side of zero before a relu; a difference counts only if it persists with different data.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.models.cases import Case
 BACKENDS = ("eager", "aot_eager", "native")
 STEPS = 2
 
-#: The compiled error may be this many times eager's, and this much of the largest element besides.
+#: The allowed ratio of the compiled error to eager's error, and an allowance relative to the largest element.
 FACTOR, FLOOR = 16.0, 1e-5
-#: Of the largest element of its kind; elements of smaller tensors are measured by it.
+#: Relative to the largest element of its kind; elements of smaller tensors are measured by this element.
 SMALLEST = 1e-2
-#: The most that eager itself may be away from the judge.
+#: The largest allowed distance of eager itself from the judge.
 CONDITION = 0.2
 
 Values = dict[str, Tensor | None]
@@ -41,7 +41,7 @@ Values = dict[str, Tensor | None]
 
 @dataclass
 class Counts:
-    """What one compiled model needed."""
+    """The needs of one compiled model."""
 
     graphs: int = 0
     breaks: int = 0
@@ -57,9 +57,9 @@ class Counts:
 
 @dataclass(frozen=True)
 class Run:
-    """One compiled model beside eager."""
+    """One compiled model next to eager."""
 
-    #: One line per value that is too far from the judge.
+    #: A line per value that is too far from the judge.
     differences: list[str]
     counts: Counts
     #: The peak as a share of eager's.
@@ -69,18 +69,18 @@ class Run:
 def seed(number: int) -> None:
     """Seeds every generator that models draw from."""
     seed_generators(number)
-    numpy.random.seed(number)  # wav2vec2 masks with it
+    numpy.random.seed(number)  # wav2vec2 masks with numpy
 
 
 def parts_of(output: Any) -> dict[str, Any]:
-    """What a model returned, by name."""
+    """Returns the results of a model, by name."""
     if isinstance(output, Mapping):
         return dict(output)
     return vars(output) if dataclasses.is_dataclass(output) else {"result": output}
 
 
 def loss_of(output: Any) -> Tensor:
-    """The model's own loss; a mean of squares of its results where it has none."""
+    """Returns the model's own loss; without a loss, a mean of squares of its results."""
     own = parts_of(output).get("loss")
     if own is not None:
         return own
@@ -100,7 +100,7 @@ def one_step(case: Case, model: nn.Module, number: int) -> list[Tensor]:
 
 def train(case: Case, model: nn.Module) -> Values:
     """Every value of two steps, by name."""
-    # A large epsilon: updates of gradients that are rounding alone stay small.
+    # A large epsilon: updates by gradients of pure rounding noise stay small.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-2)
     values: Values = {}
     for number in range(STEPS):
@@ -117,7 +117,7 @@ def train(case: Case, model: nn.Module) -> Values:
 
 
 class DrawnInFloat32(TorchFunctionMode):
-    """Draws the numbers that a run in float32 draws: others are drawn in float64, and after them other masks."""
+    """Draws the numbers of a float32 run: float64 draws different numbers, and therefore different masks."""
 
     DRAW = (torch.rand, torch.randn, torch.rand_like, torch.randn_like)
 
@@ -139,7 +139,7 @@ def train_in_float64(case: Case, model: nn.Module) -> Values:
 
 
 def peak(case: Case, model: nn.Module) -> int:
-    """The peak bytes of one more step, gradients included."""
+    """Returns the peak bytes of one more step, gradients included."""
     return peak_bytes(lambda: one_step(case, model, STEPS))
 
 
@@ -162,7 +162,7 @@ def counted(counts: Counts) -> Iterator[None]:
 
 
 class Comparison:
-    """One model in eager and in float64; compiled copies of it are compared with both."""
+    """One model in eager and in float64; compiled copies of the model are compared with both."""
 
     def __init__(self, case: Case) -> None:
         seed(0)
@@ -170,14 +170,14 @@ class Comparison:
         self.model = case.make().train()
         reference = copy.deepcopy(self.model)
         if hasattr(reference, "set_experts_implementation"):
-            reference.set_experts_implementation("eager")  # no other one knows float64
+            reference.set_experts_implementation("eager")  # no other backend supports float64
         self.judge = train_in_float64(case, reference)
         eager = copy.deepcopy(self.model)
         self.eager = train(case, eager)
         self.peak = peak(case, eager)
 
     def run(self, backend: str) -> Run:
-        """Compiles a copy, and compares it."""
+        """Compiles a copy, and compares the copy with eager."""
         minidynamo.reset()
         counts = Counts()
         with counted(counts):
@@ -189,7 +189,7 @@ class Comparison:
 
 
 def compared(case: Case) -> dict[str, Run]:
-    """What each backend makes of a model."""
+    """Returns the results of each backend for a model."""
     comparison = Comparison(case)
     runs = {backend: comparison.run(backend) for backend in BACKENDS}
     if any(run.differences for run in runs.values()):
@@ -201,7 +201,7 @@ def compared(case: Case) -> dict[str, Run]:
 
 
 def differences(actual: Values, eager: Values, judge: Values) -> list[str]:
-    """Each value that is further from the judge than rounding explains, with its error and eager's."""
+    """Returns each value that is further from the judge than rounding explains, with its error and eager's."""
     found = []
     if list(actual) != list(eager):
         found.append(f"has {sorted(actual.keys() ^ eager.keys())} alone")
@@ -222,7 +222,7 @@ def _largest(value: Tensor | None) -> float:
     if value is None or not value.is_floating_point() or not value.numel():
         return 0.0
     finite = value.double().abs().nan_to_num(0.0, 0.0, 0.0)
-    # Masks have the lowest number of their type, which measures nothing.
+    # Masks contain the lowest number of their dtype, which is no scale.
     return finite.masked_fill(finite > 1e30, 0.0).max().item()
 
 
@@ -240,7 +240,7 @@ def _difference(actual: Tensor | None, eager: Tensor | None, judge: Tensor | Non
 
 
 def _distance(actual: Tensor, judge: Tensor) -> float:
-    """The largest distance of two elements; infinite where one of them alone is not finite."""
+    """Returns the largest distance between elements; infinite if only one of the two elements is finite."""
     actual = actual.double()
     limit = torch.finfo(torch.float32).max / 2
     same = (actual == judge) | (actual.isnan() & judge.isnan()) | ((actual < -limit) & (judge < -limit))

@@ -61,7 +61,7 @@ def test_a_reader_that_stops_early_ends_it_in_peace(stored, monkeypatch, capsys)
     monkeypatch.setattr(cli, "list_cache", closed)
     monkeypatch.setattr(sys, "stdout", sys.stdout)
     assert cli.main(["cache", "ls"]) == 0
-    sys.stdout.close()  # a file that swallows what Python would still write at its end
+    sys.stdout.close()  # a file that swallows Python's last writes at exit
     assert capsys.readouterr().err == ""
 
 
@@ -108,7 +108,7 @@ def stored(tmp_path):
         files.write("aa22-00", {"key": KEY.replace("sin", "cos"), "what": "train.py:3 in step"})
         files.write("bb33-00", {"key": KEY, "what": "train.py:9 in test"})
         os.utime(files.folder() / "bb33-00.json", (0, 0))
-        files.note_use("aa11-00")
+        files.count_use("aa11-00")
         yield
 
 

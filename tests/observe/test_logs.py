@@ -9,19 +9,19 @@ import torch
 
 import minidynamo
 from minidynamo.errors import UnknownName
-from minidynamo.observe.logs import LOGS, listing, wanted
+from minidynamo.observe.logs import LOGS, listing, selected_levels
 
 
 def test_the_grammar_is_that_of_torch():
-    assert wanted("") == {}
-    assert wanted("recompiles, +guards,-graph_code") == {
+    assert selected_levels("") == {}
+    assert selected_levels("recompiles, +guards,-graph_code") == {
         "recompiles": logging.INFO,
         "guards": logging.DEBUG,
         "graph_code": logging.ERROR,
     }
-    assert wanted("all,-guards") == {**dict.fromkeys(LOGS, logging.INFO), "guards": logging.ERROR}
+    assert selected_levels("all,-guards") == {**dict.fromkeys(LOGS, logging.INFO), "guards": logging.ERROR}
     with pytest.raises(UnknownName, match=r"there is no log 'recompile'. Did you mean 'recompiles'"):
-        wanted("recompile")
+        selected_levels("recompile")
 
 
 def log_of(capsys, logs, backend="eager"):

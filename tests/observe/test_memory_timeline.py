@@ -39,7 +39,7 @@ def test_a_step_of_a_model_is_measured_both_ways(compiled):
     timeline = minidynamo.memory_timeline(model, x, backend=None if compiled else "aot_eager")
     assert list(timeline) == ["eager", "compiled"]
     activations = 4 * 128 * 64 * 4
-    assert all(series.behind_forward >= activations for series in timeline.values())
+    assert all(series.after_forward >= activations for series in timeline.values())
     assert timeline["compiled"].peak <= timeline["eager"].peak
     assert all(p.grad is None for p in model.parameters())
     assert (model.__dict__.get("_compiled_call_impl") is not None) == compiled
@@ -54,9 +54,9 @@ def test_functions_and_further_ways():
     x = torch.rand(1000, requires_grad=True)
     timeline = minidynamo.memory_timeline(f, x, backend="eager", twice=lambda x: f(f(x)))
     assert list(timeline) == ["eager", "compiled", "twice"] and x.grad is None
-    assert timeline["twice"].behind_forward > timeline["eager"].behind_forward
+    assert timeline["twice"].after_forward > timeline["eager"].after_forward
     forward = minidynamo.memory_timeline(minidynamo.compile(f, backend="eager"), x.detach(), backward=False)
-    assert forward["compiled"].turn == len(forward["compiled"].bytes) - 1 or forward["compiled"].peak >= 4000
+    assert forward["compiled"].backward_start == len(forward["compiled"].bytes) - 1 or forward["compiled"].peak >= 4000
 
 
 def series(*values):

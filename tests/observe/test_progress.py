@@ -18,7 +18,7 @@ from minidynamo.observe.progress import ProgressLine
 
 
 class Display:
-    """Records what would be on the terminal."""
+    """Records the text of the terminal."""
 
     def __init__(self):
         self.lines, self.opened, self.closed = [], 0, 0
@@ -46,7 +46,7 @@ def display(monkeypatch):
 
 
 def until(holds):
-    """Wait for what the watching thread does, however busy the machine is."""
+    """Waits for the watching thread, however busy the machine is."""
     end = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < end

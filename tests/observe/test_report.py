@@ -5,7 +5,7 @@ import torch
 import minidynamo
 from minidynamo.core.events import Event, on_event
 from minidynamo.errors import Diagnostic
-from minidynamo.observe.report import MOST_TOLD, Report
+from minidynamo.observe.report import MOST_LISTED, Report
 
 
 def decides(x):
@@ -27,8 +27,8 @@ def test_functions_that_are_gone_are_reported():
     del f
     text = str(report)
     assert report.versions["decides"] == 2 and report.graphs == 2
-    assert "1 recompile, 0 given up" in text and "     2 x decides" in text
-    assert text.count("MD201") == 2 and "(2 times)" in text  # the break, and where to read about it
+    assert "1 recompile, 0 left to eager" in text and "     2 x decides" in text
+    assert text.count("MD201") == 2 and "(2 times)" in text  # the break, and a reference to its documentation
     assert "expected float32[3] on cpu, got float32[4] on cpu" in text and "float64" not in text
 
 
@@ -38,9 +38,9 @@ def test_nothing_to_report():
 
 def test_what_is_rare_is_only_counted():
     report = Report()
-    for number in range(MOST_TOLD + 2):
-        for _ in range(MOST_TOLD + 2 - number):
+    for number in range(MOST_LISTED + 2):
+        for _ in range(MOST_LISTED + 2 - number):
             report(Event("fallback", "f", {"diagnostic": Diagnostic("MD299", f"number {number}")}))
     told = str(report)
-    assert told.index("number 0") < told.index("number 1") and f"number {MOST_TOLD}" not in told
+    assert told.index("number 0") < told.index("number 1") and f"number {MOST_LISTED}" not in told
     assert told.endswith("and 2 others")

@@ -20,7 +20,7 @@ def capture(fn: Callable[..., Any], *args: Any, **options: Any) -> TracedFrame:
 
 
 def targets(traced: TracedFrame) -> list[Any]:
-    """What the graph's nodes call, in order."""
+    """Returns the targets of the graph's nodes, in order."""
     assert traced.graph is not None
     return [node.target for node in traced.graph.graph.nodes if node.op in ("call_function", "call_method")]
 
@@ -30,6 +30,6 @@ def placeholders(traced: TracedFrame) -> list[str]:
 
 
 def guards_on(traced: TracedFrame, display: str) -> dict[GuardKind, Any]:
-    """Kind and expected value of the guards on the value that the user would write as `display`."""
+    """Returns kind and expected value of the guards on the value with the source `display`."""
     found: list[Guard] = [guard for guard in traced.guards if guard.source.display() == display]
     return {guard.kind: guard.expected for guard in found}

@@ -1,6 +1,6 @@
-"""Builds TracedFrame records by hand, as tracing a small function would, for tests of what is printed from them.
+"""Builds TracedFrame records by hand, like the trace of a small function, for tests of the printed reports.
 
-It is no test file.
+Contains no tests.
 """
 
 import operator
@@ -13,7 +13,7 @@ from torch import fx
 from minidynamo.errors import Diagnostic, UserLocation
 from minidynamo.graph.boxed import make_boxed
 from minidynamo.guards.source import Item, Local, Source
-from minidynamo.tracer.capture.residual import Residual, Surroundings, print_residual
+from minidynamo.tracer.capture.residual import Residual, ResidualContext, print_residual
 from minidynamo.tracer.reachable import reachable
 from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.tracer.records.traced_frame import Break, GraphInput, Null, Return, TracedFrame
@@ -28,7 +28,7 @@ BREAK = Diagnostic("MD201", "`if` on a tensor value", where=UserLocation("train.
 
 
 class Box:
-    """A user's class whose own attribute setter must not run."""
+    """A custom class whose attribute setter must not run."""
 
     def __init__(self) -> None:
         object.__setattr__(self, "count", 0)
@@ -42,7 +42,7 @@ def ones() -> torch.Tensor:
 
 
 class FrameBuilder:
-    """One frame: parameters in order of declaration, a graph, a journal."""
+    """A frame: parameters in order of declaration, a graph, a journal."""
 
     def __init__(self) -> None:
         self.graph = fx.Graph()
@@ -51,7 +51,7 @@ class FrameBuilder:
         self.inputs: list[GraphInput] = []
 
     def tensor(self, name: str, source: Source | None = None) -> TensorVariable:
-        """A tensor argument, or (with a source) one reached from an argument."""
+        """Adds a tensor argument, or (with a source) a tensor reached from an argument."""
         if source is None:
             self.parameters.append(name)
         node = self.graph.placeholder(name)
@@ -110,10 +110,10 @@ class FrameBuilder:
         inputs = tuple(self.inputs) if gm is not None else ()
         return TracedFrame("Net.step", (), gm, inputs, outputs, self.side_effects, leave)
 
-    def print(self, traced: TracedFrame, **surroundings: Any) -> Residual:
+    def print(self, traced: TracedFrame, **context: Any) -> Residual:
         """The residual program, with the graph run node by node."""
-        surroundings.setdefault("root", True)
-        graph = surroundings.pop("graph", None)
+        context.setdefault("root", True)
+        graph = context.pop("graph", None)
         if graph is None and traced.graph is not None:
             graph = make_boxed(traced.graph)
-        return print_residual(traced, self.parameters, graph, Surroundings(**surroundings))
+        return print_residual(traced, self.parameters, graph, ResidualContext(**context))

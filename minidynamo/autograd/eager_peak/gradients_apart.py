@@ -18,7 +18,7 @@ from torch import fx
 from minidynamo.autograd.graph.numbers import key
 from minidynamo.autograd.graph.signature import GraphSignature, OutputPlan
 from minidynamo.autograd.partition.minimum_cut import bytes_of
-from minidynamo.autograd.runtime.result_nodes import has_chains
+from minidynamo.autograd.runtime.result_nodes import has_result_nodes
 from minidynamo.graph.unbacked_symints import hint_of
 
 Wholes = Mapping[tuple[str, int], torch.Tensor]
@@ -55,7 +55,7 @@ def gradients_apart(
         comes_in = 0 if repeated else _bytes(view)
         if origin == "graph":
             joined.update([index] if is_part else ())
-        elif plan.early and not has_chains(signature):
+        elif plan.early and not has_result_nodes(signature):
             early.append(comes_in)
             others = given - _bytes(view) if any(step.op is operator.getitem for step in plan.steps) else 0
             behind = max(behind, given + others if is_part else 0)  # zeros for the others in a list of views

@@ -15,7 +15,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.eager_peak.with_hints import without_data
-from minidynamo.autograd.graph.counting import Counting
+from minidynamo.autograd.graph.counting import StorageCounter
 from minidynamo.autograd.graph.inputs import layout_of
 from minidynamo.fake import mode as fake_mode
 from minidynamo.graph.torch_settings import preserved
@@ -49,8 +49,8 @@ class _Arrival(torch.autograd.Function):
     """Stands for what becomes of results: its gradients are those of the results, which it does not keep."""
 
     @staticmethod
-    def forward(ctx: Any, arrived: set[object], repeated: bool, *results: torch.Tensor) -> torch.Tensor:
-        ctx.arrived = arrived
+    def forward(ctx: Any, from_outside: set[object], repeated: bool, *results: torch.Tensor) -> torch.Tensor:
+        ctx.from_outside = from_outside
         # Gradients of views with gaps have none.
         layouts = [(0,) * value.dim() if repeated else torch.empty_like(value).stride() for value in results]
         ctx.made = [(value.shape, s, value.dtype, value.device) for value, s in zip(results, layouts)]
@@ -59,7 +59,7 @@ class _Arrival(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor | None, ...]:
         made = [torch.empty_strided(*sizes, dtype=dtype, device=device) for *sizes, dtype, device in ctx.made]
-        ctx.arrived.update(compat.memory_of(value) for value in made)
+        ctx.from_outside.update(compat.memory_of(value) for value in made)
         return None, None, *made
 
 
@@ -84,7 +84,7 @@ class _Rehearsal:
         self.layout = layout_of(gm, example_inputs)
         self.flat = self.layout.flatten(example_inputs)
         self.mode = fake_mode.FakeTensorMode()  # with the sizes of this call
-        self.counting = Counting()
+        self.counting = StorageCounter()
         self.leaves: list[torch.Tensor] = []
         self.constants: dict[int, torch.Tensor] = {}
 
@@ -93,11 +93,11 @@ class _Rehearsal:
             given = [self.as_input(value) for value in self.flat]
         held = [value for value in given if isinstance(value, torch.Tensor)]
         histories = [value.grad_fn for value in held]
-        self.counting.note([*self.leaves, *held], counts=False)
+        self.counting.record([*self.leaves, *held], counts=False)
         program = _Program(self.gm, self.as_constant)
         with self.mode, self.counting:
             made = program.run(*self.layout.unflatten(given), enable_io_processing=False)
-        self.counting.look()
+        self.counting.update_peak()
         program.env.clear()
         del given
         between, forward = self.counting.level, self.counting.peak
@@ -110,17 +110,17 @@ class _Rehearsal:
         del made, results
         if end is not None:
             first = torch.empty_like(end)
-            self.counting.note([first], counts=False)
+            self.counting.record([first], counts=False)
             with self.mode, self.counting:
                 gradients = torch.autograd.grad(end, self.leaves, first, allow_unused=True)
-            self.counting.look()
+            self.counting.update_peak()
             del gradients
         del holding
         return EagerMemory(self.counting.peak, between, forward)
 
     def arrival(self, results: list[torch.Tensor]) -> torch.Tensor:
         """What backward begins with."""
-        end: torch.Tensor = _Arrival.apply(self.counting.arrived, self.repeated, *results)  # type: ignore[no-untyped-call]
+        end: torch.Tensor = _Arrival.apply(self.counting.from_outside, self.repeated, *results)  # type: ignore[no-untyped-call]
         return end
 
     def as_input(self, value: Any) -> Any:
@@ -135,5 +135,5 @@ class _Rehearsal:
         """A tensor of the program's, without data."""
         if id(value) not in self.constants:
             self.constants[id(value)] = self.mode.from_tensor(value)
-            self.counting.note([self.constants[id(value)]], counts=False)
+            self.counting.record([self.constants[id(value)]], counts=False)
         return self.constants[id(value)]

@@ -18,7 +18,7 @@ from minidynamo.autograd.functional.shape_only_reads import read_inputs
 from minidynamo.autograd.graph.numbers import is_number
 from minidynamo.autograd.trace.joint import Trace
 from minidynamo.graph.decomposed import PART_OF, is_inside
-from minidynamo.memory.graph_plan import inside_of
+from minidynamo.memory.graph_plan import workspace_of_node
 from minidynamo.memory.storages import storages_in
 
 
@@ -37,7 +37,7 @@ def traced_memory(trace: Trace) -> TracedMemory:
     *nodes, output = trace.graph.nodes
     tangents = set(trace.tangents)
     begins = next((place for place, node in enumerate(nodes) if node in tangents), len(nodes))
-    inputs = {key for node in (*trace.primals.values(), *trace.identities) for key, _ in _storages(node)}
+    inputs = {key for node in (*trace.primals.values(), *trace.input_copies) for key, _ in _storages(node)}
     born: dict[object, int] = {}
     dies: dict[object, int] = {}
     size: dict[object, int] = {}
@@ -63,7 +63,7 @@ def traced_memory(trace: Trace) -> TracedMemory:
         changes[born[key]] += nbytes
         changes[dies[key] + 1] -= nbytes
     for place, node in enumerate(nodes):
-        inside = inside_of(node) if node.op == "call_function" and PART_OF not in node.meta else 0
+        inside = workspace_of_node(node) if node.op == "call_function" and PART_OF not in node.meta else 0
         changes[place] += inside
         changes[place + 1] -= inside
     kept = {key for key, end in dies.items() if end >= begins and born[key] < begins}

@@ -1,8 +1,8 @@
-"""Owns the values of a graph without mutation: what each tensor of the traced graph is now, and how it is written.
+"""Owns the values of a graph without mutation: the current value of each traced tensor, and the effect of a write.
 
-Each tensor of the traced graph is a view (through a chain of steps, often none) of a base; a base has a current value,
-and writing through a view makes a new one. Views that are read after such a write are made again from the new value.
-Which operations read and write is known to `functionalize.py`.
+Each traced tensor is a view of a base, through zero or more view steps. A base has a current value, and a write through
+a view creates a new value of the base. A view that is read after the write is computed again from the new value.
+`functionalize.py` knows which operations read and write.
 """
 
 from __future__ import annotations
@@ -27,32 +27,39 @@ OVERLAPS = "a tensor is written whose elements share memory"  # as fill_, zero_ 
 
 @dataclass(eq=False)
 class Base:
-    """Memory: the value it holds now, how often it was written, and which input it is, if any. `uncounted` are writes
-    that torch counts for real tensors only. Memory that was resized has `nbytes` by now, and had none at all in the
-    beginning if it `was_empty`; then it may hold no data (`has_data`) until something is written to it."""
+    """A block of memory, with its current value."""
 
+    #: The current value.
     node: fx.Node
+    #: Position of the flat input, if the memory belongs to an input.
     input: int | None = None
+    #: Number of writes.
     version: int = 0
+    #: Number of writes that torch counts for real tensors, but not for fake tensors.
     uncounted: int = 0
+    #: Current size in bytes, if the storage was resized.
     nbytes: Any = None
+    #: Whether the storage had size 0 before its first resize.
     was_empty: bool = False
+    #: False after a resize, until a write fills the memory.
     has_data: bool = True
 
 
 @dataclass(eq=False)
 class Value:
-    """A tensor of the traced graph: the view `step` of `parent`, or a whole base when it has no parent. `node` holds it
-    as of `version` of the base."""
+    """A traced tensor: a view of another value, or a whole base."""
 
     base: Base
+    #: The node that holds the tensor as of `version` of the base.
     node: fx.Node
     version: int
+    #: The viewed value; None for a whole base.
     parent: Value | None = None
+    #: The view operation, applied to `parent`.
     step: ViewStep | None = None
 
     def steps(self) -> tuple[ViewStep, ...]:
-        """The chain of views from the base to this tensor."""
+        """Returns the chain of views from the base to this tensor."""
         if self.parent is None or self.step is None:
             return ()
         return (*self.parent.steps(), self.step)
@@ -60,27 +67,32 @@ class Value:
 
 @dataclass
 class FunctionalGraph:
-    """The traced graph without mutation. `values` tells which tensor a traced node stood for, `nodes` which node holds
-    what is no single tensor. `inputs` are the values of the flat inputs that are tensors, `placeholders` the nodes of
-    all of them; `constants` are tensors of the user's code that became extra placeholders. `made_forward` are the nodes
-    that were there when the first gradient was computed, `read_behind` the memories read since then. `writes` are those
-    to inputs, in order: which one, what it holds then, and the node behind which it was written; `forgotten` is
-    what was written to memory that went away again."""
+    """The traced graph without mutation."""
 
     emitter: GraphBuilder
+    #: One placeholder per flat input.
     placeholders: list[fx.Node] = field(default_factory=list)
+    #: Flat input -> value, for tensor inputs.
     inputs: dict[int, Value] = field(default_factory=dict)
+    #: One placeholder per tangent.
     tangents: list[fx.Node] = field(default_factory=list)
+    #: Extra placeholder -> tensor that the user's code holds.
     constants: dict[fx.Node, torch.Tensor] = field(default_factory=dict)
+    #: Traced node -> value, for single tensors.
     values: dict[fx.Node, Value] = field(default_factory=dict)
+    #: Traced node -> functional node(s) or constant, for numbers and for operations with several results.
     nodes: dict[fx.Node, Any] = field(default_factory=dict)
-    made_forward: frozenset[fx.Node] = frozenset()
-    read_behind: set[Base] = field(default_factory=set)
+    #: The nodes that existed before the first gradient was computed.
+    forward_nodes: frozenset[fx.Node] = frozenset()
+    #: The bases that were read after that point.
+    read_by_backward: set[Base] = field(default_factory=set)
+    #: Writes to inputs, in order: the flat input, its new data, and the node after which the write happens.
     writes: list[tuple[int, fx.Node, fx.Node]] = field(default_factory=list)
-    forgotten: list[fx.Node] = field(default_factory=list)
+    #: Data written to memory that was later freed by a resize.
+    discarded: list[fx.Node] = field(default_factory=list)
 
     def read(self, value: Value) -> fx.Node:
-        """The node that holds `value` now; made again from the base if that was written."""
+        """Returns the node that holds `value` now, computed again from the base if the base was written."""
         if value.version != value.base.version:
             if value.parent is None or value.step is None:
                 value.node = value.base.node
@@ -91,26 +103,30 @@ class FunctionalGraph:
         return value.node
 
     def viewed(self, value: Value) -> fx.Node:
-        """`value` as a view of its base now, also where `read` finds what was written to it, in memory of its own."""
+        """Returns `value` as a view of its base, also where `read` would return written data in separate memory."""
         if value.parent is None or value.step is None:
             return value.base.node
         step = value.step
         return self.emitter.emit(step.op, self.viewed(value.parent), *step.args, **dict(step.kwargs))
 
-    def to_draw(self, op: OpOverload, into: dict[str, torch.Tensor], now: dict[str, Any]) -> dict[str, fx.Node]:
-        """What `op` takes `now` of the tensors that it draws numbers `into`, laid out as those: that decides which
-        number goes where. An output is no argument of what draws instead, which fills its result row by row."""
+    def tensors_to_fill(self, op: OpOverload, into: dict[str, torch.Tensor], now: dict[str, Any]) -> dict[str, fx.Node]:
+        """Returns the tensors that `op` fills with random numbers, in the layout of `into`; the layout decides which
+        number goes where.
+
+        `now` has the present arguments. The functional operator has no argument for an output, and fills a result in
+        row-major order.
+        """
         laid_out = {name: self.emitter.restride(now[name], like) for name, like in into.items() if name in now}
         for name, like in into.items():
-            made = laid_out.get(name)
-            same = like.is_contiguous() if made is None else has_strides_of(made.meta["val"], like)
-            # Where there are gaps, `normal_` draws in another way.
+            argument = laid_out.get(name)
+            same = like.is_contiguous() if argument is None else has_strides_of(argument.meta["val"], like)
+            # For a tensor with gaps, `normal_` draws differently.
             if not same or (op is torch.ops.aten.normal_.default and not is_dense(like)):
                 raise refuse(f"`{op}` draws into memory that is laid out in a way that values are not")
         return laid_out
 
     def write(self, value: Value, new: fx.Node) -> None:
-        """Give the memory of `value` the data of `new`, which has its shape and dtype."""
+        """Gives the memory of `value` the data of `new`, which has the same shape and dtype."""
         if overlaps_itself(value.node.meta["val"]):
             raise refuse(OVERLAPS)
         if value.parent is None:
@@ -122,11 +138,11 @@ class FunctionalGraph:
                 self.writes.append((value.base.input, new, next(iter(reversed(self.emitter.graph.nodes)))))
         else:
             self.write(*self.scattered(value, new))
-        if value.parent is None or value.base.input is None:  # what lies in an input is read from there
+        if value.parent is None or value.base.input is None:  # data in an input is read from the input
             value.node, value.version = new, value.base.version
 
     def scattered(self, value: Value, new: fx.Node) -> tuple[Value, fx.Node]:
-        """The tensor that `value` is a view of, and its data once the view has that of `new`."""
+        """Returns the tensor that `value` is a view of, and its data after `new` is written to the view."""
         step, parent = value.step, value.parent
         assert step is not None and parent is not None
         if step.op is operator.getitem and parent.parent is not None and parent.step is not None:
@@ -134,26 +150,27 @@ class FunctionalGraph:
             node = self.read(viewed)
             if (rule := ELEMENT_INVERSES.get(op)) is not None:  # type: ignore[call-overload]
                 scatter, *args = rule(self.emitter, *step.args, *parent.step.args, **dict(parent.step.kwargs))
-                return viewed, _in_its_place(self.emitter.emit(scatter, node, new, *args), node)
+                return viewed, _marked_as_partial_write(self.emitter.emit(scatter, node, new, *args), node)
         else:
             viewed, op = parent, step.op
             inverse = INVERSES.get(op)  # type: ignore[call-overload]
             if inverse is not None:
                 node = self.read(viewed)
                 made = inverse(self.emitter, node, new, *step.args, **dict(step.kwargs))
-                return viewed, _in_its_place(made, node)
+                return viewed, _marked_as_partial_write(made, node)
         raise refuse(f"a tensor is written through `{op}`, a view whose inverse is not known")
 
 
-def _in_its_place(made: fx.Node, viewed: fx.Node) -> fx.Node:
-    """`made`, of which it is noted, if it is a copy of `viewed` with another part, that eager writes that part."""
-    if made is not viewed and made.args[0] is viewed:
-        made.meta[WRITTEN] = {0: 0}
-    return made
+def _marked_as_partial_write(written: fx.Node, viewed: fx.Node) -> fx.Node:
+    """Marks `written` as a partial write to `viewed`, if it is a copy of `viewed` with one part replaced. Eager writes
+    only the part."""
+    if written is not viewed and written.args[0] is viewed:
+        written.meta[WRITTEN] = {0: 0}
+    return written
 
 
 def refuse(what: str) -> GraphRefused:
-    """The error for a mutation that has no functional form."""
+    """Returns the error for a mutation without a functional form."""
     return GraphRefused(
         Diagnostic(
             "MD402",

@@ -1,7 +1,7 @@
-"""Owns the graph-to-graph pass that removes mutation: in-place and view operations become operations on values.
+"""Owns the graph pass that removes mutation: in-place and view operations become operations on values.
 
-What a value is, and what writing to one does, is said in `functional_graph.py`. What happened to inputs is recorded;
-who copies it back, and when, is not decided here.
+`functional_graph.py` defines values and writes to values. This pass records the writes to inputs; later stages decide
+where the new data is copied to the inputs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.functional.functional_graph import OVERLAPS, Base, FunctionalGraph, Value, refuse
-from minidynamo.autograd.functional.shape_only_reads import read_inputs, without_unread
-from minidynamo.autograd.functional.storage_resize import check_readable, note_fill, read_sources, resize
+from minidynamo.autograd.functional.shape_only_reads import read_inputs, replace_unread
+from minidynamo.autograd.functional.storage_resize import check_readable, record_fill, replace_discarded_copies, resize
 from minidynamo.autograd.graph.graph_builder import GraphBuilder, same_layout
 from minidynamo.autograd.graph.mutation import (
     UNDECLARED,
     Mutation,
-    given_by_output,
+    arguments_from_out,
     is_metadata_mutation,
     is_undeclared_write,
     is_view,
@@ -30,7 +30,7 @@ from minidynamo.autograd.graph.mutation import (
     named_arguments,
 )
 from minidynamo.autograd.graph.numbers import is_symbolic, key, keys, known
-from minidynamo.autograd.graph.overlaps import goes_element_by_element, overlaps_itself, same_elements, share_elements
+from minidynamo.autograd.graph.overlaps import is_elementwise, overlaps_itself, same_elements, share_elements
 from minidynamo.autograd.graph.restride import emit_permuted
 from minidynamo.autograd.graph.signature import ViewStep
 from minidynamo.autograd.trace.joint import Trace
@@ -41,11 +41,11 @@ from minidynamo.memory.unfused_peak import OUT, WRITTEN
 
 aten = torch.ops.aten
 
-# They return their argument under another gradient history, which the trace has already followed.
+# Operators that change only the gradient history, which the trace has followed already.
 IDENTITIES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.detach_.default})
 
 
-# The dtype that holds any number of a type.
+# Python type -> dtype that represents every number of the type.
 _EXACT: dict[type, torch.dtype] = {
     bool: torch.bool,
     int: torch.int64,
@@ -59,12 +59,14 @@ _EXACT: dict[type, torch.dtype] = {
 def functionalize(
     trace: Trace, names: Sequence[str], flat: Sequence[Any], *, keeps_numbers: bool = False
 ) -> FunctionalGraph:
-    """The graph of `trace` without mutation. Its placeholders are `names`, one per value of `flat`; then tangents,
-    then constants. With `keeps_numbers`, numbers that have turned out to be constant while it was traced are computed,
-    too, so that values are called as in a trace that has not decided that.
+    """Returns the graph of `trace` without mutation.
 
-    Raises GraphRefused MD402 for a write that cannot be expressed as a value: to the shape or storage of an input,
-    through an operator without functional twin, or to an input that shares memory with another input.
+    The placeholders are `names`, one per value of `flat`, then tangents, then constants. With `keeps_numbers`, the
+    graph also computes the numbers that became constant during tracing. Values then have the same names as in a trace
+    where these numbers are not constant.
+
+    Raises GraphRefused MD402 for a write that has no functional form: a write to the shape or storage of an input,
+    through an operator without a functional variant, or to an input that shares memory with another input.
     """
     return _Pass(trace, keeps_numbers).run(names, flat)
 
@@ -81,12 +83,12 @@ class _Pass:
     def run(self, names: Sequence[str], flat: Sequence[Any]) -> FunctionalGraph:
         for index, (name, value) in enumerate(zip(names, flat)):
             old = self.trace.primals.get(index)
-            made = self.emitter.placeholder(name, value if old is None else old.meta["val"])
-            self.result.placeholders.append(made)
+            placeholder = self.emitter.placeholder(name, value if old is None else old.meta["val"])
+            self.result.placeholders.append(placeholder)
             if index in self.trace.numbers:
-                self.result.nodes[self.trace.numbers[index]] = made
+                self.result.nodes[self.trace.numbers[index]] = placeholder
             if old is not None:
-                self.result.inputs[index] = self.fresh(old, made)
+                self.result.inputs[index] = self.fresh(old, placeholder)
                 self.result.inputs[index].base.input = index
         for node in self.trace.tangents:
             self.fresh(node, self.emitter.placeholder(node.name, node.meta["val"]))
@@ -94,7 +96,7 @@ class _Pass:
         self.lift_constants()
         for node in self.trace.graph.nodes:
             if node in self.trace.tangents[:1]:
-                self.result.made_forward = frozenset(self.emitter.graph.nodes)
+                self.result.forward_nodes = frozenset(self.emitter.graph.nodes)
             if node.op == "get_attr" and node not in self.result.values:
                 self.make_number(node)
             if node.op == "call_function":
@@ -103,44 +105,45 @@ class _Pass:
         self.refuse_lost_history(flat)
         self.refuse_shared_inputs()
         self.refuse_fixed_windows()
-        read_sources(self.result)
+        replace_discarded_copies(self.result)
         return self.result
 
     def lift_constants(self) -> None:
-        """Tensors made from Python data become inputs; what has no data `empty_strided`."""
+        """Turns tensors made from Python data into placeholders, and tensors without data into `empty_strided`
+        calls."""
         for node in self.trace.graph.find_nodes(op="get_attr"):
             tensor = operator.attrgetter(node.target)(self.trace.owner)
             if tensor.is_meta:
                 facts = {"dtype": tensor.dtype, "device": tensor.device}
-                made = self.emitter.emit(aten.empty_strided.default, [*tensor.shape], [*tensor.stride()], **facts)
-                self.fresh(node, made)
+                lifted = self.emitter.emit(aten.empty_strided.default, [*tensor.shape], [*tensor.stride()], **facts)
+                self.fresh(node, lifted)
             elif tensor.ndim:
-                made = self.emitter.placeholder(
+                lifted = self.emitter.placeholder(
                     node.name.strip("_"), self.trace.mode.from_tensor(tensor, static_shapes=True)
                 )
-                self.result.constants[made] = tensor
-                self.fresh(node, made)
+                self.result.constants[lifted] = tensor
+                self.fresh(node, lifted)
 
     def make_number(self, node: fx.Node) -> None:
-        """A tensor that holds one number of Python's is made where it is first read, as in eager."""
+        """Creates the tensor of a Python number where it is first read, as in eager."""
         tensor = operator.attrgetter(str(node.target))(self.trace.owner)
-        made = self.emitter.emit(aten.full.default, [], tensor.item(), dtype=tensor.dtype, device=tensor.device)
-        self.fresh(node, made)
+        number = self.emitter.emit(aten.full.default, [], tensor.item(), dtype=tensor.dtype, device=tensor.device)
+        self.fresh(node, number)
 
     def fresh(self, old: fx.Node, new: fx.Node) -> Value:
-        """`old` is new memory that holds `new`."""
+        """Records that the traced node `old` is new memory with the value `new`."""
         value = self.result.values[old] = Value(Base(new), new, 0)
         return value
 
     def current(self, arg: Any) -> Any:
-        """An argument of the traced graph, as an argument of the functional graph now."""
+        """Translates an argument of the traced graph to an argument of the functional graph."""
         return fx.map_arg(arg, self.current_node)
 
     def current_node(self, old: fx.Node) -> Any:
         if old in self.result.values:
             value = self.result.values[old]
-            if self.result.made_forward:
-                self.result.read_behind.add(value.base)
+            if self.result.forward_nodes:
+                self.result.read_by_backward.add(value.base)
             return self.result.read(value)
         return self.result.nodes[old]
 
@@ -151,7 +154,7 @@ class _Pass:
             self.number(node)
         elif op is operator.getitem:
             self.element(node)
-        elif node in self.trace.identities or op in IDENTITIES:
+        elif node in self.trace.input_copies or op in IDENTITIES:
             self.refuse_input_metadata(node, only={aten.detach_.default})
             values[node] = values[source]  # type: ignore[index]
         elif op is aten.lift_fresh_copy.default:
@@ -172,47 +175,48 @@ class _Pass:
             self.copy(node)
 
     def number(self, node: fx.Node) -> None:
-        """A number. It is computed once, and not at all when it has turned out to be constant."""
+        """Emits a number once, and not at all if it became constant."""
         value = known(node.meta["val"])
-        found = self.emitter.numbers.get(key(value)) if is_symbolic(value) else value
+        emitted = self.emitter.numbers.get(key(value)) if is_symbolic(value) else value
         if self.keeps_numbers and not is_symbolic(value):
-            value, found = node.meta["val"], None
-        if found is None:
+            value, emitted = node.meta["val"], None
+        if emitted is None:
             assert callable(node.target)
-            found = self.emitter.emit_known(node.target, self.current(node.args), self.current(node.kwargs), value)
-        self.result.nodes[node] = found
+            emitted = self.emitter.emit_known(node.target, self.current(node.args), self.current(node.kwargs), value)
+        self.result.nodes[node] = emitted
 
     def element(self, node: fx.Node) -> None:
         owner, index = node.args
         assert isinstance(owner, fx.Node)
         if owner in self.result.values:  # a list of views
             self.view(node, operator.getitem)
-        elif isinstance(made := self.result.nodes[owner], (list, tuple)):
-            if isinstance(made[index], Value):  # type: ignore[index]
-                self.result.values[node] = made[index]  # type: ignore[index]
+        elif isinstance(elements := self.result.nodes[owner], (list, tuple)):
+            if isinstance(elements[index], Value):  # type: ignore[index]
+                self.result.values[node] = elements[index]  # type: ignore[index]
             else:
-                self.fresh(node, made[index])  # type: ignore[index]
+                self.fresh(node, elements[index])  # type: ignore[index]
         else:
-            self.fresh(node, self.emitter.element(made, index))  # type: ignore[arg-type]
+            self.fresh(node, self.emitter.element(elements, index))  # type: ignore[arg-type]
 
     def copy(self, node: fx.Node) -> None:
-        """An operation that neither writes nor views."""
+        """Emits an operation that neither writes nor views."""
         self.check_readable(node)
         args, kwargs = self.current(node.args), self.current(node.kwargs)
-        args = without_unread(self.emitter, node.target, args)  # naming a tensor would keep it for backward
-        made = self.emit_like(node, args, kwargs)
+        args = replace_unread(self.emitter, node.target, args)  # an unread argument would be saved for backward
+        emitted = self.emit_like(node, args, kwargs)
         if isinstance(node.meta.get("val"), (list, tuple)):
-            self.result.nodes[node] = made
+            self.result.nodes[node] = emitted
         else:
-            self.fresh(node, made)
+            self.fresh(node, emitted)
 
     def check_readable(self, node: fx.Node) -> None:
-        """Raise an error if an operation reads memory that was given up, or not filled yet."""
+        """Raises an error if an operation reads memory that was freed, or not filled yet."""
         if self.resizes:
             check_readable(self.result, node, read_inputs(node))
 
     def emit_like(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
-        """Emit `node` with new arguments; its fake value still holds if theirs do."""
+        """Emits `node` with new arguments. The traced fake value is reused if the layouts of all arguments are
+        unchanged."""
         assert callable(node.target)
         inputs = [same_layout(old.meta.get("val"), self.current_node(old).meta["val"]) for old in self.tensors_of(node)]
         if "val" in node.meta and all(inputs):
@@ -220,26 +224,26 @@ class _Pass:
         return self.emitter.emit(node.target, *args, **kwargs)
 
     def tensors_of(self, node: fx.Node) -> list[fx.Node]:
-        """What a traced node is computed from, numbers aside: those have no layout."""
+        """Returns the inputs of a traced node except numbers, which have no layout."""
         return [old for old in node.all_input_nodes if not isinstance(old.meta.get("val"), compat.SYMBOLIC_NUMBERS)]
 
     def view(self, node: fx.Node, op: Any) -> None:
-        """A new view of the first argument. An in-place view is the view that replaces its argument."""
+        """Records a view of the first argument. An in-place view replaces its argument."""
         source, *rest = node.args
         assert isinstance(source, fx.Node)
         parent = self.result.values[source]
         base = parent.base
         args, kwargs = self.current(tuple(rest)), self.current(node.kwargs)
         step = ViewStep(op, args, tuple(kwargs.items()))
-        if op is aten.as_strided.default and len(rest) > 2 and rest[2] is not None and not self.result.made_forward:
+        if op is aten.as_strided.default and len(rest) > 2 and rest[2] is not None and not self.result.forward_nodes:
             self.fixed_windows.append(base)
         viewed = self.result.read(parent)
         if same_layout(viewed.meta["val"], source.meta["val"], memory=True):
-            made = self.emitter.emit_known(op, (viewed, *args), kwargs, node.meta["val"])
+            emitted = self.emitter.emit_known(op, (viewed, *args), kwargs, node.meta["val"])
         else:
-            made = self.emitter.emit(op, viewed, *args, **kwargs)
+            emitted = self.emitter.emit(op, viewed, *args, **kwargs)
         self.result.values[node] = Value(
-            base, _origin(made, base.node if base.input is not None else None), base.version, parent, step
+            base, _origin(emitted, base.node if base.input is not None else None), base.version, parent, step
         )
 
     def metadata_mutation(self, node: fx.Node, op: OpOverload) -> None:
@@ -257,19 +261,19 @@ class _Pass:
     def undeclared_write(self, node: fx.Node) -> None:
         self.check_readable(node)
         positions, functional = UNDECLARED[node.target]  # type: ignore[index]
-        made = self.emitter.emit(functional, *self.current(node.args), **self.current(node.kwargs))
-        results = len(made.meta["val"]) - len(positions)
-        made.meta[WRITTEN] = {results + k: position for k, position in enumerate(positions)}
-        elements = [self.emitter.element(made, i) for i in range(len(made.meta["val"]))]
+        call = self.emitter.emit(functional, *self.current(node.args), **self.current(node.kwargs))
+        results = len(call.meta["val"]) - len(positions)
+        call.meta[WRITTEN] = {results + k: position for k, position in enumerate(positions)}
+        elements = [self.emitter.element(call, i) for i in range(len(call.meta["val"]))]
         for position, new in zip(positions, elements[results:]):
             self.assign(node.args[position], new)
         self.result.nodes[node] = elements[:results]
 
     def mutate(self, node: fx.Node, op: OpOverload, mutation: Mutation) -> None:
-        """Emit the functional twin of `op` and assign what it returns to the written arguments."""
+        """Emits the functional variant of `op`, and assigns its results to the written arguments."""
         named = named_arguments(op, node.args, node.kwargs)
         self.refuse_written_twice(op, mutation, named)
-        note_fill(self.result, op, mutation, named)
+        record_fill(self.result, op, mutation, named)
         self.check_readable(node)
         if op in (aten.copy_.default, copy_unseen):
             new = [self.copied(named["self"], named["src"])]
@@ -281,27 +285,31 @@ class _Pass:
         for name, value in zip(mutation.arguments, new[mutation.own_results :]):
             if named[name] is not None:
                 self.assign(named[name], value)
-                if not op.name().startswith("aten::_foreach_"):  # whose writes are counted on fake tensors, too
-                    self.count(named[name])
+                if not op.name().startswith("aten::_foreach_"):  # counted on fake tensors as well
+                    self.count_list_writes(named[name])
         own = iter(new)
-        made = [next(own) if name is None else self.result.values[named[name]] for name in mutation.returns]
-        if len(made) != 1 or isinstance(node.meta.get("val"), (list, tuple)):
-            self.result.nodes[node] = made
-        elif isinstance(made[0], Value):
-            self.result.values[node] = made[0]
+        returned = [next(own) if name is None else self.result.values[named[name]] for name in mutation.returns]
+        if len(returned) != 1 or isinstance(node.meta.get("val"), (list, tuple)):
+            self.result.nodes[node] = returned
+        elif isinstance(returned[0], Value):
+            self.result.values[node] = returned[0]
         else:
-            self.fresh(node, made[0])
+            self.fresh(node, returned[0])
 
     def refuse_written_twice(self, op: OpOverload, mutation: Mutation, named: dict[str, Any]) -> None:
-        """Two arguments in the same memory see each other's writes; values do not."""
+        """Refuses aliased arguments: each argument would see writes to the other, but values do not change."""
         written = self.tensors_in([named[name] for name in mutation.arguments])
         read = self.tensors_in([value for name, value in named.items() if name not in mutation.arguments])
         twice = len({self.result.values[node].base for node in written}) < len(written)
-        # Of lists, one tensor after the other is written: only the same one may be read where it is written.
+        # The tensors of a list are written in sequence, so a list may only read the tensor at the written position.
         crossed = len(written) > 1 and any(
-            not _is_beside(named, mutation, *pair) for pair in itertools.product(written, read) if self.shares(*pair)
+            not _is_paired(named, mutation, *pair) for pair in itertools.product(written, read) if self.shares(*pair)
         )
-        if twice or crossed or any(self.is_seen(op, mutation, *pair) for pair in itertools.product(written, read)):
+        if (
+            twice
+            or crossed
+            or any(self.may_alias_write(op, mutation, *pair) for pair in itertools.product(written, read))
+        ):
             raise refuse(f"`{op}` is given the same memory twice, and writes to it")
 
     def tensors_in(self, value: Any) -> list[fx.Node]:
@@ -310,14 +318,15 @@ class _Pass:
     def shares(self, one: fx.Node, other: fx.Node) -> bool:
         return self.result.values[one].base is self.result.values[other].base
 
-    def is_seen(self, op: OpOverload, mutation: Mutation, written: fx.Node, read: fx.Node) -> bool:
-        """Whether an argument that is read may be in memory that `op` has written to by then, or refuses to write."""
+    def may_alias_write(self, op: OpOverload, mutation: Mutation, written: fx.Node, read: fx.Node) -> bool:
+        """Returns whether `op` may read an argument from memory after writing to the memory, or refuses such
+        arguments."""
         if not self.shares(written, read):
             return False
-        places = written.meta["val"], read.meta["val"]
-        if op.namespace != "aten":  # nobody knows when it reads
+        values = written.meta["val"], read.meta["val"]
+        if op.namespace != "aten":  # the operator may read at any time
             return True
-        return not (goes_element_by_element(op, mutation) and same_elements(*places)) and share_elements(*places)
+        return not (is_elementwise(op, mutation) and same_elements(*values)) and share_elements(*values)
 
     def call_functional(self, op: OpOverload, mutation: Mutation, named: dict[str, Any]) -> list[Any]:
         functional = mutation.functional
@@ -325,51 +334,58 @@ class _Pass:
             raise refuse(f"`{op}` writes to its arguments, and no operator is known that returns the data instead")
         call = {name: self.current(value) for name, value in named.items() if name not in mutation.dropped}
         if torch.Tag.nondeterministic_seeded in op.tags:
-            call |= self.result.to_draw(op, {name: named[name].meta["val"] for name in mutation.arguments}, call)
+            call |= self.result.tensors_to_fill(
+                op, {name: named[name].meta["val"] for name in mutation.arguments}, call
+            )
         names = [arg.name for arg in compat.schema_of(functional).arguments]
         order = [arg.name for arg in compat.schema_of(op).arguments if arg.name not in mutation.dropped]
         keyword_only = {arg.name for arg in compat.schema_of(functional).arguments if arg.kwarg_only}
         renamed = {theirs: call[ours] for ours, theirs in zip(order, names) if ours in call}
         if mutation.dropped and isinstance(out := named[mutation.dropped[0]], fx.Node):
-            renamed |= given_by_output(out.meta["val"], {*names} - {key for key in renamed if renamed[key] is not None})
+            renamed |= arguments_from_out(
+                out.meta["val"], {*names} - {key for key in renamed if renamed[key] is not None}
+            )
         args: list[Any] = []
         while len(args) < len(names) and names[len(args)] in renamed and names[len(args)] not in keyword_only:
             args.append(renamed.pop(names[len(args)]))
         renamed = {name: value for name, value in renamed.items() if value is not None}
         if functional is aten.bernoulli.p:
-            return [self.ones_drawn(*args, **renamed)]
+            return [self.bernoulli_mask(*args, **renamed)]
         if (permuted := emit_permuted(self.emitter, functional, args, renamed)) is not None:
             permuted[0].meta.update({OUT: True} if mutation.dropped else {WRITTEN: {0: 0}})
             return [permuted[1]]
         try:
-            made = self.emitter.emit(functional, *args, **renamed)
-        except RuntimeError as error:  # `masked_scatter_` is checked when it runs, `masked_scatter` while tracing
+            emitted = self.emitter.emit(functional, *args, **renamed)
+        except RuntimeError as error:  # `masked_scatter_` is checked at run time, `masked_scatter` during tracing
             raise refuse(f"`{functional}` does not take what `{op}` is given: {error}") from error
-        if isinstance(made.meta["val"], torch.Tensor):
+        if isinstance(emitted.meta["val"], torch.Tensor):
             if mutation.dropped:
-                made.meta[OUT] = True
-            elif made.args and made.args[0] is call[mutation.arguments[0]]:
-                made.meta[WRITTEN] = {0: 0}
-            return [made]
-        elements = [self.emitter.element(made, i) for i in range(len(made.meta["val"]))]
-        places = [order.index(name) for name in mutation.arguments if name in order]
-        if mutation.own_results + len(mutation.arguments) == 1:  # one list in, one list out
-            made.meta[WRITTEN] = {k: place for k in range(len(elements)) for place in places}
+                emitted.meta[OUT] = True
+            elif emitted.args and emitted.args[0] is call[mutation.arguments[0]]:
+                emitted.meta[WRITTEN] = {0: 0}
+            return [emitted]
+        elements = [self.emitter.element(emitted, i) for i in range(len(emitted.meta["val"]))]
+        positions = [order.index(name) for name in mutation.arguments if name in order]
+        if mutation.own_results + len(mutation.arguments) == 1:  # a list in, a list out
+            emitted.meta[WRITTEN] = {k: position for k in range(len(elements)) for position in positions}
             return [elements]
         if not mutation.dropped:
-            made.meta[WRITTEN] = {mutation.own_results + k: place for k, place in enumerate(places)}
+            emitted.meta[WRITTEN] = {mutation.own_results + k: position for k, position in enumerate(positions)}
         return elements
 
-    def ones_drawn(self, place: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
-        """Zeros and ones like `place`. In training they come by way of bool, so that forward keeps one byte per element
-        of a dropout for backward. A CPU draws the same for every dtype, so that nothing larger is made there."""
-        like = place.meta["val"]
+    def bernoulli_mask(self, layout: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
+        """Returns zeros and ones in the layout of `layout`.
+
+        In training the numbers are computed from bools, which forward saves in one byte per element. A CPU draws the
+        same numbers for every dtype, so no larger tensor is created on a CPU.
+        """
+        like = layout.meta["val"]
         as_mask = self.trace.training and like.dtype.itemsize > 1
         sizes = [*like.shape], [*like.stride()]
         if as_mask and like.device.type == "cpu" and all(type(size) is int for size in (*sizes[0], *sizes[1])):
-            place = self.emitter.emit(aten.empty_strided.default, *sizes, dtype=torch.bool, device=like.device)
-        # In place it draws in the order of memory; the functional operator does so for contiguous tensors only.
-        drawn = self.emitter.in_memory_order(place, place.meta["val"], aten.bernoulli.p, *args, **kwargs)
+            layout = self.emitter.emit(aten.empty_strided.default, *sizes, dtype=torch.bool, device=like.device)
+        # The in-place operator draws in memory order; the functional operator does so only for contiguous tensors.
+        drawn = self.emitter.in_memory_order(layout, layout.meta["val"], aten.bernoulli.p, *args, **kwargs)
         if not as_mask:
             return drawn
         if drawn.meta["val"].dtype != torch.bool:
@@ -377,7 +393,7 @@ class _Pass:
         return self.emitter.emit(aten._to_copy.default, drawn, dtype=like.dtype)
 
     def copied(self, target: fx.Node, source: Any) -> fx.Node:
-        """The data of `target` after `target.copy_(source)`."""
+        """Returns the data of `target` after `target.copy_(source)`."""
         like = target.meta["val"]
         node = self.current(source)
         value = node.meta["val"] if isinstance(node, fx.Node) else node
@@ -386,15 +402,15 @@ class _Pass:
             node = self.emitter.emit(aten.scalar_tensor.default, node, dtype=exact, device=like.device)
         if keys(node.meta["val"].shape) != keys(like.shape):
             node = self.emitter.emit(aten.expand.default, node, self.emitter.sizes(self.current(target)))
-        made = self.emitter.cast(node, like)
-        if made not in self.result.placeholders:
-            return made
-        # An input is not the place where another one's data are read from here on: it may be written itself.
-        laid_out = self.emitter.restride(made, like)
-        return laid_out if laid_out is not made else self.emitter.emit(aten.clone.default, made)
+        data = self.emitter.cast(node, like)
+        if data not in self.result.placeholders:
+            return data
+        # The value must not be an input: the input may be written later.
+        laid_out = self.emitter.restride(data, like)
+        return laid_out if laid_out is not data else self.emitter.emit(aten.clone.default, data)
 
-    def count(self, written: Any) -> None:
-        """Operations on lists of tensors write one by one, which torch counts for real tensors only."""
+    def count_list_writes(self, written: Any) -> None:
+        """Counts the writes of an operation on lists of tensors, which torch counts only for real tensors."""
         for one in written if isinstance(written, (list, tuple)) else ():
             self.result.values[one].base.uncounted += 1
 
@@ -414,13 +430,14 @@ class _Pass:
         self.result.write(value, new)
 
     def refuse_lost_history(self, flat: Sequence[Any]) -> None:
-        """`detach_` leaves no node behind: autograd carries it out itself, and then knows less of the input."""
+        """Refuses a `detach_` of an input: autograd runs `detach_` itself and leaves no node in the graph."""
         for index, requires_grad in self.trace.requires_grad.items():
             if flat[index].requires_grad and not requires_grad:
                 raise refuse("an input is detached from its history")
 
     def refuse_shared_inputs(self) -> None:
-        """Two inputs in the same memory are two bases here, so neither may be written, nor one that overlaps itself."""
+        """Refuses writes to inputs that share memory with each other or have overlapping elements: each input has its
+        own base."""
         owners: dict[Any, list[Base]] = {}
         for index, value in self.result.inputs.items():
             traced = self.trace.primals[index].meta["val"]
@@ -432,32 +449,37 @@ class _Pass:
                 raise refuse("an input is written that shares memory with another input")
 
     def refuse_fixed_windows(self) -> None:
-        """`as_strided` with an offset counts from the beginning of the storage. So its answer hangs on where a tensor
-        lies, which is elsewhere where a value is put into the memory of an input, and for derivatives."""
+        """Refuses `as_strided` with an offset if the graph moves values to other memory.
+
+        The offset counts from the start of the storage, so the result depends on the address of a tensor. The address
+        changes for a value that is stored in an input, and for derivatives.
+        """
         written = any(value.base.version for value in self.result.inputs.values())
         differentiated = self.trace.tangents and any(base.input is not None for base in self.fixed_windows)
         if self.fixed_windows and (written or differentiated):
             raise refuse("`as_strided` counts from the beginning of a storage, and the graph puts values elsewhere")
 
 
-def _is_beside(named: dict[str, Any], mutation: Mutation, written: fx.Node, read: fx.Node) -> bool:
-    """Whether a tensor of a list is read only together with the one of another list that is written."""
+def _is_paired(named: dict[str, Any], mutation: Mutation, written: fx.Node, read: fx.Node) -> bool:
+    """Returns whether a tensor of a list is read only at the position where `written` is written in its list."""
     lists = [value for value in named.values() if isinstance(value, (list, tuple))]
-    places = {k for name in mutation.arguments for k, one in enumerate(named[name]) if one is written}
+    positions = {k for name in mutation.arguments for k, one in enumerate(named[name]) if one is written}
     readers = [value for name, value in named.items() if name not in mutation.arguments]
     if any(value is read for value in readers):
         return False
-    return {k for value in lists for k, one in enumerate(value) if one is read} <= places
+    return {k for value in lists for k, one in enumerate(value) if one is read} <= positions
 
 
 def _origin(view: fx.Node, end: fx.Node | None) -> fx.Node:
-    """The node that `view` is a view of and the same window as: gradients of transposed weights are transposed back.
-    It is not looked for beyond `end`."""
+    """Returns the node that `view` is a view of with the same layout, no further than `end`; else `view`.
+
+    For example, gradients of transposed weights are transposed back.
+    """
     value, source = view.meta["val"], view
     while source is not end and isinstance(source.target, OpOverload) and is_view(source.target):
         source = source.all_input_nodes[0]
         old = source.meta["val"]
-        # Conjugation and negation are views, too, of which the layout tells nothing.
+        # Conjugation and negation are views that do not change the layout.
         if same_layout(old, value, memory=True) and (old.is_conj(), old.is_neg()) == (value.is_conj(), value.is_neg()):
             return source
     return view

@@ -1,6 +1,6 @@
-"""Owns the joint graph as the partitioner is given it: what forward and backward take and return, what depends on what.
+"""Owns the joint graph as input of the partitioner: the inputs and results of forward and backward, and dependencies.
 
-How it is traced is in `autograd/trace/joint.py`, how it is split in `autograd/partition/partition.py`.
+`autograd/trace/joint.py` traces the graph, `autograd/partition/partition.py` splits it.
 """
 
 from __future__ import annotations
@@ -22,54 +22,55 @@ from minidynamo.compat import OpOverload
 
 @dataclass(frozen=True, kw_only=True)
 class Forward:
-    """A functional graph, and what forward computes of it: `results` for the runtime, from `inputs`, its placeholders,
-    and the data that `writes` give to inputs.
+    """The forward half of a functional graph."""
 
-    `overwritten` are inputs whose memory holds other data in the end; those that have no memory then (`sizes`) are none
-    of them.
-    """
-
+    #: The whole functional graph, with the nodes of backward.
     graph: fx.Graph
+    #: The placeholders of forward.
     inputs: Sequence[fx.Node]
+    #: The values that forward returns to the runtime.
     results: Sequence[fx.Node]
+    #: New data for inputs, in program order.
     writes: Sequence[InputWrite] = ()
+    #: Inputs with changed data at the end of forward; inputs without memory at the end are in `sizes`.
     overwritten: frozenset[fx.Node] = frozenset()
     sizes: StorageSizes = UNCHANGED
 
     @cached_property
-    def behind(self) -> set[fx.Node]:
-        """What only backward can compute."""
+    def backward_only(self) -> set[fx.Node]:
+        """The nodes that only backward can compute."""
         return tangent_dependent(self.graph, set(self.inputs))
 
     @cached_property
     def roots(self) -> list[fx.Node]:
-        """What forward is run for: its results, new data of inputs, and effects."""
-        effects = (node for node in self.graph.nodes if is_effect(node) and node not in self.behind)
+        """The nodes that forward runs for: results, new data of inputs, and effects."""
+        effects = (node for node in self.graph.nodes if is_effect(node) and node not in self.backward_only)
         return [*self.results, *(write.new for write in last_writes(self.writes)), *effects]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Joint:
-    """A joint graph: what forward computes of it; backward takes `tangents` and returns `gradients`.
-
-    `exposed` are inputs, results and new data of inputs that the caller may write to before backward runs. `also` are
-    values that backward must be able to compute although it may not read them: derivatives of its results do. The
-    results at the places `lying` lie in inputs that `writes` give them to: forward does not return those. What backward
-    needs of `eager`, which eager keeps, is kept, whatever else could be; nothing of `anew` is.
-    """
+    """A joint graph: the forward half, the tangents as inputs of backward, and the gradients as results of backward."""
 
     forward: Forward
+    #: One per differentiable result.
     tangents: Sequence[fx.Node]
+    #: One per input that requires grad; None where no gradient reaches the input.
     gradients: Sequence[fx.Node | None]
-    exposed: Collection[fx.Node] = ()
-    also: Collection[fx.Node] = ()
-    lying: Collection[int | None] = ()
+    #: Inputs, results and new data of inputs that the caller may write to before backward runs.
+    writable_by_caller: Collection[fx.Node] = ()
+    #: Values that derivatives of the gradients read; backward must be able to compute them.
+    read_by_derivatives: Collection[fx.Node] = ()
+    #: Positions of results that `writes` store in inputs; forward does not return these results.
+    results_in_inputs: Collection[int | None] = ()
+    #: Values that eager saves: if backward needs a value, it is saved even if an alternative is cheaper.
     eager: frozenset[fx.Node] = frozenset()
-    anew: frozenset[fx.Node] = frozenset()
+    #: Values that are never saved.
+    recomputed: frozenset[fx.Node] = frozenset()
 
     @cached_property
     def wanted(self) -> set[fx.Node]:
-        """What the gradients are computed from."""
+        """The nodes that the gradients depend on."""
         return ancestors(node for node in self.gradients if node is not None)
 
 
@@ -78,7 +79,8 @@ def _all_inputs(node: fx.Node) -> Iterable[fx.Node]:
 
 
 def ancestors(roots: Iterable[fx.Node], sources: Callable[[fx.Node], Iterable[fx.Node]] = _all_inputs) -> set[fx.Node]:
-    """`roots` and every node they are computed from; `sources` says what one node is computed from."""
+    """Returns `roots` and all their direct and indirect dependencies; `sources` returns the direct dependencies of a
+    node."""
     found: set[fx.Node] = set()
     pending = list(roots)
     while pending:
@@ -89,20 +91,20 @@ def ancestors(roots: Iterable[fx.Node], sources: Callable[[fx.Node], Iterable[fx
     return found
 
 
-def places_behind(graph: fx.Graph, marked: Sequence[fx.Node]) -> dict[fx.Node, int]:
-    """For each node that is computed from some of the `marked` ones, or is one: the places of these, as bits."""
-    found = {node: 1 << place for place, node in enumerate(marked)}
+def marked_ancestors(graph: fx.Graph, marked: Sequence[fx.Node]) -> dict[fx.Node, int]:
+    """Maps each node that is marked or depends on `marked` nodes to the positions of these nodes, as bits."""
+    masks = {node: 1 << position for position, node in enumerate(marked)}
     for node in graph.nodes:
-        places = found.get(node, 0)
+        mask = masks.get(node, 0)
         for source in node.all_input_nodes:
-            places |= found.get(source, 0)
-        if places:
-            found[node] = places
-    return found
+            mask |= masks.get(source, 0)
+        if mask:
+            masks[node] = mask
+    return masks
 
 
 def is_effect(node: fx.Node) -> bool:
-    """Whether `node` must run in forward whoever uses it: it draws random numbers or checks something."""
+    """Returns whether `node` must run in forward even without users: it draws random numbers or checks a value."""
     if node.op != "call_function":
         return False
     returns_nothing = isinstance(node.target, OpOverload) and node.meta.get("val") is None
@@ -110,17 +112,18 @@ def is_effect(node: fx.Node) -> bool:
 
 
 def maker_of(node: fx.Node) -> fx.Node:
-    """The operation that made `node`: itself, unless it is one of several results."""
+    """Returns the operation that computed `node`: the node itself, unless it is an element of several results."""
     source = node.args[0] if node.target is operator.getitem else None
     several = isinstance(source, fx.Node) and not isinstance(source.meta.get("val"), torch.Tensor)
     return source if several and isinstance(source, fx.Node) else node
 
 
 def tangent_dependent(graph: fx.Graph, inputs: set[fx.Node]) -> set[fx.Node]:
-    """Placeholders that are not among `inputs`, what is computed from them, and what the user's backward draws."""
-    behind: set[fx.Node] = set()
+    """Returns the placeholders outside of `inputs`, the nodes that depend on these, and the draws of the user's
+    backward."""
+    backward_only: set[fx.Node] = set()
     for node in graph.nodes:
-        late = node not in inputs if node.op == "placeholder" else any(i in behind for i in node.all_input_nodes)
+        late = node not in inputs if node.op == "placeholder" else any(i in backward_only for i in node.all_input_nodes)
         if late or (USERS_BACKWARD in node.meta and is_random(node)):
-            behind.add(node)
-    return behind
+            backward_only.add(node)
+    return backward_only

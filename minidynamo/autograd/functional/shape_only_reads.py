@@ -1,8 +1,8 @@
-"""Owns the lists of operators that take a tensor and never read its data.
+"""Owns the lists of operators that take a tensor without reading the data.
 
-Backward operators of pooling and padding ask their forward's input for its shape alone; eager keeps the whole tensor
-for that. Here they get a stand-in of the same shape in the memory of the gradient that they read, or of one number, so
-forward keeps nothing. What is kept otherwise is `partition`'s choice.
+Backward operators of pooling and padding take their forward's input only for its shape, and eager saves the whole
+tensor. Here the operators get a substitute of the same shape: a view of the gradient, or of a single number. So forward
+saves nothing. `partition` chooses the other saved tensors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from minidynamo.graph.unbacked_symints import depends_on_data
 
 aten = torch.ops.aten
 
-# Operator -> position of the argument of which only shape, dtype and device matter.
+# Operator -> position of the argument of which only shape, dtype and device are used.
 SHAPE_ONLY = {
     aten.max_pool2d_with_indices_backward.default: 1,
     aten.max_pool3d_with_indices_backward.default: 1,
@@ -39,7 +39,7 @@ SHAPE_ONLY = {
     aten.replication_pad3d_backward.default: 1,
 }
 
-# What makes a new tensor in the layout of the first argument.
+# Operators that create a tensor in the layout of the first argument.
 ASKED_FOR_LAYOUT = frozenset(
     {
         *(aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default, aten.full_like.default),
@@ -50,8 +50,11 @@ ASKED_FOR_LAYOUT = frozenset(
 
 
 def read_inputs(node: fx.Node) -> list[fx.Node]:
-    """What the results of `node` depend on: numbers and layouts aside, and new running statistics of batch norm, which
-    depend on the old ones, do not count as results. Numbers that tensors hold depend on those."""
+    """Returns the inputs that the results of `node` depend on.
+
+    Numbers and layouts do not count as dependencies, except numbers that are read from tensors. The new running
+    statistics of batch norm, which depend on the old ones, do not count as results.
+    """
     if is_number(node):
         return node.all_input_nodes if depends_on_data(node.meta["val"]) else []
     if isinstance(node.target, Gradients):
@@ -63,18 +66,19 @@ def read_inputs(node: fx.Node) -> list[fx.Node]:
     return node.all_input_nodes
 
 
-def without_unread(emitter: GraphBuilder, op: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of a call of `op` with a stand-in, or None, for each tensor that it does not read."""
+def replace_unread(emitter: GraphBuilder, op: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the arguments of a call of `op` with a substitute, or None, for each tensor that the call does
+    not read."""
     if op is aten.native_batch_norm_backward.default and args[7] and not _adds_dtypes(args[3:5], args[1:]):
-        return (*args[:3], None, None, *args[5:])  # in training it does not read the running statistics
+        return (*args[:3], None, None, *args[5:])  # in training the running statistics are not read
     unread = op.unread if isinstance(op, Gradients) else {SHAPE_ONLY[op]} if op in SHAPE_ONLY else ()
     gradient = args[-1 if isinstance(op, Gradients) else 0]
-    found = {i: _stand_in(emitter, args[i], gradient) for i in sorted(unread) if _may_be_replaced(args[i])}
-    return tuple(found.get(i, arg) for i, arg in enumerate(args)) if found else args
+    substitutes = {i: _substitute(emitter, args[i], gradient) for i in sorted(unread) if _may_be_replaced(args[i])}
+    return tuple(substitutes.get(i, arg) for i, arg in enumerate(args)) if substitutes else args
 
 
 def _adds_dtypes(some: Sequence[Any], args: Sequence[Any]) -> bool:
-    """Whether `some` of `args` have dtypes that no other has, which torch may refuse without reading them."""
+    """Returns whether `some` of `args` have a unique dtype; torch may refuse the dtype without reading the data."""
     dtypes = {arg.meta["val"].dtype for arg in args if arg not in some and _is_tensor(arg)}
     return any(arg.meta["val"].dtype not in dtypes for arg in some if _is_tensor(arg))
 
@@ -85,11 +89,11 @@ def _is_tensor(arg: Any) -> bool:
 
 def _may_be_replaced(node: fx.Node) -> bool:
     value = node.meta["val"]
-    # The result takes over another memory format, which a stand-in cannot show.
+    # The result takes over the memory format, and the substitute is contiguous.
     return value.layout is torch.strided and value.is_contiguous() and value.numel() > 1
 
 
-def _stand_in(emitter: GraphBuilder, node: fx.Node, gradient: Any) -> fx.Node:
+def _substitute(emitter: GraphBuilder, node: fx.Node, gradient: Any) -> fx.Node:
     like, sizes = node.meta["val"], emitter.sizes(node)
     if _has_numbers_like(gradient, like):
         return emitter.emit(aten.as_strided.default, gradient, sizes, [0] * like.ndim)

@@ -1,10 +1,10 @@
-"""Owns what resizes of storages become in a graph of values: the memory of an input is given up, or filled in, or both.
+"""Owns resizes of storages in a functional graph: an input loses its memory, or gets memory, or both.
 
-A resize computes nothing. Memory that was given up has no data, so the input itself stands for its value again, and
-that is what backward keeps: not the data that were there meanwhile. Memory that has come back holds what is written to
-it next. Only what an input has in the end and had not in the beginning, or the other way round, is left in the graph:
-a resize in front of everything else, or one behind the last that lies in the input. Memory that comes and goes within
-the graph is none: what was written there is a value like any other.
+A resize computes nothing. After an input loses its memory, its value is the input itself, and backward saves the input,
+not the temporary data. After an input gets memory, its value is the next write. The graph keeps a resize only if the
+final size differs from the initial size: before all other nodes if the input ends with memory, after the last reader if
+the input ends without memory. Temporary memory within the graph is not modelled: data written there is an ordinary
+value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.functional.functional_graph import Base, FunctionalGraph, refuse
-from minidynamo.autograd.functional.written_inputs import lies_in_arguments
+from minidynamo.autograd.functional.written_inputs import may_alias_arguments
 from minidynamo.autograd.graph.graph_builder import same_layout
 from minidynamo.autograd.graph.mutation import Mutation
 from minidynamo.autograd.graph.numbers import is_number
@@ -27,37 +27,41 @@ from minidynamo.graph.storage_resize import resize_storage
 
 aten = torch.ops.aten
 
-# They write to all of a tensor, and ask it for its layout alone.
+# Operators that write to the whole tensor, and read only its layout.
 _FILLING = "copy_ zero_ fill_ normal_ uniform_ random_ exponential_ bernoulli_ cauchy_ geometric_ log_normal_"
-FILLING = frozenset(f"aten::{name}" for name in (*_FILLING.split(), "_foreach_copy_", "_foreach_zero_"))
-FILLING |= {"minidynamo::copy_"}
+IN_PLACE_FILLS = frozenset(f"aten::{name}" for name in (*_FILLING.split(), "_foreach_copy_", "_foreach_zero_"))
+IN_PLACE_FILLS |= {"minidynamo::copy_"}
 
 
 @dataclass(frozen=True)
 class Resize:
-    """The graph gives the memory of an input so many bytes: a number, or what computes it."""
+    """A change of an input's storage size."""
 
     placeholder: fx.Node
+    #: The new size in bytes: a number, or the node that computes the number.
     nbytes: Any
 
 
 @dataclass(frozen=True)
 class StorageSizes:
-    """`resizes` are left in the graph. The inputs in `emptied` have no memory when forward is over, and other data when
-    backward runs. Of the nodes that read them, forward alone computes `early`, and backward alone `late`."""
+    """The resizes of a graph, and their effect on saved values."""
 
+    #: The resizes that the graph performs.
     resizes: tuple[Resize, ...] = ()
+    #: Inputs without memory when forward ends; when backward runs, they hold other data.
     emptied: frozenset[fx.Node] = frozenset()
-    early: frozenset[fx.Node] = frozenset()
-    late: frozenset[fx.Node] = frozenset()
+    #: Readers of emptied inputs that only forward can compute.
+    forward_readers: frozenset[fx.Node] = frozenset()
+    #: Readers of emptied inputs that only backward can compute.
+    backward_readers: frozenset[fx.Node] = frozenset()
 
 
 UNCHANGED = StorageSizes()
 
 
 def resize(functional: FunctionalGraph, node: fx.Node, nbytes: Any) -> None:
-    """Take note of a resize in the traced graph, to `nbytes` in the functional one."""
-    if functional.made_forward:
+    """Records a resize in the traced graph; `nbytes` is the new size in the functional graph."""
+    if functional.forward_nodes:
         raise refuse("a storage is resized by a gradient's formula")
     tensor, _, was_empty = node.args
     base = functional.values[tensor].base  # type: ignore[index]
@@ -68,46 +72,48 @@ def resize(functional: FunctionalGraph, node: fx.Node, nbytes: Any) -> None:
         base.node = functional.emitter.emit(aten.empty_like.default, base.node)
     elif base.input is not None:
         base.node = functional.placeholders[base.input]
-        functional.forgotten += [new for index, new, _ in functional.writes if index == base.input]
+        functional.discarded += [new for index, new, _ in functional.writes if index == base.input]
         functional.writes[:] = [write for write in functional.writes if write[0] != base.input]
     base.version += 1
 
 
-def note_fill(functional: FunctionalGraph, op: OpOverload, mutation: Mutation, named: dict[str, Any]) -> None:
-    """`op` is about to write: memory that it fills may be read from now on, also by `op` itself."""
+def record_fill(functional: FunctionalGraph, op: OpOverload, mutation: Mutation, named: dict[str, Any]) -> None:
+    """Records that `op` is about to write: memory that `op` fills is readable from now on, also by `op` itself."""
     for argument in mutation.arguments:
-        given = named[argument]
-        for node in given if isinstance(given, (list, tuple)) else [given]:
+        tensors = named[argument]
+        for node in tensors if isinstance(tensors, (list, tuple)) else [tensors]:
             base = functional.values[node].base if node in functional.values else None
             if base is None or base.has_data:
                 continue
             if base.nbytes == 0:
                 raise _without_data(f"`{op}` writes to", base)
-            base.has_data = op.name().partition(".")[0] in FILLING or argument in mutation.dropped
+            base.has_data = op.name().partition(".")[0] in IN_PLACE_FILLS or argument in mutation.dropped
 
 
 def check_readable(functional: FunctionalGraph, node: fx.Node, sources: Iterable[fx.Node]) -> None:
-    """Raise an error if a traced operation, which reads `sources`, reads data that are not there. Backward finds in an
-    input what somebody has put there by then."""
+    """Raises an error if a traced operation, which reads `sources`, reads missing data.
+
+    Backward may read an emptied input: the caller fills its memory before backward runs.
+    """
     for source in sources:
         base = functional.values[source].base if source in functional.values else None
         if base is None or base.has_data:
             continue
-        if not functional.made_forward:
+        if not functional.forward_nodes:
             raise _without_data(f"`{node.target}` reads", base)
         if base.nbytes != 0:
             raise refuse("a gradient reads memory that nothing was written to")
 
 
-def read_sources(functional: FunctionalGraph) -> None:
-    """Read what was copied into memory that went away again where it was copied from, if that is an input to which
-    nobody writes."""
-    if not functional.forgotten:
+def replace_discarded_copies(functional: FunctionalGraph) -> None:
+    """Replaces copies into memory that was freed later by their source, if the source is an input that is never
+    written."""
+    if not functional.discarded:
         return
     bases = {value.base for value in functional.values.values()}
     held = {*(base.node for base in bases), *(new for _, new, _ in functional.writes)}
     unwritten = {base.node for base in bases if base.input is not None and base.version == 0}
-    for copy in functional.forgotten:
+    for copy in functional.discarded:
         source = copy.args[0] if copy.target is aten.clone.default else None
         if not isinstance(source, fx.Node) or source not in unwritten or copy in held:
             continue
@@ -116,25 +122,29 @@ def read_sources(functional: FunctionalGraph) -> None:
 
 
 def _without_data(what: str, base: Base) -> BackendError:
-    given_up = base.nbytes == 0
+    is_freed = base.nbytes == 0
     return BackendError(
         Diagnostic(
             "MD415",
-            f"{what} memory that {'was given up' if given_up else 'nothing was written to'}",
-            why="Its storage was resized to 0." if given_up else "A storage that was resized from 0 holds no data.",
-            fix="Fill the tensor behind `resize_` before it is read: `x.copy_(data)`.",
+            f"{what} memory that {'was freed' if is_freed else 'nothing was written to'}",
+            why="Its storage was resized to 0." if is_freed else "A storage that was resized from 0 holds no data.",
+            fix="Fill the tensor after `resize_`, before it is read: `x.copy_(data)`.",
         )
     )
 
 
 def storage_sizes(functional: FunctionalGraph, returned: Iterable[Any], written: Collection[int]) -> StorageSizes:
-    """What is left of the resizes when the functional graph is complete. `returned` are the outputs in the traced
-    graph, `written` the inputs that autograd must see written."""
+    """Returns the resizes of a complete functional graph.
+
+    `returned` are the outputs in the traced graph, `written` the inputs whose writes autograd must see.
+    """
     values = [functional.values[node] for node in returned if node in functional.values]
     if any(value.base.input is None and value.base.nbytes is not None for value in values):
         raise refuse("a tensor is returned whose memory was resized")
-    if any(value.parent is not None and value.base.nbytes == 0 for value in values):  # torch makes none that late
-        raise refuse("a view of memory that was given up is returned")
+    if any(
+        value.parent is not None and value.base.nbytes == 0 for value in values
+    ):  # torch cannot make a view that late
+        raise refuse("a view of memory that was freed is returned")
     resizes, emptied = [], set()
     for index, value in functional.inputs.items():
         base, placeholder = value.base, functional.placeholders[index]
@@ -146,39 +156,39 @@ def storage_sizes(functional: FunctionalGraph, returned: Iterable[Any], written:
             emptied.add(placeholder)
         if base.was_empty != (base.nbytes == 0):
             resizes.append(Resize(placeholder, base.nbytes))
-    early: set[fx.Node] = set()
-    late: set[fx.Node] = set()
+    forward_readers: set[fx.Node] = set()
+    backward_readers: set[fx.Node] = set()
     inside = {*emptied}
-    for node in functional.emitter.graph.nodes if emptied and functional.made_forward else ():
-        if node not in functional.made_forward and not (emptied | late).isdisjoint(node.all_input_nodes):
-            late.add(node)
-        elif node in functional.made_forward and not inside.isdisjoint(node.all_input_nodes) and not is_number(node):
-            early.add(node)
-            inside |= {node} if lies_in_arguments(node) else set()
-    return StorageSizes(tuple(resizes), frozenset(emptied), frozenset(early), frozenset(late))
+    for node in functional.emitter.graph.nodes if emptied and functional.forward_nodes else ():
+        if node not in functional.forward_nodes and not (emptied | backward_readers).isdisjoint(node.all_input_nodes):
+            backward_readers.add(node)
+        elif node in functional.forward_nodes and not inside.isdisjoint(node.all_input_nodes) and not is_number(node):
+            forward_readers.add(node)
+            inside |= {node} if may_alias_arguments(node) else set()
+    return StorageSizes(tuple(resizes), frozenset(emptied), frozenset(forward_readers), frozenset(backward_readers))
 
 
-def grow(made: fx.Graph, resizes: Iterable[Resize], env: dict[fx.Node, fx.Node]) -> None:
-    """Give inputs their memory."""
+def grow_inputs(graph: fx.Graph, resizes: Iterable[Resize], env: dict[fx.Node, fx.Node]) -> None:
+    """Emits the resizes that give inputs memory."""
     for resize in resizes:
         if resize.nbytes != 0:
-            made.call_function(resize_storage, (env[resize.placeholder], fx.map_arg(resize.nbytes, env.get), True))
+            graph.call_function(resize_storage, (env[resize.placeholder], fx.map_arg(resize.nbytes, env.get), True))
 
 
-def give_up(made: fx.Graph, resizes: Sequence[Resize], env: dict[fx.Node, fx.Node]) -> None:
-    """Take the memory of inputs away, each behind the last node that lies in it or reads what does."""
+def shrink_inputs(graph: fx.Graph, resizes: Sequence[Resize], env: dict[fx.Node, fx.Node]) -> None:
+    """Emits the resizes that free the memory of inputs, each after the last node that shares or reads the memory."""
     for resize in resizes:
         if resize.nbytes == 0:
-            place = env[resize.placeholder]
-            last = [*made.find_nodes(op="placeholder"), *_users(made, place)][-1]
-            with made.inserting_after(last):
-                made.call_function(resize_storage, (place, 0, False))
+            placeholder = env[resize.placeholder]
+            last = [*graph.find_nodes(op="placeholder"), *_users(graph, placeholder)][-1]
+            with graph.inserting_after(last):
+                graph.call_function(resize_storage, (placeholder, 0, False))
 
 
-def _users(made: fx.Graph, place: fx.Node) -> Iterator[fx.Node]:
-    inside = {place}
-    for node in made.nodes:
-        if node.op == "call_function" and not inside.isdisjoint(node.all_input_nodes):
-            if lies_in_arguments(node):
-                inside.add(node)
+def _users(graph: fx.Graph, placeholder: fx.Node) -> Iterator[fx.Node]:
+    aliases = {placeholder}
+    for node in graph.nodes:
+        if node.op == "call_function" and not aliases.isdisjoint(node.all_input_nodes):
+            if may_alias_arguments(node):
+                aliases.add(node)
             yield node

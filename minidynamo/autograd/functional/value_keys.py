@@ -1,8 +1,9 @@
-"""Owns names of values in functional graphs that do not depend on the graph: what a value is computed from, and how.
+"""Owns names of values that do not depend on the graph: a name is derived from the operation and the names of its
+arguments.
 
-Graphs that are traced from one program, in one process or another, call equal values by equal names, wherever they
-stand in them. Random numbers are told apart by how many were drawn before. Who looks for a value in another graph is
-the business of `autograd/runtime/derivatives.py`.
+Graphs that are traced from one program, in the same process or in different processes, give equal values equal names,
+wherever the values are computed. Random numbers are distinguished by the number of earlier draws.
+`autograd/runtime/derivatives.py` looks values up by name.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from minidynamo.compat import OpOverload
 from minidynamo.graph.unbacked_symints import depends_on_data
 
 LARGEST_CONSTANT = 1 << 16
-"""Elements of a constant that is looked at; a larger one is known by its name alone."""
+"""Maximum number of elements of a constant whose content is part of its name."""
 
 Symbols = dict[Any, tuple[int, str, int]]
-"""Where a call finds the value of each symbol: the input, "number", "size" or "stride", and the dimension."""
+"""Symbol -> where a call finds its value: the input, "number", "size" or "stride", and the dimension."""
 
 
 def symbols_of(flat: Iterable[Any]) -> Symbols:
-    """The symbols of the fake inputs."""
+    """Returns the symbols of the fake inputs."""
     found: Symbols = {}
     for i, value in enumerate(flat):
         for kind, dim, number in numbers_in(value):
@@ -38,13 +39,13 @@ def symbols_of(flat: Iterable[Any]) -> Symbols:
     return found
 
 
-def written(number: Any) -> Any:
-    """The number, or the expression of a symbolic one as it was made. What is decided later makes it no other."""
+def expression_as_traced(number: Any) -> Any:
+    """Returns a number, or the expression of a symbolic number as it was traced, without later simplifications."""
     return compat.expression_of(number) if isinstance(number, compat.SYMBOLIC_NUMBERS) else number
 
 
 def numbers_in(value: Any) -> Iterable[tuple[str, int, Any]]:
-    """The numbers in an input, each with its kind and dimension, as in `Symbols`."""
+    """Returns the numbers in an input, each with its kind and dimension, as in `Symbols`."""
     if not isinstance(value, torch.Tensor):
         return [("number", 0, value)]
     strides = value.stride() if value.layout is torch.strided else ()
@@ -55,7 +56,7 @@ def numbers_in(value: Any) -> Iterable[tuple[str, int, Any]]:
 
 
 def symbol_values(symbols: Symbols, flat: Sequence[Any]) -> dict[Any, Any]:
-    """What the symbols are for the inputs of one call."""
+    """Returns the values of the symbols for the inputs of one call."""
     values = {}
     for symbol, (i, kind, dim) in symbols.items():
         value = flat[i]
@@ -66,29 +67,30 @@ def symbol_values(symbols: Symbols, flat: Sequence[Any]) -> dict[Any, Any]:
 def value_keys(
     functional: FunctionalGraph, symbols: Symbols, expression: Callable[[Any], Any] = key
 ) -> dict[fx.Node, str]:
-    """A name for each value of a functional graph. `expression` says what a symbolic number is called."""
+    """Maps each node of a functional graph to the name of its value. `expression` returns the name of a symbolic
+    number."""
     inputs = {node: i for i, node in enumerate(functional.placeholders)}
     names = {symbol: type(symbol)(f"{kind}_{i}_{dim}") for symbol, (i, kind, dim) in symbols.items()}
-    found: dict[fx.Node, str] = {}
+    keys: dict[fx.Node, str] = {}
     drawn = 0
     for node in functional.emitter.graph.nodes:
         if is_number(node) and not depends_on_data(node.meta["val"]):
             number = expression(node.meta["val"])
-            found[node] = f"number {number.xreplace(names) if hasattr(number, 'xreplace') else number}"
+            keys[node] = f"number {number.xreplace(names) if hasattr(number, 'xreplace') else number}"
         elif node in inputs:
-            found[node] = f"input {inputs[node]}"
+            keys[node] = f"input {inputs[node]}"
         elif node.op == "call_function":
             drawn += uses_generator(node)
             draw = drawn if is_random(node) else None
-            parts = (_function(node.target), draw, _text(node.args, found), _text(node.kwargs, found))
-            found[node] = hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+            parts = (_function(node.target), draw, _text(node.args, keys), _text(node.kwargs, keys))
+            keys[node] = hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
         else:
-            found[node] = f"{node.name} {_content(functional.constants.get(node))}"
-    return found
+            keys[node] = f"{node.name} {_content(functional.constants.get(node))}"
+    return keys
 
 
 def _content(constant: torch.Tensor | None) -> str:
-    """What tells apart constants of the program's code that have one name in two graphs."""
+    """Returns the text that distinguishes two constants of the program which have the same name in two graphs."""
     return "" if constant is None or constant.numel() > LARGEST_CONSTANT else repr(constant.tolist())
 
 
@@ -98,12 +100,12 @@ def _function(target: Any) -> str:
     return f"{target.__module__}.{target.__name__} {getattr(target, 'key', '')}".rstrip()
 
 
-def _text(value: Any, found: Mapping[fx.Node, str]) -> str:
-    """An argument, spelled the same in every process. A device is one of its kind."""
+def _text(value: Any, keys: Mapping[fx.Node, str]) -> str:
+    """Returns an argument as a text that is the same in every process. A device is represented by its type."""
     if isinstance(value, fx.Node):
-        return f"<{found[value]}>"
+        return f"<{keys[value]}>"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_text(item, found) for item in value)}]"
+        return f"[{', '.join(_text(item, keys) for item in value)}]"
     if isinstance(value, dict):
-        return f"[{', '.join(f'{name}={_text(value[name], found)}' for name in sorted(value))}]"
+        return f"[{', '.join(f'{name}={_text(value[name], keys)}' for name in sorted(value))}]"
     return value.type if isinstance(value, torch.device) else repr(key(value))

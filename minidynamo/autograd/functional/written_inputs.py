@@ -1,8 +1,8 @@
-"""Owns the writes of a forward graph to its inputs: where each stands, and who reads the input from there on.
+"""Owns the writes of a forward graph to its inputs: where each write is placed, and which nodes then read the input.
 
-A graph of values has the data of each write as a value of its own. Where the program has written, the data is copied
-into the input, unless something still reads what the input held, and later readers take the input: so the value dies at
-once. What is returned lies in no input that is written later.
+In a functional graph the data of each write is a separate value. At the position of the program's write the data is
+copied into the input, unless a later node reads the old data of the input. Later readers then read the input, so the
+value dies at once. No returned value shares memory with an input that is written later.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.autograd.graph.graph_builder import gives_alike, same_layout
-from minidynamo.autograd.graph.mutation import is_torchs
+from minidynamo.autograd.graph.graph_builder import has_same_result_layout, same_layout
+from minidynamo.autograd.graph.mutation import is_torch_operator
 from minidynamo.memory.graph_plan import may_share
 
 aten = torch.ops.aten
@@ -23,20 +23,23 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class InputWrite:
-    """The program gives an input the data of `new`, `behind` a node of the graph."""
+    """A write by the program to an input."""
 
+    #: The input.
     placeholder: fx.Node
+    #: The data.
     new: fx.Node
-    behind: fx.Node
+    #: The node of the graph after which the program writes.
+    after: fx.Node
 
 
 def last_writes(writes: Iterable[InputWrite]) -> list[InputWrite]:
-    """The write to each input that gives it the data which it holds in the end."""
+    """Returns the last write to each input."""
     return list({write.placeholder: write for write in writes}.values())
 
 
-def holds_in_the_end(writes: Iterable[InputWrite]) -> dict[fx.Node, fx.Node]:
-    """The values that written inputs hold in the end, each with its input, which can stand for it."""
+def final_values(writes: Iterable[InputWrite]) -> dict[fx.Node, fx.Node]:
+    """Maps the final value of each written input to the input, where the input can replace the value."""
     return {
         write.new: write.placeholder
         for write in last_writes(writes)
@@ -45,10 +48,10 @@ def holds_in_the_end(writes: Iterable[InputWrite]) -> dict[fx.Node, fx.Node]:
 
 
 class WrittenInputs:
-    """The writes of a graph that is being copied to `made`, node by node; `env` has what became of each node.
+    """The writes of a graph that is copied to `made`, node by node; `env` maps each node to its copy.
 
-    `overwritten` are all inputs that get other data, now or behind the graph, `needed` the nodes that are copied, `own`
-    those among them that need memory of their own in the end.
+    `overwritten` are all inputs with new data, now or after the graph. `needed` are the copied nodes, and `own` are the
+    nodes that need separate memory when the graph ends.
     """
 
     def __init__(
@@ -65,40 +68,41 @@ class WrittenInputs:
         self.needed = needed
         self.own = own
         self.last = set(last_writes(writes))
-        self.behind: dict[fx.Node, list[InputWrite]] = {}
+        self.writes_after: dict[fx.Node, list[InputWrite]] = {}
         for write in writes:
-            self.behind.setdefault(write.behind, []).append(write)
-        # Where each node lies that may lie in inputs, and what lies in each input that is overwritten.
-        self.inside = {node: frozenset((node,)) for node in env}
-        self.lying = {node: [node] for node in overwritten}
+            self.writes_after.setdefault(write.after, []).append(write)
+        # Node -> inputs whose memory the node may share; overwritten input -> nodes that may share its memory.
+        self.input_memory = {node: frozenset((node,)) for node in env}
+        self.nodes_in_input = {node: [node] for node in overwritten}
         self.inputs = {write.placeholder: env[write.placeholder] for write in writes}
         self.copies: dict[fx.Node, fx.Node] = {}
 
-    def note(self, node: fx.Node, source: fx.Node | None) -> None:
-        """Behind the copy of `node`, or behind what stands for it, `source`: it may lie in the memory of inputs."""
-        places = frozenset(p for i in node.all_input_nodes for p in self.inside.get(i, ()))
-        if places and (source is not None or lies_in_arguments(node)):
-            self.inside[node] = places
-            for place in places & self.lying.keys():
-                self.lying[place].append(node)
+    def record_aliases(self, node: fx.Node, source: fx.Node | None) -> None:
+        """Records, after the copy of `node` or of its replacement `source`, the inputs whose memory the node
+        may share."""
+        inputs = frozenset(p for i in node.all_input_nodes for p in self.input_memory.get(i, ()))
+        if inputs and (source is not None or may_alias_arguments(node)):
+            self.input_memory[node] = inputs
+            for placeholder in inputs & self.nodes_in_input.keys():
+                self.nodes_in_input[placeholder].append(node)
 
-    def pass_by(self, node: fx.Node) -> None:
-        """Write what the program had written when it came past `node`."""
-        for write in self.behind.get(node, ()):
+    def write_after(self, node: fx.Node) -> None:
+        """Emits the program's writes that follow `node`."""
+        for write in self.writes_after.get(node, ()):
             self._write(write)
 
     def finish(self, results: Iterable[fx.Node]) -> list[fx.Node]:
-        """Write what is left to write; `results` as the graph returns them."""
+        """Emits the remaining writes, and returns `results` as the graph returns them."""
         returned = [self._result(node) for node in results]
-        rest = [write for write in self.last if write.new in self.inside]
-        for write in rest:  # one of them may read what another one overwrites
+        rest = [write for write in self.last if write.new in self.input_memory]
+        for write in rest:  # a write may read data that another write overwrites
             self._copy(write.new)
         for write in sorted(self.last, key=lambda write: write.placeholder.name):
             self._store(write, self.copies[write.new] if write in rest else self.env[write.new])
         return returned
 
     def _result(self, node: fx.Node) -> fx.Node:
-        if node in self.own and not self.lying.keys().isdisjoint(self.inside.get(node, ())):
+        if node in self.own and not self.nodes_in_input.keys().isdisjoint(self.input_memory.get(node, ())):
             self._copy(node)
         return self.copies.get(node, self.env[node])
 
@@ -108,57 +112,64 @@ class WrittenInputs:
             copy.meta.update(node.meta)
 
     def _write(self, write: InputWrite) -> None:
-        """Write to an input, if nothing reads what it holds. What it does not hold in the end is written only where
-        it can be read from there."""
-        new, place = write.new, write.placeholder
-        if new not in self.env or self._is_read(place) or place in self.inside.get(new, ()):
+        """Emits a write to an input, if no later node reads the old data.
+
+        A write that is not the last is emitted only if later nodes can read the data from the input.
+        """
+        new, placeholder = write.new, write.placeholder
+        if new not in self.env or self._is_read(placeholder) or placeholder in self.input_memory.get(new, ()):
             return
-        moves = new not in self.inside and new not in self.own and new.op == "call_function"
-        moves = moves and (same_layout(new.meta["val"], place.meta["val"]) or self._may_be_read_from(place, new))
+        moves = new not in self.input_memory and new not in self.own and new.op == "call_function"
+        moves = moves and (
+            same_layout(new.meta["val"], placeholder.meta["val"]) or self._may_be_read_from(placeholder, new)
+        )
         if write not in self.last and not (moves and self._has_readers(new)):
             return
-        for node in self.lying[place]:
+        for node in self.nodes_in_input[placeholder]:
             if node in self.own:
                 self._copy(node)
         stored = self._store(write, self.env[new])
         self.last.discard(write)
-        self.lying[place] = []
+        self.nodes_in_input[placeholder] = []
         if moves:
             self.env[new] = stored
-            self.inside[new] = frozenset((place,))
-            self.lying[place] = [new]
+            self.input_memory[new] = frozenset((placeholder,))
+            self.nodes_in_input[placeholder] = [new]
 
     def _store(self, write: InputWrite, data: fx.Node) -> fx.Node:
-        made = self.made.call_function(aten.copy_.default, (self.inputs[write.placeholder], data))
-        made.meta["val"] = write.placeholder.meta["val"]
+        stored = self.made.call_function(aten.copy_.default, (self.inputs[write.placeholder], data))
+        stored.meta["val"] = write.placeholder.meta["val"]
         if "user_location" in write.new.meta:
-            made.meta["user_location"] = write.new.meta["user_location"]
-        return made
+            stored.meta["user_location"] = write.new.meta["user_location"]
+        return stored
 
-    def _is_read(self, place: fx.Node) -> bool:
-        """Whether what an input holds now is read later: by a node, or by a write that had to wait."""
-        lying = self.lying[place]
-        return any(map(self._has_readers, lying)) or any(write.new in lying for write in self.last)
+    def _is_read(self, placeholder: fx.Node) -> bool:
+        """Returns whether the present data of an input is read later: by a node, or by a delayed write."""
+        nodes_in_input = self.nodes_in_input[placeholder]
+        return any(map(self._has_readers, nodes_in_input)) or any(write.new in nodes_in_input for write in self.last)
 
-    def _may_be_read_from(self, place: fx.Node, new: fx.Node) -> bool:
-        """Whether the readers of `new` give the same, in the same layout, if they read it from an input with gaps,
-        which is where eager reads it."""
+    def _may_be_read_from(self, placeholder: fx.Node, new: fx.Node) -> bool:
+        """Returns whether the readers of `new` return the same values, in the same layout, when they read an input with
+        gaps.
+
+        Eager reads the input.
+        """
         readers = [user for user in new.users if user in self.needed and user not in self.env]
-        return all(gives_alike(reader, new, place) for reader in readers)
+        return all(has_same_result_layout(reader, new, placeholder) for reader in readers)
 
     def _has_readers(self, node: fx.Node) -> bool:
         return any(user in self.needed and user not in self.env for user in node.users)
 
 
-def lies_in_arguments(node: fx.Node) -> bool:
-    """Whether a result may lie in the memory of an argument, by what is declared, or by the fake values."""
-    if not is_torchs(node.target) or may_share(node):
+def may_alias_arguments(node: fx.Node) -> bool:
+    """Returns whether a result may share memory with an argument, by the operator's schema or by the fake values."""
+    if not is_torch_operator(node.target) or may_share(node):
         return True
     memory = memory_of(node)
     return memory is not None and any(memory_of(source) == memory for source in node.all_input_nodes)
 
 
 def memory_of(node: fx.Node) -> object:
-    """What tells the memory of a node's fake value from others; None for what is no strided tensor."""
+    """Returns an identity of the memory of a node's fake value; None for values that are not strided tensors."""
     value = node.meta.get("val")
     return compat.memory_of(value) if isinstance(value, torch.Tensor) and value.layout is torch.strided else None

@@ -1,6 +1,6 @@
-"""Owns gradients that come in batches: many at once, of which code sees one (`is_grads_batched=True`, `torch.vmap`).
+"""Owns batched gradients: many gradients at once, which code sees as one (`is_grads_batched=True`, `torch.vmap`).
 
-Compiled code reads memory, so it is called for one after the other. What is called is the business of others.
+Compiled code reads memory, so it is called once per gradient. The callers choose the function to call.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Gradients = Sequence[torch.Tensor | None]
 
 
 def has_batches(tangents: Gradients) -> bool:
-    """Whether some of `tangents` stand for many."""
+    """Returns whether some of `tangents` are batched."""
     return any(tangent is not None and compat.is_batched(tangent) for tangent in tangents)
 
 
 def one_by_one(function: Callable[[Gradients], Gradients], tangents: Gradients) -> list[torch.Tensor | None]:
-    """What `function` makes of each of the gradients that `tangents`, some of them batches, stand for; as batches."""
+    """Calls `function` once per gradient of the batches in `tangents`; returns its results as batches."""
     levels = [None if tangent is None else compat.batch_level(tangent) for tangent in tangents]
     level = max(level for level in levels if level is not None)
     given: list[Any] = [
@@ -35,7 +35,7 @@ def one_by_one(function: Callable[[Gradients], Gradients], tangents: Gradients) 
         if has_batches(row):
             rows.append(function(row))
         else:
-            with compat.outside_of_batches():
+            with compat.without_transforms():
                 rows.append(function(row))
-    made = [None if parts[0] is None else torch.stack(parts) for parts in zip(*rows)]
-    return [None if value is None else compat.batched(value, level) for value in made]
+    stacked = [None if parts[0] is None else torch.stack(parts) for parts in zip(*rows)]
+    return [None if value is None else compat.batched(value, level) for value in stacked]

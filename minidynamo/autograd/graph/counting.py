@@ -1,6 +1,6 @@
-"""Owns the count of what lives while operations run on tensors without data: storages, from birth to death.
+"""Owns the byte count of live storages while operations run on tensors without data.
 
-Which operations run, and what is made of the count, is for others to say.
+The callers choose the operations, and use the count.
 """
 
 from __future__ import annotations
@@ -16,47 +16,49 @@ from minidynamo.memory.storages import strided_in
 from minidynamo.memory.workspace import workspace_of
 
 
-class Counting(compat.TorchDispatchMode):
-    """Counts the bytes of the storages that operations make, as long as they live."""
+class StorageCounter(compat.TorchDispatchMode):
+    """Counts the bytes of living storages allocated by operations."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.known: dict[int, weakref.ref[Any]] = {}
-        self.arrived: set[object] = set()  # what has arrived from outside, of what is known
+        #: Tracked storages, by address.
+        self.live: dict[int, weakref.ref[Any]] = {}
+        #: Addresses of tracked storages that another node passed in.
+        self.from_outside: set[object] = set()
         self.level = self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.look()
-        if torch.is_inference_mode_enabled():  # where functions of several operations come whole
+        self.update_peak()
+        if torch.is_inference_mode_enabled():  # here composite functions are not decomposed
             with self:
-                made = func.decompose(*args, **(kwargs or {}))
-            if made is not NotImplemented:
-                return made
-        made = func(*args, **(kwargs or {}))
-        self.note(strided_in(made))
-        # Where several gradients of one tensor are added, torch writes over the first if it has data. Without, that is
-        # gone by the next operation. One that has arrived from outside may be somebody else's.
-        if func is not torch.ops.aten.add.Tensor or compat.memory_of(args[0]) in self.arrived:
-            self.look(workspace_of(func, args, made))
-        return made
+                result = func.decompose(*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **(kwargs or {}))
+        self.record(strided_in(result))
+        # When torch adds several gradients of one tensor, it writes over the first, if tensors have data. Without data,
+        # the first dies by the next operation. A gradient from outside may have another owner.
+        if func is not torch.ops.aten.add.Tensor or compat.memory_of(args[0]) in self.from_outside:
+            self.update_peak(workspace_of(func, args, result))
+        return result
 
-    def look(self, inside: int = 0) -> None:
-        """Note how much lives now, with what a kernel takes inside."""
+    def update_peak(self, inside: int = 0) -> None:
+        """Updates the peak with the present level, plus the bytes that a kernel allocates inside."""
         self.peak = max(self.peak, self.level + inside)
 
-    def note(self, tensors: Iterable[torch.Tensor], counts: bool = True) -> None:
-        """Tensors that there are; those that are inputs do not count."""
+    def record(self, tensors: Iterable[torch.Tensor], counts: bool = True) -> None:
+        """Starts to track the storages of tensors; inputs are tracked without counting."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            if storage._cdata not in self.known:
+            if storage._cdata not in self.live:
                 nbytes = storage.nbytes() if counts else 0
                 self.level += nbytes
-                self.known[storage._cdata] = weakref.ref(storage, self._forgetting(storage._cdata, nbytes))
+                self.live[storage._cdata] = weakref.ref(storage, self._forgetting(storage._cdata, nbytes))
 
     def _forgetting(self, key: int, nbytes: int) -> Callable[[Any], None]:
         def forget(_: Any) -> None:
-            del self.known[key]
-            self.arrived.discard(key)  # the next storage may lie at the same address
+            del self.live[key]
+            self.from_outside.discard(key)  # the next storage may get the same address
             self.level -= nbytes
 
         return forget

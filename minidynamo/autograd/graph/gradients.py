@@ -1,6 +1,6 @@
-"""Owns the gradients that torch computes or lays out otherwise where there is no data, as it has them for data.
+"""Owns corrections of gradients that torch computes or lays out differently for tensors without data.
 
-While a graph is traced its tensors have no data. Which value a formula of these works on is in the graph instead.
+Traced tensors have no data. For such tensors the formula for tensors with data is traced here.
 """
 
 from __future__ import annotations
@@ -15,31 +15,34 @@ from minidynamo import compat
 
 
 def _shared_by_equals(function: Any, _: Tensor, gradient: Tensor) -> Tensor:
-    """Of a value chosen among all: the gradient in equal parts for each element that is the value. The others get none,
-    whatever the gradient is."""
+    """Returns the gradient of a value chosen among all elements: equal parts for each element equal to the value, zero
+    for the others."""
     values, chosen = function._saved_self, function._saved_result
     is_chosen = (values == chosen) | (values.isnan() & chosen.isnan())
     zeros = torch.zeros(values.shape, dtype=values.dtype, device=values.device)
     return zeros.masked_fill(is_chosen, gradient / is_chosen.sum())
 
 
-def _laid_out_as_input(function: Any, made: Tensor, _: Tensor) -> Tensor:
-    """What is joined from columns where there is no data, and where there is written into a tensor like the input."""
-    given = function._saved_self if function.name() == "OrmqrBackward0" else function._saved_input
-    like = torch.empty_like(given)
-    return made if made.stride() == like.stride() else like.copy_(made)
+def _laid_out_as_input(function: Any, returned: Tensor, _: Tensor) -> Tensor:
+    """Returns the gradient in the layout of the input: with data torch writes into a tensor like the input, without
+    data it joins columns."""
+    tangents = function._saved_self if function.name() == "OrmqrBackward0" else function._saved_input
+    like = torch.empty_like(tangents)
+    return returned if returned.stride() == like.stride() else like.copy_(returned)
 
 
 FORMULAS: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     **dict.fromkeys(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"), _shared_by_equals),
     **dict.fromkeys(("LinalgHouseholderProductBackward0", "OrmqrBackward0"), _laid_out_as_input),
 }
-"""By the name of a gradient function: what it returns first, of itself, what it does return, and the gradient given."""
+"""By name of a gradient function: computes its correct first gradient from the function, its own first gradient, and
+its tangent."""
 
 
-def corrected(function: Any, made: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """What a gradient function returns that has `made` gradients of those `given`; None where it is right."""
+def correct(function: Any, returned: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Returns the corrected gradients of a gradient function that returned `returned` for `tangents`; None if these are
+    right."""
     name = compat.name_of(function)
-    if name not in FORMULAS or made[0] is None or given[0] is None:
+    if name not in FORMULAS or returned[0] is None or tangents[0] is None:
         return None
-    return (FORMULAS[name](function, made[0], given[0]), *made[1:])
+    return (FORMULAS[name](function, returned[0], tangents[0]), *returned[1:])

@@ -1,4 +1,4 @@
-"""Owns the writing of functional ATen graphs: each node is emitted together with its fake value.
+"""Owns the building of functional ATen graphs: each node is emitted together with its fake value.
 
 It knows no rules of autograd or aliasing; `functionalize` and `partition` decide what to emit.
 """
@@ -15,7 +15,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.graph.numbers import is_dense_in, is_symbolic, key, keys, known
-from minidynamo.autograd.graph.provenance import KEPT
+from minidynamo.autograd.graph.provenance import COPIED_META
 from minidynamo.compat import FakeTensorMode, OpOverload
 from minidynamo.fake import strides
 from minidynamo.memory.graph_plan import may_share
@@ -24,34 +24,34 @@ aten = torch.ops.aten
 
 
 def fake(value: Any) -> Any:
-    """`value`, with each node replaced by its fake value."""
+    """Returns `value`, with each node replaced by its fake value."""
     return fx.map_arg(value, lambda node: node.meta["val"])
 
 
 def copied(gm: fx.GraphModule) -> fx.GraphModule:
-    """A graph of its own, without submodules, that may be changed."""
-    made = fx.Graph()
-    made.output(made.graph_copy(gm.graph, {}))
-    return compat.graph_module(torch.nn.Module(), made)
+    """Returns a copy of a graph, without submodules, that may be changed."""
+    copy = fx.Graph()
+    copy.output(copy.graph_copy(gm.graph, {}))
+    return compat.graph_module(torch.nn.Module(), copy)
 
 
 class GraphBuilder:
-    """Appends nodes to `graph`. New nodes take over location and checkpoint of the node that `replacing` names.
-
-    `numbers` has a node for each symbolic number that was computed, by its expression.
-    """
+    """Appends nodes to `graph`. Inside `replacing`, new nodes take over the location and checkpoint of the replaced
+    node."""
 
     def __init__(self, mode: FakeTensorMode, graph: fx.Graph | None = None) -> None:
         self.mode = mode
         self.graph = fx.Graph() if graph is None else graph
+        #: Meta of new nodes.
         self.meta: dict[str, Any] = {}
+        #: Nodes that compute symbolic numbers, by their expression.
         self.numbers: dict[Any, fx.Node] = {}
 
     @contextlib.contextmanager
     def replacing(self, node: fx.Node) -> Iterator[None]:
-        """Nodes emitted inside stand for `node`: they carry its user location."""
+        """Gives nodes emitted inside the user location of the replaced `node`."""
         before = self.meta
-        self.meta = {key: node.meta[key] for key in KEPT if key in node.meta}
+        self.meta = {key: node.meta[key] for key in COPIED_META if key in node.meta}
         try:
             yield
         finally:
@@ -60,44 +60,44 @@ class GraphBuilder:
     def placeholder(self, name: str, value: Any) -> fx.Node:
         node = self.graph.placeholder(name)
         node.meta["val"] = value
-        return self.noted(node)
+        return self.recorded(node)
 
-    def noted(self, node: fx.Node) -> fx.Node:
-        """`node`, which is remembered if it is the first one that computes its number."""
+    def recorded(self, node: fx.Node) -> fx.Node:
+        """Returns `node`; records the first node for each number."""
         if is_symbolic(value := node.meta["val"]):
             self.numbers.setdefault(key(value), node)
         return node
 
     def emit(self, op: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
-        """Append `op(*args, **kwargs)`; its fake value is computed from those of its arguments."""
+        """Appends `op(*args, **kwargs)`; computes the fake value from the arguments' fake values."""
         with self.computing(), torch.no_grad():
             value = op(*fake(args), **fake(kwargs))
         return self.emit_known(op, args, kwargs, value)
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """Inside, operations on fake values give fake values."""
+        """Makes operations on fake values return fake values."""
         symbolic = self.mode.shape_env is not None
         with self.mode, compat.python_dispatcher() if symbolic else contextlib.nullcontext():
             yield
 
     def emit_known(self, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> fx.Node:
-        """Append `op(*args, **kwargs)` whose fake value is known."""
+        """Appends `op(*args, **kwargs)` with a known fake value."""
         name = op.overloadpacket.__name__ if isinstance(op, OpOverload) else None
         node = self.graph.create_node("call_function", op, args, kwargs, name)
         node.meta.update(self.meta, val=value)
-        return self.noted(node)
+        return self.recorded(node)
 
     def element(self, node: fx.Node, index: int) -> fx.Node:
-        """Append `node[index]`."""
+        """Appends `node[index]`."""
         return self.emit_known(operator.getitem, (node, index), {}, node.meta["val"][index])
 
     def number(self, op: Callable[..., Any], *args: Any) -> Any:
-        """The number `op(*args)`; a node that computes it when an argument is one."""
+        """Returns the number `op(*args)`, or its node if an argument is a node."""
         return self.emit(op, *args) if any(isinstance(arg, fx.Node) for arg in args) else op(*args)
 
     def size(self, node: fx.Node, dim: int) -> int | fx.Node:
-        """A size of `node`; if it is symbolic, a node that computes it."""
+        """Returns a size of `node`, or the node of a symbolic size."""
         size = known(node.meta["val"].shape[dim])
         if not isinstance(size, torch.SymInt):
             return int(size)
@@ -105,11 +105,11 @@ class GraphBuilder:
         return self.emit_known(aten.sym_size.int, (node, dim), {}, size) if found is None else found
 
     def sizes(self, node: fx.Node) -> list[int | fx.Node]:
-        """The shape of `node`, as an argument of an operation."""
+        """Returns the shape of `node` as an argument of an operation."""
         return [self.size(node, dim) for dim in range(node.meta["val"].ndim)]
 
     def reshape(self, node: fx.Node, like: fx.Node) -> fx.Node:
-        """`node` in the shape of `like`: a view where its strides allow, else a copy."""
+        """Returns `node` in the shape of `like`: a view if its strides allow, else a copy."""
         if keys(node.meta["val"].shape) == keys(like.meta["val"].shape):
             return node
         shape = self.sizes(like)
@@ -120,14 +120,15 @@ class GraphBuilder:
             return self.emit(aten.view.default, copy, shape)
 
     def restride(self, node: fx.Node, like: torch.Tensor) -> fx.Node:
-        """`node` with the strides of `like`: a permuted copy. Strides with gaps or overlaps cannot be had so; then
-        it is `node` itself."""
+        """Returns `node` with the strides of `like`, by a permuted copy; `node` itself if `like` has gaps or
+        overlaps."""
         if has_strides_of(node.meta["val"], like) or not is_dense(like):
             return node
         return self.in_memory_order(node, like, aten.clone.default, memory_format=torch.contiguous_format)
 
     def in_memory_order(self, node: fx.Node, like: torch.Tensor, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
-        """Apply a pointwise operation that returns contiguous memory, so that its result has the strides of `like`."""
+        """Applies a pointwise operation with contiguous results on permuted dimensions: the final result has the
+        strides of `like`."""
         order = sorted(range(like.ndim), key=lambda d: (-like.stride()[d], -like.shape[d], d))
         if order == list(range(like.ndim)):
             return self.emit(op, node, *args, **kwargs)
@@ -135,7 +136,7 @@ class GraphBuilder:
         return self.emit(aten.permute.default, inner, [order.index(d) for d in range(like.ndim)])
 
     def cast(self, node: fx.Node, like: torch.Tensor) -> fx.Node:
-        """`node` with the dtype and device of `like`."""
+        """Returns `node` with the dtype and device of `like`."""
         value = node.meta["val"]
         if value.device != like.device:
             return self.emit(aten._to_copy.default, node, dtype=like.dtype, device=like.device)
@@ -143,7 +144,8 @@ class GraphBuilder:
 
 
 def same_layout(a: Any, b: Any, memory: bool = False) -> bool:
-    """Whether two fake values have the same shape, strides, dtype and device; with `memory`, also the same place."""
+    """Returns whether two fake values have the same shape, strides, dtype and device; with `memory`, also the same
+    memory."""
     if a is b:
         return True
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or a.layout is not torch.strided:
@@ -156,30 +158,30 @@ def same_layout(a: Any, b: Any, memory: bool = False) -> bool:
     return not memory or (same_place and compat.share_memory(a, b))
 
 
-def gives_alike(user: fx.Node, one: fx.Node, other: fx.Node) -> bool:
-    """Whether `user` gives new values of the same layout, by the same rule, if it is given `other` instead of `one`,
-    which differs in layout alone."""
-    op, made = user.target, user.meta.get("val")
-    if not isinstance(op, OpOverload) or op.namespace != "aten" or not isinstance(made, torch.Tensor):
+def has_same_result_layout(user: fx.Node, one: fx.Node, other: fx.Node) -> bool:
+    """Returns whether `user` computes new values of the same layout, by the same rule, from `other` instead of `one`.
+    The two differ in layout only."""
+    op, result = user.target, user.meta.get("val")
+    if not isinstance(op, OpOverload) or op.namespace != "aten" or not isinstance(result, torch.Tensor):
         return False
     if may_share(user) or compat.schema_of(op).is_mutable or torch.Tag.nondeterministic_seeded in op.tags:
         return False
     args, kwargs = fx.map_arg((user.args, user.kwargs), lambda node: other if node is one else node)
     with GraphBuilder(other.meta["val"].fake_mode, user.graph).computing(), torch.no_grad():
-        return same_layout(op(*fake(args), **fake(kwargs)), made)
+        return same_layout(op(*fake(args), **fake(kwargs)), result)
 
 
 def has_strides_of(value: torch.Tensor, like: torch.Tensor) -> bool:
-    """Whether two tensors of one shape have the same strides where these matter."""
+    """Returns whether two tensors of one shape have the same strides in every dimension with several elements."""
     return keys(value.stride()) == keys(like.stride()) or _strides(value) == _strides(like)
 
 
 def _strides(value: torch.Tensor) -> list[int]:
-    """The strides that matter: those of dimensions with more than one element."""
+    """Returns the strides of dimensions with several elements."""
     return [stride for size, stride in zip(value.shape, value.stride()) if size > 1]
 
 
 def is_dense(value: torch.Tensor) -> bool:
-    """Whether the elements fill their memory without gaps or overlaps."""
-    row_major = range(value.ndim - 1, -1, -1)  # of symbolic sizes this is known without a condition on them
+    """Returns whether the elements fill their memory without gaps or overlaps."""
+    row_major = range(value.ndim - 1, -1, -1)  # needs no condition on symbolic sizes
     return is_dense_in(row_major, value.shape, value.stride()) or strides.is_dense(value.shape, value.stride())

@@ -1,7 +1,7 @@
-"""Owns the question whether hooks watch what autograd does at a leaf.
+"""Owns questions about hooks at leaves: whether user hooks can see the gradient of a leaf, and which hooks to skip.
 
-Hooks that tracing registers count as none; who registers such a hook does it here. What the user's hooks mean for a
-traced program is decided in `tracer/`.
+Hooks that tracing registers do not count; they are registered here. `tracer/` decides what hooks mean for a traced
+program.
 """
 
 from __future__ import annotations
@@ -19,48 +19,47 @@ from minidynamo.graph.tensor_hooks import unless_none
 Register = Callable[[Callable[..., Any]], RemovableHandle]
 
 
-class _Ours:
-    """How many hooks were registered here. torch counts all that there ever were in the process."""
+class _InternalHooks:
+    """Counts the hooks registered here. Torch counts all hooks that were ever registered in the process."""
 
     count = 0
 
 
 def register(how: Register, hook: Callable[..., Any]) -> RemovableHandle:
-    """Register a hook that is no user's: `how` is a method like `node.register_hook`."""
-    _Ours.count += 1
+    """Registers an internal hook: `how` is a method like `node.register_hook`."""
+    _InternalHooks.count += 1
     return how(hook)
 
 
 def is_hooked(leaf: torch.Tensor, node: torch.autograd.graph.Node) -> bool:
-    """Whether hooks see the gradient of a leaf, or run when `node` has added it to `.grad`.
+    """Returns whether hooks see the gradient of a leaf, or run after `node` has added it to `.grad`.
 
-    Hooks that were registered from C++ behind `node` are not seen. They are called without gradients anyway.
+    Hooks that C++ code registered after `node` are not seen; autograd calls them without gradients anyway.
     """
     if compat.has_tensor_hooks(leaf):
         return True
-    if RemovableHandle.next_id == _Ours.count:  # the user has registered no hook, of any kind, in this process
+    if RemovableHandle.next_id == _InternalHooks.count:  # the user has registered no hook in this process
         return False
-    return _is_used(node.register_prehook) or _is_used(node.register_hook)
+    return _has_hooks(node.register_prehook) or _has_hooks(node.register_hook)
 
 
-def spare_leaves(
+def skip_leaf_hooks(
     node: Any, gradients: Iterable[torch.Tensor | None], unvisited: Collection[torch.Tensor | None] = ()
 ) -> None:
-    """Have no hook of a leaf behind `node` called without a gradient, if some of `gradients`, which it takes or gives,
-    are None; in any case none of a leaf in `unvisited`."""
-    everyone = any(gradient is None for gradient in gradients)
+    """Skips hooks of leaves after `node` that would be called without a gradient, if any of `gradients`, the arguments
+    or results of the node, is None. Always skips hooks of leaves in `unvisited`."""
+    all_leaves = any(gradient is None for gradient in gradients)
     only = {id(leaf) for leaf in unvisited}
-    for function, _ in node.next_functions if everyone or only else ():
+    for function, _ in node.next_functions if all_leaves or only else ():
         leaf = compat.leaf_of(function)
-        if leaf is not None and (everyone or id(leaf) in only):
-            _spare(leaf._backward_hooks)
+        if leaf is not None and (all_leaves or id(leaf) in only):
+            _skip_none(leaf._backward_hooks)
             if leaf._post_accumulate_grad_hooks:
-                _spare_behind(leaf._post_accumulate_grad_hooks, function)
+                _skip_unless_added(leaf._post_accumulate_grad_hooks, function)
 
 
-def _spare_behind(hooks: dict[int, Any], node: torch.autograd.graph.Node) -> None:
-    """Let hooks of a leaf, which run when `node` has added to its `.grad`, not run this time if there is nothing to
-    add."""
+def _skip_unless_added(hooks: dict[int, Any], node: torch.autograd.graph.Node) -> None:
+    """Skips hooks that run after `node` has added to `.grad` of a leaf, once, if there is no gradient to add."""
     for number, hook in hooks.items():
         if not isinstance(hook, _IfAdded):
             hook = hooks[number] = _IfAdded(hook)
@@ -68,7 +67,7 @@ def _spare_behind(hooks: dict[int, Any], node: torch.autograd.graph.Node) -> Non
 
 
 class _IfAdded:
-    """A hook that is left out once where the node it is behind gets no gradient."""
+    """A hook that is skipped once if the node before it gets no gradient."""
 
     def __init__(self, hook: Any) -> None:
         self.hook = hook
@@ -88,26 +87,26 @@ class _IfAdded:
         return None
 
 
-class Watched:
-    """The hooks of a tensor that is no leaf, now and later, as long as it lives."""
+class TensorHooks:
+    """The present and future hooks of a living non-leaf tensor."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = Reference(tensor)
         self.known = tensor._backward_hooks
 
-    def spare(self) -> None:
-        """Have none of them called with None."""
+    def skip_none(self) -> None:
+        """Skips the hooks when there is no gradient."""
         tensor = self.tensor()
-        _spare(self.known if tensor is None else tensor._backward_hooks)
+        _skip_none(self.known if tensor is None else tensor._backward_hooks)
 
 
-def _spare(hooks: dict[int, Any] | None) -> None:
+def _skip_none(hooks: dict[int, Any] | None) -> None:
     if hooks:
         hooks.update({number: unless_none(hook) for number, hook in hooks.items()})
 
 
-def _is_used(how: Register) -> bool:
-    """Whether a hook is registered in this way. Only a handle leads to the others."""
+def _has_hooks(how: Register) -> bool:
+    """Returns whether a hook is registered in this way. The list of hooks is only reachable from a handle."""
     handle = register(how, _nothing)
     hooks = handle.hooks_dict_ref()
     handle.remove()

@@ -1,6 +1,6 @@
-"""Owns the way back from an operator that returns new values to the one that writes them to its arguments.
+"""Owns the mapping from functional operators to their in-place variants and `out=` overloads.
 
-It reads schemas; whether a graph may call the latter is decided in `autograd/reinplace/reuse.py`.
+It reads schemas; `autograd/reinplace/reuse.py` decides whether a graph may call a variant.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.autograd.graph.mutation import Mutation, is_torchs, mutation_of
+from minidynamo.autograd.graph.mutation import Mutation, is_torch_operator, mutation_of
 from minidynamo.compat import OpOverload
 
 
 @dataclass(frozen=True)
-class Twin:
-    """`op` writes to `written` (positions among its arguments) what the functional operator returns behind its first
-    `own` results. `names` are its arguments."""
+class InplaceVariant:
+    """An operator that computes the same as a functional operator, but writes it to arguments."""
 
+    #: The operator that writes.
     op: OpOverload
+    #: Positions of the written arguments, in the order of the functional results.
     written: tuple[int, ...]
+    #: Number of functional results before the written ones; `op` returns only these.
     own: int
+    #: Names of its arguments.
     names: tuple[str, ...]
 
     def call(self, functional: OpOverload, node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """The arguments of `op` for what `node` gives the functional operator; None where it takes less."""
+        """Returns the arguments of `op` for the call `node` of the functional operator; None if `op` takes fewer."""
         theirs = [arg.name for arg in compat.schema_of(functional).arguments]
         if len(node.args) > len(self.names) or any(theirs.index(name) >= len(self.names) for name in node.kwargs):
             return None
@@ -37,26 +40,26 @@ class Twin:
 
 
 @functools.cache
-def inplace_variant_of(functional: OpOverload) -> Twin | None:
-    """The twin of an operator of torch, or of one that takes numbers in its place, if there is one."""
-    if not is_torchs(functional):
+def inplace_variant_of(functional: OpOverload) -> InplaceVariant | None:
+    """Returns the in-place variant of an operator of torch, or of a replacing number operator; None without variant."""
+    if not is_torch_operator(functional):
         return None
     for op in _overloads(getattr(torch.ops, functional.namespace), functional.overloadpacket.__name__):
         mutation = mutation_of(op)
         if mutation is not None and mutation.functional is functional and not mutation.dropped:
             names = tuple(arg.name for arg in compat.schema_of(op).arguments)
-            if _is_plain(mutation):
+            if _returns_writes_or_own(mutation):
                 written = tuple(names.index(name) for name in mutation.arguments)
-                return Twin(op, written, mutation.own_results, names)
+                return InplaceVariant(op, written, mutation.own_results, names)
     return None
 
 
 def in_place(node: fx.Node) -> OpOverload | None:
-    """The operator that takes what `node` is called with, and writes its one result over its first argument."""
-    twin = inplace_variant_of(node.target) if isinstance(node.target, OpOverload) else None
-    if twin is None or twin.own or twin.written != (0,) or not isinstance(node.meta.get("val"), torch.Tensor):
+    """Returns the operator that takes the same arguments as `node`, and writes the single result over the first."""
+    variant = inplace_variant_of(node.target) if isinstance(node.target, OpOverload) else None
+    if variant is None or variant.own or variant.written != (0,) or not isinstance(node.meta.get("val"), torch.Tensor):
         return None
-    return twin.op if twin.call(node.target, node) == (node.args, node.kwargs) else None  # type: ignore[arg-type]
+    return variant.op if variant.call(node.target, node) == (node.args, node.kwargs) else None  # type: ignore[arg-type]
 
 
 def _overloads(library: Any, name: str) -> Iterator[OpOverload]:
@@ -67,14 +70,14 @@ def _overloads(library: Any, name: str) -> Iterator[OpOverload]:
             yield getattr(packet, overload)
 
 
-def _is_plain(mutation: Mutation) -> bool:
-    """Whether what is returned is either what was written, or results of its own."""
+def _returns_writes_or_own(mutation: Mutation) -> bool:
+    """Returns whether an operator returns either all written arguments, or only results of its own."""
     return mutation.returns in ((), mutation.arguments) or not any(mutation.returns)
 
 
 @functools.cache
 def out_variant(functional: OpOverload) -> OpOverload | None:
-    """The overload of an operator with one result that writes it to `out`."""
+    """Returns the overload of an operator with a single result, written to `out`."""
     packet = functional.overloadpacket
     for name in packet.overloads():
         found: OpOverload = getattr(packet, name)

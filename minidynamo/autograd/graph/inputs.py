@@ -1,6 +1,6 @@
-"""Owns the step from the inputs as the tracer passes them, lists among them, to one flat list of values.
+"""Owns the step from the tracer's inputs, lists included, to one flat list of values.
 
-It does not look inside tensors; the layout is computed once per compile, and each call only checks that it still fits.
+Data of tensors is not read. The layout is computed once per compile; each call only compares lengths.
 """
 
 from __future__ import annotations
@@ -17,29 +17,31 @@ from minidynamo.graph.boxed import BoxedCallable, mark_boxed, reject_unboxed
 
 @dataclass(frozen=True)
 class InputLayout:
-    """`names` and `lengths` per placeholder: None for a single value, the number of elements for a list. `stolen` are
-    the placeholders whose lists were given up."""
+    """The single values and lists among the inputs. Each field has one item per placeholder."""
 
+    #: Names of the placeholders.
     names: tuple[str, ...]
+    #: Number of elements of a list; None for a single value.
     lengths: tuple[int | None, ...]
-    stolen: tuple[bool, ...]
+    #: Whether the list was donated.
+    donated: tuple[bool, ...]
 
     def flat_names(self) -> tuple[str, ...]:
-        """A name for each value of the flat list."""
+        """Returns a name for each value of the flat list."""
         names: list[str] = []
         for name, length in zip(self.names, self.lengths):
             names += [name] if length is None else [f"{name}_{i}" for i in range(length)]
         return tuple(names)
 
     def flatten(self, values: Sequence[Any]) -> list[Any]:
-        """One flat list of `values`, one value or list per placeholder."""
+        """Returns the flat list of `values`, given one value or list per placeholder."""
         flat: list[Any] = []
         for value, length in zip(values, self.lengths):
             flat += [value] if length is None else value
         return flat
 
     def unflatten(self, flat: Sequence[Any]) -> list[Any]:
-        """The reverse of `flatten`; lists are new."""
+        """Reverses `flatten`; lists are new."""
         values: list[Any] = []
         rest = list(flat)
         for length in self.lengths:
@@ -47,27 +49,29 @@ class InputLayout:
             del rest[: 1 if length is None else length]
         return values
 
-    def given_up(self) -> tuple[int, ...]:
-        """Positions in the flat list of elements whose lists were given up."""
+    def donated_inputs(self) -> tuple[int, ...]:
+        """Returns positions in the flat list of elements from donated lists."""
         owners = [
-            stolen for length, stolen in zip(self.lengths, self.stolen) for _ in range(1 if length is None else length)
+            donated
+            for length, donated in zip(self.lengths, self.donated)
+            for _ in range(1 if length is None else length)
         ]
-        return tuple(i for i, stolen in enumerate(owners) if stolen)
+        return tuple(i for i, donated in enumerate(owners) if donated)
 
 
 def layout_of(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> InputLayout:
-    """The layout of the placeholders of `gm`, one example per placeholder."""
+    """Returns the layout of the placeholders of `gm`, given one example per placeholder."""
     nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
     lengths = tuple(len(example) if isinstance(example, list) else None for example in example_inputs)
-    stolen = tuple(bool(node.meta.get("steal_arg")) for node in nodes)
-    return InputLayout(tuple(node.name for node in nodes), lengths, stolen)
+    donated = tuple(bool(node.meta.get("steal_arg")) for node in nodes)
+    return InputLayout(tuple(node.name for node in nodes), lengths, donated)
 
 
 def flatten_inputs(layout: InputLayout, call: BoxedCallable) -> BoxedCallable:
-    """A boxed callable that takes values as in `layout`, and hands a flat list to `call`.
+    """Builds a boxed callable that takes values as in `layout` and passes a flat list to `call`.
 
-    Lists that were given up are emptied before the call, so that nobody but `call` owns their elements. Raises
-    TypeError when a list has another length than the compiled one. Without lists it is `call` itself.
+    Donated lists are emptied before the call, so only `call` owns the elements. Raises TypeError if a list does not
+    have the compiled length. Without lists it returns `call` itself.
     """
     if all(length is None for length in layout.lengths):
         return call
@@ -82,7 +86,7 @@ def flatten_inputs(layout: InputLayout, call: BoxedCallable) -> BoxedCallable:
         *(f"    if not isinstance({name}, list) or len({name}) != {n}: mismatch({name}, {n})" for name, n in lists),
         f"    flat = [{', '.join(items)}]",
         "    args.clear()",
-        *(f"    {name}.clear()" for name, stolen in zip(names, layout.stolen) if stolen),
+        *(f"    {name}.clear()" for name, donated in zip(names, layout.donated) if donated),
         f"    del {', '.join(names)}",
         "    return lower(flat)",
         "",
@@ -92,7 +96,7 @@ def flatten_inputs(layout: InputLayout, call: BoxedCallable) -> BoxedCallable:
 
 
 def unflatten_inputs(layout: InputLayout, call: BoxedCallable) -> BoxedCallable:
-    """The reverse of `flatten_inputs`: a boxed callable of a flat list that hands values as in `layout` to `call`."""
+    """Reverses `flatten_inputs`: a boxed callable that takes a flat list and passes values as in `layout` to `call`."""
 
     def run(flat: list[Any]) -> Any:
         args = layout.unflatten(flat)
@@ -103,6 +107,6 @@ def unflatten_inputs(layout: InputLayout, call: BoxedCallable) -> BoxedCallable:
 
 
 def reject_structure(value: object, length: int) -> None:
-    """Raise TypeError for an argument that is not the list that the graph was compiled for."""
+    """Raises TypeError for an argument unlike the list of the compiled call."""
     found = f"a list of {len(value)}" if isinstance(value, list) else type(value).__name__
     raise TypeError(f"structure mismatch: the graph was compiled for a list of {length} values, not for {found}")

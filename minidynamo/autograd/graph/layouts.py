@@ -1,7 +1,7 @@
-"""Owns the layouts of tensors that autograd hands back at run time: saved values and gradients.
+"""Owns the layouts of tensors from autograd at run time: saved tensors and gradients.
 
-Graphs are compiled for sizes, strides and dtypes; what comes with others is copied. Which tensors these are is the
-business of `autograd/runtime/graph_call.py`.
+Graphs are compiled for sizes, strides and dtypes; a tensor with different ones is copied.
+`autograd/runtime/graph_call.py` applies the layouts.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Layout:
         self.dtype, self.device = value.dtype, value.device
 
     def empty(self) -> torch.Tensor:
-        """A tensor like that, with any data."""
+        """Returns an uninitialized tensor with this layout."""
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
 
     def restored(self, saved: torch.Tensor) -> torch.Tensor:
-        """What the user's unpack hook returned for the tensor, which may have lost its dtype or strides."""
+        """Returns the result of the user's unpack hook in this layout: the hook may have changed dtype or strides."""
         if saved.shape != self.shape:
             came = f"returned a tensor of shape {tuple(saved.shape)} for one of shape {tuple(self.shape)}"
             raise RuntimeError(f"a hook for saved tensors {came}")
@@ -41,18 +41,20 @@ class Layout:
 
 @dataclass(frozen=True)
 class WrittenLayout:
-    """What is needed of a tensor to lay out others like it. With symbolic sizes, `shape` and `stride` are those of the
-    call that was compiled for, and `order` has the dimensions from the innermost to the outermost."""
+    """A layout that can be written to a file."""
 
+    #: Sizes; symbolic sizes have their value in the compiled call.
     shape: tuple[int, ...]
+    #: Strides, in elements; with symbolic sizes those of the compiled call.
     stride: tuple[int, ...]
+    #: With symbolic sizes: dimensions from innermost to outermost, else None.
     order: tuple[int, ...] | None
     dtype: torch.dtype
     device: torch.device
 
 
 def written_layout(like: torch.Tensor) -> WrittenLayout:
-    """The layout of a fake tensor, without its symbols. Raises GraphRefused for a symbolic one with gaps."""
+    """Returns the layout of a fake tensor, without its symbols. Raises GraphRefused for symbolic sizes with gaps."""
     order = _dense_order(like) if has_symbols(like) else None
     # Layout only: recorded for messages and for the order of dimensions where sizes vary.
     shape, stride = tuple(map(hint_of, like.shape)), tuple(map(hint_of, like.stride()))
@@ -60,10 +62,9 @@ def written_layout(like: torch.Tensor) -> WrittenLayout:
 
 
 class GradientLayout:
-    """Turns the gradient that autograd hands in for one result into what the backward graph was compiled for.
+    """Converts the gradient of one result to the layout expected by the compiled backward graph.
 
-    `like` is a fake tensor like that, or what was written down of one. When it has symbolic sizes, its strides follow
-    from those of each call.
+    `like` is a fake tensor, or a written layout. With symbolic sizes, the strides follow from the sizes of each call.
     """
 
     def __init__(self, like: torch.Tensor | WrittenLayout) -> None:
@@ -72,10 +73,12 @@ class GradientLayout:
         self.order = written.order or ()
         self.shape, self.stride = written.shape, written.stride
         self.dtype, self.device = written.dtype, written.device
-        self.kind = torch.strided if isinstance(like, WrittenLayout) else like.layout  # only strided ones are written
+        self.kind = (
+            torch.strided if isinstance(like, WrittenLayout) else like.layout
+        )  # only strided layouts are written
 
-    def of_this_kind(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """The gradient, dense if the graph was traced with a dense one, else sparse."""
+    def as_traced_kind(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """Returns the gradient, dense if the graph was traced with a dense gradient, else sparse."""
         if gradient is None or gradient.layout is self.kind:
             return gradient
         return gradient.to_dense() if self.kind is torch.strided else gradient.to_sparse(layout=self.kind)
@@ -83,14 +86,14 @@ class GradientLayout:
     def __call__(
         self, gradient: torch.Tensor | None, shape: Sequence[int] | None, stride: tuple[int, ...] | None = None
     ) -> torch.Tensor:
-        """The gradient in the layout, or with other strides if `stride` has some; zeros for a result that was not used.
-        `shape` is that of this call, if sizes are symbolic."""
+        """Returns the gradient in this layout, or with `stride` if given; zeros for an unused result. `shape` is the
+        shape in this call, if sizes are symbolic."""
         if shape is None:
             shape, stride = self.shape, stride or self.stride
         else:
             stride = dense_strides(self.order, shape) if stride is None else strides_of_ranks(stride, shape)
         if self.kind is not torch.strided:
-            return self.nothing(shape) if gradient is None else gradient
+            return self.expanded_zeros(shape) if gradient is None else gradient
         if gradient is None:
             return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).zero_()
         if gradient.stride() == stride and not _is_lazy(gradient):
@@ -98,16 +101,17 @@ class GradientLayout:
         return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).copy_(gradient)
 
     def own_strides(self, gradient: torch.Tensor, with_gaps: bool) -> tuple[int, ...] | None:
-        """The strides in which backward takes a gradient, if they are others than those that it was traced with: its
-        own `with_gaps`, and where elements repeat, as those of what is summed do; else those of its order."""
+        """Returns the strides in which backward takes a gradient, if they differ from the traced strides. `with_gaps`,
+        or for repeated elements, as in the gradient of a sum, returns the gradient's own strides; else dense strides in
+        the gradient's dimension order."""
         if self.kind is not torch.strided or gradient.stride() == self.stride:
             return None
         as_it_is = with_gaps or 0 in gradient.stride()
         return self.own_gaps(gradient) if as_it_is else self.own_order(gradient)
 
     def own_order(self, gradient: torch.Tensor) -> tuple[int, ...] | None:
-        """The strides, without gaps, of a gradient whose dimensions come in another order in memory; None if it fits
-        but for gaps, or its order cannot be told. Where sizes vary these are ranks."""
+        """Returns the dense strides of a gradient whose dimensions have another order in memory. None for the traced
+        order, gaps aside, and for an unclear order. With symbolic sizes, returns ranks."""
         shape = gradient.shape
         inner = sorted((stride, dim) for dim, stride in enumerate(gradient.stride()) if shape[dim] > 1)
         strides, reached, step = list(self.stride), 1, 1
@@ -121,16 +125,16 @@ class GradientLayout:
         return None if tuple(strides) == self.stride else tuple(strides)
 
     def _ranks(self, inner: Sequence[int], gradient: torch.Tensor) -> tuple[int, ...]:
-        """The place of each dimension from the innermost on, from 1; 0 where elements repeat. `inner` has the
-        dimensions of several elements in their order; the others keep their places in the usual one."""
+        """Returns the rank of each dimension, from 1 for the innermost; 0 for repeated elements. `inner` are the
+        dimensions with several elements, in order; the remaining dimensions keep the traced order."""
         following, strides = iter(inner), gradient.stride()
         order = [next(following) if gradient.shape[dim] > 1 else dim for dim in self.order]
         own = [dim for dim in order if strides[dim]]
         return tuple(own.index(dim) + 1 if strides[dim] else 0 for dim in range(len(order)))
 
     def own_gaps(self, gradient: torch.Tensor) -> tuple[int, ...] | None:
-        """The strides of a gradient, if they are others than those that it was traced with. Where sizes vary, these
-        are ranks: it is laid out without gaps in its own order, but for dimensions that repeat."""
+        """Returns the strides of a gradient, if they differ from the traced strides. With symbolic sizes, returns
+        ranks: the gradient is laid out densely in the given order, except for repeated dimensions."""
         strides = gradient.stride()
         if _is_lazy(gradient):
             return None
@@ -143,8 +147,8 @@ class GradientLayout:
         alike = all(given == own or n == 1 for given, own, n in zip(strides, self.stride, gradient.shape))
         return None if alike else strides
 
-    def nothing(self, shape: Sequence[int] | None) -> torch.Tensor:
-        """Zeros of that shape in the memory of one."""
+    def expanded_zeros(self, shape: Sequence[int] | None) -> torch.Tensor:
+        """Returns zeros of the shape in the memory of a single element."""
         shape = self.shape if shape is None else shape
         if self.kind is not torch.strided:
             return torch.zeros(shape, dtype=self.dtype, layout=self.kind, device=self.device)
@@ -152,17 +156,18 @@ class GradientLayout:
 
 
 def _is_lazy(gradient: torch.Tensor) -> bool:
-    """Whether the elements are not what lies in memory, but its negatives or conjugates."""
+    """Returns whether the memory holds negatives or conjugates of the elements."""
     return gradient.is_neg() or gradient.is_conj()
 
 
 def strides_follow(like: torch.Tensor) -> bool:
-    """Whether the strides of a fake tensor are known in every call: its sizes do not vary, or there are no gaps."""
+    """Returns whether the strides of a fake tensor are known in every call: the sizes are fixed, or the tensor is
+    dense."""
     return not has_symbols(like) or is_dense_in(order_of(like), like.shape, like.stride())
 
 
 def _dense_order(like: torch.Tensor) -> tuple[int, ...]:
-    """The order of the dimensions of a tensor with symbolic sizes. Raises GraphRefused for one with gaps."""
+    """Returns the dimension order of a tensor with symbolic sizes. Raises GraphRefused if it has gaps."""
     if not strides_follow(like):
         raise GraphRefused(
             Diagnostic(

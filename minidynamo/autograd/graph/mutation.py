@@ -1,6 +1,7 @@
-"""Owns the question which arguments an ATen operator writes to, and which operator computes the same without writing.
+"""Owns questions about writes of ATen operators: the arguments that an operator writes, and the functional form of the
+operator.
 
-It reads schemas, and writes one where an operator has no functional form; graphs are the business of `functionalize`.
+It reads schemas, and defines an operator where a functional form is missing. `functionalize` rewrites graphs.
 """
 
 from __future__ import annotations
@@ -20,56 +21,59 @@ from minidynamo.graph.custom_operators import define
 
 aten = torch.ops.aten
 
-# Operators that write to arguments although their schema does not say so: the positions, and the functional operator.
+# Operators with undeclared writes to arguments: the positions, and the functional operator.
 # `aten.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)`
 UNDECLARED: dict[OpOverload, tuple[tuple[int, ...], OpOverload]] = {
     aten.native_batch_norm.default: ((3, 4), aten._native_batch_norm_legit_functional.default),
 }
 
-# Functional operators whose name does not follow from the mutating one's, or that returns its argument itself.
+# Functional operators whose name does not follow from that of the in-place operator; or the operator with that name
+# returns its argument.
 RENAMED = {
     "aten::normal_": "aten::normal_functional",
     "aten::zero_": "aten::zeros_like",
     "aten::conj_physical_": "aten::_conj_physical",
 }
 
-OF_NUMBERS = "numbers_"
-"""What the names of operators begin with that do what those of ATen do, and take symbolic numbers for floats."""
+NUMBERS_PREFIX = "numbers_"
+"""Name prefix of operators like those of ATen, with symbolic numbers in place of floats."""
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """`arguments`: names of what is written, in schema order. `returns`: for each result the name of the argument that
-    it is, or None for a result of its own. `functional` returns the latter, then the new values of `arguments`; None if
-    there is no such operator. `dropped`: arguments that the functional operator does not take (`out=`)."""
+    """Writes of one operator."""
 
+    #: Names of the written arguments, in schema order.
     arguments: tuple[str, ...]
+    #: Per result: name of the returned argument; None for a new result.
     returns: tuple[str | None, ...]
+    #: Operator returning the new results, then the new values of `arguments`; None without such an operator.
     functional: OpOverload | None
+    #: Arguments unknown to the functional operator (`out=`).
     dropped: tuple[str, ...]
 
     @property
     def own_results(self) -> int:
-        """How many results are not written arguments."""
+        """Number of results besides the written arguments."""
         return self.returns.count(None)
 
 
-def is_torchs(op: Any) -> bool:
-    """Whether `op` is an operator of torch, or stands for one and takes symbolic numbers."""
+def is_torch_operator(op: Any) -> bool:
+    """Returns whether `op` is an operator of torch, or a replacement with symbolic numbers."""
     if not isinstance(op, OpOverload):
         return False
-    own = op.namespace == "minidynamo" and op.overloadpacket.__name__.startswith(OF_NUMBERS)
+    own = op.namespace == "minidynamo" and op.overloadpacket.__name__.startswith(NUMBERS_PREFIX)
     return own or op.namespace == "aten"
 
 
 def is_undeclared_write(op: Any, args: tuple[Any, ...]) -> bool:
-    """Whether `op` with these arguments writes to running statistics without declaring it."""
+    """Returns whether `op` with these arguments writes to running statistics without declaring the write."""
     return op in UNDECLARED and bool(args[5]) and args[3] is not None
 
 
 @functools.cache
 def mutation_of(op: OpOverload) -> Mutation | None:
-    """What `op` writes to by its schema; None for an operator that writes to no tensor: `add_.t` extends a list."""
+    """Returns the writes of `op` by schema; None for an operator without writes to tensors: `add_.t` extends a list."""
     schema = compat.schema_of(op)
     written = [arg for arg in schema.arguments if arg.alias_info is not None and arg.alias_info.is_write]
     written = [arg for arg in written if "Tensor" in str(arg.type)]
@@ -81,7 +85,7 @@ def mutation_of(op: OpOverload) -> Mutation | None:
     names = tuple(arg.name for arg in written)
     functional = _functional_variant(op, dropped, returns.count(None) + len(written))
     if functional is None and not is_metadata_mutation(op):
-        functional, dropped = functional_twin(op), ()
+        functional, dropped = define_functional(op), ()
     return Mutation(names, returns, functional, dropped)
 
 
@@ -109,14 +113,14 @@ def _functional_variant(op: OpOverload, dropped: tuple[str, ...], results: int) 
 
 @functools.cache
 def is_view(op: OpOverload) -> bool:
-    """Whether the result of `op` (or each of its results) is a view of its first argument, by the schema."""
+    """Returns whether each result of `op` is a view of its first argument, by the schema."""
     schema = compat.schema_of(op)
     returns = schema.returns
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
 def is_metadata_mutation(op: OpOverload) -> bool:
-    """Whether `op` changes its argument's shape, strides or storage rather than its data."""
+    """Returns whether `op` changes an argument's shape, strides or storage rather than data."""
     return torch.Tag.inplace_view in op.tags or op in METADATA
 
 
@@ -124,9 +128,9 @@ def is_metadata_mutation(op: OpOverload) -> bool:
 _MARK = r"\(\w+!?(?: -> [^)]*)?\)"
 
 
-def functional_twin(op: OpOverload) -> OpOverload | None:
-    """A new operator that copies what `op` would write to, runs `op` on the copies, and returns its results, then the
-    copies. It makes a user's own writing operator functional. None if an argument that is written may be None."""
+def define_functional(op: OpOverload) -> OpOverload | None:
+    """Defines a functional form of a custom operator: it copies the arguments that `op` writes, runs `op` on the
+    copies, and returns the results, then the copies. Returns None if a written argument may be None."""
     schema = compat.schema_of(op)
     written = [arg.name for arg in schema.arguments if arg.alias_info is not None and arg.alias_info.is_write]
     text, _, returned = str(schema).partition("(")[2].rpartition(") -> ")
@@ -140,37 +144,40 @@ def functional_twin(op: OpOverload) -> OpOverload | None:
     def run(*args: Any, **kwargs: Any) -> Any:
         named = named_arguments(op, args, kwargs)
         copies = {key: _copied(named[key]) for key in written}
-        made = op(**{**named, **copies})
-        results = (*(made[: len(plain)] if isinstance(made, tuple) else [made] * len(plain)), *copies.values())
+        returned = op(**{**named, **copies})
+        results = (
+            *(returned[: len(plain)] if isinstance(returned, tuple) else [returned] * len(plain)),
+            *copies.values(),
+        )
         return results[0] if len(results) == 1 else results
 
     return define(name, f"({parameters}) -> ({', '.join(plain + types)})", run)
 
 
-def given_by_output(out: torch.Tensor, missing: Collection[str]) -> dict[str, Any]:
-    """What a call with `out=` takes from its output, of the arguments that its functional twin is not given: numbers
-    are made, and summed, in the dtype of the output."""
+def arguments_from_out(out: torch.Tensor, missing: Collection[str]) -> dict[str, Any]:
+    """Returns the arguments of a functional form taken from the output of a call with `out=`: numbers are created, and
+    summed, in the dtype of the output."""
     return {name: getattr(out, name) for name in ("dtype", "device") if name in missing}
 
 
-def write_unseen(
+def write_undeclared_outputs(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], traced: Iterable[fx.Node]
 ) -> bool:
-    """Write what a call with `out=` makes to its outputs if none of the `traced` operations does, and whether that was
-    so: some functions write through memory that no operator declares to be shared, or return new tensors instead while
-    they are traced."""
+    """Writes the results of a call with `out=` to the outputs if no `traced` operation does; returns whether a write
+    was necessary. Some functions write through undeclared aliases, or return new tensors instead while they are
+    traced."""
     out = kwargs.get("out")
     outputs = [t for t in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(t, torch.Tensor)]
     if not outputs or not all(t.numel() for t in outputs) or any(map(_writes, traced)):
         return False
-    made = function(*args, **{key: value for key, value in kwargs.items() if key != "out"})
-    for old, new in zip(outputs, made if isinstance(made, (tuple, list)) else (made,)):
+    results = function(*args, **{key: value for key, value in kwargs.items() if key != "out"})
+    for old, new in zip(outputs, results if isinstance(results, (tuple, list)) else (results,)):
         old.copy_(new)
     return True
 
 
 def _writes(node: fx.Node) -> bool:
-    """Whether an operation writes to memory that it is known who shares."""
+    """Returns whether an operation writes to memory with known aliases."""
     mutation = mutation_of(node.target) if isinstance(node.target, OpOverload) else None
     if mutation is None:
         return False
@@ -187,7 +194,7 @@ METADATA = frozenset({aten.set_.source_Tensor, aten.set_.source_Storage, aten.re
 
 
 def named_arguments(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by their schema names, those left at their default included."""
+    """Returns the arguments by their schema names, including defaults."""
     schema = compat.schema_of(op).arguments
     defaults = {arg.name: arg.default_value for arg in schema if arg.has_default_value()}
     return defaults | {arg.name: value for arg, value in zip(schema, args)} | kwargs

@@ -1,7 +1,7 @@
-"""Owns what the autograd stage asks of numbers that may be symbolic: sizes, strides, and numbers that are graph inputs.
+"""Owns questions about possibly symbolic numbers: sizes, strides, and numbers that are graph inputs.
 
-A symbolic number is a `torch.SymInt`, `SymFloat` or `SymBool`; in a graph, a node computes it. Nothing here decides a
-condition on one, which would become a guard: two numbers are the same when their expressions are.
+A symbolic number is a `torch.SymInt`, `SymFloat` or `SymBool`; in a graph, a node computes it. No function here decides
+a condition on a symbolic number, which would become a guard: two numbers are equal if their expressions are.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from minidynamo.fake.strides import dense_strides
 
 
 def is_symbolic(value: Any) -> bool:
-    """Whether `value` is a number that is only known when the graph runs."""
+    """Returns whether `value` is a number unknown until the graph runs."""
     return isinstance(value, compat.SYMBOLIC_NUMBERS) and compat.constant_of(value) is None
 
 
 def is_number(node: fx.Node) -> bool:
-    """Whether `node` computes a number that varied when it was traced, even if it has turned out to be constant."""
+    """Returns whether `node` computes a number, symbolic in the trace, even if by now proved constant."""
     return isinstance(node.meta.get("val"), compat.SYMBOLIC_NUMBERS)
 
 
 def has_symbols(value: Any) -> bool:
-    """Whether `value` is a symbolic number, a tensor with symbolic sizes or strides, or a list with one in it."""
+    """Returns whether `value` is a symbolic number, a tensor with symbolic sizes or strides, or a list with either."""
     if isinstance(value, (list, tuple)):
         return any(map(has_symbols, value))
     if isinstance(value, torch.Tensor) and value.layout is torch.strided:
@@ -36,7 +36,7 @@ def has_symbols(value: Any) -> bool:
 
 
 def known(number: Any) -> Any:
-    """The number; if it is symbolic and has turned out to be constant, that constant."""
+    """Returns the number, or the value of a symbolic number proved constant."""
     if not isinstance(number, compat.SYMBOLIC_NUMBERS):
         return number
     constant = compat.constant_of(number)
@@ -44,23 +44,23 @@ def known(number: Any) -> Any:
 
 
 def key(number: Any) -> Any:
-    """What is equal for equal numbers: the number itself, or the expression of a symbolic one."""
+    """Returns a comparable key: the number itself, or the expression of a symbolic number."""
     found = known(number)
     return found.node.expr if isinstance(found, compat.SYMBOLIC_NUMBERS) else found
 
 
 def is_empty(value: Any) -> bool:
-    """Whether `value` is a tensor that is known to have no elements."""
+    """Returns whether `value` is a tensor without elements, as far as known."""
     return isinstance(value, torch.Tensor) and any(type(size) is int and size == 0 for size in map(known, value.shape))
 
 
 def keys(numbers: Iterable[Any]) -> tuple[Any, ...]:
-    """The key of each number."""
+    """Returns the key of each number."""
     return tuple(map(key, numbers))
 
 
 def is_dense_in(order: Sequence[int], shape: Sequence[Any], strides: Sequence[Any]) -> bool:
-    """Whether the strides are those of a tensor without gaps in this order, dimensions of one element aside."""
+    """Returns whether the strides are dense in the given dimension order, ignoring dimensions of size 1."""
 
     def fits(at_least: Callable[[Any, int], Any]) -> bool:
         dense = dense_strides(order, shape, at_least)

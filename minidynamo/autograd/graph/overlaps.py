@@ -1,7 +1,7 @@
-"""Owns the question which elements of memory two tensors share, and whether an operator may read what it writes.
+"""Owns questions about shared elements: which elements two tensors share, and whether an operator may read elements
+that it writes.
 
-It knows layouts alone; what happens to a write that cannot be turned into a value is said in
-`autograd/functional/functionalize.py`.
+It compares layouts only. `autograd/functional/functionalize.py` handles writes without functional form.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minidynamo.graph.unbacked_symints import depends_on_data
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether elements lie in the same memory, as far as layouts tell that are known."""
+    """Returns whether elements share memory, as far as known layouts show."""
     dims = [(stride, size) for size, stride in zip(tensor.shape, tensor.stride()) if key(size) != 1]
     if any(key(stride) == 0 and size > 1 for stride, size in dims):
         return True
@@ -32,15 +32,15 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     return False
 
 
-def goes_element_by_element(op: OpOverload, mutation: Mutation) -> bool:
-    """Whether an operator reads of its arguments only the element that it then writes."""
+def is_elementwise(op: OpOverload, mutation: Mutation) -> bool:
+    """Returns whether an operator reads, for each written element, only the same element of the arguments."""
     variants = (op, mutation.functional)
     tagged = any(torch.Tag.pointwise in variant.tags for variant in variants if variant is not None)
     return tagged or op is torch.ops.aten.copy_.default or op.overloadpacket.__name__.startswith("_foreach_")
 
 
 def same_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors over one storage are the same elements in the same order."""
+    """Returns whether two tensors over one storage have the same elements in the same order."""
     return _layout(one) == _layout(other)
 
 
@@ -50,8 +50,8 @@ def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors over one storage may have memory in common. Sizes that are not known are decided on; of where
-    a tensor begins that data tell, nothing is known."""
+    """Returns whether two tensors over one storage may share memory. Unknown sizes are decided with a guard; a storage
+    offset that depends on data may be any."""
     if not one.numel() or not other.numel():
         return False
     if any(depends_on_data(tensor.storage_offset()) for tensor in (one, other)):
@@ -60,7 +60,8 @@ def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _bytes_of(tensor: torch.Tensor) -> tuple[Any, Dims]:
-    """Where the first byte is, and the dimensions of all, whose innermost are the bytes of one element."""
+    """Returns the position of the first byte, and (stride, size) of each dimension in bytes; the innermost are the
+    bytes of one element."""
     width = tensor.element_size()
     dims = [(stride * width, size) for size, stride in zip(tensor.shape, tensor.stride()) if size != 1 and stride != 0]
     return tensor.storage_offset() * width, [*sorted(dims, key=lambda dim: dim[0], reverse=True), (1, width)]

@@ -1,8 +1,8 @@
-"""Owns the user's lines on ATen nodes: which torch-level node, and so which line, a traced operation belongs to; which
-checkpoint, whose values backward computes again; and which call of a backward that the user wrote.
+"""Owns the provenance of ATen nodes, as three marks: the torch-level node, with its user location; the checkpoint whose
+values backward computes again; and the call of a backward that the user wrote.
 
-Forward operations belong to the torch-level node that is being run; backward operations to the node whose gradient
-function autograd is calling, and so do those of higher derivatives.
+A forward operation belongs to the torch-level node that is running. A backward operation, of any order, belongs to the
+node whose gradient function autograd is calling.
 """
 
 from __future__ import annotations
@@ -20,32 +20,37 @@ from minidynamo.graph.checkpoint import CHECKPOINTS
 from minidynamo.graph.decomposed import PART_OF
 
 USERS_BACKWARD = "users_backward"
-"""What nodes note of the call of a backward that the user wrote, of an autograd.Function, in which they were made."""
+"""Meta key: the call of an autograd.Function's backward in which a node was made."""
 
-KEPT = ("user_location", "checkpoint", USERS_BACKWARD, PART_OF)
-"""What is noted, and holds for all that a node is replaced by."""
+COPIED_META = ("user_location", "checkpoint", USERS_BACKWARD, PART_OF)
+"""Meta keys copied from a node to a replacement."""
 
 
 class LocationRecorder:
-    """Marks the nodes of a growing `graph` with the location of the torch-level node, `current`, that makes them.
+    """Marks the nodes of a growing `graph` with the location of the torch-level node that makes them.
 
-    With `again`, gradients are differentiated as well: gradient functions that others bring into being are followed.
+    With `higher_order`, gradients are differentiated as well: gradient functions created by backward are followed.
     """
 
-    def __init__(self, graph: fx.Graph, again: bool = False) -> None:
+    def __init__(self, graph: fx.Graph, higher_order: bool = False) -> None:
         self.graph = graph
-        self.again = again
+        self.higher_order = higher_order
+        #: The last marked node.
         self.marked = self.newest()
+        #: The torch-level node that is running.
         self.current: fx.Node | None = None
+        #: Marks of nodes made from now on.
         self.marks: dict[str, Any] = {}
+        #: Torch-level nodes, by gradient function.
         self.known: dict[torch.autograd.graph.Node, fx.Node] = {}
-        self.chosen: list[torch.autograd.graph.Node] = []
+        #: Gradient functions whose gradients are corrected (`gradients.py`).
+        self.corrected_functions: list[torch.autograd.graph.Node] = []
 
     def newest(self) -> fx.Node | None:
         return next(iter(reversed(self.graph.nodes)), None)
 
     def enter(self, current: fx.Node | None, **marks: Any) -> None:
-        """Nodes made from now on belong to `current`, and get `marks`; those made since the last call to the one
+        """Assigns nodes made from now on to `current`, with `marks`, and nodes made since the last call to the node
         before."""
         node = newest = self.newest()
         while self.marks and node is not None and node is not self.marked and node.op != "root":
@@ -56,8 +61,8 @@ class LocationRecorder:
         self.marks = {} if current is None else _marks(current) | marks
 
     def follow_backward(self, result: Any, maker: fx.Node, **around: Any) -> None:
-        """When autograd calls a gradient function that `result` brought into being, enter `maker`, with the marks of
-        what is `around` it."""
+        """Enters `maker` whenever autograd calls a gradient function that `result` created, with the marks `around`
+        that call."""
         values = result if isinstance(result, (tuple, list)) else (result,)
         pending = [v.grad_fn for v in values if isinstance(v, torch.Tensor) and v.grad_fn is not None]
         while pending:
@@ -70,38 +75,38 @@ class LocationRecorder:
                 marks[USERS_BACKWARD] = f"{maker.name}, {len(self.known)}"
                 register(function.register_hook, functools.partial(self._called, maker, **around))
             register(function.register_prehook, functools.partial(self._called, maker, **marks))
-            if self.again:
+            if self.higher_order:
                 register(function.register_hook, functools.partial(self._returned, maker, **around))
             elif compat.name_of(function) in gradients.FORMULAS:
-                self.chosen.append(function)
-                register(function.register_hook, functools.partial(self._corrected, len(self.chosen) - 1))
+                self.corrected_functions.append(function)
+                register(function.register_hook, functools.partial(self._correct, len(self.corrected_functions) - 1))
             pending += [after for after, _ in function.next_functions if after is not None]
 
     def _called(self, maker: fx.Node, *_: Any, **marks: Any) -> None:
         self.enter(maker, **marks)
 
-    def _returned(self, maker: fx.Node, made: Any, _: Any, **around: Any) -> None:
-        self.follow_backward(made, maker, **around)
+    def _returned(self, maker: fx.Node, returned: Any, _: Any, **around: Any) -> None:
+        self.follow_backward(returned, maker, **around)
 
-    def _corrected(self, index: int, made: Any, given: Any) -> Any:
-        return gradients.corrected(self.chosen[index], made, given)
+    def _correct(self, index: int, returned: Any, given: Any) -> Any:
+        return gradients.correct(self.corrected_functions[index], returned, given)
 
     def end(self) -> None:
-        """Nothing is followed any more. Gradient functions hold their hooks, which hold this recorder."""
+        """Stops following. Otherwise gradient functions would keep the recorder alive through their hooks."""
         self.enter(None)
         self.known.clear()
-        self.chosen.clear()
+        self.corrected_functions.clear()
 
 
 def _marks(maker: fx.Node) -> dict[str, Any]:
-    """What is noted of operations that belong to the torch-level node `maker`."""
+    """Returns the marks of operations that belong to the torch-level node `maker`."""
     location = maker.meta.get("user_location")
     marks = {} if location is None else {"user_location": location}
     return {**marks, "checkpoint": maker.name} if maker.target in CHECKPOINTS else marks
 
 
 class LocatingInterpreter(fx.Interpreter):
-    """Runs a torch-level graph and tells `recorder` whose turn it is; `around` has marks for all that it does."""
+    """Runs a torch-level graph and reports each node to `recorder`; `around` has marks for all of them."""
 
     extra_traceback = False
 

@@ -1,8 +1,8 @@
-"""Owns the question what backward may compute a second time, and from what.
+"""Owns the rules for recomputation: which values backward may compute again, and from which values.
 
-Views cost nothing; cheap pointwise operations cost as much as reading their arguments; activations are worth it once.
-Which values are kept is decided by `autograd/partition/partition.py`; what is given up again of that choice, because
-other kept values bring it back, is decided here.
+Views cost nothing; cheap pointwise operations cost as much as reading their arguments; activations are worth
+recomputing once. `autograd/partition/partition.py` chooses the saved values. This module drops saved values that
+backward can restore from the others.
 """
 
 from __future__ import annotations
@@ -29,66 +29,65 @@ _CHEAP_NAMES = """
     threshold_backward where zeros zeros_like
 """
 CHEAP = frozenset(_CHEAP_NAMES.split())
-# Activations and their parts, which are worth their memory once: backward computes them from a value that is kept, but
-# never one from another.
+# Activations and their parts: backward computes at most one such operation between a saved value and a use.
 _MODERATE_NAMES = """
     elu erf exp gelu hardsigmoid hardswish hardtanh leaky_relu log1p mish sigmoid silu softplus tanh
 """
 MODERATE = frozenset(_MODERATE_NAMES.split())
-# What is computed again lives beside what it is computed from. In a loop that runs on, such as a recurrent net, nothing
-# would be kept of the state but all that it was ever computed from.
+# A recomputed value lives together with its arguments. Without a limit, a loop such as a recurrent net would save no
+# state, but all values that the states were computed from.
 LONGEST_CHAIN = 8
 
 Chain: TypeAlias = frozenset[fx.Node]
-"""The pointwise operations that computing a value again comes to."""
+"""The pointwise operations needed to compute a value again."""
 
 
 def is_random(node: fx.Node) -> bool:
-    """Whether the result of `node` hangs on the state of a random generator."""
+    """Returns whether the result of `node` depends on the state of a random generator."""
     if node.target is random_state:
         return True
     op = node.target
     if not isinstance(op, OpOverload) or torch.Tag.nondeterministic_seeded not in op.tags:
         return False
-    return named_arguments(op, node.args, node.kwargs).get("dropout_p") != 0  # attention draws for dropout alone
+    return named_arguments(op, node.args, node.kwargs).get("dropout_p") != 0  # attention draws only for dropout
 
 
 def uses_generator(node: fx.Node) -> bool:
-    """Whether `node` reads the state of a random generator, or leaves another one."""
+    """Returns whether `node` reads or changes the state of a random generator."""
     return is_random(node) or node.target is draw
 
 
 def operation_of(node: fx.Node) -> str:
-    """The name of what `node` calls."""
+    """Returns the name of the function that `node` calls."""
     if node.target is draw:
         return str(node.args[0])
     return "random_state" if node.target is random_state else str(node.target)
 
 
-def computed_again(made: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node]) -> fx.Node:
-    """Append `node`, which stands in forward as well, to the graph of backward; `env` has its arguments there."""
-    copy = made.node_copy(node, env.__getitem__)
+def copy_recomputed(graph: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node]) -> fx.Node:
+    """Appends a copy of the forward node `node` to the backward graph; `env` has the arguments."""
+    copy = graph.node_copy(node, env.__getitem__)
     if copy.target is draw:
         copy.target = draw_again
     return copy
 
 
-def is_free(node: fx.Node) -> bool:
-    """Whether `node` only takes apart or views what is there."""
+def is_view_or_item(node: fx.Node) -> bool:
+    """Returns whether `node` is a view or an item of an existing value."""
     return node.target is operator.getitem or (isinstance(node.target, OpOverload) and is_view(node.target))
 
 
 def viewed(node: fx.Node) -> list[fx.Node]:
-    """`node` and all that it is a view of: they share their memory, and the count of writes to it."""
+    """Returns `node`, and all its bases, with the same memory and version."""
     found = [node]
-    while is_free(found[-1]) and found[-1].all_input_nodes:  # a constant is a view of nothing
+    while is_view_or_item(found[-1]) and found[-1].all_input_nodes:  # a constant has no arguments
         found.append(found[-1].all_input_nodes[0])
     several = found[-1].op != "placeholder" and isinstance(found[-1].meta["val"], (tuple, list))
     return found[:-1] if several else found
 
 
 def is_pointwise(node: fx.Node) -> bool:
-    """Whether a second computation of `node` may be worth the memory."""
+    """Returns whether computing `node` a second time may be worth the memory."""
     return config.recompute and not is_random(node) and _name(node) in CHEAP | MODERATE
 
 
@@ -97,15 +96,15 @@ def _name(node: fx.Node) -> str:
 
 
 def is_short(chain: Chain) -> bool:
-    """Whether computing a value again is worth its memory."""
+    """Returns whether computing a value again is worth its memory."""
     return len(chain) <= LONGEST_CHAIN and sum(_name(node) in MODERATE for node in chain) <= 1
 
 
 def recomputable(graph: fx.Graph) -> set[fx.Node]:
-    """The values of `graph` that may be computed again in backward."""
+    """Returns the values of `graph` that backward may compute again."""
     chains: dict[fx.Node, Chain] = {}
     for node in graph.nodes:
-        again = is_free(node)
+        again = is_view_or_item(node)
         if again or is_pointwise(node):
             chain = frozenset() if again else frozenset([node])
             chain = chain.union(*(chains.get(source, ()) for source in node.all_input_nodes))
@@ -116,15 +115,18 @@ def recomputable(graph: fx.Graph) -> set[fx.Node]:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The values `inside` of checkpoints, which backward computes again as the user has asked for, and those that leave
-    one (`ends`), which it does not: or else it would run one checkpoint for the sake of the next."""
+    """Values of user checkpoints in a joint graph."""
 
+    #: Values that backward computes again, as the user asked.
     inside: frozenset[fx.Node] = frozenset()
+    #: Values that leave a checkpoint. Such values are saved; otherwise backward would run one checkpoint for the input
+    #: of the next.
     ends: frozenset[fx.Node] = frozenset()
 
 
 def checkpoints(graph: fx.Graph) -> Checkpoints:
-    """The checkpoints of a joint graph. What is only returned leaves none: its caller may write to it, or drop it."""
+    """Returns the checkpoints of a joint graph. A value only returned leaves no checkpoint: the caller may overwrite or
+    drop the value."""
     calls = (node for node in graph.nodes if node.op == "call_function" and node.target is not random_state)
     marked = [node for node in calls if "checkpoint" in node.meta]
     if not marked:
@@ -133,7 +135,7 @@ def checkpoints(graph: fx.Graph) -> Checkpoints:
     def leaves(node: fx.Node) -> bool:
         return any(user.meta.get("checkpoint") != node.meta["checkpoint"] for user in node.users)
 
-    fixed: set[fx.Node] = set()  # what is drawn once is kept, in the form that takes least
+    fixed: set[fx.Node] = set()  # drawn values are saved, in their smallest form
     for node in marked:
         drawn = bool(node.all_input_nodes) and fixed.issuperset(node.all_input_nodes)
         if drawn or is_random(node) or node.meta.get("val") is None:
@@ -142,27 +144,28 @@ def checkpoints(graph: fx.Graph) -> Checkpoints:
     return Checkpoints(frozenset(marked) - fixed - ends, frozenset(ends))
 
 
-def spared(
+def droppable(
     kept: Iterable[fx.Node],
     sinks: Iterable[fx.Node],
     may_drop: Callable[[fx.Node], bool],
     fixed: Collection[fx.Node] = (),
 ) -> set[fx.Node]:
-    """Those of `kept`, in graph order, that backward can as well compute from the rest of them.
+    """Returns the nodes of `kept`, given in graph order, that backward can compute from the rest of `kept` instead.
 
-    `sinks` are the values that backward reads; all of them can be computed from `kept`. What `recomputable` rules out
-    without knowing what will be kept may turn out to be a step away from it. What is `fixed` is computed once.
+    `sinks` are the values read by backward, all computable from `kept`. `recomputable` does not know the saved values,
+    so an excluded value may be a single step away from a saved value. Values in `fixed` are computed once.
     """
     choice = _Choice(kept, sinks, fixed)
     return {node for node in kept if may_drop(node) and choice.drop(node)}
 
 
 class _Choice:
-    """What is kept, and the chain of each value that backward computes from it."""
+    """The saved values, and the chain of each value computed by backward."""
 
     def __init__(self, kept: Iterable[fx.Node], sinks: Iterable[fx.Node], fixed: Collection[fx.Node]) -> None:
         self.kept = set(kept)
         self.fixed = fixed
+        #: Chains of values computed by backward.
         self.chains: dict[fx.Node, Chain] = {}
         pending = [node for node in sinks if node not in self.kept]
         while pending:
@@ -174,42 +177,42 @@ class _Choice:
                 self.chains[node] = self.chain(node, {})
 
     def chain(self, node: fx.Node, changed: dict[fx.Node, Chain]) -> Chain:
-        """What computing `node` comes to when the chains of its arguments are those in `changed` or as they were."""
+        """Returns the chain of `node`, given the chains of its arguments: those in `changed` first."""
         own = frozenset([node]) if is_pointwise(node) else frozenset[fx.Node]()
         sources = [i for i in node.all_input_nodes if i not in self.kept]
         return own.union(*(changed[i] if i in changed else self.chains[i] for i in sources))
 
     def drop(self, node: fx.Node) -> bool:
-        """Stop keeping `node` if all chains stay short without it. What comes before it has been decided."""
+        """Removes `node` from the saved values if all chains stay short. Its arguments were decided before."""
         self.kept.discard(node)
         changed = self.chains_to(node)
-        if changed is None or not self.follow(node, changed):
+        if changed is None or not self.propagate(node, changed):
             self.kept.add(node)
             return False
         self.chains.update(changed)
         return True
 
     def chains_to(self, node: fx.Node) -> dict[fx.Node, Chain] | None:
-        """The chains of `node`, and of what it is computed from and backward has not computed so far; None if it
-        cannot be computed again."""
-        made: dict[fx.Node, Chain] = {}
+        """Returns the chains of `node` and of uncomputed values before `node`; None if `node` cannot be computed
+        again."""
+        found: dict[fx.Node, Chain] = {}
         pending = [node]
         while pending:
             current = pending[-1]
-            if is_number(current) or current in self.fixed or not (is_free(current) or is_pointwise(current)):
+            if is_number(current) or current in self.fixed or not (is_view_or_item(current) or is_pointwise(current)):
                 return None
-            known = (self.kept, self.chains, made)
+            known = (self.kept, self.chains, found)
             missing = [i for i in current.all_input_nodes if not any(i in place for place in known)]
             if missing:
                 pending += missing
             else:
-                made[pending.pop()] = chain = self.chain(current, made)
+                found[pending.pop()] = chain = self.chain(current, found)
                 if not is_short(chain):
                     return None
-        return made
+        return found
 
-    def follow(self, node: fx.Node, changed: dict[fx.Node, Chain]) -> bool:
-        """Enter into `changed` what becomes of the values that are computed from `node`; False if it is too much."""
+    def propagate(self, node: fx.Node, changed: dict[fx.Node, Chain]) -> bool:
+        """Adds to `changed` the new chains of values computed from `node`; returns False if one becomes too long."""
         pending = [node]
         while pending:
             for user in pending.pop().users:

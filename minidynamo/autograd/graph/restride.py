@@ -1,7 +1,7 @@
-"""Owns calls along a dimension of memory whose dimensions are not in the order of memory.
+"""Owns calls along a dimension of a tensor with dimensions not in memory order.
 
-Operators that return new values return contiguous ones. What the program writes to keeps its layout, so such a call is
-made of permuted arguments, and its result permuted back: then the result can lie where the program has written it.
+Functional operators return contiguous tensors, but a tensor written by the program keeps the layout. So the call gets
+permuted arguments, and the result is permuted back: then the result can use the memory of the written tensor.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ ALONG: dict[Any, tuple[int, ...]] = {
     aten.scatter_add.default: (2, 3),
     aten.scatter_reduce.two: (2, 3),
 }
-"""Operators whose first arguments are a tensor and a dimension of it, with the positions of those arguments that have
-the same dimensions as the tensor."""
+"""Operators that take a tensor and a dimension first, with the positions of further arguments that have the same
+dimensions."""
 
 
 def emit_permuted(
-    emitter: GraphBuilder, op: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    builder: GraphBuilder, op: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[fx.Node, fx.Node] | None:
-    """Emit a call so that its result has the strides of its first argument: the call, and the result. None where it
-    has them anyway, or where that cannot be told."""
+    """Emits a call on permuted arguments, so that the result has the strides of the first argument; returns the call
+    and the result. None if unnecessary, or if unknown."""
     value = args[0].meta["val"] if op in ALONG else None
     if value is None or value.ndim < 2 or any(map(is_symbolic, (*value.shape, *value.stride()))):
         return None
@@ -49,7 +49,7 @@ def emit_permuted(
         return None
     given = list(args)
     for position in (0, *ALONG[op]):
-        given[position] = emitter.emit(aten.permute.default, args[position], order)
+        given[position] = builder.emit(aten.permute.default, args[position], order)
     given[1] = order.index(args[1] % value.ndim)
-    made = emitter.emit(op, *given, **kwargs)
-    return made, emitter.emit(aten.permute.default, made, [order.index(d) for d in range(value.ndim)])
+    result = builder.emit(op, *given, **kwargs)
+    return result, builder.emit(aten.permute.default, result, [order.index(d) for d in range(value.ndim)])

@@ -1,7 +1,7 @@
-"""Owns what is known of strides where sizes vary: which dimensions repeat, and in which order the others lie.
+"""Owns strides of tensors with symbolic sizes: which dimensions repeat elements, and the memory order of the others.
 
-An operation is asked about the sizes of the call that is being compiled for, so nothing is decided about symbols. The
-order that it gives dimensions of several elements hangs on the order of its arguments, not on their sizes.
+An operation is run on the sizes of the compiled call, so no condition on a symbol is decided. The order of dimensions
+with several elements in a result depends on the order in the arguments, not on sizes.
 """
 
 from __future__ import annotations
@@ -18,76 +18,78 @@ from minidynamo.graph.unbacked_symints import depends_on_data, hint_of
 
 
 def order_of(like: torch.Tensor) -> tuple[int, ...]:
-    """The dimensions of a tensor from the innermost to the outermost."""
+    """Returns the dimensions of a tensor from innermost to outermost."""
     # Order only: of dimensions in memory.
     sizes, strides = tuple(map(hint_of, like.shape)), tuple(map(hint_of, like.stride()))
     return tuple(sorted(range(like.ndim), key=lambda d: (strides[d], sizes[d], -d)))
 
 
 def with_repeats(order: Sequence[int], shape: Sequence[Any], repeats: Sequence[Any]) -> tuple[Any, ...]:
-    """Strides without gaps, but for dimensions of which the given stride is 0: their elements repeat."""
+    """Returns dense strides, with 0 for dimensions whose given stride is 0: their elements repeat."""
     dense = dense_strides([dim for dim in order if repeats[dim]], shape, lambda size, _: size)
     return tuple(stride if own else 0 for stride, own in zip(dense, repeats))
 
 
 def strides_of_ranks(ranks: Sequence[int], shape: Sequence[Any]) -> tuple[Any, ...]:
-    """Strides without gaps, of dimensions that are ranked from the innermost on, from 1. Elements of dimensions with
-    the rank 0 repeat."""
+    """Returns dense strides of dimensions ranked from 1 for the innermost; elements of dimensions with rank 0
+    repeat."""
     return with_repeats(sorted(range(len(ranks)), key=lambda dim: ranks[dim]), shape, ranks)
 
 
-def viewed(value: torch.Tensor, shape: Sequence[Any]) -> tuple[Any, ...] | None:
-    """The strides of a tensor that is given another shape, where that is a view whatever the sizes are; else None.
+def view_strides(value: torch.Tensor, shape: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Returns the strides of a tensor viewed in another shape, if it is a view for all sizes; else None.
 
-    Dimensions of both shapes are matched from right to left, as few at a time as have equally many elements, of which
-    those that are left at the end have. Those of one match have to repeat together, or to lie without gaps.
+    Matches dimensions of both shapes from right to left, as few at a time as have equally many elements. The leftmost
+    dimensions match because both shapes have equally many elements. Dimensions of one match must all repeat, or be
+    dense.
     """
     if not any(map(key, value.stride())):
         return (0,) * len(shape)
     old = [(size, stride) for size, stride in zip(value.shape, value.stride()) if key(size) != 1]
-    made: list[Any] = []
+    strides: list[Any] = []
     new = [*shape]
     while new:
         if key(new[-1]) == 1 or not old:
             new.pop()
-            made.append(1)
+            strides.append(1)
             continue
         count, step = old.pop()
         other = 1
         while key(count) != key(other) and (old or new):
             # Layout only: how a repeated dimension is split.
             if new and hint_of(other) <= hint_of(count):
-                made.append(step * other)
+                strides.append(step * other)
                 other = other * new.pop()
             elif old and key(old[-1][1]) == key(step * count):
                 count = count * old.pop()[0]
             else:
                 return None
-    return (*reversed(made),)
+    return (*reversed(strides),)
 
 
-def foretold(node: fx.Node) -> Any:
-    """What an operation, no view, makes of its arguments as they lie now, where sizes vary; None if that is not known
-    in every call."""
+def predict_values(node: fx.Node) -> Any:
+    """Returns fake values of an operation, not a view, for the present layout of its arguments with symbolic sizes;
+    None if unknown in some call."""
     like = node.meta["val"]
     several = isinstance(like, (tuple, list))
     given = [source.meta["val"] for source in node.all_input_nodes]
-    if not all(map(_is_telling, [*(like if several else [like]), *given])):
+    if not all(map(_determines_order, [*(like if several else [like]), *given])):
         return None
-    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: _now(source.meta["val"]))
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: _with_hints(source.meta["val"]))
     mode = next(value.fake_mode for value in given if isinstance(value, torch.Tensor))  # type: ignore[attr-defined]
     with torch.no_grad(), mode:
-        made = node.target(*args, **kwargs)  # type: ignore[operator]
+        predicted = node.target(*args, **kwargs)  # type: ignore[operator]
     if not several:
-        return _varying(made, like)
-    found = [_varying(one, other) for one, other in zip(made, like)]
+        return _with_symbols(predicted, like)
+    found = [_with_symbols(one, other) for one, other in zip(predicted, like)]
     return None if any(one is None and other is not None for one, other in zip(found, like)) else tuple(found)
 
 
-def _is_telling(value: Any) -> bool:
-    """Whether what varies of a value tells the same in this call as in others: dimensions have several elements."""
+def _determines_order(value: Any) -> bool:
+    """Returns whether the layout in this call shows the layout in all calls: varying dimensions have several
+    elements."""
     if isinstance(value, (tuple, list)):
-        return all(map(_is_telling, value))
+        return all(map(_determines_order, value))
     if not isinstance(value, torch.Tensor):
         return not is_symbolic(value) or _is_known(value)
     sizes, strides = [*filter(is_symbolic, value.shape)], [*filter(is_symbolic, value.stride())]
@@ -99,10 +101,10 @@ def _is_known(number: Any) -> bool:
     return isinstance(number, torch.SymInt) and not depends_on_data(number)
 
 
-def _now(value: Any) -> Any:
-    """A value as it is in the call that is being compiled for."""
+def _with_hints(value: Any) -> Any:
+    """Returns a value with the sizes of the compiled call."""
     if isinstance(value, (tuple, list)):
-        return type(value)(map(_now, value))
+        return type(value)(map(_with_hints, value))
     if isinstance(value, torch.Tensor):
         # Layout only: the tensor has no data, and its strides alone are looked at.
         shape, strides = [*map(hint_of, value.shape)], [*map(hint_of, value.stride())]
@@ -111,19 +113,20 @@ def _now(value: Any) -> Any:
     return hint_of(value) if isinstance(value, torch.SymInt) else value
 
 
-def _varying(made: Any, like: Any) -> torch.Tensor | None:
-    """`like`, a fake value, laid out as `made`, which is as it is now; None if its strides do not follow from sizes."""
-    if not isinstance(like, torch.Tensor) or not isinstance(made, torch.Tensor):
+def _with_symbols(predicted: Any, like: Any) -> torch.Tensor | None:
+    """Returns `like` in the layout of `predicted`, which has the sizes of the compiled call; None if its strides do not
+    follow from sizes."""
+    if not isinstance(like, torch.Tensor) or not isinstance(predicted, torch.Tensor):
         return None
-    if _matter(made, [*map(hint_of, like.stride())]) == _matter(made, made.stride()):
+    if _significant(predicted, [*map(hint_of, like.stride())]) == _significant(predicted, predicted.stride()):
         return like
-    strides = with_repeats(order_of(made), like.shape, made.stride())
-    if _matter(made, [*map(hint_of, strides)]) != _matter(made, made.stride()):
+    strides = with_repeats(order_of(predicted), like.shape, predicted.stride())
+    if _significant(predicted, [*map(hint_of, strides)]) != _significant(predicted, predicted.stride()):
         return None
     with like.fake_mode:  # type: ignore[attr-defined]
         return torch.empty_strided(like.shape, strides, dtype=like.dtype, device=like.device)
 
 
-def _matter(value: torch.Tensor, strides: Sequence[int]) -> list[int]:
-    """The strides of dimensions with several elements."""
+def _significant(value: torch.Tensor, strides: Sequence[int]) -> list[int]:
+    """Returns the strides of dimensions with several elements."""
     return [stride for stride, size in zip(strides, value.shape) if size > 1]

@@ -1,7 +1,7 @@
-"""Owns the inverse of each view operation: what the viewed tensor becomes when the view gets new data.
+"""Owns the inverse of each view operation: the new value of the viewed tensor when its view gets new data.
 
-A rule takes an emitter, the viewed tensor's node, the node of the new data and the arguments of the view operation,
-and returns the node of the new viewed tensor. A view without a rule cannot be written to.
+A rule takes a builder, the node of the viewed tensor, the node of the new data and the arguments of the view operation;
+it returns the node of the new viewed tensor. A view without a rule cannot be written to.
 """
 
 from __future__ import annotations
@@ -22,42 +22,43 @@ aten = torch.ops.aten
 Inverse = Callable[..., fx.Node]
 
 
-def _reshape_back(emitter: GraphBuilder, viewed: fx.Node, new: fx.Node, *_: Any, **__: Any) -> fx.Node:
-    return emitter.reshape(new, viewed)
+def _reshape_back(builder: GraphBuilder, viewed: fx.Node, new: fx.Node, *_: Any, **__: Any) -> fx.Node:
+    return builder.reshape(new, viewed)
 
 
-def _expand_back(emitter: GraphBuilder, viewed: fx.Node, new: fx.Node, *_: Any, **__: Any) -> fx.Node:
-    """Nothing functional writes to a tensor whose elements overlap: an expand is to as many elements, or to none."""
-    return viewed if is_empty(new.meta["val"]) else emitter.reshape(new, viewed)
+def _expand_back(builder: GraphBuilder, viewed: fx.Node, new: fx.Node, *_: Any, **__: Any) -> fx.Node:
+    """Returns the new tensor under an expand. Its elements do not overlap, since functional graphs write to no
+    overlapping elements."""
+    return viewed if is_empty(new.meta["val"]) else builder.reshape(new, viewed)
 
 
-def _transpose_back(emitter: GraphBuilder, viewed: fx.Node, new: fx.Node, first: int, second: int) -> fx.Node:
-    return emitter.emit(aten.transpose.int, new, first, second)
+def _transpose_back(builder: GraphBuilder, viewed: fx.Node, new: fx.Node, first: int, second: int) -> fx.Node:
+    return builder.emit(aten.transpose.int, new, first, second)
 
 
-def _t_back(emitter: GraphBuilder, viewed: fx.Node, new: fx.Node) -> fx.Node:
-    return emitter.emit(aten.t.default, new)
+def _t_back(builder: GraphBuilder, viewed: fx.Node, new: fx.Node) -> fx.Node:
+    return builder.emit(aten.t.default, new)
 
 
-def _permute_back(emitter: GraphBuilder, viewed: fx.Node, new: fx.Node, dims: list[int]) -> fx.Node:
+def _permute_back(builder: GraphBuilder, viewed: fx.Node, new: fx.Node, dims: list[int]) -> fx.Node:
     order = [dim % len(dims) for dim in dims]
-    return emitter.emit(aten.permute.default, new, [order.index(dim) for dim in range(len(order))])
+    return builder.emit(aten.permute.default, new, [order.index(dim) for dim in range(len(order))])
 
 
-def _dtype_back(emitter: GraphBuilder, viewed: fx.Node, new: fx.Node, dtype: torch.dtype) -> fx.Node:
-    return emitter.emit(aten.view.dtype, new, viewed.meta["val"].dtype)
+def _dtype_back(builder: GraphBuilder, viewed: fx.Node, new: fx.Node, dtype: torch.dtype) -> fx.Node:
+    return builder.emit(aten.view.dtype, new, viewed.meta["val"].dtype)
 
 
 def _scatter(op: OpOverload) -> Inverse:
-    def rule(emitter: GraphBuilder, viewed: fx.Node, new: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
-        return emitter.emit(op, viewed, new, *args, **kwargs)
+    def rule(builder: GraphBuilder, viewed: fx.Node, new: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
+        return builder.emit(op, viewed, new, *args, **kwargs)
 
     return rule
 
 
 def _swap(op: OpOverload) -> Inverse:
-    def rule(emitter: GraphBuilder, viewed: fx.Node, new: fx.Node) -> fx.Node:
-        return emitter.emit(op, new)
+    def rule(builder: GraphBuilder, viewed: fx.Node, new: fx.Node) -> fx.Node:
+        return builder.emit(op, new)
 
     return rule
 
@@ -83,30 +84,30 @@ INVERSES: dict[OpOverload, Inverse] = {
 }
 
 
-def _split_element(emitter: GraphBuilder, index: int, size: Any, dim: int = 0) -> tuple[Any, ...]:
-    start, end = (emitter.number(operator.mul, size, i) for i in (index, index + 1))  # a slice ends with the tensor
+def _split_element(builder: GraphBuilder, index: int, size: Any, dim: int = 0) -> tuple[Any, ...]:
+    start, end = (builder.number(operator.mul, size, i) for i in (index, index + 1))  # a slice ends with the tensor
     return aten.slice_scatter.default, dim, start, end
 
 
-def _sizes_element(emitter: GraphBuilder, index: int, sizes: list[Any], dim: int = 0) -> tuple[Any, ...]:
-    start = functools.reduce(functools.partial(emitter.number, operator.add), sizes[:index], 0)
-    return aten.slice_scatter.default, dim, start, emitter.number(operator.add, start, sizes[index])
+def _sizes_element(builder: GraphBuilder, index: int, sizes: list[Any], dim: int = 0) -> tuple[Any, ...]:
+    start = functools.reduce(functools.partial(builder.number, operator.add), sizes[:index], 0)
+    return aten.slice_scatter.default, dim, start, builder.number(operator.add, start, sizes[index])
 
 
-def _unbind_element(emitter: GraphBuilder, index: int, dim: int = 0) -> tuple[Any, ...]:
+def _unbind_element(builder: GraphBuilder, index: int, dim: int = 0) -> tuple[Any, ...]:
     return aten.select_scatter.default, dim, index
 
 
-PARTS: dict[Any, OpOverload] = {
+SCATTER_VIEWS: dict[Any, OpOverload] = {
     aten.slice_scatter.default: aten.slice.Tensor,
     aten.select_scatter.default: aten.select.int,
     aten.diagonal_scatter.default: aten.diagonal.default,
     aten.as_strided_scatter.default: aten.as_strided.default,
 }
-"""Operators that put something into a copy of their first argument, with the view of it that this fills."""
+"""Operators that write into a copy of their first argument, with the view operator of the written part."""
 
 
-# For an operation that returns a list of views: the scatter that writes element `index`, and its arguments.
+# Per operator that returns a list of views: the scatter operator for element `index`, with arguments.
 ELEMENT_INVERSES: dict[OpOverload, Callable[..., tuple[Any, ...]]] = {
     aten.split.Tensor: _split_element,
     aten.split_with_sizes.default: _sizes_element,

@@ -2,5 +2,5 @@
 
 Owns channels last for convolutions, layouts of gradients.
 Does not own strides of single results (`graph/layouts.py`).
-Enter at `channels_last.lay_out_images`, `dim_order.lay_out_anew`.
+Enter at `channels_last.lay_out_channels_last`, `dim_order.restride_tangents`.
 """

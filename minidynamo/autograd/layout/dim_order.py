@@ -1,6 +1,6 @@
-"""Owns the orders in which the dimensions of gradients lie in memory, where they are not those of the results.
+"""Owns the strides of gradients where the strides differ from those of the results.
 
-Autograd takes gradients as they come, and what is computed of them elementwise lies as they do.
+Autograd passes gradients in any layout, and elementwise results take over the layout of their arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from minidynamo.autograd.graph.graph_builder import fake
 from minidynamo.autograd.graph.mutation import is_view
 from minidynamo.autograd.graph.numbers import has_symbols, key, keys
 from minidynamo.autograd.graph.provenance import USERS_BACKWARD
-from minidynamo.autograd.graph.varying_strides import foretold, order_of, strides_of_ranks, viewed
+from minidynamo.autograd.graph.varying_strides import order_of, predict_values, strides_of_ranks, view_strides
 from minidynamo.autograd.trace.fallback_op import Gradients
 from minidynamo.compat import OpOverload
 from minidynamo.fake.strides import dense_strides
@@ -24,9 +24,9 @@ from minidynamo.fake.strides import dense_strides
 aten = torch.ops.aten
 
 _RESHAPED = frozenset((aten.view.default, aten._unsafe_view.default))
-# Views of numbers, not of dimensions: they hang on how the tensor lies.
+# Views of memory, not of dimensions: the result depends on the strides.
 _PARTICULAR = frozenset((aten.as_strided.default, aten.view_as_complex.default, aten.view.dtype))
-# Beside operations on elements: every overload of these.
+# All overloads of these operators accept any layout, and so do pointwise operators.
 TAKE_ANY_LAYOUT = """
     _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward avg_pool2d_backward avg_pool3d_backward
     binary_cross_entropy_backward bmm cat channel_shuffle clone col2im constant_pad_nd cumsum diagonal_backward
@@ -45,22 +45,22 @@ TAKE_ANY_LAYOUT = """
     upsample_bilinear2d_backward upsample_linear1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
     _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward upsample_trilinear3d_backward
 """
-# These for their gradient alone, the first argument: what else they take lies by rows.
+# These operators accept any layout only for the gradient, their first argument; other arguments are row-major.
 TAKE_ANY_GRADIENT = """
     _embedding_bag_backward fractional_max_pool2d_backward native_layer_norm_backward nll_loss2d_backward
     _pdist_backward _scaled_dot_product_flash_attention_for_cpu_backward
 """
-# Torch's formulas make these of a gradient as it comes; a user's may have asked for another order before.
+# Torch's formulas call these operators on a gradient in any layout; a user's formula may have fixed the layout before.
 _MADE_ALIKE = "empty_like full_like ones_like zeros_like"
 
 
 class NewLayouts:
-    """Gives values of a graph other strides than those that it was traced for, node by node, in its order.
+    """Changes the strides of values in a traced graph, node by node, in graph order.
 
-    What `takes_any` operation is given them computes the same, and its result gets the strides that eager gives it;
-    every other operation gets a copy in the layout that it was traced for. `several`: so do operations with several
-    results. `traced` has what a value with new strides was like, `copies` those in the layout of before. Without
-    `shares`, what reads data takes a copy of its own, which is gone behind it, unless there is one that views take.
+    If `takes_any` is true for an operation, the operation accepts the new strides, and its result gets the strides of
+    eager. Every other operation gets a copy in the traced layout. With `several`, operations with several results may
+    accept new strides as well. Without `shares`, each operation that reads data gets a separate copy, which is freed
+    afterwards, unless a copy exists already for views.
     """
 
     def __init__(
@@ -70,37 +70,39 @@ class NewLayouts:
         self.takes_any = takes_any
         self.several = several
         self.shares = shares
+        #: Value with new strides -> its traced fake value.
         self.traced: dict[fx.Node, Any] = {}
+        #: Value with new strides -> its copy in the traced layout.
         self.copies: dict[fx.Node, fx.Node] = {}
 
-    def set(self, node: fx.Node, made: Any) -> None:
-        """`made` is the fake value of `node` from now on."""
-        like, node.meta["val"] = node.meta["val"], made
-        if _strides(made) != _strides(like):
+    def set(self, node: fx.Node, value: Any) -> None:
+        """Sets the fake value of `node`."""
+        like, node.meta["val"] = node.meta["val"], value
+        if _strides(value) != _strides(like):
             self.traced[node] = like
 
-    def follow(self, node: fx.Node) -> None:
-        """Give an operation the new strides of its arguments, or copies of them."""
-        given = [source for source in node.all_input_nodes if source in self.traced]
-        if not given:
+    def propagate(self, node: fx.Node) -> None:
+        """Gives an operation its arguments with new strides, or copies in the traced layout."""
+        changed = [source for source in node.all_input_nodes if source in self.traced]
+        if not changed:
             return
-        if node.target is operator.getitem and isinstance(given[0].meta["val"], (tuple, list)):
+        if node.target is operator.getitem and isinstance(changed[0].meta["val"], (tuple, list)):
             self.set(node, operator.getitem(*fake(node.args)))
             return
         like = node.meta["val"]
         if self.takes_any(node):
-            made = _made_of(node, [like, *(source.meta["val"] for source in given)])
-            if isinstance(made, torch.Tensor) or (self.several and made is not None):
+            result = _result_of(node, [like, *(source.meta["val"] for source in changed)])
+            if isinstance(result, torch.Tensor) or (self.several and result is not None):
                 node.target = aten.reshape.default if node.target in _RESHAPED else node.target
-                self.set(node, made)
+                self.set(node, result)
                 return
-            if made is not None and _strides(made) == _strides(like):
+            if result is not None and _strides(result) == _strides(like):
                 return
-        for source in given:
+        for source in changed:
             node.replace_input_with(source, self.restored(node, source))
 
     def restored(self, node: fx.Node, source: Any) -> Any:
-        """`source` in the layout that it was traced for, which `node` is given."""
+        """Returns `source` in the traced layout, as an argument of `node`."""
         if source not in self.traced or source in self.copies:
             return self.copies.get(source, source)
         with self.graph.inserting_before(node):
@@ -110,28 +112,28 @@ class NewLayouts:
         return copy
 
 
-def _made_of(node: fx.Node, values: Sequence[Any]) -> Any:
-    """What an operation makes of its arguments as they lie now; None if that is not known in every call."""
+def _result_of(node: fx.Node, values: Sequence[Any]) -> Any:
+    """Returns the fake result of an operation for the present strides of its arguments; None if the result varies."""
     like, reshaped = node.meta["val"], node.target in _RESHAPED
     if has_symbols([*values]) and reshaped:
-        # Sizes are told alike by what they are called in the call. What is no view in all calls may be one in some.
+        # Sizes are compared by their symbols, so a reshape that is a view for some sizes only is not treated as a view.
         shape = [size if key(given) == -1 else given for given, size in zip(fake(node.args[1]), like.shape)]
-        strides = viewed(fake(node.args[0]), shape)
+        strides = view_strides(fake(node.args[0]), shape)
         return None if strides is None else empty_as(like, range(like.ndim), strides)
     if has_symbols([*values]) and not is_view(node.target):
-        return foretold(node)
+        return predict_values(node)
     target = aten.reshape.default if reshaped else node.target
     with torch.no_grad(), values[-1].fake_mode:
         return target(*fake(node.args), **fake(node.kwargs))  # type: ignore[operator]
 
 
-def lay_out_anew(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> None:
-    """Let a backward graph take some of its gradients in other strides.
+def restride_tangents(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> None:
+    """Lets a backward graph take some of its tangents in other strides.
 
-    The values computed of them get the strides that eager gives them. An operation that may count on the layout which
-    it was traced for, since its formula has seen to it, gets a copy in that layout; so do most where sizes vary.
+    Values that depend on the tangents get the strides of eager. An operation whose formula has fixed a layout gets a
+    copy in the traced layout; for symbolic sizes most operations do.
     """
-    # Torch's kernels lay out what they read as well, each for itself.
+    # Torch's kernels also make a separate contiguous copy each.
     layouts = NewLayouts(
         graph, lambda node: takes_any_layout(node) or _takes_any_gradient(node, layouts.traced), shares=False
     )
@@ -140,22 +142,24 @@ def lay_out_anew(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> 
         own = strides_of_ranks(strides, like.shape) if has_symbols(like) else strides
         tangent.meta["val"] = empty_as(like, range(like.ndim), own)
     for node in graph.nodes if tangents else ():
-        # What the user's formulas give lies as they have promised, whatever they are given.
+        # Results of the user's formulas keep the traced layout for every layout of the gradients.
         if node.op == "call_function" and not isinstance(node.target, Gradients):
-            layouts.follow(node)
+            layouts.propagate(node)
 
 
-def handed_on(graph: fx.Graph, tangents: Sequence[fx.Node]) -> tuple[int, ...]:
-    """The positions of the gradients that a backward graph returns as they come, or views of them: as in eager, what it
-    returns then has the gaps that they have."""
-    places = {tangent: place for place, tangent in enumerate(tangents)}
+def aliased_tangents(graph: fx.Graph, tangents: Sequence[fx.Node]) -> tuple[int, ...]:
+    """Returns the positions of the tangents that a backward graph returns unchanged or as views.
+
+    As in eager, such a gradient has the gaps of its tangent.
+    """
+    positions = {tangent: position for position, tangent in enumerate(tangents)}
     for node in graph.nodes:
         if node.op == "call_function" and takes_any_layout(node) and is_view(node.target):
-            place = places.get(node.args[0])
-            if place is not None:
-                places[node] = place
+            position = positions.get(node.args[0])
+            if position is not None:
+                positions[node] = position
     (output,) = graph.find_nodes(op="output")
-    return tuple(sorted({places[node] for node in output.all_input_nodes if node in places}))
+    return tuple(sorted({positions[node] for node in output.all_input_nodes if node in positions}))
 
 
 def _strides(made: Any) -> list[Any]:
@@ -164,7 +168,7 @@ def _strides(made: Any) -> list[Any]:
 
 
 def takes_any_layout(node: fx.Node) -> bool:
-    """Whether an operation computes the same of tensors that lie in any order."""
+    """Returns whether an operation computes the same values for tensors in any layout."""
     op = node.target
     if not isinstance(op, OpOverload) or op.namespace != "aten":
         return False
@@ -175,14 +179,15 @@ def takes_any_layout(node: fx.Node) -> bool:
 
 
 def _is_of_dimensions(node: fx.Node) -> bool:
-    """Whether a view does not hang on how a tensor lies: it is one of dimensions, or of the first element alone."""
+    """Returns whether a view does not depend on the strides: a view of dimensions, or of the first element only."""
     args: Any = node.args
     of_one = node.target is aten.as_strided.default and len(args) == 3 and not any(map(key, fake(args[2])))
     return node.target not in _PARTICULAR or of_one
 
 
 def _takes_any_gradient(node: fx.Node, changed: Collection[fx.Node]) -> bool:
-    """Whether an operation computes the same of gradients that lie in any order, and none of the rest is `changed`."""
+    """Returns whether an operation computes the same values for gradients in any layout, and no other argument is
+    `changed`."""
     op = node.target
     if not isinstance(op, OpOverload) or op.overloadpacket.__name__ not in TAKE_ANY_GRADIENT.split():
         return False
@@ -190,7 +195,7 @@ def _takes_any_gradient(node: fx.Node, changed: Collection[fx.Node]) -> bool:
 
 
 def laid_out(graph: fx.Graph, source: fx.Node, like: torch.Tensor) -> fx.Node:
-    """A copy of `source` in the layout of `like`, a fake tensor of its shape."""
+    """Returns a copy of `source` in the layout of `like`, a fake tensor of the same shape."""
     inner = [*order_of(like)]
     stride = like.stride() if has_symbols(like) else dense_strides(inner, like.shape)
     outer = inner[::-1]
@@ -210,7 +215,7 @@ def laid_out(graph: fx.Graph, source: fx.Node, like: torch.Tensor) -> fx.Node:
 
 
 def empty_as(like: Any, order: Sequence[int], stride: Sequence[Any]) -> torch.Tensor:
-    """A fake tensor with the dimensions of `like` in another order; `stride` is by the old one."""
+    """Returns a fake tensor with the dimensions of `like` in another order; `stride` is indexed by the old order."""
     with like.fake_mode:
         sizes, strides = [like.shape[dim] for dim in order], [stride[dim] for dim in order]
         return torch.empty_strided(sizes, strides, dtype=like.dtype, device=like.device)

@@ -1,7 +1,7 @@
-"""Owns the tracing of one hook for saved tensors, on what it is called with for one tensor that forward keeps.
+"""Owns the tracing of a hook for saved tensors, on the arguments for one saved tensor.
 
-The hook is traced on tensors without data and made functional like any program. What cannot be a part of a graph is an
-error that names hook and tensor. Where the graph goes is known to `packing.py`.
+The hook is traced on fake tensors and made functional like any program. Operations that cannot be part of a graph raise
+an error with the names of hook and tensor. `packing.py` places the graphs of hooks.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ _CONSTANTS = (*_PLAIN, torch.dtype, torch.device, torch.layout, torch.memory_for
 
 @dataclass(frozen=True)
 class HookGraph:
-    """A hook as a functional graph. `inputs` are in the order of the values that it was traced on; `returned` is what
-    it returns, with nodes for tensors and for numbers that vary."""
+    """A hook as a functional graph."""
 
     graph: fx.Graph
+    #: One per traced value, in order.
     inputs: list[fx.Node]
+    #: The return value of the hook, with nodes in place of tensors and symbolic numbers.
     returned: Any
 
 
 class HookTracer:
-    """Traces hooks. `entry` are the settings that forward runs under."""
+    """Traces hooks. `entry` are the settings at the start of forward."""
 
     def __init__(self, hooks: Hooks, decompositions: dict[OpOverload, Callable[..., Any]], entry: Settings) -> None:
         self.hooks = hooks
@@ -51,20 +52,22 @@ class HookTracer:
         self.entry = entry
 
     def trace(self, kind: Kind, form: Any, values: Mapping[Any, Any], record: SavedValue) -> HookGraph:
-        """What a hook makes of `form`, for the leaves of which it gets the fake `values`, where they have some.
-        `record` tells for which tensor. Raises InvalidHook MD413."""
+        """Traces a hook on `form`, with the fake `values` in place of leaves.
+
+        `record` describes the saved tensor. Raises InvalidHook MD413.
+        """
         hook = self.hooks.pack if kind == "pack" else self.hooks.unpack
         structure, flat = structure_of(form), leaves(form)
-        made: list[Any] = []
+        structures: list[Any] = []
 
-        def call(*given: Any) -> tuple[Any, ...]:
-            known = dict(zip(values, given))
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            known = dict(zip(values, arguments))
             result = _plain(hook(rebuild(structure, [known.get(leaf, leaf) for leaf in flat])))
-            made.append(structure_of(result))
-            found = leaves(result)
-            for leaf in found:
+            structures.append(structure_of(result))
+            returned_leaves = leaves(result)
+            for leaf in returned_leaves:
                 self.check_returned(kind, leaf, record)
-            return tuple(found)
+            return tuple(returned_leaves)
 
         gm = _calling(call, len(values), record)
         examples = [value.detach() if isinstance(value, torch.Tensor) else value for value in values.values()]
@@ -74,16 +77,17 @@ class HookTracer:
             error = refused.__cause__ or refused
             raise self.invalid(kind, summary(error), record) from error
         if any(value.base.version for value in functional.inputs.values()):
-            raise self.invalid(kind, "it writes to what it is given", record)
+            raise self.invalid(kind, "it writes to its argument", record)
         if functional.constants:
             raise self.invalid(kind, "it reads a tensor that it is not given", record)
         if any(map(uses_generator, functional.emitter.graph.nodes)):
             raise self.invalid(kind, "it draws random numbers", record)
-        found = [_found(functional, output) for output in trace.outputs]
-        return HookGraph(functional.emitter.graph, functional.placeholders, rebuild(made[-1], found))
+        returned_leaves = [_found(functional, output) for output in trace.outputs]
+        return HookGraph(functional.emitter.graph, functional.placeholders, rebuild(structures[-1], returned_leaves))
 
     def functional(self, kind: Kind, gm: fx.GraphModule, examples: list[Any]) -> tuple[Any, FunctionalGraph]:
-        """The trace of a hook and its functional form. Packing belongs to forward, as far as autocast goes."""
+        """Returns the trace of a hook and its functional form. A pack hook runs under the autocast settings of
+        forward."""
         layout = layout_of(gm, examples)
         with preserved():
             if kind == "pack":
@@ -94,7 +98,7 @@ class HookTracer:
                     return trace, functionalize(trace, layout.flat_names(), examples)
 
     def check_returned(self, kind: Kind, leaf: Any, record: SavedValue) -> None:
-        """Raise InvalidHook for what cannot be kept from forward to backward."""
+        """Raises InvalidHook for a value that cannot be saved from forward to backward."""
         if isinstance(leaf, (compat.FakeTensor, *compat.SYMBOLIC_NUMBERS, *_CONSTANTS)):
             return
         if isinstance(leaf, torch.Tensor) and type(leaf) in (torch.Tensor, torch.nn.Parameter):
@@ -106,7 +110,7 @@ class HookTracer:
         raise self.invalid(kind, f"it returns {name}", record)
 
     def invalid(self, kind: Kind, what: str, record: SavedValue) -> InvalidHook:
-        """The error for a hook that cannot be a part of a graph."""
+        """Returns the error for a hook that cannot be part of a graph."""
         fix = "Repair it, or pass plain functions as hooks, which run as calls."
         return InvalidHook(self.diagnostic(kind, what, record, fix))
 
@@ -120,7 +124,7 @@ class HookTracer:
 
 
 def _plain(value: Any) -> Any:
-    """`value` with tuples instead of sizes."""
+    """Returns `value` with tuples in place of sizes."""
     return rebuild(
         structure_of(value), [tuple(leaf) if isinstance(leaf, torch.Size) else leaf for leaf in leaves(value)]
     )
@@ -136,7 +140,7 @@ def _calling(call: Callable[..., Any], arguments: int, record: SavedValue) -> fx
 
 
 def _found(functional: FunctionalGraph, output: Any) -> Any:
-    """What an output of a traced hook is in its functional form."""
+    """Returns the functional form of an output of a traced hook."""
     if output.kind == "constant":
         return output.value
     node = output.node

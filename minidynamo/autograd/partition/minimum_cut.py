@@ -1,7 +1,7 @@
-"""Owns the choice of what forward keeps for backward.
+"""Owns the choice of saved tensors.
 
-The choice is a minimum cut: edges weigh as many bytes as keeping a value costs, what the caller holds is as good as
-free, and only views, cheap pointwise operations, and dearer ones that read a kept value, may be computed a second time.
+The choice is a minimum cut. An edge weighs the bytes of a saved value; values that the caller holds are nearly free.
+Only views, cheap pointwise operations, and expensive pointwise operations on saved values, may be recomputed.
 """
 
 from __future__ import annotations
@@ -17,76 +17,81 @@ from minidynamo.autograd.graph.numbers import is_number
 from minidynamo.autograd.graph.recomputation import (
     Checkpoints,
     checkpoints,
-    is_free,
+    droppable,
     is_random,
+    is_view_or_item,
     operation_of,
     recomputable,
-    spared,
     viewed,
 )
-from minidynamo.autograd.partition.saving import PolicyChoices, SavePolicy, ask, by_cost, within_budget
+from minidynamo.autograd.partition.saving import PolicyChoices, SavePolicy, ask_policy, by_cost, within_budget
 from minidynamo.graph.rng_replay import random_state
 from minidynamo.graph.unbacked_symints import hint_of
 from minidynamo.memory.saved import SavedValue
 
-# Weights, in quarters of a byte. What the caller holds anyway costs next to nothing; what it may write to, unlike in
-# eager, more than everything else together.
+# Weights, in quarters of a byte. Values that the caller holds cost almost nothing. Values that the caller may write to,
+# and that eager does not save, cost more than all the rest.
 _HELD_BY_CALLER = 2
-_EXPOSED = 1 << 60
+_WRITABLE = 1 << 60
 
 
 class Network:
-    """The flow network of what backward needs and does not itself depend on gradients. `held` is what lies in inputs in
-    the end."""
+    """The flow network of the forward values that backward needs. `held` are final values of inputs."""
 
     def __init__(self, joint: Joint, held: Collection[fx.Node]) -> None:
         forward = joint.forward
-        wanted = joint.wanted | ancestors(joint.also)
+        wanted = joint.wanted | ancestors(joint.read_by_derivatives)
         recomputed = checkpoints(forward.graph)
-        self.also = joint.also
+        self.read_by_derivatives = joint.read_by_derivatives
         self.overwritten = forward.overwritten
         self.checkpoints = recomputed
-        self.late = forward.sizes.late
-        self.once = forward.sizes.early - recomputed.inside
-        self.recomputable = recomputable(forward.graph) - recomputed.ends - forward.sizes.early | recomputed.inside
-        self.candidates = [node for node in forward.graph.nodes if node in wanted and node not in forward.behind]
-        self.behind = forward.behind & wanted
+        self.never_saved = forward.sizes.backward_readers
+        self.forward_only = forward.sizes.forward_readers - recomputed.inside
+        self.recomputable = (
+            recomputable(forward.graph) - recomputed.ends - forward.sizes.forward_readers | recomputed.inside
+        )
+        self.candidates = [node for node in forward.graph.nodes if node in wanted and node not in forward.backward_only]
+        self.backward_only = forward.backward_only & wanted
         self.required = ancestors(forward.roots)
         self.results = {*forward.results, *held}
-        read = {source for node in self.behind for source in node.all_input_nodes}
+        read = {source for node in self.backward_only for source in node.all_input_nodes}
         self.read = {shared for source in read for shared in viewed(source)}
         self.gradients = {node for node in joint.gradients if node is not None}
-        self.exposed = frozenset(joint.exposed).intersection([*forward.inputs, *forward.results]) - forward.overwritten
+        self.writable_by_caller = (
+            frozenset(joint.writable_by_caller).intersection([*forward.inputs, *forward.results]) - forward.overwritten
+        )
 
-    def wishes(self, policy: SavePolicy) -> PolicyChoices:
-        """What the user's policy says of each tensor that could be kept, views apart."""
+    def choices(self, policy: SavePolicy) -> PolicyChoices:
+        """Returns the answers of the user's policy for each tensor that could be saved, except views."""
         tensors = [n for n in self.candidates if n.op != "placeholder" and self.weight(n)]
         tensors = [n for n in tensors if n.target is not random_state]
-        tensors = [n for n in tensors if not is_free(n) or maker_of(n) is not n]
+        tensors = [n for n in tensors if not is_view_or_item(n) or maker_of(n) is not n]
         fixed = {node for node in tensors if is_effect(maker_of(node))}
-        return ask(policy, tensors, lambda n: self.record(n, PolicyChoices()), fixed)
+        return ask_policy(policy, tensors, lambda n: self.record(n, PolicyChoices()), fixed)
 
-    def cut_within(self, budget: float, wishes: PolicyChoices) -> list[fx.Node]:
-        """The values to keep, in graph order: the minimum cut under the wishes and the budget of the user."""
-        again = {one for node in wishes.again for one in (node, maker_of(node))}
-        usual = (self.recomputable | again) - wishes.keep - self.once
+    def cut_within(self, budget: float, choices: PolicyChoices) -> list[fx.Node]:
+        """Returns the values to save, in graph order: the minimum cut under the user's policy and budget."""
+        recompute = {one for node in choices.recompute for one in (node, maker_of(node))}
+        usual = (self.recomputable | recompute) - choices.keep - self.forward_only
 
-        def cut(again: frozenset[fx.Node]) -> tuple[int, list[fx.Node]]:
-            self.recomputable = usual | again
-            kept = self.minimum_cut(wishes)
+        def cut(recompute: frozenset[fx.Node]) -> tuple[int, list[fx.Node]]:
+            self.recomputable = usual | recompute
+            kept = self.minimum_cut(choices)
             return sum(self.weight(node) or 0 for node in kept), kept
 
         _, found = cut(frozenset())
-        own = self.read_by_own_checkpoint(found).difference(wishes.keep)
+        own = self.read_by_own_checkpoint(found).difference(choices.keep)
         if own:
             self.checkpoints = Checkpoints(self.checkpoints.inside | own, self.checkpoints.ends - own)
             usual |= own
             _, found = cut(frozenset())
-        dropped = spared(found, self.sinks(), lambda n: self.may_drop(n, wishes), self.checkpoints.ends | self.once)
+        dropped = droppable(
+            found, self.sinks(), lambda n: self.may_drop(n, choices), self.checkpoints.ends | self.forward_only
+        )
         usual |= dropped
         if budget < 1:
-            self.exposed = frozenset()
-            kept_anyway = usual | wishes.keep | self.once
+            self.writable_by_caller = frozenset()
+            kept_anyway = usual | choices.keep | self.forward_only
             more = [n for n in self.candidates if n.op == "call_function" and n not in kept_anyway and not is_effect(n)]
             found = within_budget(budget, by_cost(more), cut)
         else:
@@ -95,9 +100,11 @@ class Network:
         return found
 
     def read_by_own_checkpoint(self, kept: Collection[fx.Node]) -> frozenset[fx.Node]:
-        """Those of `kept` that leave a checkpoint, but backward reads them inside of it alone: it runs that again, as
-        eager does, which does not keep them."""
-        ends = self.checkpoints.ends.intersection(kept).difference(self.also, self.gradients)
+        """Returns the saved values that leave a checkpoint, if backward reads the values only inside the checkpoint.
+
+        Backward runs the checkpoint again, as eager does, and eager does not save these values.
+        """
+        ends = self.checkpoints.ends.intersection(kept).difference(self.read_by_derivatives, self.gradients)
         computed: set[fx.Node] = set()
         pending = list(self.sinks()) if ends else []
         while pending:
@@ -105,25 +112,29 @@ class Network:
             if node not in kept and node not in computed:
                 computed.add(node)
                 pending += node.all_input_nodes
-        readers = computed | self.behind
+        readers = computed | self.backward_only
         own = {node: {user for user in node.users if user in readers} for node in ends}
         mark = {node: node.meta["checkpoint"] for node in ends}
         return frozenset(n for n in ends if all(user.meta.get("checkpoint") == mark[n] for user in own[n]))
 
     def sinks(self) -> Iterator[fx.Node]:
-        """What backward reads of forward."""
+        """Returns the forward values that backward reads."""
         return filter(self.is_sink, self.candidates)
 
     def is_sink(self, node: fx.Node) -> bool:
-        """Whether backward reads `node`, or returns it, or its derivatives do."""
-        return node in self.gradients or node in self.also or any(user in self.behind for user in node.users)
+        """Returns whether backward or its derivatives read `node`, or backward returns it."""
+        return (
+            node in self.gradients
+            or node in self.read_by_derivatives
+            or any(user in self.backward_only for user in node.users)
+        )
 
-    def may_drop(self, node: fx.Node, wishes: PolicyChoices) -> bool:
-        """Whether anything is won by not keeping `node`."""
-        return node not in wishes.keep and node not in self.results and (self.weight(node) or 0) > _HELD_BY_CALLER
+    def may_drop(self, node: fx.Node, choices: PolicyChoices) -> bool:
+        """Returns whether memory is saved by not saving `node`."""
+        return node not in choices.keep and node not in self.results and (self.weight(node) or 0) > _HELD_BY_CALLER
 
-    def minimum_cut(self, wishes: PolicyChoices) -> list[fx.Node]:
-        """The values to keep, in graph order. Of all cuts of least weight it is the one that recomputes least."""
+    def minimum_cut(self, choices: PolicyChoices) -> list[fx.Node]:
+        """Returns the values to save, in graph order. Of all cuts of least weight, this cut recomputes least."""
         import networkx  # noqa: PLC0415
 
         if not self.candidates:
@@ -132,10 +143,10 @@ class Network:
         net.add_nodes_from(("source", "sink"))
         for i, node in enumerate(self.candidates):
             inner, outer = (i, "in"), (i, "out")
-            weight = 0 if node in wishes.keep else None if node in wishes.again else self.weight(node)
+            weight = 0 if node in choices.keep else None if node in choices.recompute else self.weight(node)
             net.add_edge(inner, outer, **({} if weight is None else {"capacity": weight}))
-            computed = node in self.once or (node in self.required and node not in self.recomputable)
-            if node.op == "placeholder" or is_number(node) or computed:  # a number never keeps what it is read of
+            computed = node in self.forward_only or (node in self.required and node not in self.recomputable)
+            if node.op == "placeholder" or is_number(node) or computed:  # a number never keeps its tensor alive
                 net.add_edge("source", inner)
             if self.is_sink(node):
                 net.add_edge(outer, "sink")
@@ -144,25 +155,26 @@ class Network:
             for source in node.all_input_nodes:
                 net.add_edge((index[source], "out"), (i, "in"))
         flow = networkx.algorithms.flow.boykov_kolmogorov
-        _, (_, late) = networkx.minimum_cut(net, "source", "sink", flow_func=flow)
-        return [n for i, n in enumerate(self.candidates) if (i, "in") not in late and (i, "out") in late]
+        _, (_, never_saved) = networkx.minimum_cut(net, "source", "sink", flow_func=flow)
+        return [n for i, n in enumerate(self.candidates) if (i, "in") not in never_saved and (i, "out") in never_saved]
 
     def weight(self, node: fx.Node) -> int | None:
-        """What keeping `node` costs; None for what cannot be kept.
+        """Returns the cost of saving `node`; None if `node` cannot be saved.
 
-        Inputs and results are as good as free, since the caller holds them; results that backward reads are free: eager
-        keeps them, too. But exposed ones are kept only when nothing else will do. A result comes before the input that
-        it is computed from: a caller may write to the input (`h += f(h)`). Of everything else bytes decide; among
-        equals, first come what forward computes anyway and the copies that autograd makes of what is written, which
-        second derivatives take, too.
+        - Inputs and results are nearly free, since the caller holds the memory. Results that backward reads are free,
+          since eager saves the same results. Values that the caller may write to are saved only without an alternative.
+        - A result is preferred to an input from which the result is computed: the caller may write to the input (`h +=
+          f(h)`).
+        - For other values the bytes decide. Among equal values, values that forward computes anyway are preferred, and
+          copies of written tensors, which second derivatives read too.
         """
         value = node.meta["val"]
         if is_number(node):
             return 0
-        if node in self.checkpoints.inside or node in self.late:
+        if node in self.checkpoints.inside or node in self.never_saved:
             return None
-        if node in self.exposed:
-            return _EXPOSED + 4 * bytes_of(value)
+        if node in self.writable_by_caller:
+            return _WRITABLE + 4 * bytes_of(value)
         if node.op == "placeholder" and node not in self.overwritten:
             return _HELD_BY_CALLER
         if not isinstance(value, torch.Tensor):
@@ -172,34 +184,34 @@ class Network:
         first = node in self.required or node.target is torch.ops.aten.clone.default
         return 4 * bytes_of(value) + (0 if first else 1)
 
-    def record(self, node: fx.Node, wishes: PolicyChoices) -> SavedValue:
-        """What is told of `node`, which is kept, and why it is."""
+    def record(self, node: fx.Node, choices: PolicyChoices) -> SavedValue:
+        """Returns the description of a saved `node`, with the reason why it is saved."""
         value = node.meta["val"]
         op = "input" if node.op == "placeholder" else operation_of(maker_of(node))
-        if node in wishes.eager:
-            reason = "eager keeps it: hooks for saved tensors see it there, or one of several results needs no more"
-        elif node in wishes.keep:
-            reason = "save_policy= says so"
+        if node in choices.eager:
+            reason = "eager saves it: hooks for saved tensors see it, or one of several results needs nothing else"
+        elif node in choices.keep:
+            reason = "save_policy= asks for it"
         elif node in self.overwritten:
-            reason = "an input that forward overwrites; this is a copy of what it held"
+            reason = "copy of an input that forward overwrites"
         elif node.op == "placeholder":
-            reason = "an input, which its owner keeps anyway"
+            reason = "input (kept alive by the caller)"
         elif node.target is random_state:
-            reason = "random numbers of a checkpoint are drawn again from it"
+            reason = "state from which random numbers of a checkpoint are drawn again"
         elif is_random(node):
-            reason = "random numbers do not come out the same a second time"
+            reason = "random numbers cannot be recomputed"
         elif node not in self.required:
-            reason = "only backward needs it, and it is smaller than what it is computed from"
+            reason = "only backward needs it, and it is smaller than the tensors it is computed from"
         elif node in self.recomputable:
-            reason = "keeping it costs fewer bytes than keeping what it is computed from"
+            reason = "saving it costs fewer bytes than saving the tensors it is computed from"
         else:
-            reason = "too expensive to compute a second time"
+            reason = "too expensive to recompute"
         shape = tuple(value.shape)
         return SavedValue(node.name, shape, value.dtype, bytes_of(value), op, node.meta.get("user_location"), reason)
 
 
 def bytes_of(value: torch.Tensor) -> int:
-    """The bytes that keeping a tensor costs."""
+    """Returns the bytes that saving a tensor costs."""
     # Cost only: weights of the minimum cut.
     if value.layout is torch.strided:
         return hint_of(value.untyped_storage().nbytes())

@@ -1,7 +1,7 @@
-"""Owns the split of a joint graph into forward and backward, at what `minimum_cut.py` chooses to keep.
+"""Owns the split of a joint graph into forward and backward, at the saved tensors that `minimum_cut.py` chooses.
 
-Backward computes again what is not kept, right where it is needed, so that it never lives longer than what eager would
-have kept. Nothing is compiled here.
+Backward recomputes other values directly before their first use, so no recomputed value lives longer than the saved
+tensor of eager. Nothing is compiled here.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.functional.joint_graph import Forward, Joint, ancestors
-from minidynamo.autograd.functional.storage_resize import give_up, grow
-from minidynamo.autograd.functional.written_inputs import WrittenInputs, holds_in_the_end
+from minidynamo.autograd.functional.storage_resize import grow_inputs, shrink_inputs
+from minidynamo.autograd.functional.written_inputs import WrittenInputs, final_values
 from minidynamo.autograd.graph.graph_builder import same_layout
 from minidynamo.autograd.graph.numbers import is_number, key
-from minidynamo.autograd.graph.recomputation import computed_again, viewed
+from minidynamo.autograd.graph.recomputation import copy_recomputed, viewed
 from minidynamo.autograd.partition.minimum_cut import Network
-from minidynamo.autograd.partition.saved_views import Part, fake_view, kept_parts, view_of
+from minidynamo.autograd.partition.saved_views import Part, fake_view, saved_parts, view_of
 from minidynamo.autograd.partition.saving import PolicyChoices, SavePolicy
 from minidynamo.autograd.partition.writing_calls import write_to_temporaries
 from minidynamo.autograd.trace.checks import unused_checks
@@ -34,21 +34,24 @@ from minidynamo.memory.unfused_peak import DIES, RETURNED
 
 @dataclass
 class Partition:
-    """Both graphs. Backward takes `saved` (nodes of the joint graph, numbers behind tensors), then tangents; forward
-    returns its results, but for those that lie in inputs, then the nodes of `extra`. Each entry of `sources` says where
-    a saved value comes from: ("input", flat index), ("result", position) or ("extra", position). `views` are those of
-    `extra` that are views of others."""
+    """Forward and backward graph. Backward takes `saved`, then tangents; forward returns its results, then the extra
+    outputs."""
 
+    #: Returns results, except results that are stored in inputs, then the saved values with source "extra".
     forward: fx.Graph
     backward: fx.Graph
+    #: Saved nodes of the joint graph: tensors, then numbers.
     saved: list[fx.Node] = field(default_factory=list)
+    #: One per saved value: ("input", flat index), ("result", position) or ("extra", position).
     sources: list[tuple[str, int]] = field(default_factory=list)
+    #: One per saved tensor.
     values: list[SavedValue] = field(default_factory=list)
+    #: Positions of extra outputs that are views of results or of extra outputs.
     views: list[int] = field(default_factory=list)
 
     @property
     def results(self) -> int:
-        """How many of forward's outputs are results; those of `extra` stand behind them."""
+        """The number of forward's outputs that are results; the extra outputs follow."""
         returned: Any = self.forward.output_node().args[0]
         return len(returned) - sum(kind == "extra" for kind, _ in self.sources)
 
@@ -59,77 +62,81 @@ def forward_graph(
     backward: Collection[fx.Node] = (),
     parts: Mapping[fx.Node, Part] = {},
 ) -> fx.Graph:
-    """What forward is run for, and what may raise and is not left to `backward`, in the same order.
+    """Returns the forward graph: results, effects, and checks that `backward` does not contain, in graph order.
 
-    What is returned lies in the memory of none of the inputs that are overwritten. `kept` is returned behind the
-    results, and what only it needs is computed as soon as possible, so that what it is computed from can die; those in
-    `parts` as views of others.
+    The graph returns the results, then `kept`. No output shares memory with an overwritten input. Values needed only by
+    `kept` are computed as early as possible, because their arguments can then die early; `kept` values in `parts` are
+    returned as views.
     """
     graph, sizes = forward.graph, forward.sizes
-    asked = ancestors(resize.nbytes for resize in sizes.resizes if isinstance(resize.nbytes, fx.Node))
-    needed = ancestors(forward.roots) | asked
+    computes_sizes = ancestors(resize.nbytes for resize in sizes.resizes if isinstance(resize.nbytes, fx.Node))
+    needed = ancestors(forward.roots) | computes_sizes
     early = ancestors(kept) - needed
-    needed |= ancestors(unused_checks(graph, {*needed, *early, *forward.behind, *backward}))
-    made = fx.Graph()
-    env: dict[fx.Node, fx.Node] = {node: made.node_copy(node) for node in forward.inputs}
+    needed |= ancestors(unused_checks(graph, {*needed, *early, *forward.backward_only, *backward}))
+    result = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {node: result.node_copy(node) for node in forward.inputs}
     results = [*forward.results, *kept]
     whole = [node for node in results if node not in parts]
     lost = {*forward.overwritten, *sizes.emptied}
-    written = WrittenInputs(made, env, forward.writes, lost, needed | early, {*whole})
+    written = WrittenInputs(result, env, forward.writes, lost, needed | early, {*whole})
 
     def emit(node: fx.Node) -> None:
         pending = [node]
         while pending:
             ready = pending.pop()
-            source = None if ready in results else _read_at_once(ready, early, env)
-            env[ready] = made.node_copy(ready, env.__getitem__) if source is None else env[source]
-            written.note(ready, source)
+            source = None if ready in results else _readable_source(ready, early, env)
+            env[ready] = result.node_copy(ready, env.__getitem__) if source is None else env[source]
+            written.record_aliases(ready, source)
             unlocked = [user for user in ready.users if user in early and user not in env]
             pending += [user for user in reversed(unlocked) if all(i in env for i in user.all_input_nodes)]
 
-    for node in graph.nodes if asked else ():
-        if node in asked and node not in env:
+    for node in graph.nodes if computes_sizes else ():
+        if node in computes_sizes and node not in env:
             emit(node)
-    grow(made, sizes.resizes, env)
+    grow_inputs(result, sizes.resizes, env)
     for node in graph.nodes:
         if (node in needed or node in early) and node not in env:
             emit(node)
-        written.pass_by(node)
-    found = env | dict(zip(whole, written.finish(whole)))
-    give_up(made, sizes.resizes, env)
-    found |= {node: view_of(made, part, found, node) for node, part in parts.items()}
-    made.output(tuple(map(found.__getitem__, results)))
-    write_to_temporaries(made)
-    return made
+        written.write_after(node)
+    outputs = env | dict(zip(whole, written.finish(whole)))
+    shrink_inputs(result, sizes.resizes, env)
+    outputs |= {node: view_of(result, part, outputs, node) for node, part in parts.items()}
+    result.output(tuple(map(outputs.__getitem__, results)))
+    write_to_temporaries(result)
+    return result
 
 
-def _read_at_once(node: fx.Node, early: Collection[fx.Node], made: Collection[fx.Node]) -> fx.Node | None:
-    """What can be read instead of `node`, a copy that eager keeps: all that is computed of it here is what backward
-    takes instead, and that comes right behind it, in front of what the program writes then, since all else that it is
-    computed of is `made`."""
+def _readable_source(node: fx.Node, early: Collection[fx.Node], computed: Collection[fx.Node]) -> fx.Node | None:
+    """Returns a source that replaces `node`, a copy that eager saves; else None.
+
+    The source can replace the copy if all readers of the copy are computed directly after it, before the program writes
+    to the source. Their other arguments must be computed already (`computed`).
+    """
     if node.target is not torch.ops.aten.clone.default or node not in early:
         return None
     source, users = node.args[0], early & node.users.keys()
     if not isinstance(source, fx.Node) or not users or not same_layout(node.meta["val"], source.meta["val"]):
         return None
-    ready = all(other is node or other in made for user in users for other in user.all_input_nodes)
+    ready = all(other is node or other in computed for user in users for other in user.all_input_nodes)
     return source if ready and not any(map(may_share, users)) else None
 
 
 def partition(joint: Joint, save_policy: SavePolicy | None = None) -> Partition:
-    """Split a joint graph. `save_policy` has a say in what is kept, and so has `config.activation_budget`."""
+    """Splits a joint graph. `save_policy` and `config.activation_budget` influence the choice of saved tensors."""
     forward = joint.forward
-    seen = {*joint.exposed, *forward.results}
-    held = {new: place for new, place in holds_in_the_end(forward.writes).items() if new not in seen}
+    seen = {*joint.writable_by_caller, *forward.results}
+    held = {new: place for new, place in final_values(forward.writes).items() if new not in seen}
     network = Network(joint, held)
-    wishes = (PolicyChoices() if save_policy is None else network.wishes(save_policy)).kept_as(joint.eager, joint.anew)
-    placed = _placed(forward, network.cut_within(config.activation_budget, wishes), held)
+    choices = (PolicyChoices() if save_policy is None else network.choices(save_policy)).with_eager_choices(
+        joint.eager, joint.recomputed
+    )
+    placed = _with_sources(forward, network.cut_within(config.activation_budget, choices), held)
     saved, rest = [n for _, n in placed], [n for kind, n in placed if kind == "extra"]
-    places = {"input": forward.inputs, "result": forward.results, "extra": rest}
-    sources = [(kind, places[kind].index(held.get(n, n))) for kind, n in placed]
-    inside = kept_parts(rest, {*rest, *forward.results} - forward.overwritten)
-    returned = [node for position, node in enumerate(forward.results) if position not in joint.lying]
-    backward = backward_graph(forward.graph, saved, joint.tangents, joint.gradients, forward.behind)
+    kinds = {"input": forward.inputs, "result": forward.results, "extra": rest}
+    sources = [(kind, kinds[kind].index(held.get(n, n))) for kind, n in placed]
+    inside = saved_parts(rest, {*rest, *forward.results} - forward.overwritten)
+    returned = [node for position, node in enumerate(forward.results) if position not in joint.results_in_inputs]
+    backward = backward_graph(forward.graph, saved, joint.tangents, joint.gradients, forward.backward_only)
     for made_input, node in zip(backward.nodes, saved):
         made_input.meta["val"] = fake_view(inside[node]) if node in inside else made_input.meta["val"]
     dying = {*rest, *forward.results, *joint.tangents} - {*forward.inputs, *inside, *held}
@@ -139,25 +146,29 @@ def partition(joint: Joint, save_policy: SavePolicy | None = None) -> Partition:
         backward,
         saved,
         sources,
-        values=[network.record(node, wishes) for node in saved if not is_number(node)],
+        values=[network.record(node, choices) for node in saved if not is_number(node)],
         views=[position for position, node in enumerate(rest) if node in inside],
     )
 
 
-def _placed(forward: Forward, cut: Sequence[fx.Node], held: Collection[fx.Node]) -> list[tuple[str, fx.Node]]:
-    """What is kept, with the kind of place it comes from. Tensors come first: numbers are kept apart from them."""
+def _with_sources(forward: Forward, cut: Sequence[fx.Node], held: Collection[fx.Node]) -> list[tuple[str, fx.Node]]:
+    """Returns the saved values with the kind of their source. Tensors precede numbers, which are stored separately."""
     results, lost = {*forward.results}, forward.overwritten
     cut = list(dict.fromkeys(n if n in held or n in results else _whole(n, results | lost) for n in cut))
-    given = [n for n in cut if n in held or (n.op == "placeholder" and n not in lost)]
-    returned = [n for n in cut if n in results and n not in {*given, *lost}]
-    rest = [n for n in cut if n not in {*given, *returned}]
-    placed = [("input", n) for n in given] + [("result", n) for n in returned] + [("extra", n) for n in rest]
+    from_inputs = [n for n in cut if n in held or (n.op == "placeholder" and n not in lost)]
+    returned = [n for n in cut if n in results and n not in {*from_inputs, *lost}]
+    rest = [n for n in cut if n not in {*from_inputs, *returned}]
+    placed = [("input", n) for n in from_inputs] + [("result", n) for n in returned] + [("extra", n) for n in rest]
     return sorted(placed, key=lambda place: is_number(place[1]))
 
 
 def _whole(node: fx.Node, others: Collection[fx.Node]) -> fx.Node:
-    """What `node` is a view of that has the same elements, if that is computed and none of `others`; else `node`. Eager
-    has saved that for higher derivatives, and the view is there at once: it hangs on no numbers that vary."""
+    """Returns the tensor with the same elements that `node` is a view of, if it is computed and not in `others`; else
+    `node`.
+
+    Eager has saved that tensor for higher derivatives, and the view is free. Views that depend on symbolic numbers are
+    skipped.
+    """
     kept = node.meta["val"]
     for view, source in itertools.pairwise(viewed(node)) if isinstance(kept, torch.Tensor) else ():
         value = source.meta["val"]
@@ -170,28 +181,34 @@ def _whole(node: fx.Node, others: Collection[fx.Node]) -> fx.Node:
 
 
 def _mark_dying(
-    backward: fx.Graph, given: Sequence[fx.Node], dying: Collection[fx.Node], returned: Collection[fx.Node]
+    backward: fx.Graph, values: Sequence[fx.Node], dying: Collection[fx.Node], returned: Collection[fx.Node]
 ) -> None:
-    """Note which inputs of the backward graph, given in order, die in it, and which of them are `returned`: they do if
-    the caller has let go of them."""
-    for node, value in zip(backward.nodes, given):
+    """Marks inputs of the backward graph that may die in backward; forward's results among the inputs are marked as
+    `returned`.
+
+    A result dies in backward if the caller has dropped the result. `values` are the values of the inputs, in order.
+    """
+    for node, value in zip(backward.nodes, values):
         if value in dying:
             node.meta[DIES] = True
             if value in returned:
                 node.meta[RETURNED] = True
 
 
-def exposed(
-    graph: fx.Graph, made_forward: Collection[fx.Node], held: Iterable[fx.Node], also: Iterable[fx.Node] = ()
+def writable_by_caller(
+    graph: fx.Graph,
+    forward_nodes: Collection[fx.Node],
+    held: Iterable[fx.Node],
+    read_by_derivatives: Iterable[fx.Node] = (),
 ) -> frozenset[fx.Node]:
-    """Those of `held`, inputs and results, that eager would not keep for backward: a caller may write to them.
+    """Returns the inputs and results in `held` that eager does not save for backward: the caller may write to them.
 
-    Eager keeps what the gradients' formulas read of forward, and `also`. `made_forward` are the nodes that were there
-    before the first gradient was computed.
+    Eager saves the forward values that gradient formulas read, and `read_by_derivatives`. `forward_nodes` are the nodes
+    that existed before the first gradient was computed.
     """
-    kept = {shared for node in also for shared in viewed(node)}
+    kept = {shared for node in read_by_derivatives for shared in viewed(node)}
     for node in graph.nodes:
-        if node not in made_forward and not is_number(node):  # eager keeps sizes as numbers
+        if node not in forward_nodes and not is_number(node):  # eager keeps sizes as numbers
             kept.update(*(viewed(source) for source in node.all_input_nodes))
     return frozenset(node for node in held if not is_number(node) and kept.isdisjoint(viewed(node)))
 
@@ -201,27 +218,30 @@ def backward_graph(
     saved: Sequence[fx.Node],
     tangents: Sequence[fx.Node],
     gradients: Sequence[fx.Node | None],
-    behind: set[fx.Node],
+    backward_only: set[fx.Node],
 ) -> fx.Graph:
-    """What computes `gradients`: what is in `behind`, which tangents go into, in the order of `graph`, and all else as
-    late as possible."""
-    made = fx.Graph()
+    """Returns the graph that computes `gradients`.
+
+    Nodes in `backward_only` keep the order of `graph`; recomputed nodes are placed as late as possible.
+    """
+    result = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in (*saved, *tangents):
-        env[node] = made.placeholder(node.name)
+        env[node] = result.placeholder(node.name)
         env[node].meta.update(node.meta)
 
-    def there(node: fx.Node) -> Part | None:
-        """Where `node` is found in something that is there, which the program has written it to."""
-        part = kept_parts([node], env).get(node)
+    def find_part(node: fx.Node) -> Part | None:
+        """Returns `node` as a part of a present value, if the program has written the node into the value;
+        else None."""
+        part = saved_parts([node], env).get(node)
         return part if part is not None and all(n in env for _, args in part[1] for n in nodes_in(args)) else None
 
     def ensure(node: fx.Node) -> None:
-        """Emit `node` and what it needs that is not there yet, in the order of need."""
+        """Emits `node` and its missing dependencies."""
         pending = [node]
         while pending:
-            if pending[-1] not in env and (part := there(pending[-1])) is not None:
-                env[pending[-1]] = view_of(made, part, env, pending[-1])
+            if pending[-1] not in env and (part := find_part(pending[-1])) is not None:
+                env[pending[-1]] = view_of(result, part, env, pending[-1])
             missing = [] if pending[-1] in env else [i for i in pending[-1].all_input_nodes if i not in env]
             if missing:
                 pending += reversed(missing)
@@ -229,14 +249,14 @@ def backward_graph(
             ready = pending.pop()
             if ready not in env:
                 assert ready.op != "placeholder", f"{ready} is needed by backward and was not saved"
-                env[ready] = computed_again(made, ready, env)
+                env[ready] = copy_recomputed(result, ready, env)
 
     wanted = ancestors(node for node in gradients if node is not None)
     for node in graph.nodes:
-        if node in wanted and node in behind:
+        if node in wanted and node in backward_only:
             ensure(node)
     for gradient in gradients:
-        if gradient is not None and gradient not in env:  # it may be what was saved
+        if gradient is not None and gradient not in env:  # the gradient may be a saved tensor
             ensure(gradient)
-    made.output(tuple(None if node is None else env[node] for node in gradients))
-    return made
+    result.output(tuple(None if node is None else env[node] for node in gradients))
+    return result

@@ -1,8 +1,8 @@
-"""Owns which random numbers backward draws again: those of checkpoints, from a state of the generator.
+"""Owns the random numbers that backward draws again: the draws of checkpoints, from a saved generator state.
 
-Eager keeps the state before each checkpoint, and so do graphs where it takes less than a mask. The draws of a
-checkpoint become functions of a state that hand on the next one (`minidynamo/graph/rng_replay.py`); what to keep of
-them is then found by `partition.py` as for any other operation in there.
+Eager saves the state before each checkpoint; graphs do so where the state is smaller than the masks. The draws of a
+checkpoint become functions that take a state and return the next state (`graph/rng_replay.py`). `partition.py` then
+chooses the saved values of a checkpoint as for any other operation.
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ from minidynamo.graph.unbacked_symints import hint_of
 
 
 def draw_from_states(functional: FunctionalGraph) -> None:
-    """Let the draws of each checkpoint in a joint graph follow from one state, where that takes less than the masks."""
+    """Makes the draws of each checkpoint in a joint graph depend on a single state, where the state is smaller than the
+    masks."""
     regions: dict[str, list[fx.Node]] = {}
     for node in functional.emitter.graph.nodes:
-        if is_random(node) and "checkpoint" in node.meta and node in functional.made_forward:
+        if is_random(node) and "checkpoint" in node.meta and node in functional.forward_nodes:
             regions.setdefault(node.meta["checkpoint"], []).append(node)
     for nodes in regions.values():
         sources = [_device(node) for node in nodes]
         for device in dict.fromkeys(sources):
             drawing = [node for node, source in zip(nodes, sources) if source == device]
             if None not in sources and sum(map(_elements, drawing)) > STATE_BYTES[device.type]:  # type: ignore[union-attr]
-                functional.made_forward |= _chain(functional.emitter, device, drawing)  # type: ignore[arg-type]
+                functional.forward_nodes |= _chain(functional.emitter, device, drawing)  # type: ignore[arg-type]
 
 
 def _device(node: fx.Node) -> torch.device | None:
-    """The device whose generator `node` draws from; None if it cannot be made to draw from a state."""
+    """Returns the device whose generator `node` draws from; None if `node` cannot draw from a state."""
     ours = isinstance(node.target, OpOverload) and node.target.namespace in ("aten", "minidynamo")
     named = any(isinstance(value, torch.Generator) for value in (*node.args, *node.kwargs.values()))
     devices = {value.device for value in _results(node) if isinstance(value, torch.Tensor)}
-    if len(devices) > 1:  # a seed that is returned lies on the CPU
+    if len(devices) > 1:  # a returned seed is on the CPU
         devices.discard(torch.device("cpu"))
     device = devices.pop()
     return device if ours and not named and not devices and device.type in STATE_BYTES else None
 
 
 def _elements(node: fx.Node) -> int:
-    """How many numbers `node` draws, each of which takes a byte at least."""
+    """Returns how many numbers `node` draws; each number takes at least a byte."""
     # Cost only: whether keeping the state of the generator is cheaper than keeping the draws.
     return max(hint_of(value.numel()) for value in _results(node) if isinstance(value, torch.Tensor))
 
@@ -58,25 +59,25 @@ def _results(node: fx.Node) -> tuple[Any, ...]:
 
 
 def _chain(emitter: GraphBuilder, device: torch.device, nodes: list[fx.Node]) -> set[fx.Node]:
-    """Rewrite `nodes`, in order, to draw from the state that the one before leaves. Returns the new nodes."""
-    made: list[fx.Node] = []
+    """Rewrites `nodes`, in order, to draw from the state that the previous node returns. Returns the new nodes."""
+    new_nodes: list[fx.Node] = []
     for node in nodes:
         with emitter.replacing(node):
             with emitter.graph.inserting_before(node):
-                if not made:
-                    made.append(emitter.emit_known(random_state, (device,), {}, _state(emitter, device)))
+                if not new_nodes:
+                    new_nodes.append(emitter.emit_known(random_state, (device,), {}, _state(emitter, device)))
                 results = (*_results(node), _state(emitter, device))
-                args = (str(node.target), device, made[-1], *node.args)
+                args = (str(node.target), device, new_nodes[-1], *node.args)
                 call = emitter.emit_known(draw, args, node.kwargs, results)
             with emitter.graph.inserting_after(node):
-                behind = emitter.element(call, len(results) - 1)
+                next_state = emitter.element(call, len(results) - 1)
         if isinstance(node.meta["val"], torch.Tensor):
             node.target, node.args, node.kwargs = operator.getitem, (call, 0), {}
         else:
             node.replace_all_uses_with(call)
             emitter.graph.erase_node(node)
-        made += [call, behind]
-    return set(made)
+        new_nodes += [call, next_state]
+    return set(new_nodes)
 
 
 def _state(emitter: GraphBuilder, device: torch.device) -> torch.Tensor:

@@ -1,6 +1,7 @@
-"""Owns which values that backward takes are parts of something else that lives until then.
+"""Owns the saved values that are parts of another tensor, if the tensor lives until backward.
 
-That is a result, say, which the program has written in part. Eager keeps views of it, and so does a compiled graph.
+For example, the program has written the value into a part of a result. Eager saves a view of the result, and so does a
+compiled graph.
 """
 
 from __future__ import annotations
@@ -11,41 +12,41 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.autograd.graph.graph_builder import GraphBuilder, fake, gives_alike, same_layout
+from minidynamo.autograd.graph.graph_builder import GraphBuilder, fake, has_same_result_layout, same_layout
 from minidynamo.autograd.graph.numbers import is_symbolic
-from minidynamo.autograd.graph.views import PARTS
+from minidynamo.autograd.graph.views import SCATTER_VIEWS
 from minidynamo.memory.unfused_peak import WRITTEN
 
 aten = torch.ops.aten
 
 Step = tuple[Any, tuple[Any, ...]]
 Part = tuple[fx.Node, list[Step]]
-"""Something that is kept, and the views of it, each with its further arguments, that lead to a part."""
+"""A tensor that lives until backward, and the view steps (operator, further arguments) that lead to a part of it."""
 
 
-def kept_parts(kept: Iterable[fx.Node], lasting: Collection[fx.Node]) -> dict[fx.Node, Part]:
-    """Those of `kept` that the program has computed where parts of something in `lasting` lie."""
-    found = {}
+def saved_parts(kept: Iterable[fx.Node], lasting: Collection[fx.Node]) -> dict[fx.Node, Part]:
+    """Maps values of `kept` to parts of tensors in `lasting`, where the program has written the values."""
+    parts = {}
     for node in kept:
         part = _part(node, lasting)
         if part is not None and _is_read_alike(node, part):
-            found[node] = part
-    return found
+            parts[node] = part
+    return parts
 
 
 def view_of(graph: fx.Graph, part: Part, env: Mapping[fx.Node, fx.Node], like: fx.Node) -> fx.Node:
-    """A part, at the end of `graph`, where `env` has what became of each node."""
-    made, steps = part
-    made = env[made]
+    """Emits a part at the end of `graph`; `env` maps each node to its copy."""
+    viewed, steps = part
+    viewed = env[viewed]
     for op, args in steps:
-        fakes = _applied(op, made.meta["val"], args)
-        made = graph.call_function(op, (made, *fx.map_arg(args, env.__getitem__)))
-        made.meta = {**like.meta, "val": fakes}
-    return made
+        fakes = _applied(op, viewed.meta["val"], args)
+        viewed = graph.call_function(op, (viewed, *fx.map_arg(args, env.__getitem__)))
+        viewed.meta = {**like.meta, "val": fakes}
+    return viewed
 
 
 def fake_view(part: Part) -> torch.Tensor:
-    """The fake value of a part."""
+    """Returns the fake value of a part."""
     value = part[0].meta["val"]
     for op, args in part[1]:
         value = _applied(op, value, args)
@@ -53,23 +54,24 @@ def fake_view(part: Part) -> torch.Tensor:
 
 
 def _part(node: fx.Node, lasting: Collection[fx.Node], is_view: bool = False) -> Part | None:
-    """Where `node` lies in something that lasts. `is_view`: it views what the program has written, all of it."""
+    """Returns how `node` is a part of a lasting tensor; else None. `is_view`: `node` is a view of all of a written
+    tensor."""
     if not is_view and node.meta.get(WRITTEN) != {0: 0}:
         return None
     for user in node.users:
         step = _step(node, user)
         if step is not None:
-            part = (user, []) if user in lasting else _part(user, lasting, user.target not in PARTS)
+            part = (user, []) if user in lasting else _part(user, lasting, user.target not in SCATTER_VIEWS)
             if part is not None:
                 return part[0], [*part[1], step]
     return None
 
 
 def _step(node: fx.Node, user: fx.Node) -> Step | None:
-    """How `node` is found in `user`, which it has become a part of, or all."""
-    if user.target in PARTS and user.args[1] is node and WRITTEN in user.meta and not user.kwargs:
-        return PARTS[user.target], user.args[2:]
-    if node.target not in PARTS or user.target not in (aten.view.default, aten.t.default, aten.transpose.int):
+    """Returns the view that finds `node` in `user`, if `user` contains `node`; else None."""
+    if user.target in SCATTER_VIEWS and user.args[1] is node and WRITTEN in user.meta and not user.kwargs:
+        return SCATTER_VIEWS[user.target], user.args[2:]
+    if node.target not in SCATTER_VIEWS or user.target not in (aten.view.default, aten.t.default, aten.transpose.int):
         return None
     shape = [*node.meta["val"].shape]
     if any(map(is_symbolic, shape)):
@@ -78,13 +80,13 @@ def _step(node: fx.Node, user: fx.Node) -> Step | None:
 
 
 def _is_read_alike(node: fx.Node, part: Part) -> bool:
-    """Whether the readers of `node` give the same, in the same layout, if they read it where it lies."""
+    """Returns whether the readers of `node` return the same values, in the same layout, when they read the part."""
     value = fake_view(part)
     if same_layout(node.meta["val"], value):
         return True
-    there = fx.Graph().placeholder(node.name)
-    there.meta["val"] = value
-    return all(user.target in PARTS or gives_alike(user, node, there) for user in node.users)
+    substitute = fx.Graph().placeholder(node.name)
+    substitute.meta["val"] = value
+    return all(user.target in SCATTER_VIEWS or has_same_result_layout(user, node, substitute) for user in node.users)
 
 
 def _applied(op: Any, value: torch.Tensor, args: tuple[Any, ...]) -> Any:

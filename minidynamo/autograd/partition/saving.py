@@ -1,6 +1,6 @@
-"""Owns what the user may say about saved tensors: a policy per tensor, and a budget for all of them.
+"""Owns the user's control over saved tensors: a policy per tensor, and a budget for all tensors.
 
-It chooses which values may be computed a second time; which of them are kept then is `partition.py`'s minimum cut.
+The policy decides which values may be recomputed; the minimum cut of `minimum_cut.py` then chooses the saved tensors.
 """
 
 from __future__ import annotations
@@ -17,36 +17,38 @@ from minidynamo.errors import ArgumentError, Diagnostic, summary
 from minidynamo.memory.saved import SavedValue
 
 SavePolicy = Callable[[SavedValue], Any]
-"""Asked for each tensor that backward may want: returns "save", "recompute", or None to leave it to minidynamo."""
+"""Called for each candidate; returns "save", "recompute", or None to let minidynamo decide."""
 
-# What costs more than reading its arguments a few times.
-_DEAR = ("mm", "conv", "attention", "linear", "lstm", "gru", "rnn", "fft", "linalg", "einsum")
+# Name parts of operators that cost more than a few reads of their arguments.
+_EXPENSIVE = ("mm", "conv", "attention", "linear", "lstm", "gru", "rnn", "fft", "linalg", "einsum")
 
 
 @dataclass(frozen=True)
 class PolicyChoices:
-    """What a policy said: values that are kept if backward needs them, and values that are computed again. Those in
-    `eager` are kept because eager keeps them."""
+    """The answers of a save policy."""
 
+    #: Values to save if backward needs them.
     keep: frozenset[fx.Node] = field(default_factory=frozenset)
-    again: frozenset[fx.Node] = field(default_factory=frozenset)
+    #: Values to recompute.
+    recompute: frozenset[fx.Node] = field(default_factory=frozenset)
+    #: The part of `keep` that eager saves.
     eager: frozenset[fx.Node] = field(default_factory=frozenset)
 
-    def kept_as(self, eager: frozenset[fx.Node], anew: frozenset[fx.Node]) -> PolicyChoices:
-        """The same, but that what backward needs of `eager` is kept, whatever else could be, and nothing of `anew`."""
-        return PolicyChoices(self.keep | eager, self.again - eager | anew, eager)
+    def with_eager_choices(self, eager: frozenset[fx.Node], recomputed: frozenset[fx.Node]) -> PolicyChoices:
+        """Returns these choices with `eager` added to `keep`, and with `recomputed` added to `recompute`."""
+        return PolicyChoices(self.keep | eager, self.recompute - eager | recomputed, eager)
 
 
-def ask(
+def ask_policy(
     policy: SavePolicy,
     candidates: Iterable[fx.Node],
     record: Callable[[fx.Node], SavedValue],
     fixed: Collection[fx.Node],
 ) -> PolicyChoices:
-    """What `policy` says of each of `candidates`, described by `record`. Those in `fixed` cannot be computed again.
+    """Calls `policy` for each candidate, described by `record`. Values in `fixed` cannot be recomputed.
 
-    Raises ArgumentError (MD409) for another answer than "save", "recompute" and None, when it asks for what cannot be
-    done, and when it raises.
+    Raises ArgumentError (MD409) if the policy raises, returns another answer than "save", "recompute" or None, or asks
+    to recompute a fixed value.
     """
     answers: dict[fx.Node, str] = {}
     for node in candidates:
@@ -62,7 +64,7 @@ def ask(
             what = f"save_policy= returned {answer!r} for the result of {described.op}"
             raise ArgumentError(Diagnostic("MD409", what, fix='Return "save", "recompute", or None for the default.'))
         if answer == "recompute" and node in fixed:
-            what = f"save_policy= wants the result of {described.op} computed again, which cannot be done"
+            what = f"save_policy= wants the result of {described.op} recomputed, which is impossible"
             why = "It draws random numbers or has effects, so it runs once."
             where = described.user_location
             fix = 'Return "save" or None for it.'
@@ -73,7 +75,7 @@ def ask(
 
 
 def by_cost(nodes: Iterable[fx.Node]) -> list[fx.Node]:
-    """`nodes`, those first whose second computation costs least: pointwise ones, then reductions, then products."""
+    """Returns `nodes` sorted by the cost of recomputation: pointwise operations, then reductions, then products."""
     return sorted(nodes, key=_cost)
 
 
@@ -81,7 +83,7 @@ def _cost(node: fx.Node) -> int:
     if not isinstance(node.target, OpOverload):
         return 0
     name = str(node.target.overloadpacket.__name__)
-    if any(part in name for part in _DEAR):
+    if any(part in name for part in _EXPENSIVE):
         return 2
     return 0 if torch.Tag.pointwise in node.target.tags else 1
 
@@ -89,11 +91,11 @@ def _cost(node: fx.Node) -> int:
 def within_budget(
     budget: float, more: list[fx.Node], cut: Callable[[frozenset[fx.Node]], tuple[int, list[fx.Node]]]
 ) -> list[fx.Node]:
-    """The values to keep under a budget between 1 (the default choice) and 0 (as little as possible).
+    """Returns the values to save under a budget between 1 (the default choice) and 0 (as few bytes as possible).
 
-    `cut(again)` gives the bytes and values that are kept when the values in `again` may be computed a second time, too.
-    `more` are such values in the order in which they are tried: the fewest that reach the budget. More of them never
-    keep more bytes, so that a smaller budget never does either.
+    `cut(recompute)` returns the saved bytes and values if the values in `recompute` may be recomputed as well. `more`
+    are candidates for `recompute`, in the order of trial; the fewest that reach the budget are used. More candidates
+    never save more bytes, so a smaller budget never saves more bytes than a larger budget.
     """
     high, kept = cut(frozenset())
     if budget >= 1 or not more:
@@ -103,11 +105,11 @@ def within_budget(
     if high <= limit:
         return kept
     few, many, best = 0, len(more), least
-    while many - few > 1:  # `few` of them keep too much, `many` do not
+    while many - few > 1:  # `few` candidates are not enough, `many` are
         middle = (few + many) // 2
-        size, found = cut(frozenset(more[:middle]))
+        size, values = cut(frozenset(more[:middle]))
         if size <= limit:
-            many, best = middle, found
+            many, best = middle, values
         else:
             few = middle
     return best

@@ -1,6 +1,6 @@
-"""Writes for graphs that run operation by operation.
+"""Reinplacing of graphs that run operation by operation.
 
 Owns operations that write their result over memory that is no longer read.
 Does not own generated kernels, whose memory `codegen/memory/` plans.
-Enter at `reuse.overwrite`, `backward_reuse.write_in_place`.
+Enter at `reuse.reinplace_graph`, `backward_reuse.reinplace_backward`.
 """

@@ -1,6 +1,6 @@
-"""Owns the knowledge which values of a graph may lie in the same memory, and who reads it behind a position.
+"""Owns the alias sets of a graph: which values may share memory, and which nodes read a memory after a position.
 
-Memory is named by the node that makes it, or by the input that is it.
+A memory is named by its *owner*: the allocating node, or an input.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.autograd.functional.joint_graph import maker_of
 from minidynamo.autograd.functional.shape_only_reads import ASKED_FOR_LAYOUT
-from minidynamo.autograd.functional.written_inputs import lies_in_arguments, memory_of
+from minidynamo.autograd.functional.written_inputs import may_alias_arguments, memory_of
 from minidynamo.autograd.graph.mutation import is_view, named_arguments
 from minidynamo.autograd.graph.numbers import is_symbolic, key, keys
 from minidynamo.autograd.graph.overlaps import overlaps_itself
@@ -28,64 +28,67 @@ READING_LAYOUT = frozenset(
 )
 
 
-class Memories:
-    """`places` has the memories that a node may lie in, `members` what may lie in each, `position` the order in which
-    the graph runs."""
+class AliasSets:
+    """The alias sets of a graph, kept up to date while the graph is rewritten."""
 
     def __init__(self, graph: fx.Graph) -> None:
+        #: Position in the graph, by node.
         self.position = {node: k for k, node in enumerate(graph.nodes)}
-        self.places: dict[fx.Node, frozenset[fx.Node]] = {}
+        #: Possible owners of the memory, by node.
+        self.owners: dict[fx.Node, frozenset[fx.Node]] = {}
+        #: Nodes possibly in the memory, by owner.
         self.members: dict[fx.Node, list[fx.Node]] = {}
         for node in graph.nodes:
             if node.op in ("placeholder", "get_attr"):
                 self.add(node, frozenset((node,)))
             elif node.op == "call_function":
-                around = frozenset(place for source in _sources(node) for place in self.places[source])
+                sources = frozenset(owner for source in _sources(node) for owner in self.owners[source])
                 own: frozenset[fx.Node] = frozenset() if _is_shared(node) else frozenset((node,))
-                self.add(node, own if _is_new(node) else own | around)
+                self.add(node, own if _is_new(node) else own | sources)
 
-    def add(self, node: fx.Node, places: frozenset[fx.Node]) -> None:
-        """`node` lies in one of `places`."""
-        self.places[node] = places
-        for place in places:
-            self.members.setdefault(place, []).append(node)
+    def add(self, node: fx.Node, owners: frozenset[fx.Node]) -> None:
+        """Adds `node`, with memory of one of `owners`."""
+        self.owners[node] = owners
+        for owner in owners:
+            self.members.setdefault(owner, []).append(node)
 
     def insert(self, node: fx.Node, like: fx.Node) -> None:
-        """A new node that stands in front of `like`, and lies where its first argument does."""
+        """Adds a new node before `like`, in the memory of the first argument."""
         self.position[node] = self.position[like]
-        self.add(node, self.places[node.args[0]])  # type: ignore[index]
+        self.add(node, self.owners[node.args[0]])  # type: ignore[index]
 
-    def place_of(self, node: fx.Node) -> fx.Node | None:
-        """The one memory that `node` lies in; None if it may be another one."""
-        return next(iter(self.places[node])) if len(self.places[node]) == 1 else None
+    def owner_of(self, node: fx.Node) -> fx.Node | None:
+        """Returns the owner of the memory of `node`; None if several owners are possible."""
+        return next(iter(self.owners[node])) if len(self.owners[node]) == 1 else None
 
-    def merge(self, place: fx.Node, into: fx.Node) -> None:
-        """What was a memory of its own lies in another one."""
-        for node in self.members.pop(place):
-            self.places[node] = self.places[node] - {place} | {into}
+    def merge(self, owner: fx.Node, into: fx.Node) -> None:
+        """Moves the values in the memory of `owner` to the memory of `into`."""
+        for node in self.members.pop(owner):
+            self.owners[node] = self.owners[node] - {owner} | {into}
             self.members[into].append(node)
 
-    def readers(self, place: fx.Node, behind: int) -> list[fx.Node]:
-        """Who reads, behind a position, what was there in a memory by then, in order."""
-        there = [node for node in self.members[place] if self.position[node] <= behind]
-        found = {user for node in there for user in node.users if self.position[user] > behind and _reads(user, node)}
+    def readers(self, owner: fx.Node, after: int) -> list[fx.Node]:
+        """Returns, in graph order, the nodes that read data of a memory after a position, if the data was written up to
+        it."""
+        target = [node for node in self.members[owner] if self.position[node] <= after]
+        found = {user for node in target for user in node.users if self.position[user] > after and _reads(user, node)}
         return sorted(found, key=self.position.__getitem__)
 
-    def last_read(self, place: fx.Node) -> int:
-        """The position of the last node that reads a memory."""
-        return max((self.position[user] for node in self.members[place] for user in node.users), default=-1)
+    def last_read(self, owner: fx.Node) -> int:
+        """Returns the position of the last node that reads a memory."""
+        return max((self.position[user] for node in self.members[owner] for user in node.users), default=-1)
 
     def is_whole(self, node: fx.Node) -> bool:
-        """Whether `node` is all of the memory that it lies in, which was made here."""
-        place = self.place_of(node)
-        if place is None or place.op != "call_function" or memory_of(node) is None or memory_of(place) is None:
+        """Returns whether `node` fills its memory, and the memory was allocated in the graph."""
+        owner = self.owner_of(node)
+        if owner is None or owner.op != "call_function" or memory_of(node) is None or memory_of(owner) is None:
             return False
-        value, whole = node.meta["val"], place.meta["val"]
+        value, whole = node.meta["val"], owner.meta["val"]
         return bool(key(value.numel()) == key(whole.numel()) and value.itemsize == whole.itemsize)
 
 
 def _sources(node: fx.Node) -> list[fx.Node]:
-    """The arguments that the result of `node` may lie in, where it lies in any."""
+    """Returns the arguments whose memory the result of `node` may share."""
     if not isinstance(node.target, OpOverload) or not may_share(node):
         return node.all_input_nodes
     schema = compat.schema_of(node.target)
@@ -96,36 +99,37 @@ def _sources(node: fx.Node) -> list[fx.Node]:
 
 
 def _reads(user: fx.Node, node: fx.Node) -> bool:
-    """Whether what `user` gives depends on the data of `node`, not on its layout alone."""
+    """Returns whether the value of `user` depends on the data of `node`, not on its layout alone."""
     if user.target in READING_LAYOUT:
         return False
     return user.target not in ASKED_FOR_LAYOUT or user.args[0] is not node or user.all_input_nodes != [node]
 
 
 def _is_new(node: fx.Node) -> bool:
-    """Whether a node makes memory that nothing else lies in."""
+    """Returns whether a node allocates memory that no argument and no other result shares."""
     maker = maker_of(node)
     if maker is node:
-        return not lies_in_arguments(node)
+        return not may_alias_arguments(node)
     memory = memory_of(node)
-    return not lies_in_arguments(maker) and memory is not None and _is_apart(node, maker, memory)
+    return not may_alias_arguments(maker) and memory is not None and _is_alone(node, maker, memory)
 
 
 def _is_shared(node: fx.Node) -> bool:
-    """Whether the results are known to lie in arguments."""
+    """Returns whether the results are known to share memory with arguments."""
     maker = maker_of(node)
     return isinstance(maker.target, OpOverload) and may_share(maker)
 
 
-def _is_apart(node: fx.Node, maker: fx.Node, memory: object) -> bool:
+def _is_alone(node: fx.Node, maker: fx.Node, memory: object) -> bool:
     if any(memory_of(source) == memory for source in maker.all_input_nodes):
         return False
     others = [value for value in tensors_in(maker.meta.get("val")) if value is not node.meta["val"]]
     return all(value.layout is torch.strided and compat.memory_of(value) != memory for value in others)
 
 
-def is_plain(value: Any) -> bool:
-    """Whether a fake value is a strided tensor whose elements lie apart, and are what they look like."""
+def is_simple_tensor(value: Any) -> bool:
+    """Returns whether a fake value is a strided tensor without overlapping elements and without a lazy conjugate or
+    negative."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
     if any(is_symbolic(size) and key(stride) == 0 for size, stride in zip(value.shape, value.stride())):
@@ -134,21 +138,25 @@ def is_plain(value: Any) -> bool:
 
 
 def same_kind(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether each of two tensors can be filled from the other, element by element."""
+    """Returns whether two tensors can be copied to each other element by element."""
     return (a.dtype, a.device, keys(a.shape)) == (b.dtype, b.device, keys(b.shape))
 
 
-def is_window(node: fx.Node, made: fx.Node, there: torch.Tensor, place: torch.Tensor) -> bool:
-    """Whether `node`, which is `made` or a view of it, is the same elements as `place` once `made` lies where `there`
-    does."""
-    value, moved = node.meta["val"], made.meta["val"]
-    while node is not made:
+def is_window(node: fx.Node, result: fx.Node, target: torch.Tensor, destination: torch.Tensor) -> bool:
+    """Returns whether `node`, which is `result` or a view of it, has the same elements as `destination` once `result`
+    is stored at `target`."""
+    value, moved = node.meta["val"], result.meta["val"]
+    while node is not result:
         if not isinstance(node.target, OpOverload) or not is_view(node.target):
             return False
         node = node.args[0]  # type: ignore[assignment]
-        if not is_plain(node.meta["val"]) or node.meta["val"].dtype != value.dtype:
+        if not is_simple_tensor(node.meta["val"]) or node.meta["val"].dtype != value.dtype:
             return False
-    if not is_plain(value) or not same_kind(value, place) or keys(value.stride()) != keys(place.stride()):
+    if (
+        not is_simple_tensor(value)
+        or not same_kind(value, destination)
+        or keys(value.stride()) != keys(destination.stride())
+    ):
         return False
-    offset = value.storage_offset() - moved.storage_offset() + there.storage_offset()
-    return bool(key(offset) == key(place.storage_offset()))
+    offset = value.storage_offset() - moved.storage_offset() + target.storage_offset()
+    return bool(key(offset) == key(destination.storage_offset()))

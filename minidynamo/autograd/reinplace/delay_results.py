@@ -1,8 +1,7 @@
-"""Owns which results of a forward graph that runs operation by operation are computed later than in its order.
+"""Owns delayed results: operations moved to a later point of a forward graph, for graphs run operation by operation.
 
-`autograd/partition/partition.py` computes early what backward alone needs, so that what it is computed from can die.
-Where something else reads that later anyway, nothing would die: the result would only take memory while its reader
-runs.
+`autograd/partition/partition.py` computes values for backward early, to free the arguments. If a later operation reads
+the arguments anyway, nothing dies: the result would only occupy memory while that operation runs.
 """
 
 from __future__ import annotations
@@ -16,78 +15,82 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.autograd.functional.written_inputs import lies_in_arguments, memory_of
+from minidynamo.autograd.functional.written_inputs import may_alias_arguments, memory_of
 from minidynamo.autograd.graph.inplace_variants import in_place
 from minidynamo.autograd.graph.recomputation import is_random
 from minidynamo.autograd.partition.minimum_cut import bytes_of
-from minidynamo.autograd.reinplace.reuse import overwrite
+from minidynamo.autograd.reinplace.reuse import reinplace_graph
 from minidynamo.compat import OpOverload
 from minidynamo.memory.graph_plan import graph_plan
-from minidynamo.memory.plan import INSIDE, ROUNDING, MemoryPlan
+from minidynamo.memory.plan import ROUNDING, WORKSPACE_PREFIX, MemoryPlan
 
 
 def postpone(graph: fx.Graph) -> None:
-    """Move pointwise results behind the last operation up to which all that they are computed from lives anyway: with
-    what is computed for them alone, if the peak allows for that, or else with what can lie in the same memory."""
-    levels = _Levels(graph)
+    """Moves pointwise results after the last operation up to which all their arguments live anyway.
+
+    Moves a result together with all nodes that serve it alone if the peak allows, else with those that can share its
+    memory.
+    """
+    levels = _MemoryUse(graph)
     for node in graph.output_node().all_input_nodes:
         if len(node.users) == 1 and _is_movable(node):
-            chain, alone = _chain(node), _computed_for(node)
+            chain, alone = _reusing_chain(node), _computed_only_for(node)
             if len(alone) == len(chain) or not _move(alone, levels.allow):
                 _move(chain)
 
 
-def _move(group: list[fx.Node], allowed: Callable[[list[fx.Node], fx.Node], bool] = lambda group, place: True) -> bool:
-    """Move nodes, given in order, as far as can be, if that place is `allowed`; whether they stand there now."""
+def _move(group: list[fx.Node], allowed: Callable[[list[fx.Node], fx.Node], bool] = lambda group, point: True) -> bool:
+    """Moves nodes, given in order, as late as possible if that point is `allowed`; returns whether the nodes are at
+    that point now."""
     nodes = list(group[0].graph.nodes)
     position = {node: k for k, node in enumerate(nodes)}
     sources = {source for node in group for source in node.all_input_nodes} - {*group}
     readers = [[position[user] for user in source.users if user not in group] for source in sources]
-    behind = min((max(places, default=-1) for places in readers), default=-1)
+    after = min((max(places, default=-1) for places in readers), default=-1)
     start = position[group[0]]
-    group = [node for node in group if position[node] < behind]
-    if not group or any(_writes(node) for node in nodes[start + 1 : behind + 1]):
+    group = [node for node in group if position[node] < after]
+    if not group or any(_writes(node) for node in nodes[start + 1 : after + 1]):
         return False
-    place = nodes[behind].prev if nodes[behind].op == "output" else nodes[behind]
-    while place.next.target is operator.getitem:
-        place = place.next
-    if place in group or not allowed(group, place):
-        return place in group
+    point = nodes[after].prev if nodes[after].op == "output" else nodes[after]
+    while point.next.target is operator.getitem:
+        point = point.next
+    if point in group or not allowed(group, point):
+        return point in group
     for node in group:
-        place.append(node)
-        place = node
+        point.append(node)
+        point = node
     return True
 
 
-class _Levels:
-    """How much lives when in a graph, as it is when that is first asked: moving what is returned makes it no more."""
+class _MemoryUse:
+    """Memory use of a graph at its first query; moving returned values does not increase it."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
 
     @cached_property
     def usage(self) -> dict[fx.Node, int]:
-        """The bytes that are there when a node has run, if nothing is written over what it reads."""
+        """Living bytes after each node, if no node writes over arguments."""
         plan = _plan(self.graph)
-        lasting = (buffer for buffer in plan.buffers if not buffer.name.startswith(INSIDE))
+        lasting = (buffer for buffer in plan.buffers if not buffer.name.startswith(WORKSPACE_PREFIX))
         usage = replace(plan, buffers=tuple(lasting)).usage()
         return dict(zip((node for node in self.graph.nodes if node.op not in ("placeholder", "output")), usage))
 
     @cached_property
     def peak(self) -> int:
-        """The most bytes that the graph will hold."""
-        made = fx.Graph()
-        made.output(made.graph_copy(self.graph, {}))
-        overwrite(made)
-        return _plan(made).peak()
+        """Highest number of bytes that the graph will hold."""
+        copy = fx.Graph()
+        copy.output(copy.graph_copy(self.graph, {}))
+        reinplace_graph(copy)
+        return _plan(copy).peak()
 
-    def allow(self, group: list[fx.Node], place: fx.Node) -> bool:
-        """Whether `group` may be computed behind `place` without raising the peak."""
-        if place not in self.usage:
+    def allow(self, group: list[fx.Node], point: fx.Node) -> bool:
+        """Returns whether `group` may be computed after `point` without raising the peak."""
+        if point not in self.usage:
             return False
         sizes = {node: bytes_of(node.meta["val"]) for node in group}
         kept = (size for node, size in sizes.items() if not sizes.keys() >= node.users.keys())
-        highest = current = self.usage[place] - sum(kept)  # which are there by then, as they stand
+        highest = current = self.usage[point] - sum(kept)  # alive at that point already
         unread = {node: len(node.users) for node in group}
         for node in group:
             taken = _overwritten(node)
@@ -104,16 +107,16 @@ def _plan(graph: fx.Graph) -> MemoryPlan:
     return graph_plan(compat.graph_module(torch.nn.Module(), graph), "forward")
 
 
-def _chain(node: fx.Node) -> list[fx.Node]:
-    """A result behind what is computed for it alone and can be computed in the same memory."""
+def _reusing_chain(node: fx.Node) -> list[fx.Node]:
+    """Returns a result, after the nodes that serve it alone and can be computed in its memory."""
     chain = [node]
     while (source := _overwritten(chain[0])) is not None:
         chain.insert(0, source)
     return chain
 
 
-def _computed_for(node: fx.Node) -> list[fx.Node]:
-    """A result behind all that is computed for it alone, and can be moved, in order."""
+def _computed_only_for(node: fx.Node) -> list[fx.Node]:
+    """Returns, in order, a result and all movable nodes that serve it alone."""
     found, pending = {node}, [node]
     while pending:
         for source in pending.pop().all_input_nodes:
@@ -124,7 +127,7 @@ def _computed_for(node: fx.Node) -> list[fx.Node]:
 
 
 def _overwritten(node: fx.Node) -> fx.Node | None:
-    """The argument that `node` may be written over, if that is computed for it alone."""
+    """Returns the argument that `node` may write over, if the argument serves `node` alone."""
     source = node.args[0] if node.args and in_place(node) is not None else None
     if not isinstance(source, fx.Node) or len(source.users) > 1 or node.args.count(source) > 1:
         return None
@@ -134,11 +137,11 @@ def _overwritten(node: fx.Node) -> fx.Node | None:
 
 
 def _is_movable(node: fx.Node) -> bool:
-    """Whether it does not matter when `node` runs, and its result is new memory."""
+    """Returns whether `node` may run at any time, and its result is new memory."""
     op = node.target
     if not isinstance(op, OpOverload) or torch.Tag.pointwise not in op.tags or is_random(node) or _writes(node):
         return False
-    return memory_of(node) is not None and not lies_in_arguments(node)
+    return memory_of(node) is not None and not may_alias_arguments(node)
 
 
 def _writes(node: fx.Node) -> bool:

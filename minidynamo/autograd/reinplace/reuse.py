@@ -1,7 +1,9 @@
-"""Owns which operations of a graph without writes become writes again: to memory whose data nobody reads any more.
+"""Owns reinplacing: operations of a functional graph become writes again, over memory that is no longer read.
 
-Such memory was made in the graph, or is that of an input which gets the new data soon. A result may lie there that is
-computed by the twin of its operator, one that writes to its argument, or that puts something into a part of a tensor.
+The memory was allocated in the graph, or belongs to an input about to get the new data. The write is the in-place
+variant of the operator, or a write into a part of a tensor.
+
+In this module `target` is the value whose memory is overwritten, and `result` the value that is stored there.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.functional.written_inputs import memory_of
-from minidynamo.autograd.graph.graph_builder import GraphBuilder, fake, gives_alike, same_layout
-from minidynamo.autograd.graph.inplace_variants import Twin, inplace_variant_of, out_variant
-from minidynamo.autograd.graph.mutation import is_torchs, is_view
+from minidynamo.autograd.graph.graph_builder import GraphBuilder, fake, has_same_result_layout, same_layout
+from minidynamo.autograd.graph.inplace_variants import InplaceVariant, inplace_variant_of, out_variant
+from minidynamo.autograd.graph.mutation import is_torch_operator, is_view
 from minidynamo.autograd.graph.numbers import is_number, key, keys
 from minidynamo.autograd.graph.overlaps import same_elements, share_elements
-from minidynamo.autograd.graph.views import PARTS
-from minidynamo.autograd.reinplace.alias_sets import READING_LAYOUT, Memories, is_plain, is_window, same_kind
+from minidynamo.autograd.graph.views import SCATTER_VIEWS
+from minidynamo.autograd.reinplace.alias_sets import READING_LAYOUT, AliasSets, is_simple_tensor, is_window, same_kind
 from minidynamo.compat import OpOverload
 from minidynamo.graph.boxed import BoxedCallable, HandOver, hands_over, mark_boxed
 from minidynamo.graph.pytree import nodes_in
@@ -30,402 +32,422 @@ from minidynamo.memory.unfused_peak import OUT, WRITTEN
 
 aten = torch.ops.aten
 
-SYMMETRIC = frozenset((aten.add.Tensor, aten.mul.Tensor))
-"""Operators that give the same, to the last bit, whichever of their two arguments comes first."""
+COMMUTATIVE = frozenset((aten.add.Tensor, aten.mul.Tensor))
+"""Operators whose result is the same, to the last bit, in either order of their two arguments."""
 
 Slots = list[tuple[fx.Node, fx.Node | None]]
-"""What may be written, and the result that would lie there; None if nobody reads that."""
+"""Pairs (written argument, result stored there); None for a result without reader."""
 
-Renewed = dict[int, bool]
-"""The positions of results that lie where something else did, each with whether it was a view before that."""
+Overwritten = dict[int, bool]
+"""Positions of results in overwritten memory; the value says whether the result was a view before."""
 
 
-def overwrite(graph: fx.Graph) -> Renewed:
-    """Let operations write where what they read dies, as far as that can be told. Results that were made anew lie in
-    memory that is written to, or are views of it: torch must not count that, nor tell the program."""
+def reinplace_graph(graph: fx.Graph) -> Overwritten:
+    """Makes operations write over dying arguments, as far as aliasing is known.
+
+    Returns the results in overwritten memory: torch must not count the writes, nor show new views to the program.
+    """
     if not any(isinstance(node.meta.get("val"), torch.Tensor) for node in graph.nodes):
         return {}
-    walk = _Overwriting(graph)
+    walk = _Reinplacer(graph)
     results = _results(graph)
     before = {position: _is_a_view(node) for position, node in results.items()}
     walk.run()
-    return {position: before[position] for position, node in _results(graph).items() if walk.is_renewed(node)}
+    return {position: before[position] for position, node in _results(graph).items() if walk.is_overwritten(node)}
 
 
-def as_new(run: BoxedCallable, renewed: Renewed) -> BoxedCallable:
-    """`run`, of whose results those that lie in memory written to are what they were before `overwrite`."""
-    if not renewed:
+def hide_overwrites(run: BoxedCallable, overwritten: Overwritten) -> BoxedCallable:
+    """Wraps `run` so that overwritten results have the version and the base that they had before `reinplace_graph`."""
+    if not overwritten:
         return run
-    counting = counted_as(run, dict.fromkeys(renewed, 0))
-    views = [position for position, was_view in renewed.items() if not was_view]
+    counting = with_versions(run, dict.fromkeys(overwritten, 0))
+    views = [position for position, was_view in overwritten.items() if not was_view]
 
     def call(args: list[Any]) -> list[Any]:
-        made: list[Any] = counting(args)
+        results: list[Any] = counting(args)
         for position in views:
-            if made[position]._is_view():
-                made[position] = made[position].detach()
-        return made
+            if results[position]._is_view():
+                results[position] = results[position].detach()
+        return results
 
     return mark_boxed(call)
 
 
-def counted_as(run: BoxedCallable, versions: Mapping[int, int]) -> BoxedCallable:
-    """`run`, with torch counting its results, by position, as written so often. What was handed over is not asked."""
+def with_versions(run: BoxedCallable, versions: Mapping[int, int]) -> BoxedCallable:
+    """Wraps `run` so that results get these versions, by position. Results that the `hand_over` callback took are
+    skipped."""
     if not versions:
         return run
 
     def call(args: list[Any], hand_over: HandOver | None = None) -> list[Any]:
-        made = list(run(args) if hand_over is None else run(args, hand_over))  # type: ignore[call-arg]
-        counted = {i: version for i, version in versions.items() if made[i] is not None}
-        counted = {i: version for i, version in counted.items() if compat.version_of(made[i]) is not None}
-        compat.set_versions([made[i] for i in counted], counted.values())
-        return made
+        results = list(run(args) if hand_over is None else run(args, hand_over))  # type: ignore[call-arg]
+        counted = {i: version for i, version in versions.items() if results[i] is not None}
+        counted = {i: version for i, version in counted.items() if compat.version_of(results[i]) is not None}
+        compat.set_versions([results[i] for i in counted], counted.values())
+        return results
 
     call._hands_over = hands_over(run)  # type: ignore[attr-defined]
     return mark_boxed(call)
 
 
-def overwrite_inputs(graph: fx.Graph, is_called: Callable[[OpOverload], bool]) -> None:
-    """Let operators that are called as they stand, rather than computed by generated code, write to inputs.
+def reinplace_inputs(graph: fx.Graph, is_operator_call: Callable[[OpOverload], bool]) -> None:
+    """Makes operators write to inputs, if called as ATen operators rather than computed by generated code.
 
-    What is made in the graph is placed by whoever generates the code.
+    The code generator plans the memory of all other values.
     """
     if graph.find_nodes(op="call_function", target=aten.copy_.default):
-        _OverwritingInputs(graph, is_called).run()
+        _InputReinplacer(graph, is_operator_call).run()
 
 
-class _Overwriting:
-    """One walk over a graph. `memories` is kept true of what has been rewritten so far."""
+class _Reinplacer:
+    """A single walk over a graph; `aliases` always describes the rewritten graph."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
-        self.memories = Memories(graph)
+        #: Alias sets of the graph as rewritten so far.
+        self.aliases = AliasSets(graph)
+        #: Owners of memory that was overwritten.
         self.written: set[fx.Node] = set()
 
-    def is_renewed(self, node: fx.Node) -> bool:
-        """Whether a value may lie in memory made here of which something else has been overwritten."""
-        return any(place in self.written and place.op == "call_function" for place in self.memories.places[node])
+    def is_overwritten(self, node: fx.Node) -> bool:
+        """Returns whether a value may be in memory that was allocated in the graph and overwritten."""
+        return any(owner in self.written and owner.op == "call_function" for owner in self.aliases.owners[node])
 
     def run(self) -> None:
         for node in list(self.graph.nodes):
-            if node.op != "call_function" or not is_torchs(node.target):
+            if node.op != "call_function" or not is_torch_operator(node.target):
                 continue
             if _is_store(node):
-                self.store(node)
-            elif node.target in PARTS:
+                self.simplify_store(node)
+            elif node.target in SCATTER_VIEWS:
                 self.fill_part(node)
-            elif not self.is_called(node.target):
+            elif not self.is_operator_call(node.target):
                 continue
             elif node.target is aten.clone.default and self.limit(node, node.args[0], node) == math.inf:
-                self.stands_for(node.args[0], node)  # which nobody else reads
+                self.replace_by(node.args[0], node)  # the clone's argument has no later reader
             elif node.target is aten.full_like.default:
                 self.fill(node)
-            elif not self.by_twin(node) and not self.by_twin_swapped(node):
+            elif not self.by_variant(node) and not self.by_variant_swapped(node):
                 self.to_output(node)
 
-    def is_called(self, op: OpOverload) -> bool:
-        """Whether an operator is called as it stands."""
+    def is_operator_call(self, op: OpOverload) -> bool:
+        """Returns whether an operator is called as an ATen operator."""
         return True
 
-    def is_at_hand(self, there: fx.Node) -> bool:
-        """Whether `there` may be written by a call."""
+    def is_writable(self, target: fx.Node) -> bool:
+        """Returns whether a call may write to `target`."""
         return True
 
-    def store(self, copy: fx.Node) -> None:
-        """Leave out a copy into an input of what lies there already; make it of what was copied for it."""
-        place, new = copy.args
-        assert isinstance(place, fx.Node) and isinstance(new, fx.Node)
-        if self.memories.place_of(new) is place and same_elements(new.meta["val"], place.meta["val"]):
-            copy.replace_all_uses_with(place)
+    def simplify_store(self, copy: fx.Node) -> None:
+        """Removes a copy into an input that already has the data; otherwise makes it copy from the original instead of
+        a temporary copy."""
+        owner, new = copy.args
+        assert isinstance(owner, fx.Node) and isinstance(new, fx.Node)
+        if self.aliases.owner_of(new) is owner and same_elements(new.meta["val"], owner.meta["val"]):
+            copy.replace_all_uses_with(owner)
             self.erase(copy)
-            self.renew(place)
-        elif self.is_called(aten.clone.default):  # kernels may read the source later
-            found = [(source, between) for source, between in _copied_for(copy) if self.is_beside(source, place)]
+            self.update_views(owner)
+        elif self.is_operator_call(aten.clone.default):  # kernels may read the source later
+            found = [
+                (source, between) for source, between in _copy_sources(copy) if self.is_in_other_memory(source, owner)
+            ]
             source, between = found[-1] if found else (new, [])
-            copy.args = (place, source)
+            copy.args = (owner, source)
             for node in between:
                 self.erase(node)
 
     def fill_part(self, scatter: fx.Node) -> None:
-        """Write a part of a tensor where it is."""
+        """Writes a part of a tensor in place instead of copying the tensor."""
         base, source, *where = scatter.args
         if scatter.kwargs or not isinstance(base, fx.Node) or not isinstance(source, fx.Node):
             return
         assert isinstance(scatter.target, OpOverload)
-        part = self.compute(PARTS[scatter.target], (base, *where))
-        place = self.memories.place_of(base)
-        is_filled = self.memories.place_of(source) is place and same_elements(source.meta["val"], part)
+        part = self.compute(SCATTER_VIEWS[scatter.target], (base, *where))
+        owner = self.aliases.owner_of(base)
+        is_filled = self.aliases.owner_of(source) is owner and same_elements(source.meta["val"], part)
         if not (is_filled and self.is_all_of(base, scatter)) and self.limit(scatter, base, scatter) is None:
             return
-        if place not in self.memories.places[source] or self.is_apart(source, part):
-            if not self.is_called(scatter.target):
+        if owner not in self.aliases.owners[source] or self.is_disjoint(source, part):
+            if not self.is_operator_call(scatter.target):
                 return
-            origin = self.copied_for(source, scatter, place)
+            origin = self.copy_source(source, scatter, owner)
             with self.graph.inserting_before(scatter):
-                view = self.graph.call_function(PARTS[scatter.target], (base, *where))
+                view = self.graph.call_function(SCATTER_VIEWS[scatter.target], (base, *where))
                 filled = self.graph.call_function(aten.copy_.default, (view, origin))
-            for made in (view, filled):
-                made.meta = {**scatter.meta, "val": part}
-                self.memories.insert(made, scatter)
+            for added in (view, filled):
+                added.meta = {**scatter.meta, "val": part}
+                self.aliases.insert(added, scatter)
         elif not is_filled:
             return
-        self.stands_for(base, scatter)
+        self.replace_by(base, scatter)
         if source.target is aten.clone.default and not source.users:
             self.erase(source)
 
-    def copied_for(self, source: fx.Node, scatter: fx.Node, place: fx.Node | None) -> fx.Node:
-        """What `source` was copied from, right in front of `scatter` and for that alone; else `source` itself."""
+    def copy_source(self, source: fx.Node, scatter: fx.Node, owner: fx.Node | None) -> fx.Node:
+        """Returns the node that `source` was copied from, if the copy directly precedes `scatter` and serves it alone;
+        else `source`."""
         origin = source.args[0] if source.target is aten.clone.default else None
-        if not isinstance(origin, fx.Node) or place is None or not self.is_beside(origin, place):
+        if not isinstance(origin, fx.Node) or owner is None or not self.is_in_other_memory(origin, owner):
             return source
-        return origin if [*source.users] == [scatter] and _is_soon(source, scatter) else source
+        return origin if [*source.users] == [scatter] and _fails_nowhere_between(source, scatter) else source
 
     def fill(self, node: fx.Node) -> None:
-        """Fill memory with a number instead of making a tensor like it."""
+        """Fills existing memory with a number instead of allocating a tensor."""
         user = next(iter(node.users), node)
-        for place in [node.args[0], user.args[0] if _is_store(user) else None]:
-            if isinstance(place, fx.Node) and self.limit(node, place, node) is not None:
-                node.target, node.args, node.kwargs = aten.fill_.Scalar, (place, node.args[1]), {}
-                self.lies_at(node, place)
+        for owner in [node.args[0], user.args[0] if _is_store(user) else None]:
+            if isinstance(owner, fx.Node) and self.limit(node, owner, node) is not None:
+                node.target, node.args, node.kwargs = aten.fill_.Scalar, (owner, node.args[1]), {}
+                self.write_to(node, owner)
                 return
 
     def to_output(self, node: fx.Node) -> None:
-        """Let what the program writes to `out=` be written there."""
+        """Makes an operator, called by the program with `out=`, write to the tensor."""
         user = next(iter(node.users), node)
         op = out_variant(node.target) if OUT in node.meta and _is_written_by(user, node) else None
-        place, *where = user.args[0], *user.args[2:]
-        if op is None or not isinstance(place, fx.Node):
+        owner, *where = user.args[0], *user.args[2:]
+        if op is None or not isinstance(owner, fx.Node):
             return
-        if user.target in PARTS:
-            if any(self.memories.position[one] > self.memories.position[node] for one in nodes_in((place, where))):
+        if user.target in SCATTER_VIEWS:
+            if any(self.aliases.position[one] > self.aliases.position[node] for one in nodes_in((owner, where))):
                 return
             with self.graph.inserting_before(node):
-                view = self.graph.call_function(PARTS[user.target], (place, *where))
-            view.meta = {**user.meta, "val": self.compute(PARTS[user.target], (place, *where))}
-            self.memories.insert(view, node)
-            place = view
-        fits = keys(node.meta["val"].shape) == keys(place.meta["val"].shape) and not self.is_read(node, place)
-        if fits and self.limit(node, place, node) is not None:
-            node.target, node.kwargs = op, {**node.kwargs, "out": place}
-            self.lies_at(node, place)
-        elif place.op == "call_function" and not place.users:
-            self.erase(place)
+                view = self.graph.call_function(SCATTER_VIEWS[user.target], (owner, *where))
+            view.meta = {**user.meta, "val": self.compute(SCATTER_VIEWS[user.target], (owner, *where))}
+            self.aliases.insert(view, node)
+            owner = view
+        fits = keys(node.meta["val"].shape) == keys(owner.meta["val"].shape) and not self.is_read(node, owner)
+        if fits and self.limit(node, owner, node) is not None:
+            node.target, node.kwargs = op, {**node.kwargs, "out": owner}
+            self.write_to(node, owner)
+        elif owner.op == "call_function" and not owner.users:
+            self.erase(owner)
 
-    def by_twin(self, node: fx.Node) -> bool:
-        """Let the twin of an operator write to its arguments; whether that can be."""
-        twin = inplace_variant_of(node.target)
-        if twin is None or not self.is_called(twin.op):
+    def by_variant(self, node: fx.Node) -> bool:
+        """Replaces an operator by its in-place variant; returns whether that is possible."""
+        variant = inplace_variant_of(node.target)
+        if variant is None or not self.is_operator_call(variant.op):
             return False
-        call = twin.call(node.target, node)  # type: ignore[arg-type]
-        slots = _slots(node, twin) if call is not None else None
+        call = variant.call(node.target, node)  # type: ignore[arg-type]
+        slots = _slots(node, variant) if call is not None else None
         if not slots or call is None:
             return False
-        places = [self.memories.place_of(there) for there, _ in slots]
-        if len({*places}) < len(places) or any(self.is_read_late(node, twin, there) for there, _ in slots):
+        owners = [self.aliases.owner_of(target) for target, _ in slots]
+        if len({*owners}) < len(owners) or any(self.is_read_late(node, variant, target) for target, _ in slots):
             return False
-        if not all(self.may_write(node, there, made) for there, made in slots):
+        if not all(self.may_write(node, target, result) for target, result in slots):
             return False
-        node.target, (node.args, node.kwargs) = twin.op, call
-        for there, made in slots:
-            if made is node:
-                self.lies_at(node, there)
-            elif made is not None:
-                self.stands_for(there, made)
+        node.target, (node.args, node.kwargs) = variant.op, call
+        for target, result in slots:
+            if result is node:
+                self.write_to(node, target)
+            elif result is not None:
+                self.replace_by(target, result)
         if slots[0][1] is not node:
-            _keep_own(node, twin.own)
+            _drop_written_results(node, variant.own)
         return True
 
-    def by_twin_swapped(self, node: fx.Node) -> bool:
-        """The same with two arguments in the other order, where that changes nothing."""
-        if node.target not in SYMMETRIC or node.kwargs or WRITTEN in node.meta or OUT in node.meta:
+    def by_variant_swapped(self, node: fx.Node) -> bool:
+        """Does the same with two arguments exchanged, for symmetric operators."""
+        if node.target not in COMMUTATIVE or node.kwargs or WRITTEN in node.meta or OUT in node.meta:
             return False
         first, second = node.args
         values = [arg.meta["val"] for arg in (first, second) if isinstance(arg, fx.Node)]
         if len(values) < 2 or not all(isinstance(value, torch.Tensor) for value in values) or not same_kind(*values):
             return False
         node.args = (second, first)
-        if self.by_twin(node):
+        if self.by_variant(node):
             return True
         node.args = (first, second)
         return False
 
-    def may_write(self, node: fx.Node, there: fx.Node, made: fx.Node | None) -> bool:
-        """Whether `node` may write to `there` what `made` reads of it."""
-        if made is not None:
-            return self.limit(node, there, made) is not None
-        place = self.memories.place_of(there)
+    def may_write(self, node: fx.Node, target: fx.Node, result: fx.Node | None) -> bool:
+        """Returns whether `node` may store `result` at `target`."""
+        if result is not None:
+            return self.limit(node, target, result) is not None
+        owner = self.aliases.owner_of(target)
         return (
-            place is not None
-            and self.is_at_hand(there)
-            and self.memories.is_whole(there)
-            and not self.memories.readers(place, self.memories.position[node])
+            owner is not None
+            and self.is_writable(target)
+            and self.aliases.is_whole(target)
+            and not self.aliases.readers(owner, self.aliases.position[node])
         )
 
-    def limit(self, node: fx.Node, there: fx.Node, made: fx.Node) -> float | None:
-        """If `made`, a result of `node`, may lie where `there` does: the position before which it has to be read."""
-        memories = self.memories
-        place = memories.place_of(there)
-        if place is None or memories.places[made] != {made} or not _fits(there, made) or not self.is_at_hand(there):
+    def limit(self, node: fx.Node, target: fx.Node, result: fx.Node) -> float | None:
+        """Returns the position before which `result`, computed by `node`, must be read for the last time if stored at
+        `target`; None if `result` must not be stored at `target`."""
+        aliases = self.aliases
+        owner = aliases.owner_of(target)
+        if (
+            owner is None
+            or aliases.owners[result] != {result}
+            or not _fits(target, result)
+            or not self.is_writable(target)
+        ):
             return None
-        readers = memories.readers(place, memories.position[node])
+        readers = aliases.readers(owner, aliases.position[node])
         limit: float | None = None
         if not readers:
-            limit = math.inf if self.is_all_of(there, made) else None
-        elif readers[0].target in PARTS:
-            limit = self.limit_by_part(readers[0], there, made)
-        elif _is_store(readers[0]) and readers[0].args[0] is place:
-            limit = self.limit_by_store(readers, there, made)
-        elif made is node and WRITTEN in node.meta and node.args[0] is there and place.op == "call_function":
-            limit = self.limit_by_window(readers, there, made)
-        if limit is None or (place.op == "placeholder" and not _is_soon(node, readers[0])):
+            limit = math.inf if self.is_all_of(target, result) else None
+        elif readers[0].target in SCATTER_VIEWS:
+            limit = self.limit_by_part(readers[0], target, result)
+        elif _is_store(readers[0]) and readers[0].args[0] is owner:
+            limit = self.limit_by_store(readers, target, result)
+        elif result is node and WRITTEN in node.meta and node.args[0] is target and owner.op == "call_function":
+            limit = self.limit_by_window(readers, target, result)
+        if limit is None or (owner.op == "placeholder" and not _fails_nowhere_between(node, readers[0])):
             return None
-        return limit if memories.last_read(made) < limit else None
+        return limit if aliases.last_read(result) < limit else None
 
-    def limit_by_part(self, scatter: fx.Node, there: fx.Node, made: fx.Node) -> float | None:
-        """The same where the next reader puts it into the tensor of which `there` is that part."""
+    def limit_by_part(self, scatter: fx.Node, target: fx.Node, result: fx.Node) -> float | None:
+        """Returns the same if the next reader writes the result into the tensor of which `target` is a part."""
         base, source, *where = scatter.args
         if scatter.kwargs or not isinstance(base, fx.Node) or not isinstance(source, fx.Node):
             return None
-        if self.memories.places[source] != {made} or self.memories.place_of(base) != self.memories.place_of(there):
+        if self.aliases.owners[source] != {result} or self.aliases.owner_of(base) != self.aliases.owner_of(target):
             return None
-        part = self.compute(PARTS[scatter.target], (base, *where))
-        # All of `made` has to go there: what lies around the part is read, too.
-        whole = key(source.meta["val"].numel()) == key(made.meta["val"].numel())
-        fits = whole and _comes_to(source, scatter, made, there, part)
+        part = self.compute(SCATTER_VIEWS[scatter.target], (base, *where))
+        # All of `result` must fit the part, since the rest of the tensor is read as well.
+        whole = key(source.meta["val"].numel()) == key(result.meta["val"].numel())
+        fits = whole and _would_write_there(source, scatter, result, target, part)
         limit = self.limit(scatter, base, scatter) if fits else None
-        # A result of the graph shares its memory with no other.
-        return None if limit is None else min(limit, self.memories.position[self.graph.output_node()])
+        # Results of the graph must not share memory.
+        return None if limit is None else min(limit, self.aliases.position[self.graph.output_node()])
 
-    def limit_by_store(self, readers: Sequence[fx.Node], there: fx.Node, made: fx.Node) -> float | None:
-        """The same where the next reader copies it into the input that `there` lies in."""
+    def limit_by_store(self, readers: Sequence[fx.Node], target: fx.Node, result: fx.Node) -> float | None:
+        """Returns the same if the next reader copies the result into the input whose memory `target` shares."""
         copy, *later = readers
-        place, new = copy.args
-        assert isinstance(place, fx.Node) and isinstance(new, fx.Node)
-        if self.memories.places[new] != {made} or not _comes_to(new, copy, made, there, place.meta["val"]):
+        owner, new = copy.args
+        assert isinstance(owner, fx.Node) and isinstance(new, fx.Node)
+        if self.aliases.owners[new] != {result} or not _would_write_there(new, copy, result, target, owner.meta["val"]):
             return None
-        start = self.memories.position[copy]
+        start = self.aliases.position[copy]
         for other in later:
-            source = other.args[1] if _is_store(other) and other.args[0] is place else None
-            if not isinstance(source, fx.Node) or self.memories.position[source] <= start:
+            source = other.args[1] if _is_store(other) and other.args[0] is owner else None
+            if not isinstance(source, fx.Node) or self.aliases.position[source] <= start:
                 return None
-        return self.memories.position[later[0]] if later else self.memories.position[self.graph.output_node()]
+        return self.aliases.position[later[0]] if later else self.aliases.position[self.graph.output_node()]
 
-    def limit_by_window(self, readers: Sequence[fx.Node], there: fx.Node, made: fx.Node) -> float | None:
-        """The same where the program has written to `there`, and the rest of that memory is read later. It lives for
-        these readers alone."""
-        place = self.memories.place_of(there)
+    def limit_by_window(self, readers: Sequence[fx.Node], target: fx.Node, result: fx.Node) -> float | None:
+        """Returns the same if the program itself wrote to `target`, and only the rest of the memory is read later. The
+        memory lives for these readers alone."""
+        owner = self.aliases.owner_of(target)
         for reader in readers:
             for node in reader.all_input_nodes:
                 value = node.meta["val"]
-                if place in self.memories.places[node] and (
-                    not is_plain(value) or share_elements(value, there.meta["val"])
+                if owner in self.aliases.owners[node] and (
+                    not is_simple_tensor(value) or share_elements(value, target.meta["val"])
                 ):
                     return None
-        if not all(self.keeps_layout(user, made, there) for user in made.users):
+        if not all(self.keeps_layout(user, result, target) for user in result.users):
             return None
-        return self.memories.position[readers[-1]] + 1
+        return self.aliases.position[readers[-1]] + 1
 
-    def keeps_layout(self, user: fx.Node, made: fx.Node, there: fx.Node) -> bool:
-        """Whether `user` computes the same, element by element, in the same layout, of `there` instead of `made`."""
+    def keeps_layout(self, user: fx.Node, result: fx.Node, target: fx.Node) -> bool:
+        """Returns whether `user` computes the same elements in the same layout from `target` instead of `result`."""
         op = user.target
-        return isinstance(op, OpOverload) and torch.Tag.pointwise in op.tags and gives_alike(user, made, there)
+        return (
+            isinstance(op, OpOverload)
+            and torch.Tag.pointwise in op.tags
+            and has_same_result_layout(user, result, target)
+        )
 
-    def is_read(self, node: fx.Node, there: fx.Node) -> bool:
-        """Whether an argument may lie in the memory of `there`."""
-        place = self.memories.place_of(there)
-        return any(place in self.memories.places[arg] for arg in node.all_input_nodes)
+    def is_read(self, node: fx.Node, target: fx.Node) -> bool:
+        """Returns whether an argument may share the memory of `target`."""
+        owner = self.aliases.owner_of(target)
+        return any(owner in self.aliases.owners[arg] for arg in node.all_input_nodes)
 
-    def is_read_late(self, node: fx.Node, twin: Twin, there: fx.Node) -> bool:
-        """Whether another argument may be read where it has been written already."""
-        place = self.memories.place_of(there)
+    def is_read_late(self, node: fx.Node, variant: InplaceVariant, target: fx.Node) -> bool:
+        """Returns whether another argument may be read after the write has changed it."""
+        owner = self.aliases.owner_of(target)
         around = nodes_in((node.args, node.kwargs))
-        around.remove(there)
-        found = [arg for arg in around if place in self.memories.places[arg]]
-        found = [arg for arg in found if not self.are_apart(arg, there)]
+        around.remove(target)
+        found = [arg for arg in around if owner in self.aliases.owners[arg]]
+        found = [arg for arg in found if not self.are_disjoint(arg, target)]
         op = node.target
-        if not isinstance(op, OpOverload) or torch.Tag.pointwise not in op.tags or len(twin.written) > 1:
+        if not isinstance(op, OpOverload) or torch.Tag.pointwise not in op.tags or len(variant.written) > 1:
             return bool(found)
-        return not all(arg is there or same_elements(arg.meta["val"], there.meta["val"]) for arg in found)
+        return not all(arg is target or same_elements(arg.meta["val"], target.meta["val"]) for arg in found)
 
-    def is_all_of(self, there: fx.Node, made: fx.Node) -> bool:
-        """Whether `made` takes all of the memory in which `there` lies."""
-        alike = self.memories.places[made] == {made} and same_layout(there.meta["val"], made.meta["val"])
-        return alike and self.is_at_hand(there) and self.memories.is_whole(there)
+    def is_all_of(self, target: fx.Node, result: fx.Node) -> bool:
+        """Returns whether `result` fills the memory of `target`."""
+        alike = self.aliases.owners[result] == {result} and same_layout(target.meta["val"], result.meta["val"])
+        return alike and self.is_writable(target) and self.aliases.is_whole(target)
 
-    def is_beside(self, node: fx.Node, place: fx.Node) -> bool:
-        """Whether a value lies in another memory."""
-        return place not in self.memories.places[node]
+    def is_in_other_memory(self, node: fx.Node, owner: fx.Node) -> bool:
+        """Returns whether a value cannot be in the memory of `owner`."""
+        return owner not in self.aliases.owners[node]
 
-    def are_apart(self, one: fx.Node, other: fx.Node) -> bool:
-        """Whether two nodes in one memory have no element of it in common."""
-        return memory_of(one) is not None and self.is_apart(one, other.meta.get("val"))
+    def are_disjoint(self, one: fx.Node, other: fx.Node) -> bool:
+        """Returns whether two nodes in one memory share no element."""
+        return memory_of(one) is not None and self.is_disjoint(one, other.meta.get("val"))
 
-    def is_apart(self, node: fx.Node, place: Any) -> bool:
-        """Whether a node in the memory of a fake value has no element of it in common."""
+    def is_disjoint(self, node: fx.Node, owner: Any) -> bool:
+        """Returns whether a node and a fake value in one memory share no element."""
         value: Any = node.meta.get("val")
-        if not is_plain(value) or not is_plain(place) or not compat.share_memory(value, place):
+        if not is_simple_tensor(value) or not is_simple_tensor(owner) or not compat.share_memory(value, owner):
             return False
-        return not share_elements(value, place)
+        return not share_elements(value, owner)
 
     def compute(self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any] = {}) -> Any:
-        """The fake value of a view, or of another operation."""
+        """Returns the fake value of a view, or of another operation."""
         first, *_ = nodes_in(args)
         with GraphBuilder(first.meta["val"].fake_mode, self.graph).computing(), torch.no_grad():
             return op(*fake(args), **fake(kwargs))
 
-    def lies_at(self, node: fx.Node, there: fx.Node) -> None:
-        """`node` writes to `there`, and returns it."""
-        self.move(node, there)
-        node.meta["val"] = there.meta["val"]
-        self.renew(node)
+    def write_to(self, node: fx.Node, target: fx.Node) -> None:
+        """Records a write of `node` to `target`; `node` returns `target`."""
+        self.move(node, target)
+        node.meta["val"] = target.meta["val"]
+        self.update_views(node)
 
-    def stands_for(self, there: fx.Node, made: fx.Node) -> None:
-        """Whoever reads `made` reads `there`."""
-        self.move(made, there)
-        made.replace_all_uses_with(there)
-        self.renew(there)
-        self.erase(made)
+    def replace_by(self, target: fx.Node, result: fx.Node) -> None:
+        """Replaces `result` by `target` in all readers."""
+        self.move(result, target)
+        result.replace_all_uses_with(target)
+        self.update_views(target)
+        self.erase(result)
 
-    def move(self, made: fx.Node, there: fx.Node) -> None:
-        place = self.memories.place_of(there)
-        assert place is not None
-        self.memories.merge(made, place)
-        self.written.add(place)
+    def move(self, result: fx.Node, target: fx.Node) -> None:
+        owner = self.aliases.owner_of(target)
+        assert owner is not None
+        self.aliases.merge(result, owner)
+        self.written.add(owner)
 
-    def renew(self, node: fx.Node) -> None:
-        """Compute the fake values of the views of `node`, which lies elsewhere now."""
+    def update_views(self, node: fx.Node) -> None:
+        """Recomputes the fake values of the views of `node`, which has moved."""
         for user in node.users:
             if isinstance(user.target, OpOverload) and is_view(user.target) and user.args[0] is node:
                 user.meta["val"] = self.compute(user.target, user.args)
-                self.renew(user)
+                self.update_views(user)
 
     def erase(self, node: fx.Node) -> None:
-        for place in self.memories.places.pop(node):
-            self.memories.members[place].remove(node)
+        for owner in self.aliases.owners.pop(node):
+            self.aliases.members[owner].remove(node)
         self.graph.erase_node(node)
 
 
-class _OverwritingInputs(_Overwriting):
-    """The same for a graph of which the rest becomes generated code. That stores into an input once, at the end: what
-    it stores there on the way is not in the memory of the input."""
+class _InputReinplacer(_Reinplacer):
+    """Reinplaces operator calls in a graph of which the rest becomes generated code. Generated code stores into an
+    input once, at the end: before that, new data is not in the memory of the input."""
 
-    def __init__(self, graph: fx.Graph, is_called: Callable[[OpOverload], bool]) -> None:
+    def __init__(self, graph: fx.Graph, is_operator_call: Callable[[OpOverload], bool]) -> None:
         super().__init__(graph)
-        self._is_called = is_called
+        self._is_called = is_operator_call
 
-    def is_called(self, op: OpOverload) -> bool:
-        """Whether no kernel computes what an operator returns."""
+    def is_operator_call(self, op: OpOverload) -> bool:
+        """Returns whether an operator is called, rather than computed by a kernel."""
         return self._is_called(op)
 
-    def is_at_hand(self, there: fx.Node) -> bool:
-        """Whether `there` is an input, or a view of one, with the data that it has in the graph."""
-        while isinstance(there.target, OpOverload) and is_view(there.target):
-            there = there.args[0]  # type: ignore[assignment]
-        return there.op == "placeholder"
+    def is_writable(self, target: fx.Node) -> bool:
+        """Returns whether `target` is an input or a view of an input, with the data of the input at this point of the
+        graph."""
+        while isinstance(target.target, OpOverload) and is_view(target.target):
+            target = target.args[0]  # type: ignore[assignment]
+        return target.op == "placeholder"
 
 
 def _results(graph: fx.Graph) -> dict[int, fx.Node]:
-    """The tensors that a graph returns, by position."""
+    """Returns the tensors that a graph returns, by position."""
     results: Any = graph.output_node().args[0]
     return {
         position: node
@@ -439,17 +461,18 @@ def _is_a_view(node: fx.Node) -> bool:
 
 
 def _is_store(node: fx.Node) -> bool:
-    """Whether `node` gives an input new data."""
+    """Returns whether `node` gives an input new data."""
     return node.target is aten.copy_.default and isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder"
 
 
 def _is_written_by(user: fx.Node, node: fx.Node) -> bool:
-    """Whether `user` puts `node` into an input, or into a part of a tensor."""
-    return _is_store(user) or bool(user.target in PARTS and user.args[1] is node)
+    """Returns whether `user` writes `node` into an input, or into a part of a tensor."""
+    return _is_store(user) or bool(user.target in SCATTER_VIEWS and user.args[1] is node)
 
 
-def _copied_for(copy: fx.Node) -> Iterator[tuple[fx.Node, list[fx.Node]]]:
-    """What `copy` could as well read, each with the nodes that only change its layout, right in front of `copy`."""
+def _copy_sources(copy: fx.Node) -> Iterator[tuple[fx.Node, list[fx.Node]]]:
+    """Yields the nodes that `copy` could read instead, each with the layout-only nodes between, which directly precede
+    `copy`."""
     reader, order = copy, [*range(copy.meta["val"].ndim)]
     passed: list[fx.Node] = []
     while True:
@@ -466,51 +489,59 @@ def _copied_for(copy: fx.Node) -> Iterator[tuple[fx.Node, list[fx.Node]]]:
         reader = node
 
 
-def _fits(there: fx.Node, made: fx.Node) -> bool:
-    old, new = there.meta.get("val"), made.meta.get("val")
-    return is_plain(old) and is_plain(new) and same_kind(old, new)  # type: ignore[arg-type]
+def _fits(target: fx.Node, result: fx.Node) -> bool:
+    old, new = target.meta.get("val"), result.meta.get("val")
+    return is_simple_tensor(old) and is_simple_tensor(new) and same_kind(old, new)  # type: ignore[arg-type]
 
 
-def _comes_to(new: fx.Node, reader: fx.Node, made: fx.Node, there: fx.Node, place: torch.Tensor) -> bool:
-    """Whether `reader` would put `new`, which is `made` or a view of it, to the elements where `made` lies already. Who
-    alone reads it does not mind its strides; but they decide which number is drawn where."""
-    if new is made and [*made.users] == [reader] and made.target is not aten.bernoulli.p:
-        return same_elements(there.meta["val"], place)
-    return same_layout(there.meta["val"], made.meta["val"]) and is_window(new, made, there.meta["val"], place)
+def _would_write_there(
+    new: fx.Node, reader: fx.Node, result: fx.Node, target: fx.Node, destination: torch.Tensor
+) -> bool:
+    """Returns whether `reader` would copy `new`, which is `result` or a view of it, to the elements where `result`
+    already is.
+
+    The strides of `result` do not matter to its only reader; but the strides assign random numbers to elements.
+    """
+    if new is result and [*result.users] == [reader] and result.target is not aten.bernoulli.p:
+        return same_elements(target.meta["val"], destination)
+    return same_layout(target.meta["val"], result.meta["val"]) and is_window(
+        new, result, target.meta["val"], destination
+    )
 
 
-def _is_soon(node: fx.Node, reader: fx.Node) -> bool:
-    """Whether nothing that can fail comes between an operation and who reads it: an input that is written keeps what it
-    holds where an error comes first."""
+def _fails_nowhere_between(node: fx.Node, reader: fx.Node) -> bool:
+    """Returns whether no operation between `node` and `reader` can fail: if an error comes first, a written input must
+    still have its old data."""
     while (node := node.next) is not reader:
         moves = isinstance(node.target, OpOverload) and is_view(node.target)
-        moves = moves or node.target in (operator.getitem, aten.copy_.default, *READING_LAYOUT, *PARTS)
+        moves = moves or node.target in (operator.getitem, aten.copy_.default, *READING_LAYOUT, *SCATTER_VIEWS)
         if not moves and not is_number(node):
             return False
     return True
 
 
-def _slots(node: fx.Node, twin: Twin) -> Slots | None:
-    """What the twin of an operation would write, with what it is now; None where that cannot be told."""
-    if any(position >= len(node.args) for position in twin.written):
+def _slots(node: fx.Node, variant: InplaceVariant) -> Slots | None:
+    """Returns the arguments that the in-place variant of an operation would write, with its present results; None if
+    unknown."""
+    if any(position >= len(node.args) for position in variant.written):
         return None
-    written: list[Any] = [node.args[position] for position in twin.written]
+    written: list[Any] = [node.args[position] for position in variant.written]
     found: list[tuple[Any, list[fx.Node]]] = []
     if isinstance(node.meta.get("val"), torch.Tensor):
-        found = [(written[0], [node])] if twin.own == 0 and len(written) == 1 else []
+        found = [(written[0], [node])] if variant.own == 0 and len(written) == 1 else []
     else:
         targets = written[0] if len(written) == 1 and isinstance(written[0], (list, tuple)) else written
         elements: dict[Any, list[fx.Node]] = {}
         for user in node.users:
             elements.setdefault(user.args[1], []).append(user)
-        found = [(there, elements.get(twin.own + k, [])) for k, there in enumerate(targets) if there is not None]
-    if any(len(results) > 1 or not isinstance(there, fx.Node) for there, results in found):
+        found = [(target, elements.get(variant.own + k, [])) for k, target in enumerate(targets) if target is not None]
+    if any(len(results) > 1 or not isinstance(target, fx.Node) for target, results in found):
         return None
-    return [(there, results[0] if results else None) for there, results in found]
+    return [(target, results[0] if results else None) for target, results in found]
 
 
-def _keep_own(node: fx.Node, own: int) -> None:
-    """A twin returns the first results alone."""
+def _drop_written_results(node: fx.Node, own: int) -> None:
+    """Restricts the results of `node` to its first `own`, the only results of an in-place variant."""
     value = node.meta["val"]
     node.meta["val"] = tuple(value[:own]) if own > 1 else value[0] if own else None
     for element in list(node.users) if own == 1 else ():

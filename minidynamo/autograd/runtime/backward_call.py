@@ -1,8 +1,8 @@
-"""Owns the call of a compiled backward: which part of it is asked for, and in what form gradients reach it.
+"""Owns the call of a compiled backward: the choice of the necessary part, and the layout of incoming gradients.
 
-It is compiled at the first backward call, under a lock: a graph that is never differentiated never pays for it. Where
-some gradients are not asked for, or results not used, a graph without what they take is compiled beside it. What is
-saved for it, and who calls it, is in `graph_call.py`.
+Backward is compiled at the first backward call, under a lock: a graph that is never differentiated costs no
+compilation. Where some gradients are not requested, or some results not used, a smaller graph is compiled as well.
+`graph_call.py` saves the arguments and calls backward.
 """
 
 from __future__ import annotations
@@ -13,35 +13,45 @@ from typing import Any
 
 import torch
 
-from minidynamo.autograd.graph.hooks import spare_leaves
+from minidynamo.autograd.graph.hooks import skip_leaf_hooks
 from minidynamo.autograd.graph.layouts import GradientLayout
 from minidynamo.autograd.graph.signature import GraphSignature
-from minidynamo.autograd.runtime.accumulation import accumulating
-from minidynamo.autograd.runtime.partial_backward import WHOLE, Part
+from minidynamo.autograd.runtime.accumulation import make_accumulator
+from minidynamo.autograd.runtime.partial_backward import WHOLE, BackwardPart
 from minidynamo.autograd.runtime.result_nodes import is_cut
-from minidynamo.autograd.runtime.saved_per_result import NOTHING
+from minidynamo.autograd.runtime.saved_per_result import EMPTY
 from minidynamo.core.compile_scope import isolated
 from minidynamo.core.locks import ForkSafeLock
 from minidynamo.graph.boxed import BoxedCallable, HandOver, hands_over
 
 MOST_PARTS = 8
-"""How many parts of one backward graph are compiled."""
+"""Most partial graphs compiled for one backward graph."""
 
 
 class BackwardCall:
-    """Calls the compiled backward on saved tensors and tangents, both of which are given up. `expected` are like the
-    tangents; `symbolic` are the results whose sizes must be known for theirs."""
+    """Calls the compiled backward on saved values and tangents, and empties both lists.
 
-    def __init__(self, signature: GraphSignature, parts: Parts, expected: Sequence[torch.Tensor]) -> None:
+    `expected` has fake tensors like the tangents.
+    """
+
+    def __init__(self, signature: GraphSignature, parts: BackwardGraphs, expected: Sequence[torch.Tensor]) -> None:
         self.parts = parts
+        #: The signature's `differentiable_results`: position of each among the results.
         self.results = signature.differentiable_results
-        self.apart = bool(signature.kept_for)
-        self.chained = bool(signature.arrivals)
+        #: Whether values are saved per result, so that values of unused results are missing.
+        self.per_result = bool(signature.kept_for)
+        #: Whether results depend on other results; then the graph may be cut at the latter.
+        self.has_cuts = bool(signature.result_gradients)
+        #: Per gradient: indices of the results that the gradient depends on.
         self.sources = signature.gradient_sources
-        self.handed_on = signature.handed_on
-        self.zeros_from = signature.zeros_from
-        self.fits = [GradientLayout(value) for value in expected]
-        self.symbolic = [i for fit, i in zip(self.fits, self.results) if fit.is_symbolic]
+        #: Indices of results: backward returns views of their tangents.
+        self.aliased_tangents = signature.aliased_tangents
+        #: Pairs (gradient, indices of the results that give it zeros).
+        self.zero_sources = signature.zero_sources
+        #: Layout of each tangent, by index.
+        self.gradient_layouts = [GradientLayout(value) for value in expected]
+        #: Positions of results with symbolic sizes; each call records the shapes.
+        self.symbolic = [i for fit, i in zip(self.gradient_layouts, self.results) if fit.is_symbolic]
 
     def __call__(
         self,
@@ -51,87 +61,93 @@ class BackwardCall:
         unwanted: Collection[int],
         links: Sequence[torch.Tensor | None] = (),
     ) -> Sequence[torch.Tensor | None]:
-        """The gradients; None for those in `unwanted`, and for those that were added to `.grad` of `links`."""
-        unused = {place for place, tangent in enumerate(tangents) if tangent is None}
+        """Returns the gradients. None for the gradients in `unwanted`, and for gradients already added to `.grad` of a
+        leaf in `links`."""
+        unused = {index for index, tangent in enumerate(tangents) if tangent is None}
         if unused:
-            idle = (place for place, sources in enumerate(self.sources) if sources and unused.issuperset(sources))
+            idle = (index for index, sources in enumerate(self.sources) if sources and unused.issuperset(sources))
             unwanted = {*unwanted, *idle}
-        strides = self.other_strides(tangents)
+        strides = self.unexpected_strides(tangents)
         part = WHOLE
         graph: Callable[..., Any] = self.parts.whole
-        cut = self.chained and is_cut(ctx)
+        cut = self.has_cuts and is_cut(ctx)
         if unused or unwanted or strides or cut:
-            part = Part(frozenset(unused), frozenset(unwanted), strides, cut)
+            part = BackwardPart(frozenset(unused), frozenset(unwanted), strides, cut)
             part, graph = self.parts.find(part)
-        self.take(ctx, args, tangents, part)
-        made: Sequence[torch.Tensor | None] = graph(args, accumulating(ctx, links, args, unwanted))
+        self.append_arguments(ctx, args, tangents, part)
+        gradients: Sequence[torch.Tensor | None] = graph(args, make_accumulator(ctx, links, args, unwanted))
         if unwanted:
-            made = [None if place in unwanted else g for place, g in enumerate(made)]
-        return self.with_zeros(ctx, made, unused, unwanted) if self.zeros_from else made
+            gradients = [None if index in unwanted else g for index, g in enumerate(gradients)]
+        return self.with_zeros(ctx, gradients, unused, unwanted) if self.zero_sources else gradients
 
     def with_zeros(
-        self, ctx: Any, made: Sequence[torch.Tensor | None], unused: set[int], unwanted: Collection[int]
+        self, ctx: Any, gradients: Sequence[torch.Tensor | None], unused: set[int], unwanted: Collection[int]
     ) -> list[torch.Tensor | None]:
-        """The gradients `made`, with the zeros that inputs get from results that are used by derivatives that are zero,
-        where all else that they might get comes from results that are not."""
-        full = list(made)
-        for place, results in self.zeros_from:
-            if full[place] is None and place not in unwanted and not unused.issuperset(results):
-                full[place] = torch.zeros_like(ctx.like[place])
+        """Returns the gradients `gradients`, completed with zeros.
+
+        Some derivatives are zero without reading a gradient. Eager returns zeros for such an input if the result was
+        used; the compiled backward returns None if all other contributions come from unused results.
+        """
+        full = list(gradients)
+        for index, results in self.zero_sources:
+            if full[index] is None and index not in unwanted and not unused.issuperset(results):
+                full[index] = torch.zeros_like(ctx.zero_templates[index])
         return full
 
-    def arriving(self, ctx: Any, args: list[Any], tangents: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
-        """The gradients that arrive at results from others."""
-        unused = frozenset(place for place, tangent in enumerate(tangents) if tangent is None)
-        strides = self.other_strides(tangents)
-        part, graph = self.parts.find(Part(unused, strides=strides, arriving=True))
-        self.take(ctx, args, tangents, part)
-        made: Sequence[torch.Tensor | None] = graph(args)
-        return made
+    def flow_of(self, ctx: Any, args: list[Any], tangents: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        """Returns the gradients that flow from results with a tangent to their direct inputs."""
+        unused = frozenset(index for index, tangent in enumerate(tangents) if tangent is None)
+        strides = self.unexpected_strides(tangents)
+        part, graph = self.parts.find(BackwardPart(unused, strides=strides, returns_flow=True))
+        self.append_arguments(ctx, args, tangents, part)
+        gradients: Sequence[torch.Tensor | None] = graph(args)
+        return gradients
 
-    def take(self, ctx: Any, args: list[Any], tangents: list[torch.Tensor | None], part: Part) -> None:
-        """Append what `part` takes behind saved tensors to `args`."""
-        if self.apart:
-            args[:] = [NOTHING if value is None else value for value in args]
+    def append_arguments(
+        self, ctx: Any, args: list[Any], tangents: list[torch.Tensor | None], part: BackwardPart
+    ) -> None:
+        """Appends to the saved values in `args` the remaining arguments of `part`; empties `tangents`."""
+        if self.per_result:
+            args[:] = [EMPTY if value is None else value for value in args]
         args += ctx.numbers
         shapes = map(ctx.shapes.get, self.results)
         taken = dict(part.strides)
         args += [
-            fit.nothing(shape) if place in part.unused else fit(tangent, shape, taken.get(place))
-            for place, (fit, tangent, shape) in enumerate(zip(self.fits, tangents, shapes))
+            fit.expanded_zeros(shape) if index in part.unused else fit(tangent, shape, taken.get(index))
+            for index, (fit, tangent, shape) in enumerate(zip(self.gradient_layouts, tangents, shapes))
         ]
         tangents.clear()
 
-    def of_their_kinds(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """The gradients, dense or sparse as they were when the graph was traced."""
-        return [fit.of_this_kind(tangent) for fit, tangent in zip(self.fits, tangents)]
+    def as_traced_kinds(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """Returns the gradients, converted to dense or sparse as they were when the graph was traced."""
+        return [fit.as_traced_kind(tangent) for fit, tangent in zip(self.gradient_layouts, tangents)]
 
     def tangents(self, ctx: Any, gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """What came in at the node, for differentiable results alone; `gradients` are given up."""
-        tangents = self.of_their_kinds([gradients[i] for i in self.results])
+        """Selects the gradients of the differentiable results from all gradients of the node; empties `gradients`."""
+        tangents = self.as_traced_kinds([gradients[i] for i in self.results])
         gradients.clear()
-        spare_leaves(ctx, tangents, ctx.unvisited)
+        skip_leaf_hooks(ctx, tangents, ctx.unvisited)
         return tangents
 
-    def other_strides(self, tangents: Sequence[torch.Tensor | None]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """The strides of gradients that lie in memory in another order than the graph was traced for, with elements
-        that repeat, or with gaps that gradients which backward returns have, too."""
+    def unexpected_strides(self, tangents: Sequence[torch.Tensor | None]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Returns (index, strides) of the gradients for which a separate part is compiled: the order of dimensions in
+        memory differs from the traced order, elements repeat, or there are gaps and backward returns a view."""
         strides = (
-            (place, self.fits[place].own_strides(given, place in self.handed_on))
-            for place, given in enumerate(tangents)
+            (index, self.gradient_layouts[index].own_strides(given, index in self.aliased_tangents))
+            for index, given in enumerate(tangents)
             if given is not None
         )
-        return tuple((place, other) for place, other in strides if other is not None)
+        return tuple((index, other) for index, other in strides if other is not None)
 
-    def keeping(
+    def reusable(
         self, ctx: Any, args: Sequence[Any], unwanted: Collection[int]
     ) -> Callable[[Sequence[torch.Tensor | None]], Any]:
-        """The same call as a function of the tangents, which gives nothing up."""
+        """Returns the same call as a function of the tangents, without emptying lists of the caller."""
         return lambda tangents: self(ctx, list(args), list(tangents), unwanted)
 
 
-class Lazy:
-    """A boxed callable that is compiled when it is called first; afterwards it is one attribute away."""
+class CompiledOnFirstCall:
+    """A boxed callable, compiled at the first call; later calls cost an attribute lookup."""
 
     _boxed_call = True
 
@@ -148,23 +164,25 @@ class Lazy:
         return _run(self.compiled, args, hand_over)
 
 
-class Parts:
-    """The compiled backward graph, and those of its parts, each compiled when it is called first.
+class BackwardGraphs:
+    """The compiled backward graph and partial graphs, each compiled at the first call.
 
-    `compile_it` may have None for a part: the whole takes its place. Beyond MOST_PARTS, unwanted gradients are
-    computed. Unused results are always left out: zeros are not nothing, since zero times infinity is no number.
+    `compile_it` may return None for a part; then the whole graph is used. After MOST_PARTS parts, unwanted gradients
+    are computed anyway. Unused results are always left out: a missing gradient is not zero, since zero times infinity
+    is NaN.
     """
 
-    def __init__(self, compile_it: Callable[[Part], BoxedCallable | None]) -> None:
+    def __init__(self, compile_it: Callable[[BackwardPart], BoxedCallable | None]) -> None:
         self.compile_it = isolated()(compile_it)
-        self.whole = Lazy(functools.partial(self.compile_it, WHOLE))  # type: ignore[arg-type]
+        self.whole = CompiledOnFirstCall(functools.partial(self.compile_it, WHOLE))  # type: ignore[arg-type]
         self.lock = ForkSafeLock()
-        self.known: dict[Part, BoxedCallable | None] = {}
+        #: Compiled parts; None where the whole graph is used.
+        self.known: dict[BackwardPart, BoxedCallable | None] = {}
 
-    def find(self, part: Part) -> tuple[Part, Callable[..., Any]]:
-        """The part, or one that has more, and what computes it."""
+    def find(self, part: BackwardPart) -> tuple[BackwardPart, Callable[..., Any]]:
+        """Returns the part, or a larger part, and the callable for it."""
         if part not in self.known and len(self.known) >= MOST_PARTS:
-            part = Part(part.unused, cut=part.cut, arriving=part.arriving)
+            part = BackwardPart(part.unused, cut=part.cut, returns_flow=part.returns_flow)
         if part not in self.known and part != WHOLE:
             with self.lock:
                 if part not in self.known:

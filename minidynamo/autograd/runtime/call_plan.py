@@ -1,6 +1,6 @@
-"""Owns the record of how compiled graphs are called: all that is left of the autograd stage once they are compiled.
+"""Owns the record of how to call the compiled graphs: everything that the autograd stage leaves after compilation.
 
-It holds data that can be written down and read by another process; `graph_call.py` follows it.
+Its data can be written to a file and read by another process; `graph_call.py` follows it.
 """
 
 from __future__ import annotations
@@ -18,57 +18,61 @@ from minidynamo.autograd.graph.signature import (
     GraphSignature,
     InputMutation,
     OutputPlan,
-    Place,
     ResultNumber,
+    SavedIndex,
     Unpacked,
     ViewStep,
 )
-from minidynamo.autograd.runtime.double_backward import HigherOrder
-from minidynamo.autograd.runtime.partial_backward import Part
+from minidynamo.autograd.runtime.double_backward import HigherOrderPlan
+from minidynamo.autograd.runtime.partial_backward import BackwardPart
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.unbacked_symints import hint_of
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
 from minidynamo.memory.saved import SavedValue
 
 NUMBER = "number"
-"""Stands for a symbolic number among the values that backward takes."""
+"""Replaces a symbolic number among the `expected` values of a written plan."""
 
 
 @dataclass(frozen=True)
 class CallPlan:
-    """How to call the graphs of one torch-level graph.
+    """How to call the graphs of one torch-level graph."""
 
-    `without_grad` is of inference graphs: they run with the grad mode off. `saved` says where each value that backward
-    takes comes from, `expected` has values like those that it takes (see `runtime.training_call`). `higher` is for
-    derivatives of the gradients.
-    """
-
+    #: Lists and single values among the arguments.
     layout: InputLayout
+    #: How to call the flat graph.
     signature: GraphSignature
+    #: Inference graphs only: run with the grad mode off.
     without_grad: bool = False
+    #: Per value that backward takes besides tangents: ("input", index of the input), ("result", position) or ("extra",
+    #: number after the results).
     saved: tuple[tuple[str, int], ...] = ()
+    #: Per argument of backward a fake value: as many as `saved`, then one per differentiable result (see
+    #: `graph_call.training_call`).
     expected: tuple[Any, ...] = ()
-    higher: HigherOrder = field(default_factory=HigherOrder)
+    #: What to keep for derivatives of the gradients.
+    higher: HigherOrderPlan = field(default_factory=HigherOrderPlan)
 
 
 @dataclass(frozen=True)
 class CompiledCall:
-    """A plan with compiled graphs. `forward` is the inference graph when there is no `compile_backward`, which compiles
-    a part of backward; it may return None when there is only the whole."""
+    """A plan with its compiled graphs."""
 
     plan: CallPlan
+    #: The forward graph; the inference graph if `compile_backward` is None.
     forward: BoxedCallable
-    compile_backward: Callable[[Part], BoxedCallable | None] | None = None
+    #: Compiles a part of backward; returns None for a part if only the whole is available.
+    compile_backward: Callable[[BackwardPart], BoxedCallable | None] | None = None
 
 
 RECORDS = (
-    *(CallPlan, InputLayout, GraphSignature, InputMutation, OutputPlan, HigherOrder, ResultNumber, SavedValue),
-    *(ViewStep, WrittenLayout, Place, Unpacked),
+    *(CallPlan, InputLayout, GraphSignature, InputMutation, OutputPlan, HigherOrderPlan, ResultNumber, SavedValue),
+    *(ViewStep, WrittenLayout, SavedIndex, Unpacked),
 )
 
 
 def write_plan(plan: CallPlan, codec: Codec) -> Json:
-    """The written form of a plan; raises NotStorable."""
+    """Returns the written form of a plan; raises NotStorable."""
     first = len(plan.saved)
     expected = [_written(value, is_gradient=position >= first) for position, value in enumerate(plan.expected)]
     signature = replace(plan.signature, saved=tuple(map(_without_symbols, plan.signature.saved)))
@@ -76,7 +80,8 @@ def write_plan(plan: CallPlan, codec: Codec) -> Json:
 
 
 def _written(value: Any, *, is_gradient: bool) -> WrittenLayout | str | None:
-    """What `graph_call.py` looks at: whether a saved value is a number, and the layouts of gradients."""
+    """Returns what `graph_call.py` reads of an expected value: NUMBER for a number, the layout of a gradient, None for
+    a saved tensor."""
     if isinstance(value, compat.SYMBOLIC_NUMBERS):
         return NUMBER
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
@@ -85,13 +90,13 @@ def _written(value: Any, *, is_gradient: bool) -> WrittenLayout | str | None:
 
 
 def _without_symbols(value: SavedValue) -> SavedValue:
-    """What is shown of a saved value, with the sizes of the call that was compiled for."""
+    """Returns the record of a saved value with the sizes of the call that was compiled for."""
     # Reports only: sizes and bytes that users are shown.
     return replace(value, shape=tuple(map(hint_of, value.shape)), bytes=hint_of(value.bytes))
 
 
 def read_plan(form: Json, codec: Codec) -> CallPlan:
-    """The plan that `write_plan` described; raises Damaged for another form."""
+    """Returns the plan of a written form; raises Damaged for any other form."""
     plan = codec.decode(form)
     if not isinstance(plan, CallPlan):
         raise Damaged("it has no plan")

@@ -1,9 +1,8 @@
-"""Owns the graphs of derivatives of order one, two, and so on, as functional graphs that run operation by operation.
+"""Owns the graphs of derivatives of each order, as functional graphs that run operation by operation.
 
-Each is traced from the captured graph, which autograd differentiates as often as that takes, so it is right whatever
-the program does with autograd. What a call has kept is found in it again by the names of
-`autograd/functional/value_keys.py`: only what depends on gradients, or was not kept, is computed. Who calls it, and
-when, is the business of `double_backward.py`.
+Each graph is traced from the captured graph, differentiated by autograd as often as necessary, so the program may use
+autograd in any way. Values kept by a call are found in the graph by the names of `autograd/functional/value_keys.py`;
+only values depending on gradients, and values not kept, are computed. `double_backward.py` calls the derivatives.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from minidynamo.autograd.functional.functional_graph import FunctionalGraph
 from minidynamo.autograd.functional.functionalize import functionalize
 from minidynamo.autograd.functional.joint_graph import ancestors
 from minidynamo.autograd.functional.shape_only_reads import read_inputs
-from minidynamo.autograd.functional.value_keys import Symbols, symbols_of, value_keys, written
+from minidynamo.autograd.functional.value_keys import Symbols, expression_as_traced, symbols_of, value_keys
 from minidynamo.autograd.graph.inputs import InputLayout
 from minidynamo.autograd.graph.layouts import GradientLayout, strides_follow
 from minidynamo.autograd.graph.numbers import is_empty, is_number, is_symbolic, key
-from minidynamo.autograd.graph.recomputation import computed_again, is_random, uses_generator
+from minidynamo.autograd.graph.recomputation import copy_recomputed, is_random, uses_generator
 from minidynamo.autograd.partition.rng_replay import draw_from_states
-from minidynamo.autograd.runtime.fresh_symbols import renewed
+from minidynamo.autograd.runtime.fresh_symbols import with_fresh_symbols
 from minidynamo.autograd.trace.joint import Given, Trace, mode_of, trace_joint
 from minidynamo.compat import OpOverload
 from minidynamo.core.locks import ForkSafeLock
@@ -37,31 +36,35 @@ from minidynamo.graph.torch_settings import Settings, preserved, restore, settin
 from minidynamo.graph.unbacked_symints import depends_on_data
 
 _MOST = 16
-"""How many derivatives of one kind are kept, if what torch decides about sizes makes that several."""
+"""Most derivatives kept for one tuple of orders, if decisions of torch about sizes make several necessary."""
 
 
 class NotAvailable(Exception):
-    """A derivative cannot be computed; the message is the reason that the user is told."""
+    """A derivative cannot be computed; the message is the reason shown to the user."""
 
 
 @dataclass
 class Values:
-    """What one call has: `kept` by position; an `input` by number, or NotAvailable; `numbers` by symbol; `tangents` by
-    order; the state that the `random` numbers began with, by device, if it is needed."""
+    """Arguments of a derivative in one call."""
 
+    #: Kept values by position; None for freed values.
     kept: Sequence[torch.Tensor | None]
+    #: Returns a held input by number; raises NotAvailable.
     input: Callable[[int], torch.Tensor]
+    #: Values of symbols.
     numbers: Mapping[Any, Any]
+    #: Tangents, by order, then by index of the differentiated value.
     tangents: Sequence[Sequence[torch.Tensor | None]]
+    #: Generator states before forward, by device type; only for derivatives with random numbers.
     random: Mapping[str, torch.Tensor]
 
 
 class Derivatives:
-    """The derivatives of one captured graph, under the settings that are in force now.
+    """The derivatives of one captured graph, under the present settings.
 
-    They are traced on the fake values `flat`. `kept` are names of what calls have kept, `kept_for` what each of them
-    was kept for, as in a `GraphSignature`: what only results need for which no gradient comes in may be gone. With a
-    `refusal`, which says why, there are none.
+    All are traced with the fake values `flat`. `kept` has the names of the kept values, in order. `kept_for` is a field
+    of `GraphSignature`: a value needed only by unused results may be freed. A `refusal` is the reason why there are no
+    derivatives.
     """
 
     def __init__(
@@ -81,23 +84,28 @@ class Derivatives:
         self.kept = kept
         self.kept_for = kept_for
         self.refusal = refusal
+        #: Settings of torch under which the graph was captured.
         self.entry: Settings = settings()
         self.symbols: Symbols = symbols_of(flat)
         self.env = mode_of(gm, flat).shape_env if self.symbols else None
+        #: Number of decisions about the original symbols, before any derivative was traced.
         self.decided = len(self.env.guards) if self.env is not None else 0
         self.lock = ForkSafeLock()
+        #: Derivatives by their orders, at most _MOST each.
         self.known: dict[tuple[Given, ...], list[Derivative]] = {}
+        #: By orders: numbers of the latest call, and its derivative.
         self.latest: dict[tuple[Given, ...], tuple[Mapping[Any, Any], Derivative]] = {}
 
-    def of(self, orders: tuple[Given, ...], numbers: Mapping[Any, Any]) -> Derivative:
-        """The derivative for gradients like `orders`; raises NotAvailable if there is none for these numbers."""
+    def find(self, orders: tuple[Given, ...], numbers: Mapping[Any, Any]) -> Derivative:
+        """Returns the derivative for tangents of these `orders`; raises NotAvailable if tracing fails for these
+        numbers."""
         if self.refusal:
             raise NotAvailable(self.refusal)
         with self.lock:
             served, found = self.latest.get(orders, (None, None))
             if found is None or served != numbers:
                 known = self.known.setdefault(orders, [])
-                found = next((one for one in known if one.serves(numbers)), None)
+                found = next((one for one in known if one.applies_to(numbers)), None)
                 if found is None:
                     known.append(found := self.traced(orders, numbers))
                     del known[:-_MOST]
@@ -105,39 +113,37 @@ class Derivatives:
         return found
 
     def traced(self, orders: tuple[Given, ...], numbers: Mapping[Any, Any]) -> Derivative:
-        """A derivative for these numbers at least, on symbols of its own, on which nothing was decided for others."""
-        anew = renewed(self.flat, self.symbols, numbers) if self.symbols else None
-        flat, names = anew or (self.flat, {})
+        """Traces a derivative, valid at least for these numbers. Fresh symbols keep the trace free of decisions for
+        other calls."""
+        fresh = with_fresh_symbols(self.flat, self.symbols, numbers) if self.symbols else None
+        flat, names = fresh or (self.flat, {})
         symbols = symbols_of(flat)
-        env, decided = (self.env, self.decided) if anew is None else (mode_of(self.gm, flat).shape_env, 0)
+        env, decided = (self.env, self.decided) if fresh is None else (mode_of(self.gm, flat).shape_env, 0)
         try:
             with preserved():
                 restore(self.entry)
                 trace = trace_joint(self.gm, self.layout, flat, self.decompositions(), orders)
                 with compat.without_autocast():
-                    functional = functionalize(trace, self.layout.flat_names(), flat, keeps_numbers=anew is not None)
+                    functional = functionalize(trace, self.layout.flat_names(), flat, keeps_numbers=fresh is not None)
                     draw_from_states(functional)
         except Exception as error:
-            told = error.__cause__ if isinstance(error, GraphRefused) else None  # what torch says
-            raise NotAvailable(f"Tracing it failed: {first_line(told or error)}") from error
+            cause = error.__cause__ if isinstance(error, GraphRefused) else None  # what torch says
+            raise NotAvailable(f"Tracing it failed: {first_line(cause or error)}") from error
         decisions = [] if env is None else [guard.expr for guard in env.guards[decided:]]
-        found = Derivative(trace, functional, symbols, self.kept_by_then(orders[0]), names, decisions)
-        if not found.serves(numbers):
+        found = Derivative(trace, functional, symbols, self.available_positions(orders[0]), names, decisions)
+        if not found.applies_to(numbers):
             raise NotAvailable("It was traced for other sizes.")
         return found
 
-    def kept_by_then(self, given: Given) -> dict[str, int]:
-        """The place of each value that is there when gradients like `given` come in, by its name."""
-        used = {place for place, tangent in enumerate(given) if tangent is not None}
-        gone = {i for i, places in enumerate(self.kept_for) if places and used.isdisjoint(places)}
-        return {name: i for i, name in enumerate(self.kept) if i not in gone}
+    def available_positions(self, given: Given) -> dict[str, int]:
+        """Returns, by name, the positions of the kept values still alive when the tangents `given` come in."""
+        used = {index for index, tangent in enumerate(given) if tangent is not None}
+        freed = {i for i, indices in enumerate(self.kept_for) if indices and used.isdisjoint(indices)}
+        return {name: i for i, name in enumerate(self.kept) if i not in freed}
 
 
 class Derivative:
-    """One derivative. `differentiable` says for each result whether it has a derivative itself, and `reached` at which
-    results of the graph its gradients arrive; `leads_to` has, for places of the inputs with gradients, then of the
-    gradients that were handed in, the results that autograd comes there from. `names` has its own symbols for those of
-    calls, and `decisions` are what has to hold of them."""
+    """A derivative with the symbols and decisions of the trace."""
 
     def __init__(
         self,
@@ -151,28 +157,35 @@ class Derivative:
         self.trace = trace
         self.functional = functional
         self.symbols = symbols
+        #: Per result: whether the result has a derivative.
         self.differentiable = trace.differentiable
-        self.reached = trace.reached
-        self.leads_to = trace.leads_to
+        #: Per result: indices of the graph's results reached by gradients of the derivative.
+        self.reached_results = trace.reached_results
+        #: By index of an input with a gradient, then of a tangent: the results that depend on it.
+        self.reaching_derivatives = trace.reaching_derivatives
+        #: Per result: its node; None for no gradient.
         self.results = [
             None if node is None else functional.read(functional.values[node]) for node in trace.derivatives
         ]
+        #: Positions of kept values, by name.
         self.kept = kept
+        #: Symbol of the derivative, by symbol of calls.
         self.names = names
+        #: Expressions required to hold in a call, in symbols of the derivative.
         self.decisions = decisions
 
-    def own(self, numbers: Mapping[Any, Any]) -> dict[Any, Any]:
-        """What its symbols are in a call."""
+    def own_symbols(self, numbers: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Returns the values of the derivative's symbols in a call."""
         return {self.names.get(symbol, symbol): number for symbol, number in numbers.items()}
 
-    def serves(self, numbers: Mapping[Any, Any]) -> bool:
-        """Whether what was decided while it was traced holds in a call."""
-        own = self.own(numbers) if self.decisions else {}
-        return all(decision.subs(own) == True for decision in self.decisions)  # noqa: E712  # it is an expression
+    def applies_to(self, numbers: Mapping[Any, Any]) -> bool:
+        """Returns whether the decisions of the trace hold in a call."""
+        own_symbols = self.own_symbols(numbers) if self.decisions else {}
+        return all(decision.subs(own_symbols) == True for decision in self.decisions)  # noqa: E712  # sympy expression
 
     @functools.cached_property
     def program(self) -> Program:
-        """How it is computed."""
+        """Builds the graph of the derivative at first use."""
         return Program(self)
 
 
@@ -180,44 +193,53 @@ Provider = Callable[[Values], Any]
 
 
 class Program:
-    """What is left of a derivative when a call has kept some values."""
+    """Computes a derivative from the values kept by a call."""
 
     def __init__(self, derivative: Derivative) -> None:
         functional = derivative.functional
         self.functional = functional
-        self.own = derivative.own
+        self.own_symbols = derivative.own_symbols
+        #: Numbers of inputs, by placeholder.
         self.numbers = {node: i for i, node in enumerate(functional.placeholders)}
-        self.places = dict(zip(functional.tangents, derivative.trace.handed_in))
+        #: (order, index) of tangents, by placeholder.
+        self.tangent_indices = dict(zip(functional.tangents, derivative.trace.tangent_targets))
         self.graph = functional.emitter.graph
-        self.keys = value_keys(functional, derivative.symbols, written if derivative.names else key)
+        #: Names of values, by node.
+        self.keys = value_keys(functional, derivative.symbols, expression_as_traced if derivative.names else key)
         self.kept = derivative.kept
         self.results = derivative.results
         roots = [node for node in self.results if node is not None]
-        self.redraws = False
+        #: Whether a random number is computed again; then all draws are repeated, in order.
+        self.draws_again = False
+        #: Nodes needed for results.
         self.live = ancestors(roots, self.sources)
-        self.redraws = any(is_random(node) and self.keys[node] not in self.kept for node in self.live)
-        if self.redraws:  # in the order of the first time
+        self.draws_again = any(is_random(node) and self.keys[node] not in self.kept for node in self.live)
+        if self.draws_again:  # in the order of forward
             self.live = ancestors([*roots, *filter(uses_generator, self.graph.nodes)], self.sources)
+        #: One getter per argument of `call`.
         self.providers: list[Provider] = []
         self.call = self.build()
 
     def is_given(self, node: fx.Node) -> bool:
-        if self.redraws and uses_generator(node):  # also what was kept: others follow in the generator
+        """Returns whether the value of a node is an argument of the graph rather than computed."""
+        if self.draws_again and uses_generator(node):  # kept draws too: later draws depend on them
             return False
         is_known = is_number(node) and not depends_on_data(node.meta["val"])
         return is_known or self.keys[node] in self.kept or node.op == "placeholder" or is_empty(node.meta["val"])
 
     def sources(self, node: fx.Node) -> list[fx.Node]:
+        """Returns the nodes needed to compute `node`."""
         return [] if self.is_given(node) else read_inputs(node)
 
     def build(self) -> BoxedCallable:
-        made = fx.Graph()
+        """Builds the graph from given values to results."""
+        graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
 
         def given(node: fx.Node) -> fx.Node:
-            """A placeholder for what is not computed."""
+            """Returns a placeholder for a given value."""
             if node not in env:
-                env[node] = made.placeholder(node.name)
+                env[node] = graph.placeholder(node.name)
                 self.providers.append(self.provider(node))
             return env[node]
 
@@ -227,29 +249,31 @@ class Program:
             if self.is_given(node):
                 given(node)
         for node in computed:
-            for source in node.all_input_nodes:  # of which only the layout, or nothing, matters
+            for source in node.all_input_nodes:  # only the layout of these is read
                 if source not in self.live:
                     given(source)
         for node in computed:
-            env[node] = made.node_copy(node, env.__getitem__) if self.redraws else computed_again(made, node, env)
-        made.output(tuple(None if node is None else env[node] for node in self.results))
-        return make_boxed(compat.graph_module(torch.nn.Module(), made), "derivative")
+            env[node] = (
+                graph.node_copy(node, env.__getitem__) if self.draws_again else copy_recomputed(graph, node, env)
+            )
+        graph.output(tuple(None if node is None else env[node] for node in self.results))
+        return make_boxed(compat.graph_module(torch.nn.Module(), graph), "derivative")
 
     def provider(self, node: fx.Node) -> Provider:
-        """Where a call has the value of `node`."""
+        """Builds a getter for the value of `node` in a call."""
         if is_number(node):
             return functools.partial(_number, node.meta["val"])
-        if (place := self.kept.get(self.keys[node])) is not None:
+        if (position := self.kept.get(self.keys[node])) is not None:
             if not isinstance(node.meta["val"], torch.Tensor) or not strides_follow(node.meta["val"]):
-                return lambda values: values.kept[place]  # a number, or a part of what is elsewhere
-            lies = GradientLayout(node.meta["val"])  # forward may keep images with channels last
-            return lambda values: _fitting(lies, values.kept[place])
+                return lambda values: values.kept[position]  # a number, or strides with gaps
+            lies = GradientLayout(node.meta["val"])  # forward may save images with channels last
+            return lambda values: _laid_out(lies, values.kept[position])
         if node not in self.live or is_empty(node.meta["val"]):
-            return functools.partial(_stand_in, node.meta["val"])
-        if node in self.places:
-            order, i = self.places[node]
+            return functools.partial(_empty_like, node.meta["val"])
+        if node in self.tangent_indices:
+            order, i = self.tangent_indices[node]
             fit = GradientLayout(node.meta["val"])
-            return lambda values: _fitting(fit, values.tangents[order][i])
+            return lambda values: _laid_out(fit, values.tangents[order][i])
         if node in self.functional.constants:
             constant = self.functional.constants[node]
             return lambda values: constant
@@ -257,10 +281,10 @@ class Program:
         return lambda values: values.input(number)
 
     def run(self, values: Values) -> list[torch.Tensor | None]:
-        """The derivative for one call."""
-        values = replace(values, numbers=self.own(values.numbers))
+        """Returns the derivative for one call."""
+        values = replace(values, numbers=self.own_symbols(values.numbers))
         given = [provide(values) for provide in self.providers]
-        if not self.redraws:
+        if not self.draws_again:
             return list(self.call(given))
         if not values.random:
             raise NotAvailable("It would draw random numbers again.")
@@ -271,7 +295,7 @@ class Program:
 
 
 def random_state(device: str) -> torch.Tensor:
-    """The state of the random numbers of a device."""
+    """Returns the state of the generator of a device."""
     return torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
 
 
@@ -291,12 +315,12 @@ def _number(number: Any, values: Values) -> Any:
     return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(number)](found)
 
 
-def _stand_in(like: torch.Tensor, values: Values) -> torch.Tensor:
-    """A tensor in the layout of one that is asked for nothing else."""
+def _empty_like(like: torch.Tensor, values: Values) -> torch.Tensor:
+    """Returns an uninitialized tensor with the layout of `like`; only the layout is read."""
     shape, stride = ([_number(n, values) for n in numbers] for numbers in (like.shape, like.stride()))
     return torch.empty_strided(shape, stride, dtype=like.dtype, device=like.device)
 
 
-def _fitting(fit: GradientLayout, gradient: torch.Tensor | None) -> torch.Tensor:
+def _laid_out(fit: GradientLayout, gradient: torch.Tensor | None) -> torch.Tensor:
     assert gradient is not None, "a derivative was chosen for another set of gradients"
     return fit(gradient, gradient.shape if fit.is_symbolic else None)

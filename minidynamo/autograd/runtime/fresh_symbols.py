@@ -1,7 +1,7 @@
-"""Owns fake inputs for a trace that begins anew: with symbols of its own, which have the values of one call.
+"""Owns fake inputs with fresh symbols, for traces independent of the decisions of earlier traces.
 
-What a trace decides on symbols holds for every later trace on them. Torch's formulas for some derivatives of gradients
-decide all sizes, so these are traced once for each. Which trace serves which call is the business of `derivatives.py`.
+A decision of a trace about a symbol holds for every later trace with that symbol. Torch's formulas for some second
+derivatives decide all sizes, so these derivatives are traced once per size. `derivatives.py` assigns traces to calls.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import torch
 from minidynamo import compat
 from minidynamo.autograd.functional.value_keys import Symbols, numbers_in
 from minidynamo.autograd.graph.numbers import is_symbolic, key, known
-from minidynamo.autograd.trace.tensor_index import let_have_symbols
+from minidynamo.autograd.trace.tensor_index import add_shape_env
 from minidynamo.fake.mode import FakeTensorMode
 
 
-def renewed(
+def with_fresh_symbols(
     flat: Sequence[Any], symbols: Symbols, numbers: Mapping[Any, Any]
 ) -> tuple[list[Any], dict[Any, Any]] | None:
-    """The fake inputs `flat` with new `symbols`, of which a call has `numbers`, and the new symbol for each old one.
+    """Returns the fake inputs `flat` with a fresh symbol in place of each of `symbols`, and the fresh symbol of each
+    old one. The fresh symbols have the values `numbers` of one call.
 
-    None where that cannot be done: a number is no size, a symbol has no value, or a tensor is none of plain numbers.
+    None if impossible: a number is not an integer, a symbol has no value, or a tensor has a special layout.
     """
     found = {symbol for value in flat for _, _, number in numbers_in(value) for symbol in _symbols(number)}
     if not found <= numbers.keys() or not all(type(numbers[symbol]) is int for symbol in found):
@@ -32,20 +33,20 @@ def renewed(
         return None
     kinds, source = compat.symbolic().DimDynamic, compat.symbolic().NamedSource
     mode = FakeTensorMode()
-    let_have_symbols(mode)
+    add_shape_env(mode)
     env: Any = mode.shape_env
-    made = {
+    new_symbols = {
         symbol: env.create_symbol(numbers[symbol], source("_".join(map(str, symbols[symbol]))), kinds.DYNAMIC)
         for symbol in sorted(found, key=str)
     }
 
-    def anew(number: Any) -> Any:
+    def fresh(number: Any) -> Any:
         if not is_symbolic(number):
             return known(number)
         expr = key(number)
-        return env.create_symintnode(expr.xreplace(made), hint=int(expr.xreplace(dict(numbers))))
+        return env.create_symintnode(expr.xreplace(new_symbols), hint=int(expr.xreplace(dict(numbers))))
 
-    return [_anew(value, anew, mode) for value in flat], made
+    return [_fresh(value, fresh, mode) for value in flat], new_symbols
 
 
 def _symbols(number: Any) -> set[Any]:
@@ -59,12 +60,12 @@ def _is_plain(value: Any) -> bool:
     return value.layout is torch.strided and not special
 
 
-def _anew(value: Any, number: Callable[[Any], Any], mode: FakeTensorMode) -> Any:
+def _fresh(value: Any, number: Callable[[Any], Any], mode: FakeTensorMode) -> Any:
     if not isinstance(value, torch.Tensor):
         return number(value)
     with mode, torch.no_grad():
         sizes, strides = [*map(number, value.shape)], [*map(number, value.stride())]
-        made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
-    made.requires_grad_(value.requires_grad)
+        tensor = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+    tensor.requires_grad_(value.requires_grad)
     with mode, torch.enable_grad():
-        return made if value.is_leaf else made.view_as(made)
+        return tensor if value.is_leaf else tensor.view_as(tensor)

@@ -1,9 +1,13 @@
-"""Owns what happens around the compiled graphs at each call: mutations, aliased outputs, and autograd's bookkeeping.
+"""Owns each call of the compiled graphs: mutations of inputs, aliased outputs, and autograd's bookkeeping.
 
-It decides nothing: a `GraphSignature` says what to do. Every function here takes one list and hands it on, so that no
-tensor is held while a graph runs, except inputs that are needed behind it.
+A `GraphSignature` contains all decisions. Every function takes one list and passes the same list to the next callee, so
+no caller holds a tensor while a graph runs, except inputs needed after the graph.
 
-How the compiled backward is called, and when it is compiled, is in `backward_call.py`.
+`backward_call.py` calls the compiled backward and compiles it on the first call.
+
+Words of this folder: a *result* is a value returned by the compiled graph, an *output* is a value returned by the
+user's function. An `index` of a result is its index in `GraphSignature.differentiable_results` (a target there), a
+`position` counts all results. The *graph's node* is the autograd node of the whole graph.
 """
 
 from __future__ import annotations
@@ -21,93 +25,121 @@ from minidynamo.autograd.graph.batched_grads import has_batches
 from minidynamo.autograd.graph.layouts import Layout
 from minidynamo.autograd.graph.signature import GraphSignature, OutputPlan
 from minidynamo.autograd.partition.packing import Unpack
-from minidynamo.autograd.runtime.accumulation import not_asked_for
-from minidynamo.autograd.runtime.backward_call import BackwardCall, Lazy, Parts
+from minidynamo.autograd.runtime.accumulation import unwanted_gradients
+from minidynamo.autograd.runtime.backward_call import BackwardCall, BackwardGraphs, CompiledOnFirstCall
 from minidynamo.autograd.runtime.double_backward import DoubleBackward
-from minidynamo.autograd.runtime.input_nodes import Apart, Compute, Links, Ways, in_order, without_data
-from minidynamo.autograd.runtime.partial_backward import Part
-from minidynamo.autograd.runtime.rebuild_outputs import Found, maker, watching
+from minidynamo.autograd.runtime.input_nodes import Compute, InputNodes, Links, SeparateInputs, in_order, without_data
+from minidynamo.autograd.runtime.partial_backward import BackwardPart
+from minidynamo.autograd.runtime.rebuild_outputs import CallValues, output_builder, watching_hooks
 from minidynamo.autograd.runtime.result_hooks import watch_view
-from minidynamo.autograd.runtime.result_nodes import Arriving, Chains, has_chains, noting, watch_of, watched
+from minidynamo.autograd.runtime.result_nodes import (
+    FlowOf,
+    ResultNodes,
+    has_result_nodes,
+    recording_saved_results,
+    watch_for,
+    watched,
+)
 from minidynamo.autograd.runtime.saved_per_result import SavedPerResult, received
 from minidynamo.graph.boxed import BoxedCallable, is_boxed, mark_boxed
 from minidynamo.graph.saved_tensor_hooks import before_saving
-from minidynamo.graph.tensor_hooks import renew_node
+from minidynamo.graph.tensor_hooks import refresh_grad_fn
 
 Saved = Sequence[tuple[str, int]]
 
 
 def inference_call(signature: GraphSignature, compiled: BoxedCallable, without_grad: bool) -> BoxedCallable:
-    """A boxed callable around the inference graph. `without_grad`: the graph must run with the grad mode off, because
-    some input requires grad and the user's program switched it off itself."""
+    """Builds a boxed callable around the inference graph.
+
+    `without_grad`: run the graph with the grad mode off, because an input requires grad and the user's program switched
+    the grad mode off itself.
+    """
     run = _without_grad(compiled) if without_grad else compiled
-    return _finishing(signature, _with_constants(signature, _settling(signature, run)))
+    return _with_user_outputs(signature, _with_constants(signature, _with_eager_metadata(signature, run)))
 
 
 def training_call(
     signature: GraphSignature,
     forward: BoxedCallable,
     saved: Saved,
-    compile_backward: Callable[[Part], BoxedCallable | None],
+    compile_backward: Callable[[BackwardPart], BoxedCallable | None],
     expected: Sequence[torch.Tensor],
-    again: DoubleBackward,
+    double_backward: DoubleBackward,
     unpack: Unpack | None = None,
 ) -> BoxedCallable:
-    """A boxed callable around forward and backward graph.
+    """Builds a boxed callable around the forward and the backward graph.
 
-    Forward returns the results of `signature`, then further values to save; `saved` says where each value that
-    backward takes comes from. `expected` are fake values like those that backward takes: what was saved, then
-    gradients. `again` is for callers who differentiate the gradients; `unpack` gives what that takes, if it was packed.
+    Forward returns the results of `signature`, then further values to save. `saved[k]` is the origin of argument k of
+    backward: ("input", index), ("result", position) or ("extra", number). `expected` has fake values for all arguments
+    of backward: saved values, then gradients. `double_backward` serves callers differentiating the gradients; `unpack`
+    restores packed tensors for such callers.
     """
     kept_for, differentiable = signature.kept_for, signature.differentiable_results
-    held_for = dict(zip(again.plan.held, again.plan.held_for))
-    holders = SavedPerResult(kept_for, differentiable, signature.used_up, held_for) if kept_for else None
-    run_backward = BackwardCall(signature, Parts(compile_backward), expected[len(saved) :])
-    places = _Places(saved, expected, signature.results)
-    gradients_of = _gradients_of(signature, places, run_backward, again, holders, unpack)
+    held_for = dict(zip(double_backward.plan.held, double_backward.plan.held_for))
+    saved_per_result = SavedPerResult(kept_for, differentiable, signature.freed_with, held_for) if kept_for else None
+    run_backward = BackwardCall(signature, BackwardGraphs(compile_backward), expected[len(saved) :])
+    saved_positions = _SavedPositions(saved, expected, signature.results)
+    gradients_of = _gradients_of(signature, saved_positions, run_backward, double_backward, saved_per_result, unpack)
     function = _make_function(
-        signature, _settling(signature, forward, counted=True), places, run_backward, again, holders, gradients_of
+        signature,
+        _with_eager_metadata(signature, forward, counted=True),
+        saved_positions,
+        run_backward,
+        double_backward,
+        saved_per_result,
+        gradients_of,
     )
-    leading = [tuple(differentiable[i] for i in places) for places in signature.ways]
-    apply = compat.raw_apply(function) if holders is None else _joining(holders, function)
-    ways = Ways(leading, len(differentiable), signature.results, apply, gradients_of, signature.edges)
+    reaching = [tuple(differentiable[i] for i in indices) for indices in signature.reaching_results]
+    apply = compat.raw_apply(function) if saved_per_result is None else _with_result_nodes(saved_per_result, function)
+    input_nodes = InputNodes(
+        reaching, len(differentiable), signature.results, apply, gradients_of, signature.edge_order
+    )
     if len(differentiable) > 1 or signature.saved_results or signature.unvisited:
         watched(function)
-    chains = Chains(signature, _arriving(signature, holders, run_backward)) if has_chains(signature) else None
+    result_nodes = (
+        ResultNodes(signature, _make_flow_of(signature, saved_per_result, run_backward))
+        if has_result_nodes(signature)
+        else None
+    )
     gradients = signature.gradients
-    reached = {i for i in gradients if i not in signature.unreached or i in again.plan.linked}
+    reached = {i for i in gradients if i not in signature.unreached or i in double_backward.plan.linked}
 
     def run(args: list[Any]) -> Any:
-        return ways.call(args, [args[i] for i in gradients])
+        return input_nodes.call(args, [args[i] for i in gradients])
 
     def run_detached(args: list[Any]) -> Any:
-        # Autograd would walk into the history of the others without bringing a gradient.
-        return ways.call(args, [args[i] if i in reached or args[i].is_leaf else None for i in gradients])
+        # Autograd would enter the history of the other inputs without a gradient.
+        return input_nodes.call(args, [args[i] if i in reached or args[i].is_leaf else None for i in gradients])
 
     call: BoxedCallable = run if reached.issuperset(gradients) else run_detached
-    if chains is None and signature.saved_results:
-        call = noting(call, signature)
-    return _finishing(signature, _with_constants(signature, _counting_before(signature, call)), chains)
+    if result_nodes is None and signature.saved_results:
+        call = recording_saved_results(call, signature)
+    return _with_user_outputs(
+        signature, _with_constants(signature, _counting_writes_first(signature, call)), result_nodes
+    )
 
 
-def _joining(holders: SavedPerResult, function: type[torch.autograd.Function]) -> Callable[..., Any]:
+def _with_result_nodes(saved_per_result: SavedPerResult, function: type[torch.autograd.Function]) -> Callable[..., Any]:
     apply = compat.raw_apply(function)
-    return lambda args, *links: holders.joined(apply(args, *links), args)
+    return lambda args, *links: saved_per_result.attach_nodes(apply(args, *links), args)
 
 
 def checking_inputs(
     signature: GraphSignature, examples: Sequence[Any], call: BoxedCallable, make_eager: Callable[[], BoxedCallable]
 ) -> BoxedCallable:
-    """`call`, for values like `examples`, unless an input that it writes to shares memory with another input, or is one
-    of two that autograd takes for views of one tensor (`view.data = other` leaves it at that), or is a view that is
-    watched, or of which another view is returned: what eager shows of it hangs on which views were written to, and
-    which were made before that. Then it is what `make_eager` returns."""
-    eager = Lazy(make_eager)
+    """Wraps `call`, which was compiled for inputs like `examples`, and calls the result of `make_eager` instead if
+
+    - a written input shares memory with another input,
+    - autograd takes a written input and another input for views of one tensor, as after `view.data = tensor`, or
+    - a written input is a watched view, or a view with a further view among the outputs. What eager shows of such a
+      view depends on the views that were written to, and on those that existed before the write.
+    """
+    eager = CompiledOnFirstCall(make_eager)
     written = {mutation.index for mutation in signature.mutations}
-    tensors_of = _taking(i for i, example in enumerate(examples) if isinstance(example, torch.Tensor))
-    written_of, others_of = _taking(sorted(written)), _taking(i for i in range(len(examples)) if i not in written)
-    made = [plan for plan in (*signature.views, *signature.outputs) if plan.steps or plan.detach]
-    returned = {index for origin, index in map(signature.origin, made) if origin == "input"}
+    tensors_of = _getter(i for i, example in enumerate(examples) if isinstance(example, torch.Tensor))
+    written_of, others_of = _getter(sorted(written)), _getter(i for i in range(len(examples)) if i not in written)
+    view_plans = [plan for plan in (*signature.views, *signature.outputs) if plan.steps or plan.detach]
+    returned = {index for origin, index in map(signature.origin, view_plans) if origin == "input"}
     with_history = [(m.index, m.index in returned) for m in signature.mutations if m.result is not None]
 
     def check(args: list[Any]) -> Any:
@@ -123,66 +155,73 @@ def checking_inputs(
     return mark_boxed(check)
 
 
-def _taking(positions: Iterable[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """What takes the items at these positions."""
+def _getter(positions: Iterable[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Builds a getter of the items at these positions."""
     positions = list(positions)
     return operator.itemgetter(*positions) if len(positions) > 1 else lambda items: [items[i] for i in positions]
 
 
 def _have_a_base_in_common(args: list[Any], written: Collection[int]) -> bool:
-    """Whether autograd takes an argument that is written to, and another one, for views of one tensor."""
-    bases = [_base_of(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
+    """Returns whether autograd takes a written argument and another argument for views of one tensor."""
+    bases = [_base_id(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
     return any(bases.count(bases[i]) > 1 for i in written)
 
 
-def _base_of(tensor: torch.Tensor) -> int:
-    """What tells the tensor that autograd takes it for a view of, or itself."""
+def _base_id(tensor: torch.Tensor) -> int:
+    """Returns the id of the tensor's base, or the id of a tensor without base."""
     return id(tensor._base if tensor._is_view() else tensor)
 
 
-class _Places:
-    """Where the values that backward takes are found in forward: among its inputs, and among what it made."""
+class _SavedPositions:
+    """Positions of the arguments of backward: `inputs` and `number_inputs` among forward's inputs, `computed` and
+    `computed_numbers` among the values returned by forward. Numbers are apart, since autograd saves tensors only."""
 
     def __init__(self, saved: Saved, expected: Sequence[Any], results: int) -> None:
         symbols = [isinstance(like, (str, *compat.SYMBOLIC_NUMBERS)) for like in expected[: len(saved)]]  # or NUMBER
-        tensors = [place for place, number in zip(saved, symbols) if not number]
-        numbers = [place for place, number in zip(saved, symbols) if number]
-        self.inputs, self.made = _split(tensors, results)
-        self.number_inputs, self.numbers_made = _split(numbers, results)
+        tensors = [source for source, is_number in zip(saved, symbols) if not is_number]
+        numbers = [source for source, is_number in zip(saved, symbols) if is_number]
+        self.inputs, self.computed = _split(tensors, results)
+        self.number_inputs, self.computed_numbers = _split(numbers, results)
 
 
-def _split(places: Saved, results: int) -> tuple[list[int], list[int]]:
-    made = [i + results * (kind == "extra") for kind, i in places if kind != "input"]
-    return [i for kind, i in places if kind == "input"], made
+def _split(sources: Saved, results: int) -> tuple[list[int], list[int]]:
+    computed = [i + results * (kind == "extra") for kind, i in sources if kind != "input"]
+    return [i for kind, i in sources if kind == "input"], computed
 
 
 def _gradients_of(
     signature: GraphSignature,
-    places: _Places,
+    saved_positions: _SavedPositions,
     run_backward: BackwardCall,
-    again: DoubleBackward,
-    holders: SavedPerResult | None,
+    double_backward: DoubleBackward,
+    saved_per_result: SavedPerResult | None,
     unpack: Unpack | None,
 ) -> Compute:
-    """The backward of a graph: what gives, for its node and what came in there, which is given up, the gradients."""
-    runs_once = bool(signature.runs_once or places.inputs or places.made or again.plan.held or again.plan.random)
-    saved_for = _saving(signature.used_up, holders, again, runs_once)
+    """Builds `backward(ctx, given) -> gradients of the inputs`, for the graph's node. Empties `given`."""
+    runs_once = bool(
+        signature.runs_once
+        or saved_positions.inputs
+        or saved_positions.computed
+        or double_backward.plan.held
+        or double_backward.plan.random
+    )
+    read_saved = _make_saved_reader(signature.freed_with, saved_per_result, double_backward, runs_once)
 
     def gradients_of(ctx: Any, given: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         if signature.all_gradients:
             compat.check_reentrant_backward()
         tangents = run_backward.tangents(ctx, given)
         if all(tangent is None for tangent in tangents):
-            return (None,) * len(signature.gradients)  # autograd comes by on the way to what it is asked for
-        kept = ctx.again and ctx.again.taken()
-        args = saved_for(ctx, tangents)
-        if ctx.apart is not None:
-            kept = replace(kept, links=ctx.apart.completed(kept.links))
-        unwanted = not_asked_for(ctx, kept.links)
+            return (None,) * len(signature.gradients)  # autograd visits the node for the sake of a later one
+        kept = ctx.double_backward and ctx.double_backward.with_boxed()
+        args = read_saved(ctx, tangents)
+        if ctx.separate is not None:
+            kept = replace(kept, links=ctx.separate.with_released_links(kept.links))
+        unwanted = unwanted_gradients(ctx, kept.links)
         if torch.is_grad_enabled() or has_batches(tangents):
-            compiled, watch = run_backward.keeping(ctx, tuple(args), unwanted), watch_of(ctx, signature)
+            compiled, watch = run_backward.reusable(ctx, tuple(args), unwanted), watch_for(ctx, signature)
             saved = args if unpack is None else unpack(args, ctx.numbers)
-            return again.gradients(kept, saved, tangents, compiled, watch)
+            return double_backward.gradients(kept, saved, tangents, compiled, watch)
         links, kept = kept.links, None
         return run_backward(ctx, args, tangents, unwanted, links)
 
@@ -192,151 +231,175 @@ def _gradients_of(
 def _make_function(
     signature: GraphSignature,
     forward_graph: BoxedCallable,
-    places: _Places,
+    saved_positions: _SavedPositions,
     run_backward: BackwardCall,
-    again: DoubleBackward,
-    holders: SavedPerResult | None,
+    double_backward: DoubleBackward,
+    saved_per_result: SavedPerResult | None,
     gradients_of: Compute,
 ) -> type[torch.autograd.Function]:
     results, differentiable, unreached = signature.results, signature.differentiable_results, {*signature.unreached}
     others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
-    ordered, unvisited = in_order(signature.edges), signature.unvisited
+    ordered, unvisited = in_order(signature.edge_order), signature.unvisited
 
     class CompiledFunction(torch.autograd.Function):
-        """One node of autograd's graph for the whole compiled graph. Its first argument is the list of all inputs; what
-        autograd sees are links to those that require grad, so that the inputs themselves can die in forward. The second
-        has the links to all, and who holds those that lie apart (`input_nodes.py`)."""
+        """The one node of autograd's graph for the whole compiled graph.
 
-        # Autograd hands all gradients in in one list and keeps none itself, so they die inside backward as well.
+        The first argument of `apply` is the list of all inputs. The second is a pair: the separate inputs of the call
+        or None, and the links to all inputs. Further arguments are the links visible to autograd: the links of inputs
+        with grad. Links have no data, so the inputs themselves can die in forward (`input_nodes.py`).
+        """
+
+        # Autograd passes all gradients in one list and keeps none, so gradients die inside backward.
         boxed_grads_call = True
 
         @staticmethod
         def forward(
-            ctx: Any, args: list[Any], known: tuple[Apart | None, Links], *_: torch.Tensor | None
+            ctx: Any, args: list[Any], known: tuple[SeparateInputs | None, Links], *_: torch.Tensor | None
         ) -> tuple[torch.Tensor, ...]:
-            # An input whose history autograd shall not walk into must not be saved together with it.
-            kept = [args[i].detach() if i in unreached and not args[i].is_leaf else args[i] for i in places.inputs]
-            numbers = [args[i] for i in places.number_inputs]
+            # If autograd must not enter the history of an input, the input is saved detached.
+            kept = [
+                args[i].detach() if i in unreached and not args[i].is_leaf else args[i] for i in saved_positions.inputs
+            ]
+            numbers = [args[i] for i in saved_positions.number_inputs]
             hooked = compat.has_saved_tensor_hooks()
             ctx.signature = signature
-            ctx.apart, links = known
-            ctx.again = again.keep(args, links, hooked)
-            if ctx.apart is not None:
-                ctx.apart.let_go(ctx.again.links)
-            ctx.like = {place: without_data(args[signature.gradients[place]]) for place, _ in signature.zeros_from}
+            ctx.separate, links = known
+            ctx.double_backward = double_backward.keep(args, links, hooked)
+            if ctx.separate is not None:
+                ctx.separate.release(ctx.double_backward.links)
+            ctx.zero_templates = {
+                index: without_data(args[signature.gradients[index]]) for index, _ in signature.zero_sources
+            }
             ctx.unvisited = [leaf for leaf in map(links.__getitem__, unvisited) if leaf is not None and leaf.is_leaf]
             with before_saving:
-                made = forward_graph(args)
-            kept += [made[i] for i in places.made]
-            returned = list(made[:results])
+                values = forward_graph(args)
+            kept += [values[i] for i in saved_positions.computed]
+            returned = list(values[:results])
             ctx.layouts = [Layout(value) for value in kept] if hooked else None
-            ctx.save_for_backward(*(holders.set_apart(ctx, kept, returned, args) if holders else kept))
-            ctx.numbers = numbers + [made[i] for i in places.numbers_made]
-            ctx.shapes = {i: made[i].shape for i in run_backward.symbolic}
+            ctx.save_for_backward(*(saved_per_result.store(ctx, kept, returned, args) if saved_per_result else kept))
+            ctx.numbers = numbers + [values[i] for i in saved_positions.computed_numbers]
+            ctx.shapes = {i: values[i].shape for i in run_backward.symbolic}
             ctx.set_materialize_grads(False)
             if others:
-                ctx.mark_non_differentiable(*[made[i] for i in others])
+                ctx.mark_non_differentiable(*[values[i] for i in others])
             return tuple(returned)
 
         @staticmethod
         def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
             gradients = received(given)
             del given
-            if ctx.apart is not None:
-                ctx.apart.begin()
-            made = gradients_of(ctx, gradients)
-            return (None, None, *ordered(made if ctx.apart is None else ctx.apart.left(made)), None)
+            if ctx.separate is not None:
+                ctx.separate.begin()
+            found = gradients_of(ctx, gradients)
+            return (None, None, *ordered(found if ctx.separate is None else ctx.separate.hold_back(found)), None)
 
     return CompiledFunction
 
 
-def _saving(
-    used_up: Sequence[tuple[int, ...]], holders: SavedPerResult | None, again: DoubleBackward, runs_once: bool
+def _make_saved_reader(
+    freed_with: Sequence[tuple[int, ...]],
+    saved_per_result: SavedPerResult | None,
+    double_backward: DoubleBackward,
+    runs_once: bool,
 ) -> Callable[[Any, Sequence[torch.Tensor | None]], list[Any]]:
-    """What gives a call of backward, with its node and tangents, what was saved for it."""
+    """Builds `read(ctx, tangents) -> saved values` for a call of backward."""
     if not runs_once:
         return lambda ctx, tangents: []
-    return functools.partial(_saved_apart, used_up, holders, again) if used_up else functools.partial(_saved, holders)
+    return (
+        functools.partial(_take_saved_per_result, freed_with, saved_per_result, double_backward)
+        if freed_with
+        else functools.partial(_take_saved, saved_per_result)
+    )
 
 
-def _saved(holders: SavedPerResult | None, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> list[Any]:
-    """What was saved; raises the second time. Unless the user retains the graph, autograd lets go now, and each value
-    dies at its last use. None for what only results need for which no gradient comes in."""
+def _take_saved(
+    saved_per_result: SavedPerResult | None, ctx: Any, tangents: Sequence[torch.Tensor | None]
+) -> list[Any]:
+    """Returns the saved values; raises the second time.
+
+    Unless the user retains the graph, autograd drops all references now, and each value dies at the last use. Values
+    needed only by unused results are None.
+    """
     saved = list(ctx.saved_tensors)
     ctx.maybe_clear_saved_tensors()
     if not compat.retains_graph():
-        ctx.again.clear()
-        ctx.again = None
-    return _gathered(holders, ctx, saved, tangents)
+        ctx.double_backward.clear()
+        ctx.double_backward = None
+    return _restore_saved(saved_per_result, ctx, saved, tangents)
 
 
-def _saved_apart(
-    used_up: Sequence[tuple[int, ...]],
-    holders: SavedPerResult | None,
-    again: DoubleBackward,
+def _take_saved_per_result(
+    freed_with: Sequence[tuple[int, ...]],
+    saved_per_result: SavedPerResult | None,
+    double_backward: DoubleBackward,
     ctx: Any,
     tangents: Sequence[torch.Tensor | None],
 ) -> list[Any]:
-    """The same where all that is saved lies in holders: raises if a gradient comes in for a result that was used up."""
-    used = [place for place, tangent in enumerate(tangents) if tangent is not None]
-    gone: frozenset[int] = getattr(ctx, "used_up", frozenset())
-    if not gone.isdisjoint(used):
-        return list(ctx.saved_tensors)  # autograd has let go of the node, and raises
+    """Returns the saved values where holders keep all of them. Raises if a gradient comes in for a result with saved
+    values freed by an earlier backward."""
+    used = [index for index, tangent in enumerate(tangents) if tangent is not None]
+    freed: frozenset[int] = getattr(ctx, "freed_with", frozenset())
+    if not freed.isdisjoint(used):
+        return list(ctx.saved_tensors)  # autograd has freed the node, and raises
     if not compat.retains_graph():
-        ctx.used_up = gone = gone.union(*(used_up[place] for place in used))
-        ctx.again = None if len(gone) == len(used_up) else again.let_go(ctx.again, gone)
-    return _gathered(holders, ctx, [], tangents, gone)
+        ctx.freed_with = freed = freed.union(*(freed_with[index] for index in used))
+        ctx.double_backward = (
+            None if len(freed) == len(freed_with) else double_backward.release(ctx.double_backward, freed)
+        )
+    return _restore_saved(saved_per_result, ctx, [], tangents, freed)
 
 
-def _arriving(signature: GraphSignature, holders: SavedPerResult | None, run_backward: BackwardCall) -> Arriving:
-    """What computes, given the node of a call, the gradients that arrive at results from another. The node goes on to
-    keep what was saved."""
+def _make_flow_of(
+    signature: GraphSignature, saved_per_result: SavedPerResult | None, run_backward: BackwardCall
+) -> FlowOf:
+    """Builds a function that computes the gradients flowing from one result to its direct inputs. The function frees no
+    saved value."""
 
-    def arriving(ctx: Any, place: int, gradient: torch.Tensor) -> Sequence[torch.Tensor | None]:
-        tangents = [gradient if i == place else None for i in range(len(signature.differentiable_results))]
-        args = _looked_up(signature.used_up, holders, ctx, tangents) if signature.saved else []
-        return run_backward.arriving(ctx, args, run_backward.of_their_kinds(tangents))
+    def flow_of(ctx: Any, index: int, gradient: torch.Tensor) -> Sequence[torch.Tensor | None]:
+        tangents = [gradient if i == index else None for i in range(len(signature.differentiable_results))]
+        args = _read_saved(signature.freed_with, saved_per_result, ctx, tangents) if signature.saved else []
+        return run_backward.flow_of(ctx, args, run_backward.as_traced_kinds(tangents))
 
-    return arriving
+    return flow_of
 
 
-def _looked_up(
-    used_up: Sequence[tuple[int, ...]],
-    holders: SavedPerResult | None,
+def _read_saved(
+    freed_with: Sequence[tuple[int, ...]],
+    saved_per_result: SavedPerResult | None,
     ctx: Any,
     tangents: Sequence[torch.Tensor | None],
 ) -> list[Any]:
-    """What was saved, for a call behind which backward still runs; raises if that does."""
-    used = [place for place, tangent in enumerate(tangents) if tangent is not None]
-    is_gone = not getattr(ctx, "used_up", frozenset()).isdisjoint(used)
-    saved = list(ctx.saved_tensors) if is_gone or not used_up else []
-    return _gathered(holders, ctx, saved, tangents, ())
+    """Returns the saved values for a call that precedes the actual backward; raises if the latter would raise."""
+    used = [index for index, tangent in enumerate(tangents) if tangent is not None]
+    is_gone = not getattr(ctx, "freed_with", frozenset()).isdisjoint(used)
+    saved = list(ctx.saved_tensors) if is_gone or not freed_with else []
+    return _restore_saved(saved_per_result, ctx, saved, tangents, ())
 
 
-def _gathered(
-    holders: SavedPerResult | None,
+def _restore_saved(
+    saved_per_result: SavedPerResult | None,
     ctx: Any,
     saved: list[Any],
     tangents: Sequence[torch.Tensor | None],
-    gone: Collection[int] | None = None,
+    freed: Collection[int] | None = None,
 ) -> list[Any]:
-    if holders is not None:
-        saved = holders.gathered(ctx, saved, tangents, gone)
+    if saved_per_result is not None:
+        saved = saved_per_result.collect(ctx, saved, tangents, freed)
     if ctx.layouts is not None:
         return [value if value is None else fit.restored(value) for fit, value in zip(ctx.layouts, saved)]
     return saved
 
 
-def _inside(signature: GraphSignature) -> list[tuple[int, int]]:
-    """The inputs that the graph itself writes to, each with how often eager counts it as written."""
+def _graph_writes(signature: GraphSignature) -> list[tuple[int, int]]:
+    """Returns pairs (number of an input written by the graph itself, increment of the version in eager)."""
     inside = [m for m in signature.mutations if m.result is None or m.in_place]
     return [(m.index, m.writes) for m in inside if m.writes is not None]
 
 
-def _counting_before(signature: GraphSignature, call: BoxedCallable) -> BoxedCallable:
-    """`call`, with the inputs that the graph itself writes to counted as written before autograd joins it to their
-    nodes, which torch makes anew for views: hooks that come later are on those."""
-    inputs = _inside(signature)
+def _counting_writes_first(signature: GraphSignature, call: BoxedCallable) -> BoxedCallable:
+    """Wraps `call`: raises the versions of inputs written by the graph before autograd joins the inputs to nodes. Torch
+    makes new nodes for views then, and later hooks are registered on the new nodes."""
+    inputs = _graph_writes(signature)
 
     def counted(args: list[Any]) -> Any:
         written = [args[i] for i, _ in inputs]
@@ -347,14 +410,14 @@ def _counting_before(signature: GraphSignature, call: BoxedCallable) -> BoxedCal
     return counted if inputs else call
 
 
-def _settling(signature: GraphSignature, graph: BoxedCallable, *, counted: bool = False) -> BoxedCallable:
-    """`graph`, whose results, and the inputs that it writes to, torch knows, before anything is saved of them, as what
-    they are in eager: as often written, and no views of what only the graph has seen. Results that lie in inputs are
-    those, as far as data goes. Inputs may be `counted` before."""
-    inputs = [(i, 0 if counted else count) for i, count in _inside(signature)]
+def _with_eager_metadata(signature: GraphSignature, graph: BoxedCallable, *, counted: bool = False) -> BoxedCallable:
+    """Wraps `graph`: gives results and written inputs eager's metadata before autograd saves tensors: the same
+    versions, the same strides, and no views of tensors inside the graph. Results written in place are the inputs' data.
+    With `counted`, the versions of inputs were raised before."""
+    inputs = [(i, 0 if counted else count) for i, count in _graph_writes(signature)]
     uncounted = [] if torch.is_inference_mode_enabled() else [m.index for m in signature.mutations if m.writes is None]
     in_place = sorted((m.result, m.index) for m in signature.mutations if m.in_place and m.result is not None)
-    if not any((signature.result_writes, signature.no_views, signature.result_strides, inputs, uncounted)):
+    if not any((signature.result_writes, signature.internal_views, signature.result_strides, inputs, uncounted)):
         return graph
     positions, counts = zip(*signature.result_writes) if signature.result_writes else ((), ())
 
@@ -363,15 +426,15 @@ def _settling(signature: GraphSignature, graph: BoxedCallable, *, counted: bool 
             args[i] = args[i].new_empty(0).set_(args[i])
         written, versions = _counted((args[i], count) for i, count in inputs)
         holding = [(position, args[i].detach()) for position, i in in_place]
-        made = list(graph(args))
+        values = list(graph(args))
         for position, data in holding:
-            made.insert(position, data)
-        for i in signature.no_views:
-            made[i] = made[i].detach()
+            values.insert(position, data)
+        for i in signature.internal_views:
+            values[i] = values[i].detach()
         for i, strides in signature.result_strides:
-            made[i] = made[i].as_strided(made[i].shape, strides).detach()
-        compat.set_versions([*written, *(made[i] for i in positions)], [*versions, *counts])
-        return made
+            values[i] = values[i].as_strided(values[i].shape, strides).detach()
+        compat.set_versions([*written, *(values[i] for i in positions)], [*versions, *counts])
+        return values
 
     return settled
 
@@ -396,72 +459,80 @@ def _with_constants(signature: GraphSignature, run: BoxedCallable) -> BoxedCalla
     return extend
 
 
-def _finishing(signature: GraphSignature, run: BoxedCallable, chains: Chains | None = None) -> BoxedCallable:
-    """`run`, followed by what only real tensors allow: writing to inputs under autograd, making views, and telling
-    autograd by `chains` what is computed from what."""
+def _with_user_outputs(
+    signature: GraphSignature, run: BoxedCallable, result_nodes: ResultNodes | None = None
+) -> BoxedCallable:
+    """Wraps `run` with the steps on real tensors: write to inputs under autograd, make views, and, with `result_nodes`,
+    join results computed from results."""
     plain = [OutputPlan("graph", i) for i in range(signature.results)]
     pending = [(m.index, m.result) for m in signature.mutations if m.result is not None]
     counted = {m.index: m.writes for m in signature.mutations if m.writes is not None and m.result is not None}
-    if not pending and not counted and list(signature.outputs) == plain and chains is None:
+    if not pending and not counted and list(signature.outputs) == plain and result_nodes is None:
         return run if is_boxed(run) else mark_boxed(run)
     from_inputs = {i for origin, i in map(signature.origin, signature.outputs) if origin == "input"}
     needed = sorted({i for i, _ in pending} | from_inputs | counted.keys())
-    place = {index: position for position, index in enumerate(needed)}
-    apart = signature.results_apart
-    makers = [watching(maker(plan, place), *signature.origin(plan), apart) for plan in signature.outputs]
-    view_makers = [maker(plan, place) for plan in signature.views]
-    writes = [(place[index], result) for index, result in pending]
-    counts = [(place[index], writes) for index, writes in counted.items()]
-    early = [i for i, plan in enumerate(signature.outputs) if plan.early and chains is None]
+    positions = {index: position for position, index in enumerate(needed)}
+    partial = signature.partial_results
+    output_builders = [
+        watching_hooks(output_builder(plan, positions), *signature.origin(plan), partial) for plan in signature.outputs
+    ]
+    view_builders = [output_builder(plan, positions) for plan in signature.views]
+    writes = [(positions[index], result) for index, result in pending]
+    counts = [(positions[index], writes) for index, writes in counted.items()]
+    early = [i for i, plan in enumerate(signature.outputs) if plan.early and result_nodes is None]
 
     def call(args: list[Any]) -> Any:
         kept = [args[i] for i in needed]
         if early:
-            found = Found(kept, (), view_makers)
-            viewed = {i: makers[i](found) for i in early}
-            found.made = run(args)
-            return tuple([viewed[i] if i in viewed else make(found) for i, make in enumerate(makers)])
+            found = CallValues(kept, (), view_builders)
+            viewed = {i: output_builders[i](found) for i in early}
+            found.values = run(args)
+            return tuple([viewed[i] if i in viewed else make(found) for i, make in enumerate(output_builders)])
         written, versions = _counted((kept[index], count) for index, count in counts)
-        made = run(args)
-        if chains is not None:
-            return chained(chains, kept, list(made), dict(zip(map(id, written), versions)))
+        values = run(args)
+        if result_nodes is not None:
+            return with_result_nodes(result_nodes, kept, list(values), dict(zip(map(id, written), versions)))
         for index, result in writes:
-            _write(kept[index], made[result])
-            if result in apart:
-                watch_view(kept[index], made[result])
+            _write(kept[index], values[result])
+            if result in partial:
+                watch_view(kept[index], values[result])
         if versions:
             _count(written, versions)
-        found = Found(kept, made, view_makers)
-        return tuple([make(found) for make in makers])
+        found = CallValues(kept, values, view_builders)
+        return tuple([make(found) for make in output_builders])
 
-    def chained(chains: Chains, kept: list[Any], made: list[Any], versions: dict[int, int]) -> Any:
+    def with_result_nodes(
+        result_nodes: ResultNodes, kept: list[Any], values: list[Any], versions: dict[int, int]
+    ) -> Any:
         def write(target: torch.Tensor, value: torch.Tensor) -> None:
             _write(target, value)
-            if id(target) in versions:  # before views are made, which hang on it
+            if id(target) in versions:  # before views are made, which take over the version
                 _count([target], [versions[id(target)]])
-            if apart:
+            if partial:
                 watch_view(target, value)
 
-        found = Found(kept, made, view_makers)
-        views = chains.join(made, [kept[index] for index, _ in writes], lambda i: makers[i](found), write)
-        return tuple([views[i] if i in views else make(found) for i, make in enumerate(makers)])
+        found = CallValues(kept, values, view_builders)
+        views = result_nodes.join(
+            values, [kept[index] for index, _ in writes], lambda i: output_builders[i](found), write
+        )
+        return tuple([views[i] if i in views else make(found) for i, make in enumerate(output_builders)])
 
     return mark_boxed(call)
 
 
 def _write(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Write to an input under autograd. What gradients flow into its history is the graph's business, which has taken
-    it: from the copy would come zeros."""
+    """Writes to an input under autograd. The graph's node already takes the gradients of the input's old history; the
+    copy would add zeros, so the old history is detached."""
     own = not (target.is_leaf or target._is_view() or target.retains_grad or target._backward_hooks)
     if own and value.requires_grad and torch.is_grad_enabled():
         target.detach_()
     target.copy_(value)
-    renew_node(target)
+    refresh_grad_fn(target)
 
 
 def _counted(writes: Iterable[tuple[torch.Tensor, int]]) -> tuple[list[torch.Tensor], list[int]]:
-    """Inputs with how often torch will count them as written. In inference mode, what was made there and has other
-    `.data` may be written to, and counts nothing."""
+    """Returns inputs, with the versions after the write. In inference mode, tensors that were made in this mode and got
+    new `.data` may be written to, but have no version."""
     writes = [*writes]
     if torch.is_inference_mode_enabled():
         writes = [(value, count) for value, count in writes if compat.version_of(value) is not None]
@@ -469,7 +540,7 @@ def _counted(writes: Iterable[tuple[torch.Tensor, int]]) -> tuple[list[torch.Ten
 
 
 def _count(written: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
-    """Have torch count inputs as written as often as in eager."""
+    """Raises the versions of inputs to those of eager."""
     compat.set_versions(written, versions)
     for value in written:
-        renew_node(value)
+        refresh_grad_fn(value)

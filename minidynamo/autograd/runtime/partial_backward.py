@@ -1,9 +1,9 @@
-"""Owns backward graphs for a part of what backward can compute: what nobody takes is left out, as in eager.
+"""Owns backward graphs for a part of a backward: as in eager, unrequested gradients are not computed.
 
-`autograd.grad(y, [x])` takes one gradient of many, and of several results a program may use one. Which part that is, is
-found out in `graph_call.py`; nothing is compiled here. A graph also knows which gradients come in with other strides
-than the results that they are gradients of: as one number repeated, say, as `y.sum()` hands them in. They are read as
-they lie, and so are laid out then, as in eager, the gradients that are computed (`autograd/layout/dim_order.py`).
+`autograd.grad(y, [x])` requests a single gradient, and a program may use only some results. `graph_call.py` chooses the
+part; nothing is compiled here. A part also records tangents with unusual strides, such as a single repeated number from
+`y.sum()`. The graph reads such tangents as laid out, and computed gradients get the same layout, as in eager
+(`autograd/layout/dim_order.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minidynamo.autograd.graph.graph_builder import fake
 from minidynamo.autograd.graph.numbers import is_dense_in, is_number, is_symbolic, key, keys
 from minidynamo.autograd.graph.provenance import USERS_BACKWARD
 from minidynamo.autograd.graph.varying_strides import order_of
-from minidynamo.autograd.layout.dim_order import empty_as, laid_out, lay_out_anew
+from minidynamo.autograd.layout.dim_order import empty_as, laid_out, restride_tangents
 from minidynamo.autograd.partition.partition import backward_graph
 from minidynamo.compat import OpOverload
 from minidynamo.graph.unbacked_symints import hint_of
@@ -31,48 +31,53 @@ from minidynamo.graph.unbacked_symints import hint_of
 aten = torch.ops.aten
 
 KeptFor: TypeAlias = Sequence[tuple[int, ...]]
-"""For each value that forward has saved the results that it is kept for, by their positions; () for all of them."""
+"""Per saved value: the indices of the results that need the value; () for all results."""
 
-# Arguments of operators that compute several gradients: which of them.
+# Arguments for the choice among several gradients of an operator.
 _MASKS = frozenset(("output_mask", "grad_input_mask"))
 
 
 @dataclass(frozen=True)
-class Part:
-    """What is left out of backward: `unused` are the positions of results that no gradient comes in for, counted among
-    the differentiable ones; `unwanted` those of gradients that nobody takes. `strides` are those of gradients that have
-    others than the result. With `cut`, what comes in for results that others are computed from has all that arrives
-    there: nothing else flows on. `arriving` is what comes there from results that use them, with no other between,
-    instead of the gradients."""
+class BackwardPart:
+    """Names a part of a backward graph."""
 
+    #: Indices of differentiable results without a tangent.
     unused: frozenset[int] = frozenset()
+    #: Indices of unrequested gradients.
     unwanted: frozenset[int] = frozenset()
+    #: Pairs (index, strides) of tangents with strides unlike the result; with symbolic sizes, ranks of dimensions.
     strides: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    #: Whether tangents already include the flow between results, so that the graph must not add it again.
     cut: bool = False
-    arriving: bool = False
+    #: Whether to return the gradients flowing from results to direct inputs, instead of the gradients of inputs.
+    returns_flow: bool = False
 
     @property
     def stage(self) -> str:
-        """The name of its compiled graph among those that are kept."""
-        places = {"results unused": self.unused, "gradients unwanted": self.unwanted}
-        left_out = (f"{what}: {' '.join(map(str, sorted(found)))}" for what, found in places.items() if found)
-        kind = "cut at results" if self.cut else "arriving at results" if self.arriving else ""
+        """The name of its compiled graph."""
+        indices = {"results unused": self.unused, "gradients unwanted": self.unwanted}
+        left_out = (f"{what}: {' '.join(map(str, sorted(found)))}" for what, found in indices.items() if found)
+        kind = "cut at results" if self.cut else "arriving at results" if self.returns_flow else ""
         strides = f"strides: {dict(self.strides)}" if self.strides else ""
         return ", ".join(filter(None, ("backward", kind, *left_out, strides)))
 
 
-WHOLE = Part()
+WHOLE = BackwardPart()
 
 
 def part_of(
-    gm: fx.GraphModule, saved: int, part: Part, kept_for: KeptFor = (), arrivals: Sequence[tuple[int, int]] = ()
+    gm: fx.GraphModule,
+    saved: int,
+    part: BackwardPart,
+    kept_for: KeptFor = (),
+    result_gradients: Sequence[tuple[int, int]] = (),
 ) -> fx.GraphModule:
-    """The graph of a part of the backward graph `gm`, which takes so many values that forward has saved, then tangents.
+    """Builds the graph of a part of the backward graph `gm`, whose arguments are `saved` values of forward, then
+    tangents.
 
-    The whole is a copy: whoever compiles it may change it. A part takes the same inputs, but for each unused result one
-    zero that is expanded to the shape of its gradient, and something empty for each value that was kept for unused
-    results alone, as `kept_for` says; in the places of gradients that are unwanted, or nothing, it returns None.
-    `arrivals` are those of the signature.
+    The whole is a copy, free for the compiler to change. A part takes the same arguments, with two exceptions: the
+    tangent of an unused result is a single expanded zero, and a value that only unused results need (see `kept_for`) is
+    an empty tensor. A part returns None for unwanted and absent gradients. `result_gradients` comes from the signature.
     """
     graph = fx.Graph()
     gradients: Any = graph.graph_copy(gm.graph, {})
@@ -81,46 +86,51 @@ def part_of(
         return compat.graph_module(torch.nn.Module(), graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     kept, tangents = inputs[:saved], inputs[saved:]
-    if part.cut or part.arriving:
+    if part.cut or part.returns_flow:
         nodes = [*graph.nodes]
-        _cut(output, {nodes[index]: tangents[place] for place, index in arrivals}, arriving=part.arriving)
-    unused = [tangents[place] for place in sorted(part.unused)]
-    nothing = _leave_out(graph, tangents, part.unused, tangent_dependent(graph, {*kept}))
+        _cut(
+            output,
+            {nodes[number]: tangents[index] for index, number in result_gradients},
+            returns_flow=part.returns_flow,
+        )
+    unused = [tangents[index] for index in sorted(part.unused)]
+    absent = _leave_out(graph, tangents, part.unused, tangent_dependent(graph, {*kept}))
     for tangent in unused:
-        _read_expanded(graph, tangent)
-    lay_out_anew(graph, {tangents[place]: strides for place, strides in part.strides})
+        _materialize_on_read(graph, tangent)
+    restride_tangents(graph, {tangents[index]: strides for index, strides in part.strides})
     results: Any = output.args[0]
-    wanted = [None if place in part.unwanted or node in nothing else node for place, node in enumerate(results)]
-    made = backward_graph(graph, kept, tangents, wanted, tangent_dependent(graph, {*kept, *unused}))
-    for node in made.nodes:
-        _compute_what_is_read(node)
-    for node, places in zip(made.nodes, kept_for):
-        if places and part.unused.issuperset(places):
+    wanted = [None if index in part.unwanted or node in absent else node for index, node in enumerate(results)]
+    part_graph = backward_graph(graph, kept, tangents, wanted, tangent_dependent(graph, {*kept, *unused}))
+    for node in part_graph.nodes:
+        _narrow_output_mask(node)
+    for node, indices in zip(part_graph.nodes, kept_for):
+        if indices and part.unused.issuperset(indices):
             assert not node.users, f"{node} was kept for results that are not used"
             node.meta["val"] = node.meta["val"].new_empty(0)
-    return compat.graph_module(torch.nn.Module(), made)
+    return compat.graph_module(torch.nn.Module(), part_graph)
 
 
-def _cut(output: fx.Node, arrivals: Mapping[fx.Node, fx.Node], *, arriving: bool) -> None:
-    """Let tangents take the places of `arrivals` at results, which are returned if they are asked for."""
-    if arriving:
-        output.args = (tuple(arrivals),)
-    for arrival, tangent in arrivals.items():
+def _cut(output: fx.Node, result_gradients: Mapping[fx.Node, fx.Node], *, returns_flow: bool) -> None:
+    """Replaces computed gradients of results by tangents. With `returns_flow`, makes the graph return the computed
+    gradients."""
+    if returns_flow:
+        output.args = (tuple(result_gradients),)
+    for arrival, tangent in result_gradients.items():
         for user in [*arrival.users]:
-            if user is not output or not arriving:
+            if user is not output or not returns_flow:
                 user.replace_input_with(arrival, tangent)
 
 
-def read_for(graph: fx.Graph, saved: int) -> list[tuple[int, ...]]:
-    """For each value that forward has saved the results, counted among the differentiable ones, for whose gradients a
-    part of the backward `graph` reads it; () for all, and for a value that it does not read."""
+def results_reading(graph: fx.Graph, saved: int) -> list[tuple[int, ...]]:
+    """Returns, per saved value, the indices of the results for whose gradients the backward `graph` reads the value; ()
+    if for all results, or if the value is not read."""
     inputs = graph.find_nodes(op="placeholder")
     kept, tangents = inputs[:saved], inputs[saved:]
-    behind = tangent_dependent(graph, {*kept})
-    used, called = _used_for(graph, tangents, behind), _called(graph)
-    sizes = _sizes(graph, called)
+    dependent = tangent_dependent(graph, {*kept})
+    used, size_aliases = _used_for(graph, tangents, dependent), _size_aliases(graph)
+    sizes = _sizes(graph, size_aliases)
     read: dict[fx.Node, int] = {}
-    # By node the results for which it is computed, of zeros, though it comes from none of them.
+    # Per node: results for which the node is computed from zeros, although it does not depend on their tangents.
     idle: dict[fx.Node, int] = {}
     for node in reversed(graph.nodes):
         if node.op == "output":
@@ -130,81 +140,93 @@ def read_for(graph: fx.Graph, saved: int) -> list[tuple[int, ...]]:
             for source in node.all_input_nodes:
                 read[source] = read.get(source, 0) | needed
                 if source in used and node in used:
-                    more = 0 if _is_left_out(source, node, behind, sizes, called) else used[node] & ~used[source]
+                    more = (
+                        0 if _is_left_out(source, node, dependent, sizes, size_aliases) else used[node] & ~used[source]
+                    )
                     idle[source] = idle.get(source, 0) | idle.get(node, 0) | more
     everything = (2 << len(tangents)) - 2
     found = [read.get(node, 0) for node in kept]
     found = [0 if bits & _ALWAYS or bits == everything else bits for bits in found]
-    return [tuple(place for place in range(len(tangents)) if bits & 2 << place) for bits in found]
+    return [tuple(index for index in range(len(tangents)) if bits & 2 << index) for bits in found]
 
 
 Sizes: TypeAlias = Mapping[Any, tuple[fx.Node, int | None]]
-"""Where numbers that vary are found, by their keys: a node that is one, or a tensor and its dimension."""
+"""Origin of varying numbers, by key: the node of the number, or a tensor and a dimension."""
 
 Names: TypeAlias = Mapping[Any, Any]
-"""Keys of sizes by the keys of others that are the same."""
+"""Keys of sizes, by the keys of equal sizes."""
 
-# What makes views of the sizes that it is given.
+# Operators with the result's shape as an argument.
 _SHAPED = frozenset((aten.view.default, aten._unsafe_view.default, aten.reshape.default))
 
-# Results as bits: the first stands for what is computed whichever of them is used.
+# Results as bits; bit 0 marks nodes that are computed whichever results are used.
 _ALWAYS = 1
 
 
-def _used_for(graph: fx.Graph, tangents: Sequence[fx.Node], behind: set[fx.Node]) -> dict[fx.Node, int]:
-    """The results whose gradients each node of `behind` comes from: it is nothing if none of them is used.
+def _used_for(graph: fx.Graph, tangents: Sequence[fx.Node], dependent: set[fx.Node]) -> dict[fx.Node, int]:
+    """Returns, as bits, the results whose tangents each node of `dependent` is computed from. If none of these results
+    is used, the node is absent.
 
-    A backward that the user wrote is not called for nothing alone; otherwise it gets zeros, and may compute anything.
+    A backward that the user wrote is not called if all its arguments are absent; otherwise absent arguments are zeros,
+    and the backward may compute anything from them.
     """
     given: dict[str, set[fx.Node]] = {}
     for node in graph.nodes:
         for source in node.all_input_nodes:
             call = node.meta.get(USERS_BACKWARD)
-            if call is not None and source in behind and source.meta.get(USERS_BACKWARD) != call:
+            if call is not None and source in dependent and source.meta.get(USERS_BACKWARD) != call:
                 given.setdefault(call, set()).add(source)
-    used = {tangent: 2 << place for place, tangent in enumerate(tangents)}
+    used = {tangent: 2 << index for index, tangent in enumerate(tangents)}
     for node in graph.nodes:
-        if node.op != "call_function" or is_number(node) or node not in behind:
+        if node.op != "call_function" or is_number(node) or node not in dependent:
             continue
         call = node.meta.get(USERS_BACKWARD)
-        late = _late(node, behind) if call is None else given.get(call, ())
-        used[node] = functools.reduce(operator.or_, (used.get(source, _ALWAYS) for source in late), 0) or _ALWAYS
+        dependent_sources = _tangent_arguments(node, dependent) if call is None else given.get(call, ())
+        used[node] = (
+            functools.reduce(operator.or_, (used.get(source, _ALWAYS) for source in dependent_sources), 0) or _ALWAYS
+        )
     return used
 
 
-def _late(node: fx.Node, behind: set[fx.Node]) -> list[fx.Node]:
-    return [source for source in node.all_input_nodes if source in behind and not is_number(source)]
+def _tangent_arguments(node: fx.Node, dependent: set[fx.Node]) -> list[fx.Node]:
+    return [source for source in node.all_input_nodes if source in dependent and not is_number(source)]
 
 
-def _summands(node: fx.Node, behind: set[fx.Node], called: Names) -> list[fx.Node]:
-    """The two gradients whose sum `node` is, each of which can take its place; empty if it is no such sum."""
+def _summands(node: fx.Node, dependent: set[fx.Node], size_aliases: Names) -> list[fx.Node]:
+    """Returns the two summands of a sum of gradients, if either may replace the sum; else an empty list."""
     if node.target is not aten.add.Tensor or node.kwargs or USERS_BACKWARD in node.meta:
         return []
-    late = _late(node, behind)
-    return late if len(late) == 2 and all(_has_sizes_of(source, node, called) for source in late) else []
+    dependent_sources = _tangent_arguments(node, dependent)
+    return (
+        dependent_sources
+        if len(dependent_sources) == 2
+        and all(_has_sizes_of(source, node, size_aliases) for source in dependent_sources)
+        else []
+    )
 
 
-def _has_sizes_of(summand: fx.Node, total: fx.Node, called: Names) -> bool:
-    """Whether a summand is as large as the sum in every call. Sizes that torch calls differently it has compared."""
+def _has_sizes_of(summand: fx.Node, total: fx.Node, size_aliases: Names) -> bool:
+    """Returns whether a summand has the shape of the sum in every call. Torch has compared sizes with different
+    symbols."""
     one, other = summand.meta["val"], total.meta["val"]
     if (one.dtype, one.layout, one.dim()) != (other.dtype, other.layout, other.dim()):
         return False
     pairs = zip(one.shape, other.shape)
-    return _layout(summand, called)[0] == _layout(total, called)[0] or all(
+    return _layout(summand, size_aliases)[0] == _layout(total, size_aliases)[0] or all(
         # Layout only: an addition has compared sizes with different symbols, so equality in this call is a guard.
         hint_of(a) == hint_of(b) and is_symbolic(a) == is_symbolic(b)
         for a, b in pairs
     )
 
 
-def _is_left_out(source: fx.Node, node: fx.Node, behind: set[fx.Node], sizes: Sizes, called: Names) -> bool:
-    """Whether `node`, when it is computed, can do without a gradient that is nothing."""
-    summands = _summands(node, behind, called)
+def _is_left_out(source: fx.Node, node: fx.Node, dependent: set[fx.Node], sizes: Sizes, size_aliases: Names) -> bool:
+    """Returns whether `node` can be computed without an absent gradient."""
+    summands = _summands(node, dependent, size_aliases)
     return source.op != "placeholder" and (bool(summands) or _is_plain(source.meta["val"], sizes))
 
 
-def _called(graph: fx.Graph) -> Names:
-    """What sizes of views are asked for as, by what torch works out for them: the two are equal in every call."""
+def _size_aliases(graph: fx.Graph) -> Names:
+    """Maps sizes passed to view operations to the equal sizes that torch computes for their results."""
     found: dict[Any, Any] = {}
     for node in graph.nodes:
         if node.target in _SHAPED:
@@ -214,8 +236,8 @@ def _called(graph: fx.Graph) -> Names:
     return found
 
 
-def _sizes(graph: fx.Graph, called: Names, first: Sequence[fx.Node] = ()) -> Sizes:
-    """Numbers that vary: inputs of a graph, or sizes of inputs, of the `first` ones where these have them."""
+def _sizes(graph: fx.Graph, size_aliases: Names, first: Sequence[fx.Node] = ()) -> Sizes:
+    """Returns origins of varying numbers: graph inputs, or sizes of graph inputs, preferring the `first` inputs."""
     found: dict[Any, tuple[fx.Node, int | None]] = {}
     inputs = graph.find_nodes(op="placeholder")
     for node in (*filter(is_number, inputs), *first, *inputs):
@@ -223,12 +245,12 @@ def _sizes(graph: fx.Graph, called: Names, first: Sequence[fx.Node] = ()) -> Siz
         shape = value.shape if isinstance(value, torch.Tensor) else ()
         for size, dim in ((value, None),) if is_number(node) else zip(shape, range(len(shape))):
             found.setdefault(key(size), (node, dim))
-    known = [(size, found[name]) for size, name in called.items() if name in found]
+    known = [(size, found[name]) for size, name in size_aliases.items() if name in found]
     return {**dict(known), **found}
 
 
 def _is_plain(value: Any, sizes: Sizes) -> bool:
-    """Whether zeros like `value` can be made of nothing else: its sizes are known, and it has no gaps."""
+    """Returns whether zeros like `value` can be made from known sizes alone, since the layout has no gaps."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
     known = all(not is_symbolic(size) or key(size) in sizes for size in value.shape)
@@ -236,37 +258,40 @@ def _is_plain(value: Any, sizes: Sizes) -> bool:
 
 
 def _leave_out(
-    graph: fx.Graph, tangents: Sequence[fx.Node], unused: Collection[int], behind: set[fx.Node]
+    graph: fx.Graph, tangents: Sequence[fx.Node], unused: Collection[int], dependent: set[fx.Node]
 ) -> set[fx.Node]:
-    """Leave out, and return, what comes from gradients of `unused` results alone, which eager does not compute either:
-    summands are dropped, what else is joined with other gradients becomes zeros. `behind` is what is computed from
-    gradients."""
-    bits = sum(2 << place for place in unused)
-    called = _called(graph)
-    sizes = _sizes(graph, called, [tangents[place] for place in unused])
-    nothing = {node for node, used in _used_for(graph, tangents, behind).items() if not used & ~bits}
+    """Removes and returns the nodes that depend only on tangents of `unused` results; eager does not compute them
+    either.
+
+    An absent summand is dropped; any further use of an absent gradient becomes zeros. `dependent` are the nodes that
+    depend on tangents.
+    """
+    bits = sum(2 << index for index in unused)
+    size_aliases = _size_aliases(graph)
+    sizes = _sizes(graph, size_aliases, [tangents[index] for index in unused])
+    absent = {node for node, used in _used_for(graph, tangents, dependent).items() if not used & ~bits}
     for node in graph.nodes:
-        lacking = [source for source in _late(node, behind) if source in nothing]
-        if node.op != "call_function" or node in nothing or is_number(node) or not lacking:
+        missing = [source for source in _tangent_arguments(node, dependent) if source in absent]
+        if node.op != "call_function" or node in absent or is_number(node) or not missing:
             continue
-        if summands := _summands(node, behind, called):
-            (rest,) = (source for source in summands if source not in nothing)
-            node.replace_all_uses_with(rest, delete_user_cb=lambda user: user.op == "output")  # in whatever layout
-            if node.users and _layout(rest, called) != _layout(node, called):
+        if summands := _summands(node, dependent, size_aliases):
+            (rest,) = (source for source in summands if source not in absent)
+            node.replace_all_uses_with(rest, delete_user_cb=lambda user: user.op == "output")  # in any layout
+            if node.users and _layout(rest, size_aliases) != _layout(node, size_aliases):
                 with graph.inserting_before(node):
                     rest = laid_out(graph, rest, node.meta["val"])
-                behind.add(rest)
+                dependent.add(rest)
             node.replace_all_uses_with(rest)
             continue
-        for source in lacking:
-            if _is_left_out(source, node, behind, sizes, called):
+        for source in missing:
+            if _is_left_out(source, node, dependent, sizes, size_aliases):
                 with graph.inserting_before(node):
                     node.replace_input_with(source, _zeros(graph, source.meta["val"], sizes))
-    return nothing
+    return absent
 
 
 def _zeros(graph: fx.Graph, like: torch.Tensor, sizes: Sizes) -> fx.Node:
-    """Zeros in the layout of `like`, whose sizes are known."""
+    """Appends zeros with the layout and the known sizes of `like`."""
     facts: dict[str, Any] = {"dtype": like.dtype, "device": like.device, "pin_memory": False}
     zero = graph.call_function(aten.full.default, ([], 0), facts)
     zero.meta["val"] = empty_as(like, (), ())
@@ -276,30 +301,30 @@ def _zeros(graph: fx.Graph, like: torch.Tensor, sizes: Sizes) -> fx.Node:
 
 
 def _size(graph: fx.Graph, size: Any, sizes: Sizes) -> int | fx.Node:
-    """A size as an argument: a node, if it varies."""
+    """Returns a size as an argument: a node if it varies."""
     if not is_symbolic(size):
         return int(size)
     node, dim = sizes[key(size)]
     if dim is None:
         return node
-    made = graph.call_function(aten.sym_size.int, (node, dim))
-    made.meta["val"] = size
-    return made
+    computed = graph.call_function(aten.sym_size.int, (node, dim))
+    computed.meta["val"] = size
+    return computed
 
 
-def _layout(node: fx.Node, called: Names) -> Any:
+def _layout(node: fx.Node, size_aliases: Names) -> Any:
     value = node.meta["val"]
 
     def names(sizes: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(called.get(size, size) for size in keys(sizes))
+        return tuple(size_aliases.get(size, size) for size in keys(sizes))
 
     strides = names(value.stride()) if value.layout is torch.strided else ()
     return (value.dtype, value.layout, names(value.shape)), strides
 
 
-def _read_expanded(graph: fx.Graph, tangent: fx.Node) -> None:
-    """Let what takes a gradient take a copy, in its layout, of one that comes in expanded; it is made when it is first
-    read. What only hands it on hands on what came in."""
+def _materialize_on_read(graph: fx.Graph, tangent: fx.Node) -> None:
+    """Replaces reads of an expanded tangent by reads of a dense copy, made before the first read. A tangent returned
+    unread stays expanded."""
     like = tangent.meta["val"]
     users = {user for user in tangent.users if user.op != "output"}
     first = next((node for node in graph.nodes if node in users), None)
@@ -311,14 +336,14 @@ def _read_expanded(graph: fx.Graph, tangent: fx.Node) -> None:
     tangent.meta["val"] = empty_as(like, range(like.ndim), [0] * like.ndim)
 
 
-def _compute_what_is_read(node: fx.Node) -> None:
-    """Of several gradients that one operator can compute, compute those that are read."""
+def _narrow_output_mask(node: fx.Node) -> None:
+    """Makes an operator that can compute several gradients compute only the gradients that are read."""
     if not isinstance(node.target, OpOverload):
         return
     names = [argument.name for argument in compat.schema_of(node.target).arguments[: len(node.args)]]
-    for place in (place for place, name in enumerate(names) if name in _MASKS):
+    for index in (index for index, name in enumerate(names) if name in _MASKS):
         read = {user.args[1] for user in node.users if user.target is operator.getitem}
-        given: Any = node.args[place]
+        given: Any = node.args[index]
         mask = [asked and i in read for i, asked in enumerate(given)]
-        node.update_arg(place, mask)
+        node.update_arg(index, mask)
         node.meta["val"] = tuple(value if asked else None for value, asked in zip(node.meta["val"], mask))

@@ -1,6 +1,6 @@
-"""Owns how the user's results are made of what one call of a graph has: inputs, what it returned, and views of either.
+"""Owns the user's outputs of one call: each is an input, a result of the graph, or a view of either.
 
-An `OutputPlan` says what each of them is; nothing is decided here.
+An `OutputPlan` describes each output, and contains all decisions.
 """
 
 from __future__ import annotations
@@ -16,24 +16,35 @@ from minidynamo import compat
 from minidynamo.autograd.graph.signature import OutputPlan, ViewStep
 from minidynamo.autograd.runtime.result_hooks import watch_view
 
-_Lists = tuple[str, int, tuple[ViewStep, ...], bool]
-"""A list of views: where the tensor is found, the views that end in the list, and whether the grad mode was off."""
+_ListKey = tuple[str, int, tuple[ViewStep, ...], bool]
+"""Identifies a list of views: origin and index of the tensor, the view steps up to the list, and whether the grad mode
+was off."""
 
 
-class Found:
-    """What the outputs of one call are made from: inputs that were kept, what the graph returned, and views of either,
-    each of which is made when it is first asked for."""
+class CallValues:
+    """Values of one call, used to make outputs. Views are made at the first read."""
 
-    def __init__(self, kept: Sequence[Any], made: Sequence[Any], makers: Sequence[Callable[[Found], Any]]) -> None:
+    def __init__(
+        self, kept: Sequence[Any], values: Sequence[Any], output_builders: Sequence[Callable[[CallValues], Any]]
+    ) -> None:
+        #: Inputs needed for outputs, by position among the needed inputs.
         self.kept = kept
-        self.made = made
-        self.makers = makers
+        #: Results of the compiled graph, by position.
+        self.values = values
+        #: Builders of the signature's `views`, by index.
+        self.output_builders = output_builders
+        #: The signature's `views` made so far, by index.
         self.views: dict[int, Any] = {}
-        self.lists: list[tuple[_Lists, list[Any]]] = []
+        #: Lists of views made so far; an element taken by an output is replaced by None.
+        self.lists: list[tuple[_ListKey, list[Any]]] = []
 
-    def element(self, of: _Lists, index: int, make: Callable[[], Iterable[Any]]) -> Any:
-        """An element of a list of views, which is made once for all outputs that are in it: their gradients are then
-        joined, not added. Each output is a tensor of its own: for one that is asked for again, so is the list."""
+    def element(self, of: _ListKey, index: int, make: Callable[[], Iterable[Any]]) -> Any:
+        """Returns an element of a list of views.
+
+        The list is made once for all outputs that are its elements, as in eager: then autograd joins their gradients
+        instead of adding them. Each output is a separate tensor: a second request for the same element makes a new
+        list.
+        """
         for known, parts in self.lists:
             if known == of and parts[index] is not None:
                 break
@@ -45,29 +56,29 @@ class Found:
 
     def view(self, index: int) -> Any:
         if index not in self.views:
-            self.views[index] = self.makers[index](self)
+            self.views[index] = self.output_builders[index](self)
         return self.views[index]
 
 
-def maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[Found], Any]:
-    """A function that makes one output, or a view that outputs are made from."""
+def output_builder(plan: OutputPlan, positions: dict[int, int]) -> Callable[[CallValues], Any]:
+    """Builds a function from `CallValues` to an output, or to a base of outputs."""
     if plan.origin == "constant":
         return lambda found: plan.value
-    holder = _holder(plan, place)
+    holder = _base_getter(plan, positions)
     if not plan.steps and not plan.detach and plan.writes is None and plan.creation is None:
         return holder
 
     filled = all(step.is_filled for step in plan.steps)
-    chosen = max((place for place, step in enumerate(plan.steps) if step.op is operator.getitem), default=0)
+    chosen = max((position for position, step in enumerate(plan.steps) if step.op is operator.getitem), default=0)
     before, rest = plan.steps[:chosen], plan.steps[chosen + 1 if chosen else 0 :]
     lists, element = (plan.origin, plan.index, before, plan.no_grad), plan.steps[chosen].args[0] if chosen else 0
 
-    def viewed(found: Found, value: Any, steps: Sequence[ViewStep]) -> Any:
+    def viewed(found: CallValues, value: Any, steps: Sequence[ViewStep]) -> Any:
         for step in steps:
-            value = (step if filled else step.filled(found.made)).apply(value)
+            value = (step if filled else step.filled(found.values)).apply(value)
         return value
 
-    def view(found: Found) -> Any:
+    def view(found: CallValues) -> Any:
         value = holder(found)
         if before:
             value = found.element(lists, element, functools.partial(viewed, found, value, before))
@@ -86,24 +97,26 @@ def maker(plan: OutputPlan, place: dict[int, int]) -> Callable[[Found], Any]:
     return view if torch.is_grad_enabled() else torch.enable_grad()(view)  # the graph may be entered in another mode
 
 
-def watching(make: Callable[[Found], Any], origin: str, index: int, apart: Collection[int]) -> Callable[[Found], Any]:
-    """`make`, which makes an output, with hooks of a view of a result that lies `apart` running where eager's do."""
-    if origin != "graph" or index not in apart:
+def watching_hooks(
+    make: Callable[[CallValues], Any], origin: str, index: int, partial: Collection[int]
+) -> Callable[[CallValues], Any]:
+    """Wraps `make` so that hooks on the output run as in eager, if the output is a view of a result in `partial`."""
+    if origin != "graph" or index not in partial:
         return make
 
-    def watched_view(found: Found) -> Any:
+    def watched_view(found: CallValues) -> Any:
         value = make(found)
-        watch_view(value, found.made[index])
+        watch_view(value, found.values[index])
         return value
 
     return watched_view
 
 
-def _holder(plan: OutputPlan, place: dict[int, int]) -> Callable[[Found], Any]:
-    """What gives the tensor that an output is, or is a view of."""
+def _base_getter(plan: OutputPlan, positions: dict[int, int]) -> Callable[[CallValues], Any]:
+    """Builds a function that returns the tensor that an output is, or is a view of."""
     if plan.origin == "view":
         return lambda found: found.view(plan.index)
     if plan.origin == "input":
-        index = place[plan.index]
+        index = positions[plan.index]
         return lambda found: found.kept[index]
-    return lambda found: found.made[plan.index]
+    return lambda found: found.values[plan.index]

@@ -1,9 +1,10 @@
-"""Owns how hooks of a compiled graph's results run: those that eager runs, on what eager has for them.
+"""Owns the hooks on results of a compiled graph: runs the same hooks as eager, with the same gradients.
 
-Autograd has one node for the whole graph, and maybe nodes of some results in front of it. Asked for some gradients, it
-runs the hooks on all results if the graph's node runs; in eager a result has a node of its own, which runs where
-something behind that is asked for. A gradient that is asked for itself is what came in where the node runs, and what
-hooks made of that where it does not. So hooks are left out here, and what cannot be handed out is an error.
+Autograd has one node for the whole graph, and result nodes for some results. If only some gradients are requested,
+autograd would run the hooks on all results as soon as the graph's node runs. In eager each result has a separate node,
+which runs only if a requested tensor is reached through it. The value of a requested gradient differs as well: if the
+node runs, the incoming gradient is returned, else the gradient after the hooks. So some hooks are skipped here, and a
+gradient that cannot be returned is an error.
 """
 
 from __future__ import annotations
@@ -15,39 +16,40 @@ import torch
 
 from minidynamo import compat
 from minidynamo.autograd.graph.signature import GraphSignature
-from minidynamo.autograd.runtime.accumulation import not_asked_for
+from minidynamo.autograd.runtime.accumulation import unwanted_gradients
 from minidynamo.core.references import Reference
 from minidynamo.errors import Diagnostic, Unsupported
-from minidynamo.graph.tensor_hooks import UnlessNone, asked_edges, hooks_to_come, notice_hooks
+from minidynamo.graph.tensor_hooks import UnlessNone, hook_table, notice_hooks, requested_edges
 
 Notice = Callable[[Any, int | None, Mapping[int, Any]], None]
 
-_IN_FRONT: set[type] = set()
-"""The types of nodes that results have in front of the node of their graph."""
+_RESULT_NODE_TYPES: set[type] = set()
+"""The types of nodes between results and the graph's node."""
 
 
-def in_front(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
-    """`function`, whose nodes stand between results and the node of their graph, which their first edges lead to."""
-    _IN_FRONT.add(compat.node_type(function))
+def result_node(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
+    """Registers the node type of `function`, for nodes between results and the graph's node; the first edge of such a
+    node leads to the graph's node."""
+    _RESULT_NODE_TYPES.add(compat.node_type(function))
     return function
 
 
-def main_node(node: Any, number: int | None = None) -> tuple[Any, int | None]:
-    """The node of the whole graph, and the number of a result there, given those of a node of results."""
-    while type(node) in _IN_FRONT:
+def graph_node(node: Any, number: int | None = None) -> tuple[Any, int | None]:
+    """Returns the graph's node, and the number of a result there, given a node and a number of a result node."""
+    while type(node) in _RESULT_NODE_TYPES:
         node, after = node.next_functions[number or 0]
         number = None if number is None else after
     return node, number
 
 
 def watch_hooks(function: type[torch.autograd.Function], notice: Notice) -> type[torch.autograd.Function]:
-    """`function`, whose nodes call `notice` when hooks of their results are registered, and run them as eager does."""
-    notice_hooks(function, notice, _HookOfResult)
+    """Makes nodes of `function` call `notice` when a hook on a result is registered, and run the hooks as in eager."""
+    notice_hooks(function, notice, _ResultHook)
     return function
 
 
-class _HookOfResult(UnlessNone):
-    """A hook on the result with a `number` of a node."""
+class _ResultHook(UnlessNone):
+    """A hook on output `number` of a node."""
 
     def __init__(self, hook: Any, node: Any, number: int) -> None:
         super().__init__(hook)
@@ -58,7 +60,7 @@ class _HookOfResult(UnlessNone):
         node = self.node()
         if given is None or compat.asks_for_all_gradients() or node is None:
             return super().__call__(given)
-        asked = asked_edges()
+        asked = requested_edges()
         if asked is None or self.runs_in_eager(node, asked):
             return self.hook(given)
         edge = self.edge(node)
@@ -67,48 +69,47 @@ class _HookOfResult(UnlessNone):
         found = self.hook(given)
         runs = any(after is not None and compat.will_run(after) is not False for after, _ in edge[0].next_functions)
         if found is not None and runs:
-            raise _not_handed_out()
+            raise _changed_by_hook_error()
         return found
 
     def edge(self, node: Any) -> tuple[Any, int] | None:
-        """Where the gradient comes in that the hook is for: a node of autograd's graph, and the number there; None if
-        that is not known."""
+        """Returns the edge of the hook's gradient: a node and the number of an output. None if unknown."""
         return node, self.number
 
     def runs_in_eager(self, node: Any, asked: list[tuple[Any, int]]) -> bool:
-        """Whether something that is `asked` for lies behind the result; True where that is not known."""
-        main, number = main_node(node, self.number)
-        kept = getattr(main, "again", None)
-        if kept is None:  # what was saved is gone, so its backward raises
+        """Returns whether a requested tensor is reached through the result; True if unknown."""
+        main, number = graph_node(node, self.number)
+        kept = getattr(main, "double_backward", None)
+        if kept is None:  # the saved values were freed, so backward raises
             return True
         signature: GraphSignature = main.signature
-        place = signature.differentiable_results.index(number)
-        if signature.on_the_way and _leads_to(place, signature, [main_node(*edge) for edge in asked], main):
+        index = signature.differentiable_results.index(number)
+        if signature.direct_inputs and _depends_on_asked(index, signature, [graph_node(*edge) for edge in asked], main):
             return True
-        links = kept.links if main.apart is None else main.apart.completed(kept.links)
-        unwanted = not_asked_for(main, links)
-        ways = signature.ways or ((place,),) * len(links)
+        links = kept.links if main.separate is None else main.separate.with_released_links(kept.links)
+        unwanted = unwanted_gradients(main, links)
+        reaching = signature.reaching_results or ((index,),) * len(links)
         return any(
-            link is not None and place in results and i not in unwanted
-            for i, (link, results) in enumerate(zip(links, ways))
+            link is not None and index in results and i not in unwanted
+            for i, (link, results) in enumerate(zip(links, reaching))
         )
 
 
-class _HookOfView(_HookOfResult):
-    """A hook on a `view` of the result, whose node is torch's."""
+class _ViewHook(_ResultHook):
+    """A hook on a `view` of the result; the view's node is a node of torch."""
 
     def __init__(self, hook: Any, node: Any, number: int, view: Any) -> None:
         super().__init__(hook, node, number)
         self.view = Reference(view)
-        self.name, self.behind = view.grad_fn.name(), view.grad_fn.next_functions
+        self.name, self.next_functions = view.grad_fn.name(), view.grad_fn.next_functions
 
     def runs_in_eager(self, node: Any, asked: list[tuple[Any, int]]) -> bool:
-        """The same, where something else may lie behind the view: the result itself, or a view between, or what an
-        argument was computed from that the graph has written to."""
+        """Returns the same for a view. Other tensors can be requested through the view: the result itself, a view
+        between, or the history of an argument written by the graph."""
         alive = self.view() is not None
         if not alive and any(one is not None and one.name() == self.name for one, _ in asked):
-            return True  # the view's own node, maybe, which has no lasting name in Python
-        pending, seen = [*self.behind], set()
+            return True  # perhaps the view's own node, whose Python object is not kept
+        pending, seen = [*self.next_functions], set()
         while pending:
             after, number = pending.pop()
             if after is None or (after, number) in seen:
@@ -122,49 +123,50 @@ class _HookOfView(_HookOfResult):
         return super().runs_in_eager(node, asked)
 
     def edge(self, node: Any) -> tuple[Any, int] | None:
-        """The view's, as long as it lives."""
+        """Returns the view's edge while the view is alive."""
         view = self.view()
         return None if view is None else (view.grad_fn, view.output_nr)
 
 
 def watch_view(view: torch.Tensor, result: torch.Tensor) -> None:
-    """Have hooks on a view that is made of a result behind the graph run where eager runs them."""
+    """Makes hooks on a view of a result run as in eager; the view is made after the graph has run."""
     node, number, reference = result.grad_fn, result.output_nr, Reference(view)
     if node is not None and view.grad_fn not in (None, node):
-        hooks_to_come(view, lambda hook: _HookOfView(hook, node, number, reference()))
+        hook_table(view, lambda hook: _ViewHook(hook, node, number, reference()))
 
 
-def _leads_to(place: int, signature: GraphSignature, asked: list[tuple[Any, int | None]], main: Any) -> bool:
-    """Whether the result at a place is computed from one that is asked for, or from one that is not found by its edge,
-    since it is a view or the user's argument."""
-    behind = all_behind(place, signature.on_the_way)
+def _depends_on_asked(index: int, signature: GraphSignature, asked: list[tuple[Any, int | None]], main: Any) -> bool:
+    """Returns whether result `index` is computed from a requested result, or from a result not identifiable by an edge:
+    a view or an argument."""
+    dependencies = all_inputs_of(index, signature.direct_inputs)
     written = {mutation.result for mutation in signature.mutations}
     results = signature.differentiable_results
-    if any(source >= len(results) or results[source] in written for source in behind):
+    if any(source >= len(results) or results[source] in written for source in dependencies):
         return True
-    return any(node is main and number in {results[source] for source in behind} for node, number in asked)
+    return any(node is main and number in {results[source] for source in dependencies} for node, number in asked)
 
 
-def all_behind(place: int, on_the_way: tuple[tuple[int, ...], ...]) -> set[int]:
-    """The places that the result at a place is computed from, with others between or not."""
+def all_inputs_of(index: int, direct_inputs: tuple[tuple[int, ...], ...]) -> set[int]:
+    """Returns the indices of all results that result `index` is computed from, directly or not."""
     found: set[int] = set()
-    pending = [place]
+    pending = [index]
     while pending:
-        place = pending.pop()
-        new = {*on_the_way[place]} - found if place < len(on_the_way) else set()
+        index = pending.pop()
+        new = {*direct_inputs[index]} - found if index < len(direct_inputs) else set()
         found |= new
         pending += new
     return found
 
 
-def _not_handed_out() -> Unsupported:
+def _changed_by_hook_error() -> Unsupported:
     return Unsupported(
         Diagnostic(
             "MD411",
-            "what a hook made of a gradient cannot be handed out",
-            why="`torch.autograd.grad` is asked for a result of a compiled graph that has the hook, and for something"
-            " else behind that graph. The graph is one node of autograd's, which hands out what comes in there.",
-            fix="Ask for the result in a call of its own, with `retain_graph=True` in the first, or call"
-            " `minidynamo.graph_break()` in the function behind the result.",
+            "a gradient that a hook replaced cannot be returned",
+            why="`torch.autograd.grad` is asked for the gradient of a result of a compiled graph, on which the hook is"
+            " registered, and for another gradient through the same graph. The graph is one autograd node, which"
+            " returns the gradient that came in.",
+            fix="Request the gradient of the result in a separate call, with `retain_graph=True` in the first call, or"
+            " call `minidynamo.graph_break()` in the function after the result.",
         )
     )

@@ -1,11 +1,15 @@
-"""Owns what autograd sees between the results of one compiled graph: that some are computed from others.
+"""Owns the autograd nodes of results computed from results of the same graph.
 
-The graph is one node of autograd's graph, so gradients go from a result to one that it is computed from inside of that.
-A result that is computed from others gets a node in front of it, with edges to those. As a rule gradients pass
-through it as they are. Where somebody watches what arrives at another result, by a hook, say, the node computes that
-and hands it there, and the graph's node takes what comes in for results instead of computing it.
+The graph is a single node of autograd's graph, so the gradient between two results never leaves the node. A dependent
+result gets a result node before the graph's node, with edges to its *direct inputs*, the results that it is computed
+from directly. Gradients usually pass through the result node unchanged. If a direct input is watched, by a hook for
+example, the result node computes the gradient flowing to the direct input, and passes the gradient along the edge. The
+graph's node then uses the incoming gradients of results instead of computing the flow between results.
 
-What is computed from what is found out in `autograd/trace/joint.py`, and the graphs are made in `partial_backward.py`.
+`autograd/trace/joint.py` finds the direct inputs, and `partial_backward.py` makes the graphs.
+
+An `index` below counts the differentiable results first (including the new data of mutated inputs), then the outputs
+that are views.
 """
 
 from __future__ import annotations
@@ -18,274 +22,303 @@ import torch
 from minidynamo import compat
 from minidynamo.autograd.graph.signature import GraphSignature
 from minidynamo.autograd.runtime.input_nodes import LeadingResult, without_data
-from minidynamo.autograd.runtime.result_hooks import all_behind, in_front, main_node, watch_hooks
+from minidynamo.autograd.runtime.result_hooks import all_inputs_of, graph_node, result_node, watch_hooks
 from minidynamo.autograd.runtime.saved_per_result import CompiledResult, received
 from minidynamo.core.references import Reference
 from minidynamo.errors import Diagnostic, Unsupported
 from minidynamo.graph.boxed import BoxedCallable
-from minidynamo.graph.tensor_hooks import hooks_to_come, may_ask_for
+from minidynamo.graph.tensor_hooks import hook_table, may_request
 
-Arriving = Callable[[Any, int, torch.Tensor], Sequence[torch.Tensor | None]]
+FlowOf = Callable[[Any, int, torch.Tensor], Sequence[torch.Tensor | None]]
 
 MOST_DECISIONS = 16
-"""How many backward calls are remembered of one graph: more than run at a time."""
+"""Most decisions remembered per graph: more than backward calls run at a time."""
 
 
-class Chains:
-    """What autograd is told about the places of one compiled graph: first the inputs that it writes to, then the other
-    results that are differentiable, then the outputs that are views.
+class ResultNodes:
+    """Makes the result nodes of one compiled graph.
 
-    `arriving` computes what arrives at those in `signature.arrivals`, given the graph's node, and the gradient of the
-    result at a place. What arrives at others is not computed: those who watch it are refused.
+    `flow_of(ctx, index, gradient)` returns the gradients flowing from result `index` to the results in
+    `result_gradients`. Gradients flowing to any further result are not computed: backward raises if such a result is
+    watched.
     """
 
-    def __init__(self, signature: GraphSignature, arriving: Arriving) -> None:
-        self.arriving = arriving
+    def __init__(self, signature: GraphSignature, flow_of: FlowOf) -> None:
+        #: Computes the flow from one result to the direct inputs.
+        self.flow_of = flow_of
         self.signature = signature
+        #: Position of each differentiable result.
         self.differentiable = signature.differentiable_results
-        self.arrivals = [place for place, _ in signature.arrivals]
-        self.on_the_way = signature.on_the_way or ((),) * len(self.differentiable)
-        self.zeros = {(result, place) for place, results in signature.zeros_at for result in results}
-        self.written = [self.differentiable.index(m.result) for m in _collecting(signature)]
-        self.sources = sorted({place for places in (*self.on_the_way, signature.saved_results) for place in places})
-        self.views = [place for place in self.sources if place >= len(self.differentiable)]
-        self.order = _order({**dict(enumerate(self.on_the_way)), **self._bases(signature)})
-        unseen = {*self.sources}.difference(self.arrivals)
-        self.unseen_behind = [unseen & all_behind(place, self.on_the_way) for place in range(len(self.on_the_way))]
+        #: Indices of the results with a computable gradient, in the order of `flow_of`.
+        self.result_gradients = [index for index, _ in signature.result_gradients]
+        #: Per index of a result: the indices of the direct inputs.
+        self.direct_inputs = signature.direct_inputs or ((),) * len(self.differentiable)
+        #: Pairs (result, direct input) where the result gives zeros without reading a gradient.
+        self.zeros = {(result, index) for index, results in signature.result_zero_sources for result in results}
+        #: Per mutation with history: index of the new data.
+        self.written = [self.differentiable.index(m.result) for m in _history_mutations(signature)]
+        #: Indices of direct inputs, and of results saved by eager; sorted.
+        self.sources = sorted(
+            {index for indices in (*self.direct_inputs, signature.saved_results) for index in indices}
+        )
+        #: The views among `sources`.
+        self.views = [index for index in self.sources if index >= len(self.differentiable)]
+        #: All indices, each after the direct inputs and the base.
+        self.order = _in_dependency_order({**dict(enumerate(self.direct_inputs)), **self._bases(signature)})
+        not_computable = {*self.sources}.difference(self.result_gradients)
+        #: Per index of a result: the direct and indirect inputs among `sources` without computable gradient.
+        self.uncomputable_inputs = [
+            not_computable & all_inputs_of(index, self.direct_inputs) for index in range(len(self.direct_inputs))
+        ]
 
     def _bases(self, signature: GraphSignature) -> dict[int, tuple[int, ...]]:
-        """For each place of a view that of what it is a view of, if it has one."""
-        results = {("graph", result): place for place, result in enumerate(self.differentiable)}
-        inputs = {("input", m.index): self.differentiable.index(m.result) for m in _collecting(signature)}
-        plans = {place: signature.outputs[place - len(self.differentiable)] for place in self.views}
-        bases = {place: (results | inputs).get(signature.origin(plan)) for place, plan in plans.items()}
-        return {place: () if base is None else (base,) for place, base in bases.items()}
+        """Returns, per index of a view, the index of its base, or () if the base has no index."""
+        results = {("graph", result): index for index, result in enumerate(self.differentiable)}
+        inputs = {("input", m.index): self.differentiable.index(m.result) for m in _history_mutations(signature)}
+        plans = {index: signature.outputs[index - len(self.differentiable)] for index in self.views}
+        bases = {index: (results | inputs).get(signature.origin(plan)) for index, plan in plans.items()}
+        return {index: () if base is None else (base,) for index, base in bases.items()}
 
     def join(
         self,
-        made: list[Any],
+        results: list[Any],
         inputs: Sequence[torch.Tensor],
         view: Callable[[int], torch.Tensor],
         write: Callable[[torch.Tensor, torch.Tensor], None],
     ) -> dict[int, torch.Tensor]:
-        """Make the edges between the results `made` of a call, behind which `inputs` get those that were written to
-        them by `write`. Returns the outputs that `view` had to make by their numbers for this."""
+        """Replaces results in `results` by results with a node, and writes the new data to `inputs` by `write`, in
+        dependency order. Returns, by number, the outputs that `view` had to make for this."""
         written = dict(zip(self.written, inputs, strict=True))
-        node = made[self.differentiable[0]].grad_fn
-        watch = None if node is None else _Watch(self.arrivals, self.signature)
+        node = results[self.differentiable[0]].grad_fn
+        watch = None if node is None else _Watch(self.result_gradients, self.signature)
         if watch is not None:
-            main_node(node)[0].watch = watch
+            graph_node(node)[0].watch = watch
         found: dict[int, torch.Tensor] = {}
-        for place in self.order:
-            if place >= len(self.differentiable):
-                found[place] = view(place - len(self.differentiable))
+        for index in self.order:
+            if index >= len(self.differentiable):
+                found[index] = view(index - len(self.differentiable))
                 continue
-            position = self.differentiable[place]
-            if watch is not None and self.on_the_way[place]:
-                sources = [found[source] for source in self.on_the_way[place]]
-                made[position] = _chained(self, place, watch, [made[position].detach()], made[position], *sources)
-            if place in written:
-                write(written[place], made[position])
-            found[place] = written.get(place, made[position])
+            position = self.differentiable[index]
+            if watch is not None and self.direct_inputs[index]:
+                sources = [found[source] for source in self.direct_inputs[index]]
+                results[position] = _depend(
+                    self, index, watch, [results[position].detach()], results[position], *sources
+                )
+            if index in written:
+                write(written[index], results[position])
+            found[index] = written.get(index, results[position])
         if watch is not None:
-            for place in self.sources:
-                ours = place < len(self.differentiable) and place not in written
-                watch.add(place, found[place], has_our_node=ours)
-        return {place - len(self.differentiable): found[place] for place in self.views}
+            for index in self.sources:
+                ours = index < len(self.differentiable) and index not in written
+                watch.add(index, found[index], has_graph_node=ours)
+        return {index - len(self.differentiable): found[index] for index in self.views}
 
 
-def has_chains(signature: GraphSignature) -> bool:
-    """Whether autograd has to be told of edges, or of inputs that are written to and saved, at each call."""
+def has_result_nodes(signature: GraphSignature) -> bool:
+    """Returns whether each call has to make result nodes, or has inputs both written and saved."""
     written = {mutation.result for mutation in signature.mutations}
-    saved = (signature.differentiable_results[place] for place in signature.saved_results)
-    return any(signature.on_the_way) or not written.isdisjoint(saved)
+    saved = (signature.differentiable_results[index] for index in signature.saved_results)
+    return any(signature.direct_inputs) or not written.isdisjoint(saved)
 
 
-def noting(run: BoxedCallable, signature: GraphSignature) -> BoxedCallable:
-    """`run`, after which the graph's node knows the results that eager saves, for `watch_of`."""
-    positions = [signature.differentiable_results[place] for place in signature.saved_results]
+def recording_saved_results(run: BoxedCallable, signature: GraphSignature) -> BoxedCallable:
+    """Wraps `run` so that the graph's node gets references to the results that eager saves, for `watch_for`."""
+    positions = [signature.differentiable_results[index] for index in signature.saved_results]
 
-    def noted(args: list[Any]) -> Any:
-        made = run(args)
-        node = made[positions[0]].grad_fn
+    def recording(args: list[Any]) -> Any:
+        results = run(args)
+        node = results[positions[0]].grad_fn
         if node is not None:
-            main_node(node)[0].results = {i: Reference(made[i]) for i in positions}
-        return made
+            graph_node(node)[0].results = {i: Reference(results[i]) for i in positions}
+        return results
 
-    return noted
+    return recording
 
 
-def watch_of(node: Any, signature: GraphSignature) -> _Watch | None:
-    """Who watches the results of the call whose node this is; None where that does not matter."""
+def watch_for(node: Any, signature: GraphSignature) -> _Watch | None:
+    """Returns the watch of a call, given the graph's node; None if unnecessary."""
     watch: _Watch | None = getattr(node, "watch", None)
     references = getattr(node, "results", None)
     if watch is None and references is not None:
         watch = node.watch = _Watch((), signature)
-        known = _watched_noted(node)
-        for place, number in zip(signature.saved_results, references):
-            watch.tensors[place], watch.hooks[place] = references[number], known[number]
+        known = _recorded_hooks(node)
+        for index, number in zip(signature.saved_results, references):
+            watch.tensors[index], watch.hooks[index] = references[number], known[number]
     return watch
 
 
-def _collecting(signature: GraphSignature) -> list[Any]:
-    """The mutations of inputs that collect history."""
+def _history_mutations(signature: GraphSignature) -> list[Any]:
+    """Returns the mutations that change the history of an input."""
     return [mutation for mutation in signature.mutations if mutation.result is not None]
 
 
-def _order(behind: Mapping[int, Sequence[int]]) -> list[int]:
-    """All places, each behind those that it is computed from, or a view of."""
+def _in_dependency_order(dependencies: Mapping[int, Sequence[int]]) -> list[int]:
+    """Returns all indices, each after the direct inputs and the base."""
     order: dict[int, None] = {}
 
-    def visit(place: int) -> None:
-        if place not in order:
-            for source in behind[place]:
+    def visit(index: int) -> None:
+        if index not in order:
+            for source in dependencies[index]:
                 visit(source)
-            order[place] = None
+            order[index] = None
 
-    for place in behind:
-        visit(place)
+    for index in dependencies:
+        visit(index)
     return list(order)
 
 
 class _Watch:
-    """Who watches the gradients of the places of one call that results are computed from; what arrives at `seen` ones
-    can be computed."""
+    """Finds the watched results of one call: a hook, `retain_grad()` or `torch.autograd.grad` can see the gradient."""
 
-    def __init__(self, seen: Collection[int], signature: GraphSignature) -> None:
-        self.seen = seen
+    def __init__(self, computable: Collection[int], signature: GraphSignature) -> None:
+        #: Indices of results with a computable gradient.
+        self.computable = computable
         self.signature = signature
+        #: Watched results, by index.
         self.tensors: dict[int, Reference] = {}
+        #: Dictionaries with the hooks of a watched result, by index.
         self.hooks: dict[int, list[Mapping[int, Any]]] = {}
+        #: Decisions by number of the backward, at most MOST_DECISIONS.
         self.decided: dict[int, bool] = {}
 
-    def add(self, place: int, tensor: torch.Tensor, *, has_our_node: bool) -> None:
-        """Look at the tensor of a place, too."""
+    def add(self, index: int, tensor: torch.Tensor, *, has_graph_node: bool) -> None:
+        """Starts to watch a result."""
         node: Any = tensor.grad_fn
         if node is None:
             return
-        self.tensors[place] = Reference(tensor)
-        hooks = self.hooks[place] = []
-        if not has_our_node:
-            hooks.append(hooks_to_come(tensor))
+        self.tensors[index] = Reference(tensor)
+        hooks = self.hooks[index] = []
+        if not has_graph_node:
+            hooks.append(hook_table(tensor))
             return
         outputs = getattr(node, "watched", None)
         if outputs is None:
             outputs = node.watched = {}
         outputs[tensor.output_nr] = hooks
 
-    def decide(self, gradient: torch.Tensor, unseen: Collection[int]) -> bool:
-        """Whether somebody watches in the backward that is running; the same answer at each node. Raises where somebody
-        does in vain: at places that are `unseen` from this node, or since a gradient that arrives from another result
-        is not differentiable, and comes alone."""
-        if any(map(self.is_watched, unseen)):
-            raise _not_seen()
+    def is_watched_now(self, gradient: torch.Tensor, not_computable: Collection[int]) -> bool:
+        """Returns whether any result with a computable gradient is watched in the running backward; the answer is the
+        same at each node.
+
+        Raises if a watched gradient cannot be computed: the gradient of a result in `not_computable`, or a
+        differentiated or batched gradient.
+        """
+        if any(map(self.is_watched, not_computable)):
+            raise _not_shown_error()
         number = compat.current_backward()
         if number not in self.decided:
-            self.decided[number] = any(map(self.is_watched, self.seen))
+            self.decided[number] = any(map(self.is_watched, self.computable))
             if len(self.decided) > MOST_DECISIONS:
                 del self.decided[min(self.decided)]
         if self.decided[number] and (torch.is_grad_enabled() or compat.is_batched(gradient)):
-            raise _not_seen()
+            raise _not_shown_error()
         return self.decided[number]
 
-    def alive(self, places: Iterable[int]) -> list[tuple[int, torch.Tensor]]:
-        """The tensors at `places` that are still there, each with its place."""
-        found = ((place, self.tensors[place]()) for place in places if place in self.tensors)
-        return [(place, tensor) for place, tensor in found if tensor is not None]
+    def alive(self, indices: Iterable[int]) -> list[tuple[int, torch.Tensor]]:
+        """Returns (index, tensor) of the results still alive."""
+        found = ((index, self.tensors[index]()) for index in indices if index in self.tensors)
+        return [(index, tensor) for index, tensor in found if tensor is not None]
 
-    def refuse(self, places: Iterable[int]) -> None:
-        """Raise if somebody watches one of `places`, where gradients of gradients would arrive."""
-        for place in sorted(places):
-            if self.is_watched(place):
-                raise _not_brought(place, self.signature)
+    def refuse(self, indices: Iterable[int]) -> None:
+        """Raises if a result at `indices` is watched: gradients of gradients would flow to the result in eager."""
+        for index in sorted(indices):
+            if self.is_watched(index):
+                raise _not_shown_twice_error(index, self.signature)
 
-    def is_watched(self, place: int) -> bool:
-        """Whether somebody could tell what arrives at a place."""
-        if place not in self.tensors:
+    def is_watched(self, index: int) -> bool:
+        """Returns whether user code can see the gradient of a result."""
+        if index not in self.tensors:
             return False
-        tensor = self.tensors[place]()
-        if any(self.hooks[place]) or (tensor is not None and tensor.retains_grad):
+        tensor = self.tensors[index]()
+        if any(self.hooks[index]) or (tensor is not None and tensor.retains_grad):
             return True
-        return tensor is not None and not compat.asks_for_all_gradients() and may_ask_for(tensor)
+        return tensor is not None and not compat.asks_for_all_gradients() and may_request(tensor)
 
 
-def _not_seen() -> Unsupported:
+def _not_shown_error() -> Unsupported:
     return Unsupported(
         Diagnostic(
             "MD411",
             "a gradient between results of a compiled graph cannot be shown in this backward",
-            why="Somebody watches it, by a hook, by `retain_grad()` or as what `torch.autograd.grad` is asked for. At a"
-            " view, and with `create_graph=True` or `is_grads_batched=True`, it is not computed apart from the"
-            " gradients of the inputs.",
-            fix="Call `minidynamo.graph_break()` in the function behind the result that is watched.",
+            why="A hook, `retain_grad()` or a call of `torch.autograd.grad` watches it. At a view, and with"
+            " `create_graph=True` or `is_grads_batched=True`, it is not computed separately from the gradients of the"
+            " inputs.",
+            fix="Call `minidynamo.graph_break()` in the function after the result that is watched.",
         )
     )
 
 
-def _not_brought(place: int, signature: GraphSignature) -> Unsupported:
+def _not_shown_twice_error(index: int, signature: GraphSignature) -> Unsupported:
     return Unsupported(
         Diagnostic(
             "MD411",
-            f"what arrives at {_name(place, signature)} cannot be shown where gradients are differentiated",
-            why="Somebody watches it, by a hook, by `retain_grad()` or as what `torch.autograd.grad` is asked for. In"
-            " eager gradients of gradients go through it, since it was saved for backward. In a compiled graph they go"
-            " to its inputs at once.",
+            f"the gradient of {_name(index, signature)} cannot be shown where gradients are differentiated",
+            why="A hook, `retain_grad()` or a call of `torch.autograd.grad` watches it. In eager gradients of gradients"
+            " flow to it, since it was saved for backward. In a compiled graph they flow directly to the inputs of the"
+            " graph.",
             fix="Remove the hook before the second backward, or run the function without minidynamo there:"
             " `fn.__wrapped__(...)`.",
         )
     )
 
 
-def _name(place: int, signature: GraphSignature) -> str:
-    """What the user calls the tensor at a place."""
-    outputs, result = [place - len(signature.differentiable_results)], None
+def _name(index: int, signature: GraphSignature) -> str:
+    """Returns a name for the tensor, for error messages."""
+    outputs, result = [index - len(signature.differentiable_results)], None
     if outputs[0] < 0:
-        result = signature.differentiable_results[place]
+        result = signature.differentiable_results[index]
         outputs = [i for i, plan in enumerate(signature.outputs) if (plan.origin, plan.index) == ("graph", result)]
     written = [signature.inputs[m.index] for m in signature.mutations if m.result == result is not None]
     return f"`{written[0]}`" if written else f"result {outputs[0]} of a compiled graph" if outputs else "a result"
 
 
 def is_cut(node: Any) -> bool:
-    """Whether the gradients that come in at the node of a graph have all that arrives from other results."""
+    """Returns whether incoming gradients at the graph's node include the flow between results."""
     watch: _Watch | None = getattr(node, "watch", None)
     return watch is not None and watch.decided.get(compat.current_backward(), False)
 
 
 def watched(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
-    """`function`, whose nodes know from now on of hooks on results that others are computed from."""
+    """Makes nodes of `function` record hooks on results, for `_Watch`."""
     return watch_hooks(function, _notice)
 
 
 def _notice(node: Any, output: int | None, hooks: Mapping[int, Any]) -> None:
-    main, place = main_node(node, output)
-    _watched_noted(main)
-    for one, at in {(node, output), (main, place)}:
+    main, index = graph_node(node, output)
+    _recorded_hooks(main)
+    for one, at in {(node, output), (main, index)}:
         for number, known in getattr(one, "watched", {}).items():
             if at is None or at == number:
                 known.append(hooks)
 
 
-def _watched_noted(main: Any) -> dict[int, list[Mapping[int, Any]]]:
-    """The hooks of results that the node of a graph knows by `noting`."""
+def _recorded_hooks(main: Any) -> dict[int, list[Mapping[int, Any]]]:
+    """Returns the hooks recorded at the graph's node for `recording_saved_results`, by number of the result."""
     if hasattr(main, "results") and not hasattr(main, "watched"):
         main.watched = {number: [] for number in main.results}
     return getattr(main, "watched", {})
 
 
-@in_front
-class ChainedResult(torch.autograd.Function):
-    """The node of a result that is computed from others. It holds no tensors."""
+@result_node
+class DependentResult(torch.autograd.Function):
+    """The node of a dependent result. It holds no tensors."""
 
     boxed_grads_call = True
 
     @staticmethod
     def forward(
-        ctx: Any, chains: Chains, place: int, watch: _Watch, value: list[torch.Tensor], *behind: torch.Tensor
+        ctx: Any,
+        result_nodes: ResultNodes,
+        index: int,
+        watch: _Watch,
+        value: list[torch.Tensor],
+        *dependencies: torch.Tensor,
     ) -> torch.Tensor:
-        ctx.chains, ctx.place, ctx.watch = chains, place, watch
-        sources = zip(chains.on_the_way[place], behind[1:])
-        ctx.like = {source: without_data(like) for source, like in sources if (place, source) in chains.zeros}
+        ctx.result_nodes, ctx.index, ctx.watch = result_nodes, index, watch
+        sources = zip(result_nodes.direct_inputs[index], dependencies[1:])
+        ctx.zero_templates = {
+            source: without_data(like) for source, like in sources if (index, source) in result_nodes.zeros
+        }
         ctx.set_materialize_grads(False)
         return value.pop()
 
@@ -294,16 +327,18 @@ class ChainedResult(torch.autograd.Function):
         gradients = received(given)
         del given
         gradient = gradients.pop()
-        chains: Chains = ctx.chains
-        sources = chains.on_the_way[ctx.place]
-        arrived: dict[int, torch.Tensor | None] = {}
-        if gradient is not None and ctx.watch.decide(gradient, chains.unseen_behind[ctx.place]):
-            main = main_node(ctx)[0]
-            arrived = dict(zip(chains.arrivals, chains.arriving(main, ctx.place, gradient), strict=True))
-            arrived |= {i: torch.zeros_like(like) for i, like in ctx.like.items() if arrived.get(i) is None}
-        return (None, None, None, None, gradient, *(arrived.get(source) for source in sources))
+        result_nodes: ResultNodes = ctx.result_nodes
+        sources = result_nodes.direct_inputs[ctx.index]
+        flowing: dict[int, torch.Tensor | None] = {}
+        if gradient is not None and ctx.watch.is_watched_now(gradient, result_nodes.uncomputable_inputs[ctx.index]):
+            main = graph_node(ctx)[0]
+            flowing = dict(
+                zip(result_nodes.result_gradients, result_nodes.flow_of(main, ctx.index, gradient), strict=True)
+            )
+            flowing |= {i: torch.zeros_like(like) for i, like in ctx.zero_templates.items() if flowing.get(i) is None}
+        return (None, None, None, None, gradient, *(flowing.get(source) for source in sources))
 
 
-_chained = compat.raw_apply(watched(ChainedResult))
-for _kind in (CompiledResult, LeadingResult):
-    watched(_kind)
+_depend = compat.raw_apply(watched(DependentResult))
+for _node_type in (CompiledResult, LeadingResult):
+    watched(_node_type)

@@ -1,9 +1,9 @@
-"""Owns which operations of a joint graph are run although nobody uses their results: those that may raise an error.
+"""Owns the operations of a joint graph that run although their results are unused, because they may raise an error.
 
-The error hangs on the values of tensors: a position out of range, a matrix that cannot be inverted, a division by zero.
-Or it hangs on their memory, of which fake tensors know only the size: a window that reaches beyond it.
-Where torch leaves a check out while it traces, the check is put back.
-What else must run whoever uses it (random numbers, assertions) is said in `autograd/partition/partition.py`.
+The error depends on the values of tensors: a position out of range, a singular matrix, a division by zero. Or the error
+depends on memory, such as a window beyond the end of the storage; fake tensors know only the size of their memory.
+Checks that torch omits during tracing are added here. `autograd/partition/partition.py` selects the other unused nodes
+to run (random numbers, assertions).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.graph.numbers import has_symbols
-from minidynamo.autograd.graph.views import PARTS
+from minidynamo.autograd.graph.views import SCATTER_VIEWS
 from minidynamo.compat import OpOverload
 from minidynamo.graph.tensor_index import place_of
 
@@ -26,12 +26,13 @@ _BY_VALUES_NAMES = """
     one_hot ormqr put quantile scatter searchsorted take triangular_solve
 """
 _BY_VALUES = tuple(_BY_VALUES_NAMES.split())
-# Operations that raise for integers and bools alone.
+# Operations that raise only for integers and bools.
 _OF_INTEGERS = frozenset(("div", "floor_divide", "fmod", "pow", "remainder", "rsub", "sub"))
 
 
 def unused_checks(graph: fx.Graph, used: Collection[fx.Node]) -> list[fx.Node]:
-    """The operations of a functional graph, outside of `used`, that may raise for some values of their arguments."""
+    """Returns the operations of a functional graph, outside of `used`, that may raise for some values of their
+    arguments."""
     return [node for node in graph.nodes if node not in used and _may_raise(node)]
 
 
@@ -41,7 +42,7 @@ def _may_raise(node: fx.Node) -> bool:
     name = str(node.target.overloadpacket.__name__)
     if node.target is aten.as_strided.default:
         return not _is_within_memory(node)
-    if node.target in PARTS:  # whose places are known
+    if node.target in SCATTER_VIEWS:  # the positions are known
         return False
     if name in _OF_INTEGERS:
         result = node.meta.get("val")
@@ -50,14 +51,14 @@ def _may_raise(node: fx.Node) -> bool:
 
 
 def _is_within_memory(window: fx.Node) -> bool:
-    """Whether a window is known to lie in the memory of the tensor that it is opened in.
+    """Returns whether a window is known to be within the memory of its source tensor.
 
-    How large the storage is, a fake one does not tell: it has grown with the window.
+    The storage size of a fake tensor is no help: the storage has grown with the window.
     """
-    made, source = window.meta["val"], window.args[0]
-    if not isinstance(source, fx.Node) or has_symbols([made, source.meta["val"]]):
+    view, source = window.meta["val"], window.args[0]
+    if not isinstance(source, fx.Node) or has_symbols([view, source.meta["val"]]):
         return False
-    return bool(_end(made) <= _end(source.meta["val"]))
+    return bool(_end(view) <= _end(source.meta["val"]))
 
 
 def _end(tensor: torch.Tensor) -> Any:
@@ -66,15 +67,15 @@ def _end(tensor: torch.Tensor) -> Any:
 
 
 def assert_values(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Check what eager checks of the values in a call that is being traced, and what torch does not trace."""
+    """Adds eager's checks of argument values, if torch does not trace the checks."""
     if target in (torch.nn.functional.one_hot, aten.one_hot.default):
         given = (*args, *kwargs.values())
         _assert_classes(*given[:2])
 
 
 def _assert_classes(classes: torch.Tensor, count: int = -1) -> None:
-    if classes.device.type != "cpu":  # a GPU would have to be waited for
+    if classes.device.type != "cpu":  # on a GPU the check would wait for the device
         return
     aten._assert_async.msg((classes >= 0).all(), "Class values must be non-negative.")
-    if not isinstance(count, int) or count > 0:  # else it is one that the data decide, which is not traced
+    if not isinstance(count, int) or count > 0:  # else the data decide the count, and the call is not traced
         aten._assert_async.msg((classes < count).all(), "Class values must be smaller than num_classes.")

@@ -1,9 +1,9 @@
-"""Owns the list of ATen operations that are split into smaller ones while the joint graph is traced.
+"""Owns the list of ATen operations that are split into smaller operations while the joint graph is traced.
 
-Listed is what becomes pointwise operations and reductions, which code generation fuses. Left whole are matrix
-products, convolutions, pooling, attention and batch norm's forward: their kernels are faster than their parts, or code
-generation knows when that is so. Batch norm's backward is split because torch's kernel takes scratch memory as large as
-its input.
+Listed are the operations that become pointwise operations and reductions, which code generation fuses. Matrix products,
+convolutions, pooling, attention and the forward of batch norm stay whole: their kernels are faster than their parts, or
+code generation decides when to split. The backward of batch norm is split because torch's kernel needs a workspace as
+large as its input.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch.fx.node import map_aggregate
 
 from minidynamo import compat
 from minidynamo.autograd.trace.foreach import foreach_table
-from minidynamo.autograd.trace.formulas import as_kernels_do, nll_loss_backward
+from minidynamo.autograd.trace.formulas import nll_loss_backward, with_kernel_formula
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
 from minidynamo.fake.gradient_dtypes import are_of_autograd
-from minidynamo.graph.decomposed import noting
+from minidynamo.graph.decomposed import marking
 
 aten = torch.ops.aten
 
-# Binary cross entropy is not among them, since its parts do not check that what it takes are probabilities.
-# Every overload of these is split, and operations on lists of tensors (`foreach.py`).
+# Binary cross entropy is missing: its parts do not check for probabilities.
+# Every overload of a listed operation is split, and operations on lists of tensors are (`foreach.py`).
 SPLIT = """
     binary_cross_entropy_backward binary_cross_entropy_with_logits
     elu_backward gelu_backward glu_backward
@@ -44,46 +44,51 @@ SPLIT = """
 """
 
 
-# Their parts let forward keep a mask of one byte per element, where the whole would read the activation again.
+# The parts let forward save a mask of one byte per element; the whole operation would need the activation.
 MASKED = """
     hardtanh_backward leaky_relu_backward threshold_backward
 """
 
 
-# Torch's kernels for a CPU round half types after each addition, or on other ways in the last elements than in those
-# that fill vectors.
-ROUNDED_ON_THE_WAY = """
+# Torch's CPU kernels round half types after each addition, or round the last elements, which do not fill a vector,
+# differently.
+ROUNDED_IN_STEPS = """
     huber_loss_backward nll_loss_forward nll_loss2d_forward smooth_l1_loss
 """
 
 
-# What torch's kernels for a CPU lay out row by row, whatever their arguments are.
+# Torch's CPU kernels return results in row-major order for every argument layout.
 ROW_MAJOR = """
     log_sigmoid_forward _log_softmax_backward_data native_layer_norm_backward nll_loss2d_forward
 """
 
 
 def masked() -> frozenset[OpOverload]:
-    """Operators that are better split even where code generation knows them whole: less is kept for backward."""
+    """Returns the operators to split even if code generation can lower the whole operator: backward then needs less
+    memory."""
     return frozenset(getattr(aten, name).default for name in MASKED.split())
 
 
 def splittable() -> frozenset[OpOverload]:
-    """Every operator that `decomposition_table` would split; as `keep` it leaves all of them whole."""
+    """Returns every operator that `decomposition_table` would split; passed as `keep`, the set leaves all operators
+    whole."""
     return frozenset(decomposition_table())
 
 
 def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, Callable[..., Any]]:
-    """Operator overload -> function that computes it with smaller operators; without those in `keep`.
+    """Maps operator overloads, except `keep`, to functions that compute the operators with smaller operators.
 
     Empty when `config.decompose` is off.
     """
-    return {op: split for op, split in _all_parts().items() if op not in keep} if config.decompose else {}
+    return {op: split for op, split in _full_table().items() if op not in keep} if config.decompose else {}
 
 
 @functools.cache
-def _all_parts() -> dict[OpOverload, Callable[..., Any]]:
-    """What `decomposition_table` chooses from. Finding torch's functions takes longer than tracing a small graph."""
+def _full_table() -> dict[OpOverload, Callable[..., Any]]:
+    """Returns the table from which `decomposition_table` selects.
+
+    Cached: finding torch's functions takes longer than tracing a small graph.
+    """
     packets = [getattr(aten, name) for name in SPLIT.split()]
     table = compat.get_decompositions(packets)
     for op in (aten.native_batch_norm_backward.default, aten.native_group_norm_backward.default):
@@ -92,11 +97,11 @@ def _all_parts() -> dict[OpOverload, Callable[..., Any]]:
     table |= dict.fromkeys((aten.nll_loss_backward.default, aten.nll_loss2d_backward.default), nll_loss_backward)
     for op in (getattr(aten, name).default for name in ROW_MAJOR.split()):
         table[op] = _row_major(table[op])
-    parts = {op: _copying(as_kernels_do(op, split)) for op, split in table.items() if isinstance(op, OpOverload)}
-    parts[aten.native_dropout.default] = _if_parts_draw_as(parts[aten.native_dropout.default])
+    parts = {op: _copying(with_kernel_formula(op, split)) for op, split in table.items() if isinstance(op, OpOverload)}
+    parts[aten.native_dropout.default] = _unless_drawing(parts[aten.native_dropout.default])
     smooth = aten.smooth_l1_loss.default
     parts[smooth] = _unless_negative(parts[smooth])
-    for name in ROUNDED_ON_THE_WAY.split():
+    for name in ROUNDED_IN_STEPS.split():
         op = getattr(aten, name).default
         parts[op] = _unless_half(parts[op])
     for op in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default):
@@ -104,17 +109,17 @@ def _all_parts() -> dict[OpOverload, Callable[..., Any]]:
     for op in parts:
         if "_backward" in op.overloadpacket.__name__:
             parts[op] = _if_of_autograd(op.overloadpacket.__name__, parts[op])
-    return noting(parts | foreach_table())
+    return marking(parts | foreach_table())
 
 
 def _copying(split: Callable[..., Any]) -> Callable[..., Any]:
-    """`split`, but with a copy of an argument that it returns, as kernels do: dropout that drops nothing, say."""
+    """Wraps `split` to copy returned arguments, as kernels do; for example dropout with probability 0."""
 
     def copying(*args: Any, **kwargs: Any) -> Any:
-        given = {id(arg) for arg in args if isinstance(arg, torch.Tensor)}
+        arguments = {id(arg) for arg in args if isinstance(arg, torch.Tensor)}
 
-        def own(made: Any) -> Any:
-            return made.clone() if id(made) in given else made
+        def own(result: Any) -> Any:
+            return result.clone() if id(result) in arguments else result
 
         return map_aggregate(split(*args, **kwargs), own)
 
@@ -122,33 +127,35 @@ def _copying(split: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _laid_out_as_input(split: Callable[..., Any]) -> Callable[..., Any]:
-    """`split`, with the gradient of the input, the first result, laid out as kernels for a CPU do it: channels last if
-    they are last in the input. A copy says so, since the other gradient may come in another order than it is traced in.
+    """Wraps `split` to lay out the gradient of the input, the first result, as CPU kernels do: channels last if the
+    input is.
+
+    The copy fixes the layout, since the incoming gradient may have other strides than the traced gradient.
     """
 
     def laid_out(grad: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        made, *others = split(grad, x, *args, **kwargs)
-        if made is not None and made.device.type == "cpu":
-            made = made.clone(memory_format=compat.suggest_memory_format(x))
-        return (made, *others)
+        result, *others = split(grad, x, *args, **kwargs)
+        if result is not None and result.device.type == "cpu":
+            result = result.clone(memory_format=compat.suggest_memory_format(x))
+        return (result, *others)
 
     return laid_out
 
 
 def _row_major(split: Callable[..., Any]) -> Callable[..., Any]:
-    """`split`, with results laid out as the whole operation lays them out on a CPU, whatever its arguments are."""
+    """Wraps `split` to lay out results as the whole operation does on a CPU, for every argument layout."""
 
     def contiguous(*args: Any, **kwargs: Any) -> Any:
         return map_aggregate(split(*args, **kwargs), in_order)
 
-    def in_order(made: Any) -> Any:
-        return made.contiguous() if isinstance(made, torch.Tensor) and made.device.type == "cpu" else made
+    def in_order(result: Any) -> Any:
+        return result.contiguous() if isinstance(result, torch.Tensor) and result.device.type == "cpu" else result
 
     return contiguous
 
 
-def _if_parts_draw_as(split: Callable[..., Any]) -> Callable[..., Any]:
-    """`split`, but dropout that draws stays whole: its kernels draw other numbers than its parts would."""
+def _unless_drawing(split: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps `split` to keep dropout in training whole: kernel and parts draw different random numbers."""
 
     def decide(x: torch.Tensor, p: float, train: bool | None) -> Any:
         return split(x, p, train) if train is False else NotImplemented
@@ -157,7 +164,7 @@ def _if_parts_draw_as(split: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unless_negative(split: Callable[..., Any]) -> Callable[..., Any]:
-    """`split`, but a loss whose beta is negative stays whole, to raise its error."""
+    """Wraps `split` to keep a loss with a negative beta whole, because only the whole operator raises an error."""
 
     def decide(x: torch.Tensor, target: torch.Tensor, reduction: int = 1, beta: float = 1.0) -> Any:
         return NotImplemented if beta < 0 else split(x, target, reduction, beta)
@@ -166,7 +173,7 @@ def _unless_negative(split: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unless_half(split: Callable[..., Any]) -> Callable[..., Any]:
-    """`split`, but half types on a CPU stay whole."""
+    """Wraps `split` to keep half types on a CPU whole."""
 
     def decide(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         is_half = x.device.type == "cpu" and x.dtype.itemsize == 2
@@ -176,8 +183,10 @@ def _unless_half(split: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unless_unchecked(split: Callable[..., Any]) -> Callable[..., Any]:
-    """`split`, but a loss over classes stays whole where there are none, or one element stands for all of them: no
-    generated kernel reads by the targets then, so that none would raise the loss's error."""
+    """Wraps `split` to keep a loss over classes whole if there are no classes, or if the class dimension has stride 0.
+
+    In both cases no generated kernel indexes by the targets, so no kernel would raise the loss's error.
+    """
 
     def decide(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         along = min(x.dim(), 2) - 1
@@ -187,7 +196,8 @@ def _unless_unchecked(split: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unless_half_steps(split: Callable[..., Any]) -> Callable[..., Any]:
-    """`split`, but half types on a CPU that do not lie in order stay whole: another kernel rounds them on the way."""
+    """Wraps `split` to keep half types on a CPU whole if they are not dense: a different kernel rounds intermediate
+    results."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
 
     def decide(grad: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -202,9 +212,11 @@ def _unless_half_steps(split: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _if_of_autograd(name: str, split: Callable[..., Any]) -> Callable[..., Any]:
-    """`split`, but a gradient of other dtypes than autograd asks for it with stays whole: torch's kernels refuse them
-    or say another dtype of the result than the parts would, and fake tensors say something else of the statistics that
-    forward made than what kernels return."""
+    """Wraps `split` to keep a gradient whole if autograd never uses its dtypes.
+
+    Torch's kernels refuse such dtypes or return another dtype than the parts would, and fake tensors report other
+    dtypes for the statistics from forward than the kernels return.
+    """
 
     def decide(*args: Any, **kwargs: Any) -> Any:
         return split(*args, **kwargs) if are_of_autograd(name, (*args, *kwargs.values())) else NotImplemented

@@ -1,7 +1,7 @@
-"""Owns which matrix decompositions are computed without their vectors.
+"""Owns the choice of matrix decompositions that are computed without vectors.
 
-Torch computes singular values and eigenvalues alone where no gradient will need the vectors. Of tensors without data it
-takes a gradient for granted, so there it traces the whole decomposition.
+Torch computes only singular values or eigenvalues if no gradient needs the vectors. For fake tensors torch always
+assumes a gradient, and traces the whole decomposition.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from minidynamo.graph.pytree import tensors_in
 
 aten = torch.ops.aten
 
-# The operators, with the place of their values among their results.
+# Operator -> position of the singular values or eigenvalues among its results.
 _VALUES: dict[Any, int] = {
     aten._linalg_svd.default: 1,
     aten._linalg_eigh.default: 0,
@@ -27,23 +27,26 @@ _VALUES: dict[Any, int] = {
 }
 
 
-def without_vectors(traced: Iterable[fx.Node], given: Any, result: Any) -> None:
-    """Leave the vectors out of the decompositions among the nodes that a call with the arguments `given` has `traced`,
-    if neither the call nor what it returned, `result`, has a use for them, and eager would not compute them."""
-    found = [node for node in traced if node.target in _VALUES]
-    if not found or (torch.is_grad_enabled() and any(value.requires_grad for value in tensors_in(given))):
+def without_vectors(traced: Iterable[fx.Node], arguments: Any, result: Any) -> None:
+    """Removes unused vectors from the decompositions among the `traced` nodes of one call.
+
+    `arguments` and `result` are those of the call. Vectors stay if the call or its result uses the
+    vectors, or if eager would compute the vectors.
+    """
+    decompositions = [node for node in traced if node.target in _VALUES]
+    if not decompositions or (torch.is_grad_enabled() and any(value.requires_grad for value in tensors_in(arguments))):
         return
     returned = set(map(compat.memory_of, tensors_in(result)))
-    for node in found:
-        place = _VALUES[node.target]
-        vectors = [user for user in node.users if user.args[1] != place]
+    for node in decompositions:
+        position = _VALUES[node.target]
+        vectors = [user for user in node.users if user.args[1] != position]
         storages = {compat.memory_of(user.meta["val"]) for user in vectors}
         if not any(user.users for user in vectors) and returned.isdisjoint(storages):
-            _leave_out(node, place, vectors)
+            _leave_out(node, position, vectors)
 
 
-def _leave_out(node: fx.Node, place: int, vectors: list[fx.Node]) -> None:
-    values = next((user for user in node.users if user.args[1] == place), None)
+def _leave_out(node: fx.Node, position: int, vectors: list[fx.Node]) -> None:
+    values = next((user for user in node.users if user.args[1] == position), None)
     if values is None:
         return
     for user in vectors:
@@ -58,6 +61,6 @@ def _leave_out(node: fx.Node, place: int, vectors: list[fx.Node]) -> None:
     defaults = [argument.default_value for argument in compat.schema_of(node.target).arguments]
     at = names.index(flag)
     node.args = (*node.args, *defaults[len(node.args) : at], False, *node.args[at + 1 :])
-    made = node.meta["val"]
+    results = node.meta["val"]
     with disable_proxy_modes_tracing():
-        node.meta["val"] = tuple(value if i == place else value.new_empty(0) for i, value in enumerate(made))
+        node.meta["val"] = tuple(value if i == position else value.new_empty(0) for i, value in enumerate(results))

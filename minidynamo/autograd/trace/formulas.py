@@ -1,6 +1,6 @@
-"""Owns the formulas of operations that torch's own table of decompositions computes otherwise than its kernels do.
+"""Owns formulas for operations that torch's decompositions compute differently from torch's kernels.
 
-They differ where a kernel rounds half types after each step, in what becomes of NaN, and in what overflows.
+The results differ if a kernel rounds half types after each step, for NaN, and on overflow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MEAN, _SUM = 1, 2  # how ATen numbers reductions
 
 
 def _in_float(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`formula`, computed in float32 and rounded once for half types."""
+    """Wraps `formula`: half types are computed in float32 and rounded once."""
 
     @functools.wraps(formula)
     def wider(*args: Any, **kwargs: Any) -> Tensor:
@@ -40,7 +40,7 @@ def _reduced(loss: Tensor, reduction: int) -> Tensor:
 
 
 def _norm(x: Tensor, reduction: int, of_sum: float = 1.0) -> Tensor:
-    """What the gradient of a loss is multiplied with, in the dtype of the elements as kernels keep it."""
+    """Returns the factor of a loss gradient, in the dtype of the elements, as the kernels do."""
     norm = of_sum / x.numel() if reduction == _MEAN else of_sum
     return torch.full((), norm, dtype=x.dtype, device=x.device)
 
@@ -109,14 +109,14 @@ def _elu_backward(grad: Tensor, alpha: float, scale: float, input_scale: float, 
 
 
 def _single(number: float) -> float:
-    """`number` rounded to float32."""
+    """Rounds `number` to float32."""
     rounded: float = struct.unpack("f", struct.pack("f", number))[0]
     return rounded
 
 
 @_in_float
 def _hardsigmoid_backward(grad: Tensor, x: Tensor) -> Tensor:
-    return torch.where((x > -3) & (x < 3), grad * _single(1 / 6), 0.0)  # a float32 among doubles, too
+    return torch.where((x > -3) & (x < 3), grad * _single(1 / 6), 0.0)  # the constant is a float32 for doubles as well
 
 
 @_in_float
@@ -138,7 +138,7 @@ def nll_loss_backward(
     ignored: int,
     total_weight: Tensor,
 ) -> Tensor:
-    """Zero but at the targets, also where the gradient is negative, infinite or NaN."""
+    """Computes a gradient that is zero except at the targets, also if the gradient is negative, infinite or NaN."""
     along = 0 if x.dim() < 2 else 1
     shape = [-1 if d == along else 1 for d in range(x.dim())]
     target = (target.reshape(()) if x.dim() == 1 else target).unsqueeze(along)
@@ -167,11 +167,11 @@ ON_CPU: dict[OpOverload, Callable[..., Any]] = {
     aten.huber_loss_backward.default: _huber_loss_backward,
     aten.logit_backward.default: _logit_backward,
 }
-"""Those whose kernels for vectors on a CPU are written otherwise than the ones for a GPU."""
+"""Operations whose vectorized CPU kernels compute differently from the GPU kernels."""
 
 
-def as_kernels_do(op: OpOverload, split: Callable[..., Any]) -> Callable[..., Any]:
-    """`split`, or what the kernel of `op` computes where that is something else."""
+def with_kernel_formula(op: OpOverload, split: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `split`, or the formula of the kernel of `op` if the results differ."""
     formula, on_cpu = EVERYWHERE.get(op), ON_CPU.get(op)
     if formula is None and on_cpu is None:
         return split

@@ -1,8 +1,8 @@
-"""Owns slices that take a whole dimension, as the first one of `x[:, 0]`, where sizes are symbolic: they take nothing.
+"""Owns slices that take a whole dimension, such as the first slice of `x[:, 0]`, where sizes are symbolic.
 
-Of a key of several items, torch leaves such slices out where a size is a number. Of a symbolic one it does not see that
-it is less than the largest number, which stands for the end, and so each of them would have a gradient: a tensor of
-zeros, and a copy. It does see that a size is not above itself.
+Torch drops such slices from a key of several items if the size is a number. For a symbolic size torch cannot prove that
+the size is below the largest integer, the default end of a slice. Each slice would then get a gradient: a tensor of
+zeros, and a copy. Torch can prove that a size is not above itself, so the end is written into the slice.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from minidynamo.graph.tensor_index import SUBSCRIPTS, dimensions
 
 
 def with_ends(target: Any, args: Sequence[Any]) -> Sequence[Any]:
-    """The arguments of a call; of a subscript, with slices that say where the dimension ends if they take all of it."""
+    """Returns the arguments of a call; a subscript gets explicit ends in slices that take a whole dimension."""
     if target not in SUBSCRIPTS or type(args[1]) is not tuple or not isinstance(args[0], torch.Tensor):
         return args
     shape, key = args[0].shape, [*args[1]]
-    places = [place for place, item in enumerate(key) if _takes_all(item)]
-    ranges = dimensions([args[0], tuple(slice(None) if _is_list(item) else item for item in key)]) if places else None
+    positions = [position for position, item in enumerate(key) if _takes_all(item)]
+    ranges = (
+        dimensions([args[0], tuple(slice(None) if _is_list(item) else item for item in key)]) if positions else None
+    )
     if ranges is None:
         return args
-    for place in places:
-        size = shape[ranges[place][0]]
-        key[place] = slice(None, size) if isinstance(size, torch.SymInt) else key[place]
+    for position in positions:
+        size = shape[ranges[position][0]]
+        key[position] = slice(None, size) if isinstance(size, torch.SymInt) else key[position]
     return [args[0], tuple(key), *args[2:]]
 
 
@@ -39,5 +41,5 @@ def _is(number: Any, usual: int) -> bool:
 
 
 def _is_list(item: Any) -> bool:
-    """Whether an item chooses along one dimension, by a list of places."""
-    return isinstance(item, list) and all(type(place) is int for place in item)
+    """Returns whether an item selects along one dimension by a list of positions."""
+    return isinstance(item, list) and all(type(index) is int for index in item)

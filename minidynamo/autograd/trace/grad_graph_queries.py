@@ -1,8 +1,9 @@
-"""Owns what the gradient functions behind results of a traced program tell of them: which use up others, are computed
-from others, or give an input zeros.
+"""Owns the questions about autograd's graph of a traced program: shared saved tensors of results, dependencies between
+results, and the sources of zero gradients.
 
-In eager an input gets None where no function calls its own, and zeros where a derivative is zero (`torch.sgn`, `x**0`).
-In the joint graph such zeros hang on no gradient that comes in, so from which result they come is asked of autograd.
+In eager an input gets None if no gradient function reaches the input, and zeros if a derivative is zero (`torch.sgn`,
+`x**0`). In the joint graph the zeros depend on no tangent, so autograd's graph must tell from which result the zeros
+come.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_slot
 
 from minidynamo import compat
-from minidynamo.autograd.functional.joint_graph import places_behind
+from minidynamo.autograd.functional.joint_graph import marked_ancestors
 
-HANDED_OVER = "handed_over"
-"""Where a gradient function notes edges that eager has instead of ones to what it was computed from."""
+EXTRA_EDGES = "handed_over"
+"""Metadata key of a gradient function: edges that eager has in place of the traced edges."""
 
 
-def functions_behind(targets: Iterable[torch.Tensor]) -> list[torch.autograd.graph.Node]:
-    """The gradient functions that autograd calls for `targets`."""
+def reachable_functions(targets: Iterable[torch.Tensor]) -> list[torch.autograd.graph.Node]:
+    """Returns the gradient functions that autograd calls for `targets`."""
     found: dict[torch.autograd.graph.Node, None] = {}
     pending = [target.grad_fn for target in targets]
     while pending:
@@ -34,49 +35,51 @@ def functions_behind(targets: Iterable[torch.Tensor]) -> list[torch.autograd.gra
 
 
 def used_results(function: torch.autograd.graph.Node, targets: list[torch.Tensor]) -> set[int]:
-    """The numbers of the results, of those that `function` gives gradients for, that `targets` hang on."""
+    """Returns the numbers of the results of `function`'s operation that `targets` depend on."""
     edges = [(target.grad_fn, target.output_nr) for target in targets]
-    edges += (edge for behind in functions_behind(targets) for edge in behind.next_functions)
+    edges += (edge for behind in reachable_functions(targets) for edge in behind.next_functions)
     return {number for after, number in edges if after == function}
 
 
-def used_up(targets: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
-    """For each target those that share a function with it of which backward frees something."""
-    saving = {f for f in functions_behind(targets) if compat.runs_once(f) or _saved_by(f)}
-    behind = [saving.intersection(functions_behind([target])) for target in targets]
+def freed_with(targets: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
+    """Returns, per target, the targets that share a gradient function with freeable saved tensors."""
+    saving = {f for f in reachable_functions(targets) if compat.runs_once(f) or _saved_by(f)}
+    behind = [saving.intersection(reachable_functions([target])) for target in targets]
     return tuple(tuple(k for k, others in enumerate(behind) if not own.isdisjoint(others)) for own in behind)
 
 
-def on_the_way(targets: Sequence[torch.Tensor], watchable: Mapping[int, torch.Tensor]) -> tuple[tuple[int, ...], ...]:
-    """For each target those of `watchable` that it is computed from with no other target between."""
+def direct_inputs(
+    targets: Sequence[torch.Tensor], watchable: Mapping[int, torch.Tensor]
+) -> tuple[tuple[int, ...], ...]:
+    """Returns, per target, the values of `watchable` that the target is computed from with no other target between."""
     if len(watchable) < 2:
         return ()
-    functions = functions_behind([*watchable.values()])  # which live until all edges are compared
-    places: dict[Any, int] = {}
-    for place, value in watchable.items():
-        places.setdefault((value.grad_fn, value.output_nr), place)
-    found = [_first_met(target.grad_fn, places, len(targets)) for target in targets]
+    functions = reachable_functions([*watchable.values()])  # kept alive until all edges are compared
+    positions: dict[Any, int] = {}
+    for position, value in watchable.items():
+        positions.setdefault((value.grad_fn, value.output_nr), position)
+    found = [_nearest_places(target.grad_fn, positions, len(targets)) for target in targets]
     del functions
     return tuple(tuple(sorted(met - {i})) for i, met in enumerate(found)) if any(found) else ()
 
 
-def view_behind(view: torch.Tensor, others: Mapping[int, torch.Tensor], base: torch.Tensor) -> int | None:
-    """The first of `others` that gradients of a view come through on their way to its base, by its number."""
-    places: dict[Any, int] = {}
-    for place, other in others.items():
+def nearest_view(view: torch.Tensor, others: Mapping[int, torch.Tensor], base: torch.Tensor) -> int | None:
+    """Returns the key of the first tensor of `others` on the path of gradients from `view` to `base`."""
+    positions: dict[Any, int] = {}
+    for position, other in others.items():
         if other.grad_fn is not None:
-            places.setdefault(_edge(other), place)
+            positions.setdefault(_edge(other), position)
     function = view.grad_fn
     while function is not None and function is not base.grad_fn and len(function.next_functions) == 1:
         edge = function.next_functions[0]
-        if edge in places:
-            return places[edge]
+        if edge in positions:
+            return positions[edge]
         function = edge[0]
     return None
 
 
 def saved_results(targets: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """The positions of those that the functions which made them have saved for their own gradients."""
+    """Returns the positions of targets that their own gradient functions have saved."""
     return tuple(i for i, target in enumerate(targets) if _edge(target) in map(_edge, _saved_by(target.grad_fn)))
 
 
@@ -91,28 +94,32 @@ def _edge(value: torch.Tensor) -> tuple[torch.autograd.graph.Node | None, int]:
     return value.grad_fn, value.output_nr
 
 
-def reached(values: Sequence[torch.Tensor | None], watchable: Mapping[int, torch.Tensor]) -> tuple[frozenset[int], ...]:
-    """For each of `values` those of `watchable` that its gradients arrive at."""
-    places: dict[Any, int] = {}
-    for place, value in watchable.items():
+def reached_results(
+    values: Sequence[torch.Tensor | None], watchable: Mapping[int, torch.Tensor]
+) -> tuple[frozenset[int], ...]:
+    """Returns, per value, the positions in `watchable` that gradients of the value reach."""
+    positions: dict[Any, int] = {}
+    for position, value in watchable.items():
         if value.grad_fn is not None:
-            places.setdefault(_edge(value), place)
+            positions.setdefault(_edge(value), position)
 
     def behind(value: torch.Tensor | None) -> frozenset[int]:
-        if value is None or not places:
+        if value is None or not positions:
             return frozenset()
-        functions: list[Any] = functions_behind([value])
+        functions: list[Any] = reachable_functions([value])
         edges = {_edge(value), *(edge for function in functions for edge in function.next_functions)}
-        edges.update(edge for function in functions for edge in function.metadata.get(HANDED_OVER, ()))
-        return frozenset(place for edge, place in places.items() if edge in edges)
+        edges.update(edge for function in functions for edge in function.metadata.get(EXTRA_EDGES, ()))
+        return frozenset(position for edge, position in positions.items() if edge in edges)
 
     return tuple(map(behind, values))
 
 
-def _first_met(function: torch.autograd.graph.Node | None, places: Mapping[Any, int], targets: int) -> set[int]:
-    """The `places` by edges that are met on all ways behind a gradient function, which end at `targets`, the first
-    ones."""
-    met: set[int] = set()
+def _nearest_places(function: torch.autograd.graph.Node | None, positions: Mapping[Any, int], targets: int) -> set[int]:
+    """Returns the places (by edge) found on all paths from a gradient function; a path ends at a target.
+
+    Places below `targets` are targets.
+    """
+    nearest: set[int] = set()
     seen: set[torch.autograd.graph.Node | None] = {None}
     pending = [function]
     while pending:
@@ -121,50 +128,55 @@ def _first_met(function: torch.autograd.graph.Node | None, places: Mapping[Any, 
             continue
         seen.add(function)
         for edge in function.next_functions:
-            place = places.get(edge)
-            if place is not None:
-                met.add(place)
-            if place is None or place >= targets:
+            position = positions.get(edge)
+            if position is not None:
+                nearest.add(position)
+            if position is None or position >= targets:
                 pending.append(edge[0])
-    return met
+    return nearest
 
 
-def ways(targets: Sequence[torch.Tensor], sources: Mapping[int, torch.Tensor]) -> dict[int, tuple[int, ...]]:
-    """For each of `sources`, which are leaves, the positions of the `targets` that autograd comes there from."""
+def reaching_results(
+    targets: Sequence[torch.Tensor], sources: Mapping[int, torch.Tensor]
+) -> dict[int, tuple[int, ...]]:
+    """Returns, per source (a leaf), the positions of the targets from which autograd reaches the source."""
     found: dict[int, list[int]] = {i: [] for i in sources}
-    for place, target in enumerate(targets):
-        leaves = {id(target), *(id(compat.leaf_of(function)) for function in functions_behind([target]))}
+    for position, target in enumerate(targets):
+        leaves = {id(target), *(id(compat.leaf_of(function)) for function in reachable_functions([target]))}
         for i, source in sources.items():
             if id(source) in leaves:
-                found[i].append(place)
-    return {i: tuple(places) for i, places in found.items()}
+                found[i].append(position)
+    return {i: tuple(positions) for i, positions in found.items()}
 
 
-def zeros_from(
+def zero_sources(
     targets: Sequence[torch.Tensor],
     sources: Mapping[int, torch.Tensor],
     gradients: Iterable[torch.Tensor | None],
     tracer: Any,
 ) -> dict[int, tuple[int, ...]]:
-    """For each of `sources` the positions of the `targets` that give it a gradient which was not computed from theirs.
+    """Returns, per source, the positions of targets whose gradient of the source does not depend on the target's
+    tangent.
 
-    `gradients` were traced, and what the functions have saved is still there.
+    `gradients` are the traced gradients of `sources`; the saved tensors must still exist.
     """
     if len(targets) < 2:
         return {}
-    made = {i: _node(value, tracer) for i, value in zip(sources, gradients) if value is not None}
+    gradient_nodes = {i: _node(value, tracer) for i, value in zip(sources, gradients) if value is not None}
     tangents = [node for node in tracer.graph.nodes if node.op == "placeholder"][-len(targets) :]
-    behind = places_behind(tracer.graph, tangents)
+    masks = marked_ancestors(tracer.graph, tangents)
     found: dict[int, list[int]] = {}
-    for place, target in enumerate(targets):
-        unread = [i for i, node in made.items() if not behind.get(node, 0) >> place & 1]
-        functions = functions_behind([target]) if unread else []
+    for position, target in enumerate(targets):
+        unread = [i for i, node in gradient_nodes.items() if not masks.get(node, 0) >> position & 1]
+        functions = reachable_functions([target]) if unread else []
         leaves = {id(compat.leaf_of(function)) for function in functions}
-        asked = [i for i in unread if id(sources[i]) in leaves or sources[i].grad_fn in functions]
-        for i, gradient in zip(asked, _alone(target, [sources[i] for i in asked]) if asked else ()):
+        candidates = [i for i in unread if id(sources[i]) in leaves or sources[i].grad_fn in functions]
+        for i, gradient in zip(
+            candidates, _gradients_of_target(target, [sources[i] for i in candidates]) if candidates else ()
+        ):
             if gradient is not None:
-                found.setdefault(i, []).append(place)
-    return {i: tuple(places) for i, places in found.items()}
+                found.setdefault(i, []).append(position)
+    return {i: tuple(positions) for i, positions in found.items()}
 
 
 def _node(value: torch.Tensor, tracer: Any) -> fx.Node:
@@ -172,8 +184,8 @@ def _node(value: torch.Tensor, tracer: Any) -> fx.Node:
     return node
 
 
-def _alone(target: torch.Tensor, sources: Sequence[torch.Tensor]) -> Iterable[torch.Tensor | None]:
-    """The gradients of `sources` by one target, which are not traced."""
+def _gradients_of_target(target: torch.Tensor, sources: Sequence[torch.Tensor]) -> Iterable[torch.Tensor | None]:
+    """Returns the gradients of `sources` by one target, untraced."""
     with disable_proxy_modes_tracing():
-        given = torch.empty_like(target.detach())
-        return torch.autograd.grad(target, sources, given, retain_graph=True, allow_unused=True)
+        tangent = torch.empty_like(target.detach())
+        return torch.autograd.grad(target, sources, tangent, retain_graph=True, allow_unused=True)

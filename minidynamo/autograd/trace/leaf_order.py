@@ -1,8 +1,8 @@
-"""Owns the order in which leaves get their gradients from a compiled graph: that of eager.
+"""Owns the order in which leaves get their gradients from a compiled graph: the order of eager.
 
-In eager each leaf gets its gradient as soon as there is one. A compiled graph is one node, behind which all leaves are
-ready at once; autograd then takes them from a heap (`std::priority_queue`), in which all leaves are equal. So the order
-of the node's edges decides, by how a heap takes equal elements out.
+In eager each leaf gets its gradient as soon as the gradient exists. A compiled graph is a single autograd node, so all
+leaves are ready at once. Autograd takes ready leaves from a heap (`std::priority_queue`) in which all leaves compare
+equal. Therefore the order of the node's edges determines the order of the leaves.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from minidynamo.autograd.graph.hooks import register
 
 
-def noting_arrivals(leaves: Mapping[int, torch.Tensor]) -> list[int]:
-    """A list to which the number of each leaf is appended when a backward comes to it."""
+def recording_leaf_order(leaves: Mapping[int, torch.Tensor]) -> list[int]:
+    """Returns a list to which each leaf's key is appended when a backward reaches the leaf."""
     arrived: list[int] = []
 
     def note(number: int) -> Callable[[torch.Tensor], None]:
@@ -26,25 +26,27 @@ def noting_arrivals(leaves: Mapping[int, torch.Tensor]) -> list[int]:
     return arrived
 
 
-def edges(places: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
-    """An order of edges such that autograd takes the leaves at `places` in that order, and then the `others`, which are
-    no leaves."""
+def edge_order(places: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
+    """Returns an order of edges for which autograd takes the leaves in the order `places`, and then `others`, the
+    non-leaves."""
     ordered = [0] * len(places)
-    for place, position in zip(places, _taken(len(places), more=bool(others))):
-        ordered[position] = place
+    for leaf, position in zip(places, _taken(len(places), more=bool(others))):
+        ordered[position] = leaf
     return (*ordered, *others)
 
 
 def _taken(count: int, *, more: bool) -> list[int]:
-    """The order in which a heap takes `count` equal elements that were pushed one after the other; with `more`, one
-    that is less was pushed last."""
+    """Returns the order in which a heap yields `count` equal elements, pushed in sequence.
+
+    With `more`, a smaller element was pushed last.
+    """
     heap = [*range(count + more)]
     taken = []
     while heap:
         taken.append(heap[0])
         last = heap.pop()
         hole, child = 0, 2
-        while child <= len(heap):  # the right child goes up unless there is none, or it is less
+        while child <= len(heap):  # the right child moves up unless it is missing or smaller
             if child == len(heap) or heap[child] == count:
                 child -= 1
             heap[hole] = heap[child]

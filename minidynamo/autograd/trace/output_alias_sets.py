@@ -1,7 +1,7 @@
-"""Owns what the outputs of a traced program are: inputs, views of inputs, or members of families that share memory.
+"""Owns the classification of a traced program's outputs: inputs, views of inputs, or members of alias sets.
 
-It looks at tensors that are still part of autograd's graph, so `joint.py` asks while it traces. How outputs are made
-from what a compiled graph returns is planned in `autograd/functional/outputs.py`.
+`joint.py` calls the functions during the trace, while the tensors are part of autograd's graph.
+`autograd/functional/outputs.py` plans how to make the outputs from the results of a compiled graph.
 """
 
 from __future__ import annotations
@@ -16,49 +16,53 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.autograd.graph.graph_builder import same_layout
 from minidynamo.autograd.graph.numbers import is_symbolic, key, known
-from minidynamo.autograd.trace.grad_graph_queries import view_behind
+from minidynamo.autograd.trace.grad_graph_queries import nearest_view
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph.function_results import CopiedResult
 
 
 @dataclass
 class TracedOutput:
-    """One output of the user's graph. `index` counts inputs or families, by `kind`:
+    """Describes an output of the user's graph, or an intermediate tensor between an output and the owner of
+    its memory."""
 
-    "constant" (`value`), "number" (that is only known when the graph runs), "input" (that very object), "view" (shares
-    memory with some input), "member" (of a family of outputs that share memory among themselves). `source` is what it
-    is a view of, if that is another output, or stands between: its number there, the outputs first. `writes`: how often
-    torch counts it as written, if that is not counted of what it shares memory with (`y.data`). `creation`: how a view
-    was made, on which hangs what writes autograd refuses to it.
-    """
-
+    #: "constant"; "number": known only when the graph runs; "input": that very object; "view": shares memory with an
+    #: input; "member": of an alias set.
     kind: Literal["constant", "number", "input", "view", "member"]
+    #: The input ("input", "view") or the alias set ("member").
     index: int = 0
+    #: The value of a "constant".
     value: Any = None
     requires_grad: bool = False
+    #: Whether the tensor has a gradient function.
     has_history: bool = False
     is_view: bool = True
+    #: Position of the viewed tensor, if an output or intermediate is viewed; outputs are counted first.
     source: int | None = None
+    #: The version counter, if the tensor does not share the counter of its memory (`y.data`).
     writes: int | None = None
+    #: How the view was created; decides which writes autograd refuses.
     creation: str | None = None
     node: fx.Node | None = None
 
     @property
     def no_grad(self) -> bool:
-        """Whether it is a view that was made with the grad mode off: it requires grad, but no gradient flows."""
+        """Returns whether this is a view made with the grad mode off: it requires grad, but no gradient flows."""
         return self.requires_grad and not self.has_history
 
 
 @dataclass
 class OutputAliasSet:
-    """Outputs that share memory with each other and with no input. `root` is the tensor all of them are, or are views
-    of; None when autograd knows none and the members are several. `counting` is one that counts writes as their memory
-    does, `writes` how often it has; `is_view`: torch knows the root as a view of yet another tensor."""
+    """Outputs that share memory with each other and with no input."""
 
+    #: The tensor that all members are, or are views of; None if autograd knows none and there are several members.
     root: torch.Tensor | None
-    counting: torch.Tensor
+    #: A tensor that shares the version counter of the memory.
+    counter_owner: torch.Tensor
     requires_grad: bool = False
+    #: The version counter of `counter_owner`; None for inference tensors.
     writes: int | None = 0
+    #: Whether torch knows the root as a view of yet another tensor.
     is_view: bool = True
     node: fx.Node | None = None
 
@@ -66,9 +70,9 @@ class OutputAliasSet:
 def classify(
     outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]
 ) -> tuple[list[TracedOutput], list[OutputAliasSet]]:
-    """What each output is, given the tensor inputs by number, and the families of those that share memory.
+    """Returns one entry per output, and the alias sets of the outputs. `inputs` are the tensor inputs by position.
 
-    Raises GraphRefused MD404 for outputs that cannot be made from what one compiled graph returns.
+    Raises GraphRefused MD404 for outputs that cannot be made from the results of a single compiled graph.
     """
     objects = {id(value): i for i, value in inputs.items()}
     owners = {compat.memory_of(value): i for i, value in inputs.items()}
@@ -81,66 +85,69 @@ def classify(
             entry = TracedOutput("constant", value=known(value))
         elif id(value) in objects:
             entry = TracedOutput("input", objects[id(value)])
-        elif not compat.tells_history(value):
+        elif not compat.knows_history(value):
             raise _cannot_rebuild(
                 "an output is a view from inside of `no_grad` whose base was written to outside of it"
             )
-        elif _is_cut_off(value):
+        elif _is_detached_view(value):
             raise _cannot_rebuild("an output is a view of one that was made with the grad mode off")
         elif (owner := objects.get(id(value._base), owners.get(compat.memory_of(value)))) is not None:
             entry = _traced("view", owner, value)
             if value.requires_grad and not inputs[owner].requires_grad:
                 raise _cannot_rebuild("an output shares memory with an input, but not its gradient history")
         else:
-            family = members.setdefault(compat.memory_of(value), [])
-            family.append(value)
+            alias_set = members.setdefault(compat.memory_of(value), [])
+            alias_set.append(value)
             entry = _traced("member", list(members).index(compat.memory_of(value)), value)
         entries.append(entry)
-    families = [_family(group) for group in members.values()]
-    return entries, families
+    alias_sets = [_alias_set(group) for group in members.values()]
+    return entries, alias_sets
 
 
 def find_sources(
     outputs: Sequence[Any],
     entries: Sequence[TracedOutput],
-    families: Sequence[OutputAliasSet],
+    alias_sets: Sequence[OutputAliasSet],
     inputs: Mapping[int, torch.Tensor],
 ) -> tuple[list[torch.Tensor], list[TracedOutput]]:
-    """Find out of which other output each output is a view. Returns the tensors that stand between outputs and what
-    they share memory with, as torch shows them (`x.detach()`, where `x.detach()[0]` is returned), and what they are."""
-    values, found = [*outputs], [*entries]
-    for place, value in enumerate(values):  # which grows
-        entry = found[place]
+    """Sets `source` and `writes` of the entries.
+
+    Returns the intermediate tensors between outputs and the owners of their memory, as torch exposes the tensors
+    (`x.detach()`, if `x.detach()[0]` is returned), and an entry for each.
+    """
+    values, entry_of = [*outputs], [*entries]
+    for position, value in enumerate(values):  # the list grows
+        entry = entry_of[position]
         if entry.kind not in ("view", "member") or compat.version_of(value) is None:
             continue
-        relatives = {i: values[i] for i, e in enumerate(found) if (e.kind, e.index) == (entry.kind, entry.index)}
-        holder = inputs[entry.index] if entry.kind == "view" else families[entry.index].root
+        relatives = {i: values[i] for i, e in enumerate(entry_of) if (e.kind, e.index) == (entry.kind, entry.index)}
+        holder = inputs[entry.index] if entry.kind == "view" else alias_sets[entry.index].root
         if value is holder:
             continue
         others = {i: other for i, other in relatives.items() if other is not value and other is not holder}
-        base, counting = value._base, families[entry.index].counting if holder is None else holder
+        base, counter_owner = value._base, alias_sets[entry.index].counter_owner if holder is None else holder
         if value.requires_grad:
-            assert holder is not None  # members that autograd knows have a root
-            entry.source = view_behind(value, others, holder)
-        elif base is None and not _count_together(value, counting):
-            equals = (i for i, other in others.items() if i < place and other._base is None)
-            entry.source = next((i for i in equals if _count_together(value, values[i])), None)
+            assert holder is not None  # a member with history has a root
+            entry.source = nearest_view(value, others, holder)
+        elif base is None and not _share_version_counter(value, counter_owner):
+            equals = (i for i, other in others.items() if i < position and other._base is None)
+            entry.source = next((i for i in equals if _share_version_counter(value, values[i])), None)
             entry.writes = value._version if entry.source is None else None
-        elif base is not None and not _is_of(holder, base) and compat.share_memory(base, value):
+        elif base is not None and not _is_or_bases(holder, base) and compat.share_memory(base, value):
             entry.source = next((i for i, other in others.items() if other is base), len(values))
             if entry.source == len(values):
                 values.append(base)
-                found.append(_traced(entry.kind, entry.index, base))
-    return values[len(outputs) :], found[len(outputs) :]
+                entry_of.append(_traced(entry.kind, entry.index, base))
+    return values[len(outputs) :], entry_of[len(outputs) :]
 
 
-def _is_of(holder: torch.Tensor | None, base: torch.Tensor) -> bool:
-    """Whether `base` is `holder`, or what that is a view of."""
+def _is_or_bases(holder: torch.Tensor | None, base: torch.Tensor) -> bool:
+    """Returns whether `base` is `holder`, or the base of `holder`."""
     return holder is not None and (base is holder or base is holder._base)
 
 
-def _count_together(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether writes to one tensor are counted as writes to the other."""
+def _share_version_counter(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Returns whether two tensors share a version counter."""
     count = compat.version_of(one)
     if one is other or count is None or count != compat.version_of(other):
         return one is other
@@ -151,20 +158,23 @@ def _count_together(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def refuse_copies(copies: Sequence[CopiedResult], outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]) -> None:
-    """Raise GraphRefused MD404 where somebody could tell that results of the user's functions are copies, while they
-    share memory in eager: with an input or another output, with something that is written to, or among themselves."""
+    """Raises GraphRefused MD404 if the program could notice that results of its autograd functions are copies.
+
+    In eager such a result shares memory with an argument. The program notices the copy if the memory belongs to an
+    input or to an output, or if a function writes to the memory.
+    """
     if any(copied.is_written for copied in copies):
         raise _cannot_rebuild("a function of the user's returns a view of an argument, and one of them is written to")
-    places: dict[Any, Any] = {}
-    for copied in copies:  # the memory that each lies in in eager, and behind another function that of the first
-        place = compat.memory_of(copied.result)
-        places[compat.memory_of(copied.copy)] = places.get(place, place)
+    eager_memory: dict[Any, Any] = {}
+    for copied in copies:  # copy -> memory of the result in eager; for nested functions the memory of the first
+        owner = compat.memory_of(copied.result)
+        eager_memory[compat.memory_of(copied.copy)] = eager_memory.get(owner, owner)
     returned = {compat.memory_of(value) for value in outputs if isinstance(value, torch.Tensor)}
-    if any(compat.memory_of(copied.copy) in returned and not copied.is_laid_out_alike for copied in copies):
+    if any(compat.memory_of(copied.copy) in returned and not copied.has_equal_strides for copied in copies):
         raise _cannot_rebuild("an output has elements in the same memory, and a function of the user's returns it")
     memories = returned | {compat.memory_of(value) for value in inputs.values()}
-    found = [places[memory] for memory in memories if memory in places]
-    if len({*found}) < len(found) or not memories.isdisjoint(found):
+    shared = [eager_memory[memory] for memory in memories if memory in eager_memory]
+    if len({*shared}) < len(shared) or not memories.isdisjoint(shared):
         raise _cannot_rebuild("an output shares memory with the argument of a function of the user's")
 
 
@@ -175,20 +185,20 @@ def _traced(kind: Literal["view", "member"], index: int, value: torch.Tensor) ->
     return TracedOutput(kind, index, None, value.requires_grad, has_history, is_view, creation=creation)
 
 
-def _family(members: list[torch.Tensor]) -> OutputAliasSet:
+def _alias_set(members: list[torch.Tensor]) -> OutputAliasSet:
     root = _root_of(members)
     if root is None:
-        counting = _counting(members)
-        return OutputAliasSet(None, counting, writes=compat.version_of(counting))
+        counter_owner = _counter_owner(members)
+        return OutputAliasSet(None, counter_owner, writes=compat.version_of(counter_owner))
     is_view = root._is_view() or root.is_inference()
     return OutputAliasSet(root, root, root.requires_grad, compat.version_of(root), is_view)
 
 
-def _counting(members: list[torch.Tensor]) -> torch.Tensor:
-    """The member that counts writes as the tensor does which all are parts of, so that several have it in common."""
+def _counter_owner(members: list[torch.Tensor]) -> torch.Tensor:
+    """Returns a member with the version counter of the common memory: a counter that several members share."""
     groups: list[list[torch.Tensor]] = []
     for member in members:
-        group = next((group for group in groups if _count_together(group[0], member)), None)
+        group = next((group for group in groups if _share_version_counter(group[0], member)), None)
         if group is None:
             groups.append([member])
         elif not any(member is other for other in group):
@@ -200,48 +210,51 @@ def _counting(members: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _root_of(members: list[torch.Tensor]) -> torch.Tensor | None:
-    """The tensor that `members` of one memory are, or are views of; None when torch knows none."""
+    """Returns the tensor that `members` of one memory are, or are views of; None if torch knows no such tensor."""
     if len({id(member) for member in members}) == 1 and not is_differentiable_view(members[0]):
         base = members[0]._base
-        is_copied = compat.creation_of(members[0]) == compat.IN_CUSTOM_FUNCTION  # into what stands for its base
-        return members[0] if base is None or (_is_as_made(base) and not is_copied) else base
+        is_copied = compat.creation_of(members[0]) == compat.IN_CUSTOM_FUNCTION  # into a copy of its base
+        return members[0] if base is None or (_is_unchanged_result(base) and not is_copied) else base
     roots = [_autograd_root(member) for member in members]
     if differentiable := {id(root): root for root in roots if root.requires_grad}:
         if len(differentiable) > 1:
             raise _cannot_rebuild("outputs share memory, but each has a gradient history of its own")
         return next(iter(differentiable.values()))
-    if any(member.is_inference() for member in members):  # torch does not note there what a view is of
+    if any(member.is_inference() for member in members):  # inference tensors do not record their base
         return None
     candidates = [*(root for root, member in zip(roots, members) if root is not member), *roots]
     root = next(filter(_is_whole, candidates), candidates[0])
     in_parts = not _is_whole(root) and not all(same_layout(own, root, memory=True) for own in roots)
     if in_parts and not any(member.requires_grad for member in members):
-        return None  # what they are parts of has not been returned
+        return None  # the whole tensor is not among the outputs
     if any(root is member for member in members):
         return root
-    # What only views are left of may be the data of a member, which can be returned in its place.
+    # If only views of the root are left, a member with the same data can be returned in its place.
     return next((m for m, own in zip(members, roots) if own is m and same_layout(m, root, memory=True)), root)
 
 
 def _is_whole(value: torch.Tensor) -> bool:
-    """Whether `value` is all of its memory."""
+    """Returns whether `value` covers all of its memory."""
     return bool(key(value.numel() * value.itemsize) == key(value.untyped_storage().nbytes()))
 
 
-def _is_as_made(base: torch.Tensor) -> bool:
-    """Whether `base` is what some operation made, all of its memory and not written to: so the graph will have it, too,
-    where it makes a view of it."""
+def _is_unchanged_result(base: torch.Tensor) -> bool:
+    """Returns whether `base` covers all of its memory and was never written to.
+
+    Such a base is the result of an operation, and the graph makes views of the same tensor.
+    """
     return base._version == 0 and _is_whole(base)
 
 
 def is_differentiable_view(value: torch.Tensor) -> bool:
-    """Whether autograd follows writes to `value` to what it is a view of; a compiled graph must return the latter."""
+    """Returns whether autograd propagates writes to `value` to its base; a compiled graph must return the base."""
     base = value._base
     return value.grad_fn is not None and base is not None and base.requires_grad
 
 
-def _is_cut_off(value: torch.Tensor) -> bool:
-    """Whether gradients of a view do not reach what it is a view of: with the grad mode off a view was made between."""
+def _is_detached_view(value: torch.Tensor) -> bool:
+    """Returns whether gradients of a view do not reach its base, because a view between them was made with the grad
+    mode off."""
     function, base = value.grad_fn, value._base
     if function is None or base is None or not base.requires_grad:
         return False

@@ -1,8 +1,7 @@
-"""Owns how calls that take varying numbers where torch takes plain ones are traced
-(`minidynamo/graph/scalar_arguments.py`).
+"""Owns the tracing of calls with symbolic numbers where torch accepts only plain numbers (`graph/scalar_arguments.py`).
 
-Most become one operation, whose derivative is another one (`fallback_op.py`). What draws random numbers, or writes,
-comes apart into a part that does nothing else and operations that take symbols.
+Most calls become one operation; its derivative is a second operation (`fallback_op.py`). Calls that draw random numbers
+or write are split into a part that only draws or writes, and operations with symbolic arguments.
 """
 
 from __future__ import annotations
@@ -19,18 +18,23 @@ from torch.nn import functional
 from minidynamo import compat
 from minidynamo.autograd.graph.numbers import is_empty, is_symbolic
 from minidynamo.autograd.trace.fallback_op import run_with_numbers
-from minidynamo.autograd.trace.number_operators import batch_norm, native_dropout, of_program, updated
+from minidynamo.autograd.trace.number_operators import (
+    batch_norm,
+    custom_op_taking_numbers,
+    native_dropout,
+    optimizer_update,
+)
 from minidynamo.graph.custom_operators import define
 from minidynamo.graph.pytree import leaves
-from minidynamo.graph.scalar_arguments import DRAWS, Plain, key_of_whole, operator_of, plain
+from minidynamo.graph.scalar_arguments import DRAWS, ScalarArguments, key_of_whole, operator_of, scalar_arguments_of
 
 
 def _draw(
     like: Tensor, method: str, first: Any, second: Any = None, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    made = like.new_empty_strided(like.size(), like.stride())
+    result = like.new_empty_strided(like.size(), like.stride())
     numbers = [n.node.hint if is_symbolic(n) else n for n in (first, second) if n is not None]
-    drawn: Tensor = getattr(made, method)(*numbers, generator=generator)
+    drawn: Tensor = getattr(result, method)(*numbers, generator=generator)
     return drawn
 
 
@@ -40,7 +44,7 @@ draw = define(
     _draw,
     tags=(torch.Tag.nondeterministic_seeded,),
 )
-"""A new tensor laid out as `like`, filled by a method of tensors that draws random numbers."""
+"""Returns a tensor with the layout of `like`, filled by a tensor method that draws random numbers."""
 
 
 Args = tuple[Any, ...]
@@ -48,15 +52,15 @@ Kwargs = dict[str, Any]
 
 
 def takes_plain_numbers(target: Any, args: Args, kwargs: Kwargs) -> bool:
-    """Whether a call has a number that is only known when the graph runs where torch takes a plain one."""
-    known = plain(target) if any(map(_symbols, (*args, *kwargs.values()))) else None
+    """Returns whether a call has a symbolic number where torch accepts only plain numbers."""
+    known = scalar_arguments_of(target) if any(map(_symbols, (*args, *kwargs.values()))) else None
     if kwargs.get("out") is not None:
         return False
     return known is not None and any(_varies(known, known.named(args, kwargs)).values())
 
 
-def _varies(known: Plain, named: Mapping[str, Any]) -> dict[str, bool]:
-    """Which of the arguments are numbers that are only known when the graph runs, and taken as plain ones."""
+def _varies(known: ScalarArguments, named: Mapping[str, Any]) -> dict[str, bool]:
+    """Maps each argument to whether it has symbolic numbers where torch accepts only plain numbers."""
     tensors = [value for value in named.values() if isinstance(value, Tensor)]
     return {
         name: any(known.varies(name, isinstance(number, torch.SymInt), tensors) for number in _symbols(value))
@@ -65,12 +69,15 @@ def _varies(known: Plain, named: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def _symbols(value: Any) -> list[Any]:
-    """The numbers that are only known when the graph runs: the value itself, or those in a list."""
+    """Returns the symbolic numbers in an argument: the value itself, or items of a list."""
     return [item for item in (value if isinstance(value, (list, tuple)) else (value,)) if is_symbolic(item)]
 
 
-def foreseen(target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """The arguments with plain numbers as they are in the call that is being compiled for: no layout hangs on them."""
+def with_hints(target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """Returns the arguments with scalar arguments replaced by their values in the call that is compiled for.
+
+    No layout depends on scalar arguments.
+    """
     if key_of_whole(target) is not None:
         return fx.node.map_aggregate(args, lambda n: n.node.hint if isinstance(n, torch.SymFloat) else n), kwargs
     if not takes_plain_numbers(target, args, kwargs):
@@ -78,14 +85,14 @@ def foreseen(target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     return _converted(target, args, kwargs, lambda n, is_int: n.node.hint)
 
 
-def _as_taken(number: Any, is_int: bool) -> Any:
-    """A symbolic number as one of the kind that torch takes."""
+def _convert(number: Any, is_int: bool) -> Any:
+    """Converts a symbolic number to the kind that torch accepts: float or int."""
     return number if is_int else torch.sym_float(number)
 
 
 def _converted(target: Any, args: Args, kwargs: Kwargs, convert: Callable[[Any, bool], Any]) -> tuple[Args, Kwargs]:
-    """The arguments with symbolic ones converted where torch takes plain numbers."""
-    known = plain(target)
+    """Returns the arguments, with `convert` applied to symbolic numbers where torch accepts only plain numbers."""
+    known = scalar_arguments_of(target)
     assert known is not None
     varies = _varies(known, known.named(args, kwargs))
 
@@ -101,20 +108,23 @@ def _converted(target: Any, args: Args, kwargs: Kwargs, convert: Callable[[Any, 
 
 
 def call(target: Any, args: Args, kwargs: Kwargs) -> Any:
-    """What the call gives, traced for any number; NotImplemented for another call, and where torch needs constants."""
+    """Traces a call for any value of its numbers.
+
+    Returns NotImplemented for calls without symbolic scalar arguments, and if torch needs constants.
+    """
     if key_of_whole(target) is not None and any(map(is_symbolic, leaves([*args]))):
         return run_with_numbers(target, args, kwargs)
     if not takes_plain_numbers(target, args, kwargs):
         return NotImplemented
-    args, kwargs = _converted(target, args, kwargs, _as_taken)
+    args, kwargs = _converted(target, args, kwargs, _convert)
     op = operator_of(target)
     if op is not None:
         has_formula = compat.definition_of(op) is not None
-        return of_program(op)(*args, **kwargs) if has_formula else run_with_numbers(op, args, kwargs)
-    if target in _PARTS:
-        return _PARTS[target](*args, **kwargs)
+        return custom_op_taking_numbers(op)(*args, **kwargs) if has_formula else run_with_numbers(op, args, kwargs)
+    if target in _SPLIT:
+        return _SPLIT[target](*args, **kwargs)
     function = functools.partial(_method, target) if isinstance(target, str) else target
-    known = plain(target)
+    known = scalar_arguments_of(target)
     assert known is not None
     if known.ints:
         function = functools.partial(_with_ints, known, function)
@@ -133,8 +143,8 @@ _IN_PLACE = (
 
 
 def _writes(target: Any, args: Args, kwargs: Kwargs) -> bool:
-    """Whether a call writes what it computes to its first argument."""
-    known = plain(target)
+    """Returns whether a call writes its result to the first argument."""
+    known = scalar_arguments_of(target)
     name = target if isinstance(target, str) else str(getattr(target, "__name__", ""))
     in_place = name.endswith("_") or target in _IN_PLACE
     return in_place or (known is not None and bool(known.named(args, kwargs).get("inplace")))
@@ -144,8 +154,9 @@ def _on_copy(function: Callable[..., Any], target: Tensor, /, *args: Any, **kwar
     return function(target.clone(), *args, **kwargs)
 
 
-def _with_ints(known: Plain, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """A call that is given floats for the ints of its parameters: an int that varies is a size to torch, and fixed."""
+def _with_ints(known: ScalarArguments, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Runs a call with floats in place of int arguments: torch would treat a symbolic int as a size, and
+    specialize it."""
 
     def taken(name: str, value: Any) -> Any:
         return int(value) if name in known.ints and isinstance(value, float) else value
@@ -162,14 +173,14 @@ def _method(name: str, owner: Tensor, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _drawn(like: Tensor, method: str, *numbers: Any, generator: torch.Generator | None = None) -> Tensor:
-    """A tensor like another one, with random numbers. Which one goes where follows from the strides."""
+    """Returns random numbers in a tensor like `like`. The strides decide which number goes where."""
     with torch.no_grad():
-        place = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=like.device)
-    made: Tensor = draw(place, method, *numbers, generator=generator)
-    return made
+        layout = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=like.device)
+    numbers_drawn: Tensor = draw(layout, method, *numbers, generator=generator)
+    return numbers_drawn
 
 
-# What each method takes, with the defaults.
+# Method -> its number parameters with their defaults.
 _NUMBERS: dict[str, dict[str, Any]] = {
     "bernoulli_": {"p": 0.5},
     "geometric_": {"p": None},
@@ -218,25 +229,25 @@ def _normal(mean: Any, std: Any, size: Any = None, *, generator: torch.Generator
     if size is None or isinstance(mean, Tensor) or isinstance(std, Tensor):
         return NotImplemented
     requires_grad = facts.pop("requires_grad", False)
-    made = _drawn(torch.empty(size, **facts), "normal_", mean, std, generator=generator)
-    return made.requires_grad_() if requires_grad else made
+    result = _drawn(torch.empty(size, **facts), "normal_", mean, std, generator=generator)
+    return result.requires_grad_() if requires_grad else result
 
 
-# The fixed point of the activation that alpha dropout is made for.
+# The fixed point of SELU, the activation that alpha dropout is made for.
 _ALPHA = 1.7580993408473766
 
 
 def _dropout(
     of_features: bool, keeps_moments: bool, x: Tensor, /, p: Any, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    """Dropout of elements, or of whole features, as torch takes it apart on a CPU."""
+    """Computes dropout of elements, or of whole features, by the steps of torch's CPU implementation."""
     if not training or is_empty(x):
         return x
     if not (of_features or keeps_moments or inplace) and (x.is_cuda or x.is_xpu):
         return native_dropout(x, p)[0]
     shape = [*x.shape[:2], *[1] * (x.dim() - 2)]
     like = torch.empty(shape, dtype=x.dtype, device=x.device) if of_features else torch.empty_like(x)
-    kept = torch.ne(_drawn(like, "bernoulli_", 1 - p), 0).to(x.dtype)  # forward keeps a byte for each element
+    kept = torch.ne(_drawn(like, "bernoulli_", 1 - p), 0).to(x.dtype)  # forward saves one byte per element
     multiplied = x.mul_ if inplace else x.mul
     if not keeps_moments:
         return multiplied(kept.div(1 - p))
@@ -246,11 +257,11 @@ def _dropout(
 
 
 def _dropout_of_features(batched: int, x: Tensor, /, p: Any, training: bool = True, inplace: bool = False) -> Tensor:
-    """The same where an input that has not `batched` dimensions is a batch of one."""
+    """Computes feature dropout; an input with other than `batched` dimensions gets a batch of size 1."""
     if x.dim() == batched:
         return _dropout(True, False, x, p, training, inplace)
-    made = _dropout(True, False, x.unsqueeze(0), p, training, inplace)
-    return x if inplace else made.squeeze(0)
+    result = _dropout(True, False, x.unsqueeze(0), p, training, inplace)
+    return x if inplace else result.squeeze(0)
 
 
 def _alpha_dropout(of_features: bool, x: Tensor, /, p: Any, training: bool = False, inplace: bool = False) -> Tensor:
@@ -274,8 +285,8 @@ def _rrelu(
     writes = writes or inplace
     if not training:
         function = functools.partial(_on_copy, torch.rrelu_) if writes else torch.rrelu
-        made = run_with_numbers(function, (x.clone() if writes else x, lower, upper), {})
-        return x.copy_(made) if writes else made
+        result = run_with_numbers(function, (x.clone() if writes else x, lower, upper), {})
+        return x.copy_(result) if writes else result
     noise = torch.empty_like(x, memory_format=torch.contiguous_format)
     name = "rrelu_with_noise_" if writes else "rrelu_with_noise"
     return getattr(torch.ops.aten, name)(x, noise, lower, upper, True, generator)
@@ -292,7 +303,7 @@ def _attention(
     scale: Any = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Attention. With dropout torch takes it apart on a CPU."""
+    """Computes attention; with dropout, by the steps of torch's CPU implementation."""
     function = functional.scaled_dot_product_attention
     facts: Kwargs = {"is_causal": is_causal, "scale": scale}
     if type(dropout_p) in (int, float) and dropout_p == 0:
@@ -305,12 +316,12 @@ def _attention(
 
 
 def _weights(*args: Any, **kwargs: Any) -> Any:
-    """What attention multiplies values with."""
-    return compat.attention_by_parts(*args, **kwargs)[1]
+    """Returns the attention weights, the factors of the values."""
+    return compat.decomposed_attention(*args, **kwargs)[1]
 
 
 def _normalize(x: Tensor, p: Any = 2.0, dim: Any = 1, eps: Any = 1e-12) -> Any:
-    """Vectors divided by their norms; the norm alone is a call."""
+    """Divides vectors by their norms; only the norm is a fallback op."""
     norm = run_with_numbers(torch.linalg.vector_norm, (x, p, dim), {"keepdim": True})
     return x / norm.clamp_min(eps).expand_as(x)
 
@@ -322,8 +333,8 @@ _BATCH_NORMS = (functional.batch_norm, torch.batch_norm)
 
 
 def _normalized(function: Callable[..., Any], updates: bool, *args: Any, **kwargs: Any) -> Any:
-    """A normalization, which writes to running statistics if it is told so; `updates` is the default for that."""
-    known = plain(function)
+    """Computes a normalization and updates running statistics if requested; `updates` is the default."""
+    known = scalar_arguments_of(function)
     assert known is not None
     named = known.named(args, kwargs)
     statistics = {name: named[name] for name in ("running_mean", "running_var") if named.get(name) is not None}
@@ -332,20 +343,20 @@ def _normalized(function: Callable[..., Any], updates: bool, *args: Any, **kwarg
     if named["input"].is_cpu and function in _BATCH_NORMS:
         numbers = named.get("momentum", 0.1), named.get("eps", 1e-5)
         mean, variance = statistics.values()
-        given = named["input"], named.get("weight"), named.get("bias"), mean, variance
-        made, *after = batch_norm(*given, *numbers)
+        tensors = named["input"], named.get("weight"), named.get("bias"), mean, variance
+        result, *after = batch_norm(*tensors, *numbers)
     else:
         with torch.no_grad():
             before = {name: statistic.clone() for name, statistic in statistics.items()}
-        made, *after = run_with_numbers(functools.partial(_with_statistics, function), (), {**named, **before})
+        result, *after = run_with_numbers(functools.partial(_with_statistics, function), (), {**named, **before})
     with torch.no_grad():
         for statistic, new in zip(statistics.values(), after):
             statistic.copy_(new)
-    return made
+    return result
 
 
 def _with_statistics(function: Callable[..., Any], *, running_mean: Tensor, running_var: Tensor, **named: Any) -> Any:
-    """The result, and the statistics behind it."""
+    """Returns the result and the updated statistics."""
     mean, var = running_mean.clone(), running_var.clone()
     return function(**named, running_mean=mean, running_var=var), mean, var
 
@@ -359,7 +370,7 @@ def _embedding(
     *more: Any,
     **facts: Any,
 ) -> Any:
-    """An embedding, which shortens the rows that it reads."""
+    """Computes an embedding, after shortening the rows to read."""
     _shorten(weight, rows, max_norm, norm_type)
     return functional.embedding(rows, weight, padding_idx, None, 2.0, *more, **facts)
 
@@ -373,7 +384,7 @@ def _embedding_of_bags(
     *more: Any,
     **facts: Any,
 ) -> Any:
-    """The same for sums of rows."""
+    """Computes sums of embedding rows, after shortening the rows to read."""
     _shorten(weight, rows, max_norm, norm_type)
     return functional.embedding_bag(rows, weight, offsets, None, 2.0, *more, **facts)
 
@@ -392,7 +403,7 @@ def _pad(x: Tensor, pad: Any, mode: str = "constant", value: Any = None) -> Any:
     return torch.constant_pad_nd(x, pad, value) if mode == "constant" else NotImplemented
 
 
-_PARTS: dict[Any, Callable[..., Any]] = {
+_SPLIT: dict[Any, Callable[..., Any]] = {
     **{method: functools.partial(_draw_into, method) for method in DRAWS},
     **dict.fromkeys((torch.bernoulli, "bernoulli"), _bernoulli),
     torch.normal: _normal,
@@ -425,5 +436,5 @@ _PARTS: dict[Any, Callable[..., Any]] = {
     functional.scaled_dot_product_attention: _attention,
     **dict.fromkeys((functional.rrelu, torch.rrelu), functools.partial(_rrelu, False)),
     torch.rrelu_: functools.partial(_rrelu, True),
-    **{update: functools.partial(updated, update) for update in compat.FUSED_UPDATES},
+    **{update: functools.partial(optimizer_update, update) for update in compat.FUSED_UPDATES},
 }

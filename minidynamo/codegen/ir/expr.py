@@ -1,7 +1,7 @@
 """Owns the value expressions of a loop body and the table of pointwise operations.
 
-It says what an operation is (arity, result type), never how it is spelled: each printer has one table for that.
-Element types are torch dtypes; conversions are explicit `Cast` nodes, so half types round exactly where a cast says so.
+The table has the meaning of an operation (arity, result type), never its spelling: each printer has a table for that.
+Element types are torch dtypes. Conversions are explicit `Cast` nodes, so half types round exactly where a cast appears.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var
 
 @dataclass(frozen=True)
 class OpInfo:
-    """A pointwise operation: `arity` operands of one dtype, out of the dtypes of `kinds`.
+    """A pointwise operation on operands of one dtype."""
 
-    `kinds` holds letters: f (float32, float64), i (integers), b (bool). `result` is "same" or "bool". `cost` counts
-    roughly in additions; from EXPENSIVE on, a value is not computed twice.
-    """
-
+    #: The number of operands.
     arity: int
+    #: The accepted dtypes, as letters: f (float32, float64), i (integers), b (bool).
     kinds: str = "f"
+    #: "same" (dtype of the operands) or "bool".
     result: str = "same"
+    #: The cost in additions, roughly. A value of cost EXPENSIVE or more is not computed twice.
     cost: int = 1
+    #: A remark on the semantics, for readers.
     doc: str = ""
 
 
@@ -97,18 +98,21 @@ OPS: dict[str, OpInfo] = {
     "shl": OpInfo(2, "i", doc="0 for a shift below 0 or >= the width"),
     "shr": OpInfo(2, "i", doc="arithmetic; a shift below 0 or >= the width leaves nothing but the sign"),
     "where": OpInfo(3, "fib", doc="(bool, a, a) -> a; both sides are evaluated"),
-    "check_index": OpInfo(2, "i", cost=8, doc="int64 a if 0 <= a < b, else an IndexError behind the launch"),
-    "check_data": OpInfo(2, "i", cost=8, doc="the same with a RuntimeError, as index_select raises it in dimension 1"),
-    "check_subscript": OpInfo(3, "i", cost=8, doc="the same in the words of subscripts; c is the dimension"),
-    "check_target": OpInfo(2, "i", cost=8, doc="the same in the words of losses over classes"),
-    "check_gather": OpInfo(3, "i", cost=8, doc="the same with a RuntimeError, as gather raises it; c is the dimension"),
+    "check_index": OpInfo(2, "i", cost=8, doc="int64 a if 0 <= a < b, else an IndexError after the launch"),
+    "check_data": OpInfo(2, "i", cost=8, doc="as check_index, with index_select's RuntimeError for dimension 1"),
+    "check_subscript": OpInfo(3, "i", cost=8, doc="as check_index, with the message of subscripts; c is the dimension"),
+    "check_target": OpInfo(2, "i", cost=8, doc="as check_index, with the message of losses over classes"),
+    "check_gather": OpInfo(3, "i", cost=8, doc="as check_index, with gather's RuntimeError; c is the dimension"),
 }
-"""Operation name -> what it is. Operands and result share one dtype, except where `result` says bool; the first
-operand of `where` is a bool. Half types never reach an operation (but `where`): lowering casts to float32 and back."""
+"""Operation name -> properties.
+
+Operands and result share a dtype, except where `result` is "bool"; the first operand of `where` is a bool. Half types
+reach no operation but `where`: lowering casts to float32 and back.
+"""
 
 
-class _Facts:
-    """What is asked of an expression again and again. It never changes, so each is found once."""
+class _CachedFacts:
+    """Properties of an expression that are read often. Expressions are immutable, so each property is computed once."""
 
     @cached_property
     def below(self) -> tuple[Expr, ...]:
@@ -133,13 +137,14 @@ class _Facts:
 
 
 @dataclass(frozen=True)
-class Load(_Facts):
-    """The element of `buffer` at `index`: one coordinate per dimension, or in a kernel the one storage offset.
+class Load(_CachedFacts):
+    """Reads the element of `buffer` at `index`.
 
     Where the bool expression `valid` is false, memory is not touched and the value is unspecified.
     """
 
     buffer: str
+    #: One coordinate per dimension; in a kernel a single storage offset.
     index: tuple[Index, ...]
     dtype: torch.dtype
     valid: Expr | None = None
@@ -154,9 +159,10 @@ class Load(_Facts):
 
 
 @dataclass(frozen=True)
-class Const(_Facts):
-    """A literal. `value` is exact for `dtype` (lowering has rounded it)."""
+class Const(_CachedFacts):
+    """A literal."""
 
+    #: Exact for `dtype`: lowering has rounded it.
     value: bool | int | float
     dtype: torch.dtype
 
@@ -168,7 +174,7 @@ class Const(_Facts):
 
 
 @dataclass(frozen=True)
-class IndexValue(_Facts):
+class IndexValue(_CachedFacts):
     """The value of an index expression as a number (arange, argmax, bounds of a pad)."""
 
     index: Index
@@ -182,7 +188,7 @@ class IndexValue(_Facts):
 
 
 @dataclass(frozen=True)
-class Cast(_Facts):
+class Cast(_CachedFacts):
     """`value` converted to `dtype` as torch does: float to int truncates, anything to bool compares with zero."""
 
     value: Expr
@@ -196,11 +202,12 @@ class Cast(_Facts):
 
 
 @dataclass(frozen=True)
-class Op(_Facts):
-    """A row of OPS applied to operands. `dtype` is the dtype of the result."""
+class Op(_CachedFacts):
+    """An operation of OPS applied to operands."""
 
     name: str
     args: tuple[Expr, ...]
+    #: The dtype of the result.
     dtype: torch.dtype
 
     def variables(self) -> frozenset[Var]:
@@ -211,8 +218,8 @@ class Op(_Facts):
 
 
 @dataclass(frozen=True)
-class Ref(_Facts):
-    """In a kernel: the value that a `Let` or an `Accumulate` before it has named."""
+class Ref(_CachedFacts):
+    """The value of an earlier `Let` or `Accumulate` of the kernel."""
 
     name: str
     dtype: torch.dtype
@@ -225,9 +232,10 @@ class Ref(_Facts):
 
 
 @dataclass(frozen=True)
-class Scalar(_Facts):
-    """A Python float that the host program knows under `name` and hands to the kernel."""
+class Scalar(_CachedFacts):
+    """A Python float of the host program that is passed to the kernel."""
 
+    #: The name in the host program.
     name: str
     dtype: torch.dtype = torch.float64
 
@@ -245,7 +253,7 @@ Expr = Load | Const | IndexValue | Cast | Op | Ref | Scalar
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
-    """The expressions directly below `expr`, those inside its indices included."""
+    """Returns the expressions directly below `expr`, with the expressions inside its indices."""
     match expr:
         case Op():
             return expr.args
@@ -269,41 +277,41 @@ def _lookups(index: Index) -> Iterator[Expr]:
 
 
 def walk(expr: Expr) -> tuple[Expr, ...]:
-    """`expr` and everything below it, parents first."""
+    """Returns `expr` and all expressions below it, parents first."""
     return expr.below
 
 
 def loads(expr: Expr) -> tuple[Load, ...]:
-    """Every memory read below `expr`."""
+    """Returns all memory reads below `expr`."""
     return expr.loads
 
 
 def checks(expr: Expr) -> frozenset[Expr]:
-    """Every check of an index below `expr`, which raises an error for the user."""
+    """Returns all checks of indices below `expr`; a failed check raises an error for the user."""
     return expr.checks
 
 
 def cost(expr: Expr) -> int:
-    """A rough count of the work of evaluating `expr` once, in additions."""
+    """Returns the cost of evaluating `expr` once, roughly, in additions."""
     return expr.cost
 
 
 def rewrite(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
-    """`expr` with each node for which `replace` gives an expression replaced by it, innermost first."""
+    """Replaces each node of `expr` for which `replace` returns an expression, innermost first."""
     match expr:
         case Op():
-            made: Expr = Op(expr.name, tuple(rewrite(a, replace) for a in expr.args), expr.dtype)
+            rewritten: Expr = Op(expr.name, tuple(rewrite(a, replace) for a in expr.args), expr.dtype)
         case Cast():
-            made = Cast(rewrite(expr.value, replace), expr.dtype)
+            rewritten = Cast(rewrite(expr.value, replace), expr.dtype)
         case Load():
             valid = None if expr.valid is None else rewrite(expr.valid, replace)
-            made = Load(expr.buffer, tuple(_rewrite_index(i, replace) for i in expr.index), expr.dtype, valid)
+            rewritten = Load(expr.buffer, tuple(_rewrite_index(i, replace) for i in expr.index), expr.dtype, valid)
         case IndexValue():
-            made = IndexValue(_rewrite_index(expr.index, replace), expr.dtype)
+            rewritten = IndexValue(_rewrite_index(expr.index, replace), expr.dtype)
         case _:
-            made = expr
-    replaced = replace(made)
-    return made if replaced is None else replaced
+            rewritten = expr
+    replaced = replace(rewritten)
+    return rewritten if replaced is None else replaced
 
 
 def _rewrite_index(index: Index, replace: Callable[[Expr], Expr | None]) -> Index:
@@ -324,7 +332,7 @@ def _rewrite_index(index: Index, replace: Callable[[Expr], Expr | None]) -> Inde
 
 
 def mask(expr: Expr, valid: Expr) -> Expr:
-    """`expr` with no memory read where `valid` is false; its value is unspecified there."""
+    """Returns `expr` with no memory read where `valid` is false; the value is unspecified there."""
 
     def masked(e: Expr) -> Expr | None:
         if not isinstance(e, Load):
@@ -336,7 +344,7 @@ def mask(expr: Expr, valid: Expr) -> Expr:
 
 
 def rename(expr: Expr, old: str, new: str) -> Expr:
-    """`expr` reading the buffer `new` instead of `old`."""
+    """Returns `expr` reading the buffer `new` instead of `old`."""
 
     def renamed(e: Expr) -> Expr | None:
         return Load(new, e.index, e.dtype, e.valid) if isinstance(e, Load) and e.buffer == old else None

@@ -1,8 +1,8 @@
-"""Owns index expressions: integer arithmetic over loop variables whose ranges are known, as ints or as sizes.
+"""Owns index expressions: integer arithmetic over loop variables with ranges that are ints or sizes.
 
-It knows nothing of tensors or element types. Every constructor simplifies, so that chains of views (reshape, permute,
-slice, ...) collapse to plain strides whenever they can; equal indices are equal Python values. A simplification that
-rests on a comparison is made where the comparison is known to hold, whatever the sizes turn out to be.
+No tensors and no element types here. Every constructor simplifies, so that chains of views (reshape, permute, slice,
+...) collapse to plain strides where possible; equal indices are equal Python values. A simplification that depends on a
+comparison is made only if the comparison holds for all sizes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from minidynamo.codegen.ir.size import (
     Number,
     Size,
     divide,
-    exactly,
+    exact_quotient,
     floor_division,
-    group,
     hint,
     known_at_least,
     known_less,
     numbers_of,
+    parenthesized,
 )
 
 
@@ -47,7 +47,7 @@ class FloorDiv:
     divisor: Extent
 
     def __str__(self) -> str:
-        return f"({self.base} // {group(self.divisor)})"
+        return f"({self.base} // {parenthesized(self.divisor)})"
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,14 @@ class Mod:
     modulus: Extent
 
     def __str__(self) -> str:
-        return f"({self.base} % {group(self.modulus)})"
+        return f"({self.base} % {parenthesized(self.modulus)})"
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """An index read from memory: `value` is an int64 Expr that was checked to lie in 0 <= value < extent."""
+    """An index read from memory."""
 
+    #: An int64 Expr, checked for 0 <= value < extent.
     value: Any
     extent: Extent
 
@@ -77,8 +78,9 @@ Atom = Var | FloorDiv | Mod | Lookup
 
 @dataclass(frozen=True)
 class Index:
-    """The sum of `coefficient * atom` over `terms`, plus `const`. Terms are sorted and have no zero coefficient."""
+    """The sum of `coefficient * atom` over `terms`, plus `const`."""
 
+    #: (atom, coefficient) pairs, sorted, without zero coefficients.
     terms: tuple[tuple[Atom, Extent], ...] = ()
     const: Extent = 0
 
@@ -105,38 +107,37 @@ class Index:
         return _mod(self, modulus)
 
     def __str__(self) -> str:
-        parts = [str(atom) if c == 1 else f"{group(c)}*{atom}" for atom, c in self.terms]
+        parts = [str(atom) if c == 1 else f"{parenthesized(c)}*{atom}" for atom, c in self.terms]
         if self.const or not parts:
             parts.append(str(self.const))
         return " + ".join(parts).replace("+ -", "- ")
 
     def bounds(self) -> tuple[Extent, Extent] | None:
-        """Smallest and largest value over all values of the variables (an interval that contains them), None if it
-        depends on numbers of unknown sign."""
+        """Returns an interval that contains all values of the index; None if it depends on numbers of unknown sign."""
         return _bounds(self)
 
     def coefficient(self, var: Var) -> Extent:
-        """The factor of `var` itself; 0 when it does not occur outside a division."""
+        """Returns the factor of `var` itself; 0 if `var` occurs in divisions only, or not at all."""
         return dict(self.terms).get(var, 0)
 
     def variables(self) -> frozenset[Var]:
-        """Every loop variable below this index, also inside divisions and lookups."""
+        """Returns the loop variables below this index, also inside divisions and lookups."""
         return _variables(self)
 
     def substitute(self, values: Mapping[Var, Index]) -> Index:
-        """This index with variables replaced; variables that are not in `values` stay."""
+        """Returns this index with variables replaced; variables that are not in `values` stay."""
         total = Index((), self.const)
         for atom, c in self.terms:
             total = total + _substitute_atom(atom, values) * c
         return total
 
     def is_linear(self) -> bool:
-        """Whether every atom is a loop variable."""
+        """Returns whether every atom is a loop variable."""
         return all(isinstance(atom, Var) for atom, _ in self.terms)
 
 
 def as_index(value: Index | Atom | Extent) -> Index:
-    """An Index from a number, a variable, or an Index."""
+    """Returns a number, a variable, or an Index as an Index."""
     if isinstance(value, Index):
         return value
     if isinstance(value, (int, Size)):
@@ -145,7 +146,7 @@ def as_index(value: Index | Atom | Extent) -> Index:
 
 
 def flatten(index: Sequence[Index], strides: Iterable[Extent]) -> Index:
-    """The offset `sum(i * stride)` in elements."""
+    """Returns the offset `sum(i * stride)` in elements."""
     total = Index()
     for i, stride in zip(index, strides):
         total = total + i * stride
@@ -153,20 +154,20 @@ def flatten(index: Sequence[Index], strides: Iterable[Extent]) -> Index:
 
 
 def delinearize(flat: Index, shape: Sequence[Extent]) -> tuple[Index, ...]:
-    """The row-major coordinates in `shape` of the element number `flat`."""
+    """Returns the row-major coordinates in `shape` of the element number `flat`."""
     coordinates: list[Index] = []
     inner: Extent = 1
     for position in reversed(range(len(shape))):
         size = shape[position]
         quotient = flat // inner
-        # The outermost coordinate needs no remainder; a dimension of at most one element has no other than zero.
+        # The outermost coordinate needs no remainder. In a dimension of at most one element the coordinate is 0.
         coordinates.append(Index() if size in (0, 1) else quotient if position == 0 else quotient % size)
         inner = inner * at_least_one(size)
     return tuple(reversed(coordinates))
 
 
 def row_major(shape: Sequence[Extent]) -> tuple[Extent, ...]:
-    """Strides of a contiguous tensor of `shape`."""
+    """Returns the strides of a contiguous tensor of `shape`."""
     strides: list[Extent] = []
     step: Extent = 1
     for size in reversed(shape):
@@ -176,22 +177,22 @@ def row_major(shape: Sequence[Extent]) -> tuple[Extent, ...]:
 
 
 def at_least_one(size: Extent) -> Extent:
-    """`max(size, 1)`; a size that is not known is left alone, since where it is 0 nothing is addressed."""
+    """Returns `max(size, 1)`. A symbolic size stays unchanged: where it is 0, no element is addressed."""
     return max(size, 1) if isinstance(size, int) else size
 
 
-def numbers_below(index: Index) -> Iterable[Number]:
-    """The numbers in the coefficients and divisors of an index; those below lookups are left to whoever walks them."""
+def numbers_in_index(index: Index) -> Iterable[Number]:
+    """Yields the numbers in the coefficients and divisors of an index, without the numbers below lookups."""
     yield from numbers_of(index.const)
     for atom, c in index.terms:
         yield from numbers_of(c)
         match atom:
             case FloorDiv():
                 yield from numbers_of(atom.divisor)
-                yield from numbers_below(atom.base)
+                yield from numbers_in_index(atom.base)
             case Mod():
                 yield from numbers_of(atom.modulus)
-                yield from numbers_below(atom.base)
+                yield from numbers_in_index(atom.base)
 
 
 def _extent(atom: Atom) -> Extent | None:
@@ -254,7 +255,7 @@ def _substitute_atom(atom: Atom, values: Mapping[Var, Index]) -> Index:
 
 
 def _sum(terms: Iterable[tuple[Atom, Extent]], const: Extent) -> Index:
-    """The sorted sum of `terms`, with `(b // m) * (c * m) + (b % m) * c` folded back into `b * c`."""
+    """Returns the sorted sum of `terms`, with `(b // m) * (c * m) + (b % m) * c` folded back into `b * c`."""
     total: dict[Atom, Extent] = {}
     for atom, c in terms:
         total[atom] = total.get(atom, 0) + c
@@ -271,7 +272,7 @@ def _sum(terms: Iterable[tuple[Atom, Extent]], const: Extent) -> Index:
 
 
 def _order(term: tuple[Atom, Extent]) -> tuple[bool, int, str, str]:
-    """Sizes in front of ints, and large ones in front."""
+    """Sorts sizes before ints, and large coefficients before small ones."""
     atom, c = term
     if isinstance(c, int):
         return True, -abs(c), "", str(atom)
@@ -279,33 +280,33 @@ def _order(term: tuple[Atom, Extent]) -> tuple[bool, int, str, str]:
 
 
 def _split(index: Index, factor: Extent) -> tuple[Index, Index]:
-    """`(a, s)` with `index == factor * a + s`, where `s` collects what `factor` does not divide."""
+    """Returns `(a, s)` with `index == factor * a + s`, where `s` collects the terms that `factor` does not divide."""
     if not isinstance(factor, int):
         return _split_by_size(index, factor)
-    parts = [(atom, c, exactly(c, factor)) for atom, c in index.terms]
+    parts = [(atom, c, exact_quotient(c, factor)) for atom, c in index.terms]
     quotient, remainder = divide(index.const, factor)
     whole = Index(tuple((atom, q) for atom, _, q in parts if q is not None), quotient)
     return whole, Index(tuple((atom, c) for atom, c, q in parts if q is None), remainder)
 
 
 def _split_by_size(index: Index, factor: Size) -> tuple[Index, Index]:
-    """The same for coefficients that are polynomials: of each, the part that `factor` divides."""
+    """Splits like `_split`, coefficient by coefficient, for coefficients that are polynomials."""
     parts = [(atom, *divide(c, factor)) for atom, c in index.terms]
     quotient, remainder = divide(index.const, factor)
     return _sum([(atom, q) for atom, q, _ in parts], quotient), _sum([(atom, r) for atom, _, r in parts], remainder)
 
 
 def _common_factors(index: Index, divisor: Extent) -> list[Extent]:
-    """Factors > 1 of `divisor` worth trying, largest first, `divisor` itself among them."""
+    """Returns factors > 1 of `divisor` worth trying, largest first, including `divisor` itself."""
     if isinstance(divisor, int):
         found = {divisor, *(math.gcd(divisor, _content(c)) for _, c in index.terms)} - {1}
         return [*sorted(found, reverse=True)]
-    shared = {c for _, c in index.terms if c != 1 and exactly(divisor, c) is not None}
+    shared = {c for _, c in index.terms if c != 1 and exact_quotient(divisor, c) is not None}
     return sorted({divisor, *shared}, key=lambda c: (-hint(c), str(c)))
 
 
 def _content(c: Extent) -> int:
-    """The largest int that divides a coefficient."""
+    """Returns the largest int that divides a coefficient."""
     return c if isinstance(c, int) else math.gcd(*(k for _, k in c.terms))
 
 
@@ -315,8 +316,10 @@ def _fits(rest: Index, factor: Extent) -> bool:
 
 
 def _split_above_zero(index: Index, divisor: Extent) -> tuple[Index, Index]:
-    """The same with a rest that is nowhere negative, if the index is nowhere: languages differ in how they divide what
-    is (of `7 - i`, by 4, the rest would be `3 - i`)."""
+    """Splits like `_split`, with a rest that is never negative if the index is never negative.
+
+    Languages differ in how they divide negative numbers (for `7 - i`, divided by 4, the rest would be `3 - i`).
+    """
     whole, rest = _split(index, divisor)
     bounds = rest.bounds()
     if bounds is not None and known_at_least(bounds[0], 0):
@@ -354,13 +357,13 @@ def _mod(index: Index, modulus: Extent) -> Index:
             return whole % _over(modulus, factor) * factor + rest
     _, rest = _split_above_zero(index, modulus)
     for atom, c in rest.terms:
-        if isinstance(atom, Mod) and exactly(c * atom.modulus, modulus) is not None:
+        if isinstance(atom, Mod) and exact_quotient(c * atom.modulus, modulus) is not None:
             return (rest - as_index(atom) * c + atom.base * c) % modulus
     return Index(((Mod(rest, modulus), 1),))
 
 
 def _over(size: Extent, factor: Extent) -> Extent:
-    """`size / factor`, for one of its `_common_factors`."""
-    quotient = exactly(size, factor)
+    """Returns `size / factor` for a factor from `_common_factors`."""
+    quotient = exact_quotient(size, factor)
     assert quotient is not None
     return quotient

@@ -1,6 +1,6 @@
-"""Owns which kernels of a graph are the same but for names: a model of six layers has most of its kernels six times.
+"""Owns the kernels of a graph that differ in names only: a model of six layers has most kernels six times.
 
-Each is printed, built and loaded once; launches of the others start it with their own buffers.
+Each distinct kernel is printed, built and loaded once; its launches pass their own buffers.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from minidynamo.codegen.ir.loops import Accumulate, Buffer, Kernel, Loop, Statem
 
 
 def representatives(kernels: Iterable[Kernel]) -> dict[str, Kernel]:
-    """The name of each kernel, with the first one that does the same: itself, if there is none before it."""
+    """Maps the name of each kernel to the first kernel that does the same, which may be the kernel itself."""
     first: dict[Kernel, Kernel] = {}
     return {kernel.name: first.setdefault(_nameless(kernel), kernel) for kernel in kernels}
 
 
 def distinct(found: Mapping[str, Kernel]) -> list[Kernel]:
-    """Of what `representatives` has found, the kernels that stand for all."""
+    """Returns the distinct kernels from the result of `representatives`."""
     return [kernel for name, kernel in found.items() if kernel.name == name]
 
 
 def _nameless(kernel: Kernel) -> Kernel:
-    """The kernel with names by position: equal for kernels that do the same with the buffers that they are given."""
+    """Returns the kernel with names by position, which is equal for kernels that do the same with their arguments."""
     buffers = {buffer.name: f"b{n}" for n, buffer in enumerate(kernel.arguments)}
     values: dict[str, str] = {}
 
@@ -41,13 +41,13 @@ def _nameless(kernel: Kernel) -> Kernel:
             case Ref():
                 return replace(e, name=value_name(e.name))
             case Const():
-                return Ref(repr(e.value), e.dtype)  # as numbers, zeros of both signs would be equal
+                return Ref(repr(e.value), e.dtype)  # as a float, -0.0 would equal 0.0
         return None
 
     def index(old: Index) -> Index:
-        made = rewrite(IndexValue(old, torch.int64), renamed)
-        assert isinstance(made, IndexValue)
-        return made.index
+        rewritten = rewrite(IndexValue(old, torch.int64), renamed)
+        assert isinstance(rewritten, IndexValue)
+        return rewritten.index
 
     def statement(s: Statement) -> Statement:
         value = rewrite(s.value, renamed)

@@ -1,8 +1,8 @@
-"""Owns the loop IR: buffers, loop nests, extern calls, the program made of them, and kernels.
+"""Owns the loop IR: buffers, loop nests, extern calls, programs and kernels.
 
-Two levels share expressions. A `LoopProgram` has one `Loops` per buffer, reading and writing by coordinates. A
-`Kernel` is what the scheduler makes of a group of them: statements in loops, reading and writing by storage offsets.
-Nothing here transforms anything.
+Two levels share expressions. A `LoopProgram` has one `Loops` per buffer, which reads and writes by coordinates. A
+`Kernel` is built by the scheduler from a group of `Loops`: statements in loops, which read and write by storage
+offsets. No transformations here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from minidynamo.codegen.ir.expr import Expr, IndexValue, Load, Scalar, checks, rewrite, walk
-from minidynamo.codegen.ir.index import Index, Var, numbers_below
+from minidynamo.codegen.ir.index import Index, Var, numbers_in_index
 from minidynamo.codegen.ir.size import Extent, Number, Symbol, numbers_of, product
 from minidynamo.compat import OpOverload
 from minidynamo.errors import UserLocation
@@ -23,30 +23,35 @@ from minidynamo.errors import UserLocation
 POSITIONAL = ("argmax", "argmin")
 MOMENTS = ("mean", "squares")
 COMBINES = ("sum", "prod", "max", "min", "any", "all", *POSITIONAL, *MOMENTS)
-"""How a reduction folds values. max and min return NaN if one is NaN; argmax and argmin give the position of the
-first extreme value (a NaN counts as extreme). MOMENTS, the mean and the sum of squared deviations from it, are folded
-in the steps of torch's kernels for rows on a CPU, which are others for half types: they have these as their dtype, and
-a float32 as their result."""
+"""The folds of a reduction.
+
+max and min return NaN if an operand is NaN. argmax and argmin return the position of the first extreme value (a NaN
+counts as extreme). MOMENTS, the mean and the sum of squared deviations from the mean, are folded in the steps of
+torch's CPU kernels for rows. For half types these steps differ: `dtype` is the half type, and the result is a float32.
+"""
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A strided tensor: sizes and strides in elements, without storage offset (data pointers include it)."""
+    """A strided tensor without storage offset (data pointers include the offset)."""
 
+    #: The name of the value, unique in its program.
     name: str
+    #: Sizes, in elements.
     shape: tuple[Extent, ...]
+    #: Strides, in elements; as long as `shape`.
     stride: tuple[Extent, ...]
     dtype: torch.dtype
     device: torch.device
 
     @property
     def numel(self) -> Extent:
-        """The number of elements."""
+        """Returns the number of elements."""
         return product(self.shape)
 
     @property
     def span(self) -> Extent:
-        """The elements and the gaps between them."""
+        """Returns the number of elements from the first to the last in memory, with gaps."""
         if 0 in self.shape:
             return 0
         total: Extent = 1
@@ -56,37 +61,40 @@ class Buffer:
 
     @property
     def nbytes(self) -> Extent:
-        """The bytes that the elements and the gaps between them span."""
+        """Returns the bytes from the first element to the last, with gaps."""
         return self.span * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Origin:
-    """One operation of the ATen graph: its position there, its name without overload, and the user's line."""
+    """An operation of the ATen graph."""
 
+    #: The position of the operation in the graph.
     position: int
+    #: The name of the operation without overload.
     op: str
+    #: The user's line.
     where: UserLocation | None = None
 
 
 Origins = tuple[Origin, ...]
-"""What a part of the IR was made from, in graph order. Two parts that compute the same are equal whatever they were
-made from, so origins take no part in comparisons and hashes."""
+"""The operations that a part of the IR was made from, in graph order. Origins take no part in comparisons and hashes:
+two parts are equal if they compute the same."""
 
 
 def merge(*origins: Iterable[Origin]) -> Origins:
-    """All of them in graph order, each once."""
+    """Returns all origins in graph order, each once."""
     found = {origin.position: origin for each in origins for origin in each}
     return tuple(found[position] for position in sorted(found))
 
 
 def comments(origins: Origins) -> tuple[str, ...]:
-    """The user's lines that `origins` name, each once."""
+    """Returns the user's lines of `origins`, each once."""
     return tuple(dict.fromkeys(origin.where.comment() for origin in origins if origin.where is not None))
 
 
 def folded_dtype(combine: str, dtype: torch.dtype) -> torch.dtype:
-    """The dtype of a finished fold of `dtype`."""
+    """Returns the dtype of a finished fold of `dtype`."""
     if combine in POSITIONAL:
         return torch.int64
     return torch.float32 if combine in MOMENTS and dtype.itemsize < 4 else dtype
@@ -94,26 +102,30 @@ def folded_dtype(combine: str, dtype: torch.dtype) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Loops:
-    """`out[index] = combine over reduced of body`, for all values of `axes`.
+    """`out[index] = combine over reduced of body`, for all values of `axes`."""
 
-    `axes` are all loop variables in the order of the tensor's dimensions; `reduced` are those among them that are
-    folded by `combine`. For argmax and argmin `position` is the number that is kept for the extreme value. `accumulate`
-    is the dtype of the fold; the result is cast to the dtype of `out` when it is stored.
-    """
-
+    #: The buffer to store into.
     out: Buffer
+    #: All loop variables, in the order of the tensor's dimensions.
     axes: tuple[Var, ...]
+    #: The stored element: one coordinate per dimension of `out`.
     index: tuple[Index, ...]
+    #: The value to store or to fold, in terms of `axes`.
     body: Expr
+    #: The variables that `combine` folds; a subset of `axes`.
     reduced: tuple[Var, ...] = ()
+    #: A name in COMBINES; None for a pointwise nest.
     combine: str | None = None
+    #: The dtype of the fold; the result is cast to the dtype of `out` by the store.
     accumulate: torch.dtype | None = None
+    #: For argmax and argmin: the number to return for the extreme value.
     position: Index | None = None
+    #: The operations that the nest computes.
     origins: Origins = field(default=(), compare=False)
 
     @property
     def ranges(self) -> tuple[Var, ...]:
-        """The variables that are not folded."""
+        """Returns the variables that are not folded."""
         return tuple(v for v in self.axes if v not in self.reduced)
 
 
@@ -128,7 +140,7 @@ class Name:
 
 
 def names_in(value: object) -> Iterable[str]:
-    """Every Name inside the arguments of an extern call or a return."""
+    """Yields the Names inside the arguments of an extern call or a return."""
     if isinstance(value, Name):
         yield value.name
     elif isinstance(value, (tuple, list)):
@@ -138,45 +150,59 @@ def names_in(value: object) -> Iterable[str]:
 
 @dataclass(frozen=True)
 class Extern:
-    """`out = op(*args, **kwargs)` with torch's own kernel. Arguments are constants, sizes, Names, and tuples of them.
+    """`out = op(*args, **kwargs)` with torch's own kernel.
 
-    `aliases` names the values whose storage the result may share (views), `mutates` those it writes. A result that is
-    not one tensor (a tuple, a list, a number, None) is taken apart by `GetItem`; `unused` are those in it that nobody
-    takes. `layout` is the one tensor that comes out, if it is one; `count` the length of a list.
+    `GetItem` nodes read the items of a result that is not one tensor (a tuple, a list, a number, None).
     """
 
+    #: The name of the result.
     out: str
+    #: An operator of torch, or any function.
     op: Any
+    #: Constants, sizes, Names, and tuples of them.
     args: tuple[Any, ...]
+    #: (name, argument) pairs.
     kwargs: tuple[tuple[str, Any], ...] = ()
+    #: The values whose storage the result may share (views).
     aliases: tuple[str, ...] = ()
+    #: The values that the call writes.
     mutates: tuple[str, ...] = ()
+    #: The layout of the result, if the result is one tensor.
     layout: Buffer | None = None
+    #: The operations that the call computes.
     origins: Origins = field(default=(), compare=False)
+    #: The operator that writes the result over the first argument instead; None if torch has no such operator.
     in_place: Any = None
+    #: Tensors in the result that no `GetItem` reads.
     unused: tuple[Buffer, ...] = field(default=(), compare=False)
+    #: The length of a result that is a list.
     count: int | None = None
 
     @property
     def is_view(self) -> bool:
-        """Whether the call computes nothing: its result is a window on the storage of an argument. What is no operator
-        of torch may compute anything."""
+        """Returns whether the call computes nothing: its result is a view of an argument. A function that is not an
+        operator of torch may compute anything."""
         return bool(self.aliases) and not self.mutates and isinstance(self.op, OpOverload)
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the result is an argument, written to."""
+        """Returns whether the result is an argument that the call writes."""
         return self.out in self.mutates
 
 
 @dataclass(frozen=True)
 class GetItem:
-    """`out = source[index]` of a tuple or list that an Extern returned."""
+    """`out = source[index]`, an item of a tuple or list that an Extern returned."""
 
+    #: The name of the item.
     out: str
+    #: The name of the tuple or list.
     source: str
+    #: The position of the item.
     index: int
+    #: The values whose storage the item may share.
     aliases: tuple[str, ...] = ()
+    #: The layout of the item, if it is a tensor.
     layout: Buffer | None = None
     origins: Origins = field(default=(), compare=False)
 
@@ -186,53 +212,63 @@ Node = Loops | Extern | GetItem
 
 @dataclass(frozen=True)
 class Compute:
-    """`out = op(*args)`, a number that the host program makes of inputs before anything else happens.
+    """`out = op(*args)`, a number that the host program computes from inputs before its first step."""
 
-    With a `torch.Tensor` method as `op`, the first argument is the Name of an input. `raises`: it is there for the
-    error that it may raise.
-    """
-
+    #: The name of the number.
     out: str
+    #: A function; or a `torch.Tensor` method, with the Name of an input as the first argument.
     op: Any
+    #: Numbers, sizes and Names.
     args: tuple[Any, ...]
+    #: Whether the number is computed for the error that `op` may raise.
     raises: bool = False
 
 
 @dataclass(frozen=True)
 class Write:
-    """The program gives the input `place` the data of the buffer `value`, which has its layout, behind `calls` calls of
-    ATen. The memory of the input may hold that value from there on."""
+    """A write of new data to an input: the memory of the input may hold `value` from this write on."""
 
-    place: str
+    #: The input.
+    input: str
+    #: The buffer with the data; its layout is the layout of the input.
     value: str
+    #: The number of ATen calls before the write.
     calls: int
 
 
 @dataclass(frozen=True)
 class LoopProgram:
-    """A whole graph. `buffers` has every tensor whose layout is known; `outputs` are Names and constants.
+    """A whole graph as loop nests and extern calls.
 
-    Nodes are in program order. A `Loops` whose `out` is an input stores into the caller's tensor (a copy_), once; what
-    reads the input behind it reads the new data.
-    `constants` are tensors that belong to the graph. `numbers` are those inputs that are Python numbers, `prelude` the
-    numbers made of inputs; both are known everywhere. `writes` are those to inputs that the program makes on the way.
-    `target` is the language of its kernels.
+    A `Loops` whose `out` is an input stores into the caller's tensor (a copy_), once; later readers of the input read
+    the new data.
     """
 
+    #: The names of the inputs, in order.
     inputs: tuple[str, ...]
+    #: The nodes in program order.
     nodes: tuple[Node, ...]
+    #: Names and constants.
     outputs: tuple[Any, ...]
+    #: Name -> layout, for all tensors with a known layout.
     buffers: Mapping[str, Buffer]
+    #: Name -> tensor of the graph.
     constants: Mapping[str, Any] = field(default_factory=dict)
+    #: The inputs that are Python numbers; known in all nodes.
     numbers: frozenset[str] = frozenset()
+    #: The numbers that are computed from inputs; known in all nodes.
     prelude: tuple[Compute, ...] = ()
+    #: The writes to inputs before the end of the program.
     writes: tuple[Write, ...] = ()
+    #: The language of the kernels.
     target: str = "cpp"
 
 
 def checks_kept(expr: Expr, buffers: Mapping[str, Buffer]) -> frozenset[Expr]:
-    """Every check of an index below `expr` that is made: no address hangs on the index of a dimension in which a
-    buffer repeats its elements."""
+    """Returns the checks of indices below `expr` that kernels make.
+
+    A kernel does not make the check of an index in a dimension of stride 0: no address depends on the index.
+    """
 
     def addressed(e: Expr) -> Expr | None:
         if not isinstance(e, Load):
@@ -246,33 +282,36 @@ def checks_kept(expr: Expr, buffers: Mapping[str, Buffer]) -> frozenset[Expr]:
 
 @dataclass(frozen=True)
 class Let:
-    """Name a value in this iteration. `kept`: a later loop over the same axes of the same row reads it too."""
+    """Names a value in this iteration."""
 
+    #: A new name, visible after the statement.
     name: str
     value: Expr
+    #: Whether a later loop over the same axes of the same row reads the value, too.
     kept: bool = False
     origins: Origins = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
 class Accumulate:
-    """Fold `value` over the axes of the loop into `name`, which is readable (as a Ref) behind the loop.
+    """Folds `value` over the axes of the loop into `name`. Statements after the loop can read `name` (as a Ref)."""
 
-    `dtype` is the dtype of the fold and of `value`. For argmax and argmin `position` is what `name` will hold (int64),
-    and `dtype` is the dtype that is compared.
-    """
-
+    #: A new name, visible after the loop.
     name: str
+    #: A name in COMBINES.
     combine: str
+    #: The element to fold.
     value: Expr
+    #: The dtype of the fold and of `value`. For argmax and argmin: the dtype of the comparison.
     dtype: torch.dtype
+    #: For argmax and argmin: the number (int64) that `name` will hold.
     position: Index | None = None
     origins: Origins = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
 class Store:
-    """Write `value`, which has the buffer's dtype, to the element of `buffer` at storage offset `index`."""
+    """Writes `value`, which has the buffer's dtype, to the element of `buffer` at storage offset `index`."""
 
     buffer: str
     index: Index
@@ -284,24 +323,24 @@ Statement = Let | Accumulate | Store
 
 
 def numbers_in(s: Statement) -> Iterator[Number | Scalar]:
-    """Every number of the host program that a statement computes with."""
+    """Yields the numbers of the host program that a statement computes with."""
     if isinstance(s, Store):
-        yield from numbers_below(s.index)
+        yield from numbers_in_index(s.index)
     elif isinstance(s, Accumulate) and s.position is not None:
-        yield from numbers_below(s.position)
+        yield from numbers_in_index(s.position)
     for e in walk(s.value):
         match e:
             case Scalar():
                 yield e
             case Load():
                 for index in e.index:
-                    yield from numbers_below(index)
+                    yield from numbers_in_index(index)
             case IndexValue():
-                yield from numbers_below(e.index)
+                yield from numbers_in_index(e.index)
 
 
 def numbers_between(rows: Iterable[Var], loops: Iterable[Loop]) -> tuple[Number | Scalar, ...]:
-    """Every number of the host program that the loops of a kernel need, each once."""
+    """Returns the numbers of the host program that the loops of a kernel need, each once."""
     found: dict[Number | Scalar, None] = {}
     for var in rows:
         found.update(dict.fromkeys(numbers_of(var.extent)))
@@ -315,7 +354,7 @@ def numbers_between(rows: Iterable[Var], loops: Iterable[Loop]) -> tuple[Number 
 
 @dataclass(frozen=True)
 class Loop:
-    """Run `body` for all values of `axes` (outermost first); no axes: once per row."""
+    """Runs `body` for all values of `axes` (outermost first); without axes, once per row."""
 
     axes: tuple[Var, ...]
     body: tuple[Statement, ...]
@@ -323,26 +362,28 @@ class Loop:
 
 @dataclass(frozen=True)
 class Kernel:
-    """For all `rows` (independent of each other, outermost first): run `loops` one after the other.
+    """Runs `loops` in order, for each of `rows`. Rows are independent of each other."""
 
-    Arguments are `reads` then `writes`; a buffer that is read and written stands in `writes` only. `vector` is the
-    variable whose neighbours are neighbours in memory: the innermost axis of the loops, or the innermost row. In the
-    latter case loops over other axes are best put outside of a block of it (a column reduction). `numbers` are what
-    sizes, indices and values are computed of at run time; a launch passes them behind the buffers.
-    """
-
+    #: The name of the function, unique in the graph.
     name: str
+    #: The buffers that are only read; the first arguments of a launch.
     reads: tuple[Buffer, ...]
+    #: The buffers that are written, and perhaps read too; the arguments after `reads`.
     writes: tuple[Buffer, ...]
+    #: The row variables, outermost first.
     rows: tuple[Var, ...]
+    #: The loops inside a row, in order.
     loops: tuple[Loop, ...]
+    #: The variable with neighbours that are neighbours in memory: the innermost axis of the loops, or the innermost
+    #: row. With a row, loops over other axes are best put outside of a block of the row (a column reduction).
     vector: Var | None
     device: torch.device
+    #: The numbers in sizes, indices and values; the arguments after the buffers.
     numbers: tuple[Number | Scalar, ...] = ()
 
     @property
     def parameters(self) -> dict[Number | Scalar, str]:
-        """What the numbers are called inside the kernel."""
+        """Returns the names of the numbers inside the kernel."""
         names = {}
         for k, number in enumerate(self.numbers):
             prefix = "f_" if isinstance(number, Scalar) else "n_"
@@ -351,20 +392,20 @@ class Kernel:
 
     @property
     def arguments(self) -> tuple[Buffer, ...]:
-        """The buffers in the order in which a launch passes them."""
+        """Returns the buffers in the order in which a launch passes them."""
         return self.reads + self.writes
 
     @property
     def work(self) -> Extent:
-        """The number of innermost iterations of a loop with axes, or of the rows."""
+        """Returns the number of innermost iterations of a loop with axes, or of the rows."""
         columns = next((loop.axes for loop in self.loops if loop.axes), ())
         return product(v.extent for v in (*self.rows, *columns))
 
     @property
     def origins(self) -> Origins:
-        """Everything that the kernel computes."""
+        """Returns the operations that the kernel computes."""
         return merge(*(s.origins for s in self.statements()))
 
     def statements(self) -> Iterator[Statement]:
-        """Every statement in program order."""
+        """Yields all statements in program order."""
         return (s for loop in self.loops for s in loop.body)

@@ -1,6 +1,6 @@
-"""Owns what keeps the machines busy that kernels are made for: how many programs, each with how much to do.
+"""Owns the number of programs that keep a target's processors busy, and the work of each program.
 
-Which folds are cut for that is said here; `scheduling/split.py` cuts them.
+The folds to cut are chosen here; `scheduling/split.py` cuts them.
 """
 
 from __future__ import annotations
@@ -15,38 +15,42 @@ from minidynamo.codegen.ir.size import hint, product
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What keeps the machine busy that a target makes kernels for.
+class Parallelism:
+    """The parallelism of a target's processors.
 
-    A fold is cut where up to `few` programs have at least `large` elements to read: into about `chunks`, or so that
-    there are about `programs` in all, each with `shortest` elements or more. One program makes `neighbours` results
-    where these are neighbours in memory and the fold runs across it.
+    A fold is cut if at most `few` programs have at least `large` elements to read.
     """
 
+    #: The most programs for which a fold is cut.
     few: int
+    #: The fewest elements for which a fold is cut.
     large: int
+    #: The number of chunks to cut a fold into, roughly; 0: use `programs`.
     chunks: int = 0
+    #: The number of programs to aim for, all chunks together.
     programs: int = 0
+    #: The fewest elements per program.
     shortest: int = 1
+    #: The results per program, if results are neighbours in memory and the fold runs across them.
     neighbours: int = 1
 
 
-MACHINES = {
-    # A handful of threads, each with one program after the other.
-    "cpp": Machine(few=63, large=1 << 16, chunks=64),
-    # A hundred processors, each of which needs several programs side by side to read as fast as memory allows.
-    "triton": Machine(few=255, large=1 << 18, programs=1024, shortest=2048, neighbours=64),
+PARALLELISM = {
+    # A few threads; each runs its programs in sequence.
+    "cpp": Parallelism(few=63, large=1 << 16, chunks=64),
+    # About a hundred processors; each needs several concurrent programs to read at full bandwidth.
+    "triton": Parallelism(few=255, large=1 << 18, programs=1024, shortest=2048, neighbours=64),
 }
 
 LONG = 256
-"""Shorter folds are not worth a second kernel."""
+"""The shortest fold that is worth a second kernel."""
 
 
 def chunks_wanted(node: Loops, buffers: Mapping[str, Buffer], target: str) -> int:
-    """About how many chunks a fold should be cut into; 1 leaves it whole."""
-    if node.combine is None or node.combine in (*POSITIONAL, *MOMENTS) or target not in MACHINES:
+    """Returns the number of chunks to cut a fold into, roughly; 1 leaves the fold whole."""
+    if node.combine is None or node.combine in (*POSITIONAL, *MOMENTS) or target not in PARALLELISM:
         return 1
-    machine = MACHINES[target]
+    machine = PARALLELISM[target]
     results = hint(product(v.extent for v in node.ranges))
     length = hint(product(v.extent for v in node.reduced))
     each = 1 if _innermost(node, buffers) in node.reduced else machine.neighbours
@@ -57,7 +61,7 @@ def chunks_wanted(node: Loops, buffers: Mapping[str, Buffer], target: str) -> in
 
 
 def _innermost(node: Loops, buffers: Mapping[str, Buffer]) -> Var:
-    """The axis along which what is folded lies in memory: that of the smallest steps in what most axes reach into."""
+    """Returns the axis with the smallest stride in the widest load of a fold."""
     offsets = [flatten(load.index, buffers[load.buffer].stride) for load in loads(node.body)]
     widest = max(offsets, key=lambda offset: len(offset.variables()), default=None)
     steps = {} if widest is None else {v: abs(hint(widest.coefficient(v))) for v in node.axes}

@@ -1,7 +1,7 @@
-"""Owns sizes that are known at run time only: polynomials over symbols, and what is known of them now.
+"""Owns sizes that are known at run time only: polynomials over symbols, and the facts known about them now.
 
-An *extent* is a plain int or a `Size`. Every operation on extents gives an int where it can, so that static graphs
-never see a `Size`. What is not known now is answered with False or None, and whoever asks takes the general way.
+An *extent* is a plain int or a `Size`. Operations on extents return an int where possible, so that static graphs never
+see a `Size`. The answer to an undecidable question is False or None, and the caller takes the general path.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ from functools import cache
 from typing import Any, TypeGuard
 
 UNKNOWN_HINT = 64
-"""What a number is guessed to be if nobody has seen it. Guesses choose tiles and orders, never results."""
+"""The guess for a number that has not been observed. Guesses choose tiles and orders, never results."""
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """A whole number that the host program knows under `name`: at least `lower` (None: anything), at first `hint`. A
-    `large` one may be as large as the program has made it, others are sizes and strides of tensors."""
+    """A whole number of the host program."""
 
+    #: The name in the host program.
     name: str
+    #: A lower bound; None if unknown.
     lower: int | None
+    #: The value in the traced call.
     hint: int = UNKNOWN_HINT
+    #: Whether the program computed the number, so that any magnitude is possible. Other symbols are sizes and strides
+    #: of tensors.
     large: bool = False
 
     def __str__(self) -> str:
@@ -33,19 +37,21 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Derived:
-    """A whole number that the host program computes of others: a row of DERIVED. At least `lower`."""
+    """A whole number that the host program computes from other numbers."""
 
+    #: A key of DERIVED.
     op: str
     args: tuple[Extent, Extent]
+    #: A lower bound; None if unknown.
     lower: int | None
 
     @property
     def hint(self) -> int:
-        """What the hints of the operands give."""
+        """Returns the value for the hints of the operands."""
         return int(_apply(self.op, *map(hint, self.args)))
 
     def __str__(self) -> str:
-        return DERIVED[self.op].format(*map(group, self.args))
+        return DERIVED[self.op].format(*map(parenthesized, self.args))
 
 
 Number = Symbol | Derived
@@ -58,7 +64,7 @@ DERIVED = {
     "min": "min({}, {})",
     "exact": "({} + {})",
 }
-"""Operation -> how Python spells it. An "exact" sum is one that is not left to kernels, which would wrap."""
+"""Operation -> Python expression. An "exact" sum is computed by the host program: in a kernel it could wrap."""
 
 
 def _apply(op: str, a: int, b: int) -> int:
@@ -69,8 +75,9 @@ def _apply(op: str, a: int, b: int) -> int:
 
 @dataclass(frozen=True)
 class Size:
-    """The sum of `coefficient * product of numbers` over `terms`, which are sorted. A constant is an int instead."""
+    """The sum of `coefficient * product of numbers` over `terms`. A constant is an int instead."""
 
+    #: (numbers, coefficient) pairs, sorted.
     terms: tuple[tuple[Monomial, int], ...]
 
     def __add__(self, other: Extent) -> Extent:
@@ -99,12 +106,12 @@ Extent = int | Size
 
 
 def size_of(number: Number) -> Size:
-    """A number as a size."""
+    """Returns a number as a size."""
     return Size((((number,), 1),))
 
 
 def is_extent(value: Any) -> TypeGuard[Extent]:
-    """Whether a value is a whole number, known or not."""
+    """Returns whether a value is a whole number, known or symbolic."""
     return isinstance(value, (int, Size)) and not isinstance(value, bool)
 
 
@@ -123,7 +130,8 @@ def _make(terms: Iterable[tuple[Monomial, int]]) -> Extent:
 
 
 def _order(term: tuple[Monomial, int]) -> tuple[int, tuple[str, ...]]:
-    """High degrees first, the constant last; a graded order, so that leading terms of products are products of them."""
+    """Sorts high degrees first, the constant last. With this graded order, the leading term of a product is the product
+    of the leading terms."""
     return -len(term[0]), tuple(map(str, term[0]))
 
 
@@ -131,19 +139,19 @@ def _order(term: tuple[Monomial, int]) -> tuple[int, tuple[str, ...]]:
 
 
 def known_at_least(value: Extent, bound: int) -> bool:
-    """Whether `value >= bound` whatever the symbols turn out to be."""
+    """Returns whether `value >= bound` for all values of the symbols."""
     return value >= bound if isinstance(value, int) else _lowest(value) >= bound
 
 
 def known_less(a: Extent, b: Extent) -> bool:
-    """Whether `a < b` whatever the symbols turn out to be."""
+    """Returns whether `a < b` for all values of the symbols."""
     return a < b if isinstance(a, int) and isinstance(b, int) else known_at_least(b - a, 1)
 
 
 @cache
 def _lowest(value: Size) -> float:
-    """A number that `value` is never below: with every symbol as `lower + rest`, what stands without a rest, if no
-    rest has a negative coefficient."""
+    """Returns a lower bound of `value`: with each symbol written as `lower + rest`, the constant term, if no product of
+    rests has a negative coefficient."""
     shifted: dict[Monomial, int] = {}
     for monomial, c in value.terms:
         parts: dict[Monomial, int] = {(): c}
@@ -163,7 +171,7 @@ def _lowest(value: Size) -> float:
 
 
 def hint(value: Extent) -> int:
-    """What `value` was when the graph was traced, for guesses only."""
+    """Returns the value that `value` had in the traced call; for guesses only."""
     if isinstance(value, int):
         return value
     return sum(c * math.prod(number.hint for number in monomial) for monomial, c in value.terms)
@@ -173,7 +181,7 @@ def hint(value: Extent) -> int:
 
 
 def product(sizes: Iterable[Extent]) -> Extent:
-    """All of them multiplied."""
+    """Returns the product of sizes."""
     total: Extent = 1
     for size in sizes:
         total = total * size
@@ -181,9 +189,9 @@ def product(sizes: Iterable[Extent]) -> Extent:
 
 
 def divide(a: Extent, b: Extent) -> tuple[Extent, Extent]:
-    """`(q, r)` with `a == q * b + r`, by polynomial division; no more is promised of `r` than for ints.
+    """Returns `(q, r)` with `a == q * b + r`, by polynomial division.
 
-    Of several such pairs it is the one that takes as much as possible out of `a`.
+    `q` takes as much as possible out of `a`. As for ints, `r` has no other guarantee.
     """
     if isinstance(a, int) and isinstance(b, int):
         return divmod(a, b)
@@ -200,13 +208,13 @@ def divide(a: Extent, b: Extent) -> tuple[Extent, Extent]:
             continue
         quotient = quotient + _make([(left, k)])
         a = a - _make([(left, k)]) * b
-        if not monomial:  # the constant, by an int: what is left is the remainder
+        if not monomial:  # the constant, divided by an int: the rest is the remainder
             break
     return quotient, _make([*rest, *_terms(a)])
 
 
 def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
-    """`monomial / part`, None if that is none."""
+    """Returns `monomial / part`; None if `part` is not a factor."""
     left = list(monomial)
     for number in part:
         if number not in left:
@@ -215,8 +223,8 @@ def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
     return tuple(left)
 
 
-def exactly(a: Extent, b: Extent) -> Extent | None:
-    """`a / b` if that is known to be whole."""
+def exact_quotient(a: Extent, b: Extent) -> Extent | None:
+    """Returns `a / b` if it is known to be whole, else None."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b if a % b == 0 else None
     quotient, rest = divide(a, b)
@@ -224,7 +232,8 @@ def exactly(a: Extent, b: Extent) -> Extent | None:
 
 
 def floor_division(a: Extent, b: Extent, lower: int | None = None) -> Extent:
-    """`a // b`. `lower` is what the caller knows of the result, if that is more than follows from the operands."""
+    """Returns `a // b`. `lower` is a lower bound of the result that the caller knows, if better than the operands
+    imply."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     quotient, rest = divide(a, b)
@@ -242,7 +251,7 @@ def _bound(value: Extent) -> float:
 
 
 def derived(op: str, a: Extent, b: Extent, lower: int | None = None) -> Extent:
-    """A row of DERIVED, an int where it is known."""
+    """Returns an operation of DERIVED applied to two extents; an int if the result is known."""
     if op == "floordiv":
         return floor_division(a, b, lower)
     if isinstance(a, int) and isinstance(b, int):
@@ -255,7 +264,7 @@ def derived(op: str, a: Extent, b: Extent, lower: int | None = None) -> Extent:
             return second
         lowest = max(_bound(a), _bound(b)) if op == "max" else min(_bound(a), _bound(b))
     else:
-        if exactly(a, b) is not None:
+        if exact_quotient(a, b) is not None:
             return 0
         lowest = 0 if known_at_least(b, 1) else -math.inf
     lower = int(lowest) if lower is None and lowest > -math.inf else lower
@@ -263,25 +272,28 @@ def derived(op: str, a: Extent, b: Extent, lower: int | None = None) -> Extent:
 
 
 def exact(value: Extent) -> Extent:
-    """`value` as one number of the host program, unless it is one, or computed of sizes alone: what a program computes
-    of its own numbers may not fit into an int64, which is an error where a kernel is handed it."""
+    """Returns `value` as one number of the host program, unless `value` is one number or is computed from sizes alone.
+
+    A number that a program computes from its own numbers may not fit into an int64; passing it to a kernel is then an
+    error.
+    """
     if isinstance(value, int) or value in map(size_of, numbers_of(value)):
         return value
     return size_of(Derived("exact", (value, 0), None)) if any(s.large for s in symbols_of(value)) else value
 
 
 def ceil_division(a: Extent, b: Extent) -> Extent:
-    """How many steps of `b` cover `a` elements."""
+    """Returns the number of steps of `b` that cover `a` elements."""
     return -floor_division(-a, b) if isinstance(a, int) else floor_division(a + b - 1, b)
 
 
 def numbers_of(value: Extent) -> Iterable[Number]:
-    """The numbers that a size is a polynomial of; those below derived ones are not among them."""
+    """Yields the numbers in the polynomial, without the operands of derived numbers."""
     return () if isinstance(value, int) else (number for monomial, _ in value.terms for number in monomial)
 
 
 def symbols_of(value: Extent) -> Iterable[Symbol]:
-    """Every symbol below a size."""
+    """Yields all symbols below a size, with the symbols below derived numbers."""
     for number in numbers_of(value):
         if isinstance(number, Symbol):
             yield number
@@ -290,7 +302,7 @@ def symbols_of(value: Extent) -> Iterable[Symbol]:
 
 
 def evaluate(value: Extent, values: Mapping[Number, int]) -> int:
-    """What a size is for these numbers."""
+    """Returns the value of a size for given numbers."""
     if isinstance(value, int):
         return value
     return sum(c * math.prod(values[number] for number in monomial) for monomial, c in value.terms)
@@ -300,7 +312,7 @@ def evaluate(value: Extent, values: Mapping[Number, int]) -> int:
 
 
 def spell(value: Extent, name: Callable[[Number], str]) -> str:
-    """A sum of products, as every target of ours writes it; `name` says what a number is called."""
+    """Returns the text of a sum of products, in the syntax of all targets. `name` returns the text of a number."""
     text = ""
     for monomial, c in _terms(value):
         factors = [name(number) for number in monomial]
@@ -310,8 +322,8 @@ def spell(value: Extent, name: Callable[[Number], str]) -> str:
     return text
 
 
-def group(value: Extent, name: Callable[[Number], str] = str) -> str:
-    """The same, in parentheses unless it is one positive number."""
+def parenthesized(value: Extent, name: Callable[[Number], str] = str) -> str:
+    """Returns the text of `spell`, in parentheses unless it is one positive number."""
     text = spell(value, name)
     single = isinstance(value, int) or (
         len(value.terms) == 1 and value.terms[0][1] == 1 and len(value.terms[0][0]) == 1
@@ -320,5 +332,5 @@ def group(value: Extent, name: Callable[[Number], str] = str) -> str:
 
 
 def is_negative(value: Extent) -> bool:
-    """Whether a text of `value` is better written as minus something."""
+    """Returns whether a text of `value` is better written as a subtraction."""
     return value < 0 if isinstance(value, int) else all(c < 0 for _, c in value.terms)

@@ -1,6 +1,6 @@
-"""Owns the text form of expressions, loops and kernels, for people, logs and golden files.
+"""Owns the text form of expressions, loops and kernels, for readers, logs and golden files.
 
-Nothing parses it and no printer uses it.
+The text is never parsed, and no printer uses it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from minidynamo.codegen.ir.loops import (
     Store,
     comments,
 )
-from minidynamo.codegen.ir.size import Extent, group
+from minidynamo.codegen.ir.size import Extent, parenthesized
 
 DTYPES = {
     torch.float32: "f32",
@@ -43,7 +43,7 @@ DTYPES = {
     torch.uint8: "u8",
     torch.bool: "bool",
 }
-"""Short names of the element types that kernels know."""
+"""Short names of the element types that kernels support."""
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
@@ -52,12 +52,12 @@ INFIX = {
 
 
 def dtype_text(dtype: torch.dtype) -> str:
-    """The short name of a dtype; torch's own where kernels do not know it."""
+    """Returns the short name of a dtype, or torch's name if kernels do not support the dtype."""
     return DTYPES.get(dtype, str(dtype).removeprefix("torch."))
 
 
 def expr_text(expr: Expr) -> str:
-    """One line."""
+    """Returns an expression on one line."""
     match expr:
         case Load():
             text = f"{expr.buffer}[{', '.join(map(index_text, expr.index))}]"
@@ -78,7 +78,7 @@ def expr_text(expr: Expr) -> str:
 
 
 def index_text(index: Index) -> str:
-    """An index, with lookups in the notation of `expr_text`."""
+    """Returns an index, with lookups in the notation of `expr_text`."""
     if index.is_linear():
         return str(index)
     parts = []
@@ -90,15 +90,15 @@ def index_text(index: Index) -> str:
                 text = expr_text(atom.value)
             case _:
                 sign, by = ("//", atom.divisor) if hasattr(atom, "divisor") else ("%", atom.modulus)
-                text = f"({index_text(atom.base)} {sign} {group(by)})"
-        parts.append(text if c == 1 else f"{group(c)}*{text}")
+                text = f"({index_text(atom.base)} {sign} {parenthesized(by)})"
+        parts.append(text if c == 1 else f"{parenthesized(c)}*{text}")
     if index.const:
         parts.append(str(index.const))
     return " + ".join(parts).replace("+ -", "- ")
 
 
 def buffer_text(buffer: Buffer) -> str:
-    """Name, dtype and sizes; strides only where they are not row-major."""
+    """Returns name, dtype and sizes of a buffer, with strides unless they are row-major."""
     text = f"{buffer.name}: {dtype_text(buffer.dtype)}[{', '.join(map(str, buffer.shape))}]"
     dense = True
     step: Extent = 1
@@ -109,7 +109,7 @@ def buffer_text(buffer: Buffer) -> str:
 
 
 def loops_text(node: Loops) -> str:
-    """One loop nest on two lines."""
+    """Returns a loop nest on two lines."""
     head = ", ".join(f"{v.name} < {v.extent}" for v in node.axes)
     value = expr_text(node.body)
     if node.combine is not None:
@@ -121,14 +121,14 @@ def loops_text(node: Loops) -> str:
 
 
 def argument_text(value: Any) -> str:
-    """An argument of an extern call."""
+    """Returns an argument of an extern call."""
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(map(argument_text, value))}]"
     return value.name if isinstance(value, Name) else str(value)
 
 
 def node_text(node: Node) -> str:
-    """A node of a loop program."""
+    """Returns a node of a loop program."""
     match node:
         case Loops():
             return loops_text(node)
@@ -141,20 +141,21 @@ def node_text(node: Node) -> str:
 
 
 def program_text(program: LoopProgram) -> str:
-    """A whole loop program."""
+    """Returns a whole loop program."""
     inputs = [buffer_text(program.buffers[n]) if n in program.buffers else n for n in program.inputs]
     rows = [f"inputs {', '.join(inputs)}", *_commented((node.origins, node_text(node)) for node in program.nodes)]
     return "\n".join([*rows, f"return {argument_text(program.outputs)}"]) + "\n"
 
 
 def _commented(parts: Iterable[tuple[Origins, str]]) -> Iterator[str]:
-    """The parts below the user's lines that they come from; equal lines of neighbours once."""
-    said: tuple[str, ...] = ()
+    """Yields the parts, each after the user's lines that it comes from; lines equal to those of the part before are
+    left out."""
+    last_comments: tuple[str, ...] = ()
     for origins, text in parts:
         texts = comments(origins)
-        if texts and texts != said:
+        if texts and texts != last_comments:
             yield from (f"# {line}" for line in texts)
-            said = texts
+            last_comments = texts
         yield text
 
 
@@ -180,7 +181,7 @@ def _loop_lines(loop: Loop, vector: Var | None) -> list[str]:
 
 
 def kernel_text(kernel: Kernel) -> str:
-    """A whole kernel."""
+    """Returns a whole kernel."""
     reads = ", ".join(map(buffer_text, kernel.reads))
     writes = ", ".join(map(buffer_text, kernel.writes))
     lines = [line for loop in kernel.loops for line in _loop_lines(loop, kernel.vector)]

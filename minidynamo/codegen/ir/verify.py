@@ -1,6 +1,6 @@
-"""Owns the check that loop programs and kernels obey the rules of the IR. It runs between stages.
+"""Owns the check that loop programs and kernels obey the rules of the IR. The check runs between stages.
 
-It never repairs anything: a violation is a bug in the stage before and raises InternalError.
+Nothing is repaired: a violation is a bug in the stage before and raises InternalError.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from minidynamo.codegen.ir.text import DTYPES, expr_text, kernel_text, loops_tex
 from minidynamo.errors import Diagnostic, InternalError
 
 HALF = (torch.float16, torch.bfloat16)
-"""Types that are stored and moved but not computed with."""
+"""Types that kernels load, store and move, but do not compute with."""
 
 
 def _kind(dtype: torch.dtype) -> str:
@@ -56,7 +56,7 @@ def _require(condition: bool, rule: str, where: Expr | Loops | Kernel | str) -> 
 
 
 def verify_expr(expr: Expr) -> None:
-    """Check operand types all the way down."""
+    """Checks the operand types of an expression and of all expressions below it."""
     _require(expr.dtype in DTYPES, f"no kernel knows {expr.dtype}", expr)
     for child in children(expr):
         verify_expr(child)
@@ -88,7 +88,7 @@ def _verify_op(expr: Op) -> None:
 
 
 def verify_program(program: LoopProgram) -> None:
-    """Check names, ranks, variables and dtypes of every node."""
+    """Checks names, ranks, variables and dtypes of all nodes."""
     known = {*program.inputs, *program.constants, *(number.out for number in program.prelude)}
     for node in program.nodes:
         match node:
@@ -97,13 +97,13 @@ def verify_program(program: LoopProgram) -> None:
                 known.add(node.out.name)
             case Extern():
                 for name in _names([*node.args, *(v for _, v in node.kwargs)]):
-                    _require(name in known, f"{name} is used before it is made", str(node))
+                    _require(name in known, f"{name} is used before its definition", str(node))
                 known.add(node.out)
             case GetItem():
-                _require(node.source in known, f"{node.source} is used before it is made", str(node))
+                _require(node.source in known, f"{node.source} is used before its definition", str(node))
                 known.add(node.out)
     for name in _names(program.outputs):
-        _require(name in known, f"the output {name} is never made", name)
+        _require(name in known, f"the output {name} is never defined", name)
 
 
 def _names(values: Iterable[object]) -> Iterable[str]:
@@ -142,7 +142,8 @@ def _all(expr: Expr) -> Iterable[Expr]:
 
 
 def _inside(index: Index, size: Extent) -> bool:
-    """Whether an index is known to stay inside a dimension; with sizes of run time, that it is not known to leave."""
+    """Returns whether an index stays inside a dimension: provably for ints; for symbolic sizes, True unless it provably
+    leaves."""
     bounds = index.bounds()
     if bounds is None:
         return True
@@ -153,7 +154,7 @@ def _inside(index: Index, size: Extent) -> bool:
 
 
 def verify_kernel(kernel: Kernel) -> None:
-    """Check scopes of names and variables, kept values, dtypes and that every offset lies inside its buffer."""
+    """Checks scopes of names and variables, kept values, dtypes, and that each offset is inside its buffer."""
     row_names: dict[str, torch.dtype] = {}
     kept: dict[str, torch.dtype] = {}
     columns = {loop.axes for loop in kernel.loops if loop.axes}
@@ -164,28 +165,28 @@ def verify_kernel(kernel: Kernel) -> None:
     for loop in kernel.loops:
         here = dict(row_names) | (kept if loop.axes else {})
         variables = {*kernel.rows, *loop.axes}
-        behind: dict[str, torch.dtype] = {}
+        after_loop: dict[str, torch.dtype] = {}
         for s in loop.body:
-            _require(set(numbers_in(s)) <= set(kernel.numbers), "a kernel is given every number", kernel)
+            _require(set(numbers_in(s)) <= set(kernel.numbers), "a kernel takes all numbers that it uses", kernel)
             _verify_statement(s, kernel, here, variables)
             match s:
                 case Let():
                     here[s.name] = s.value.dtype
                     if not loop.axes:
-                        behind[s.name] = s.value.dtype
+                        after_loop[s.name] = s.value.dtype
                     elif s.kept:
-                        _require(kernel.vector not in kernel.rows, "what is kept is kept of one row at a time", kernel)
+                        _require(kernel.vector not in kernel.rows, "kept values are those of one row at a time", kernel)
                         kept[s.name] = s.value.dtype
                 case Accumulate():
                     _require(bool(loop.axes), "a fold needs a loop", kernel)
-                    behind[s.name] = folded_dtype(s.combine, s.dtype)
-        row_names |= behind
+                    after_loop[s.name] = folded_dtype(s.combine, s.dtype)
+        row_names |= after_loop
     _verify_memory(kernel)
 
 
 def _verify_statement(s: Statement, kernel: Kernel, here: dict[str, torch.dtype], variables: set[Var]) -> None:
     verify_expr(s.value)
-    _require(s.value.variables() <= variables, "a statement uses the variables around it only", kernel)
+    _require(s.value.variables() <= variables, "a statement uses variables in scope only", kernel)
     for e in _all(s.value):
         if isinstance(e, Ref):
             _require(here.get(e.name) == e.dtype, f"{e.name} is not defined here as {e.dtype}", kernel)
@@ -212,7 +213,7 @@ def _verify_memory(kernel: Kernel) -> None:
                 if isinstance(e, Load):
                     _require(e.buffer in buffers and len(e.index) == 1, f"the load of {e.buffer}", kernel)
                     own = stored.get(e.buffer, {*e.index}) == {*e.index}
-                    _require(own, f"{e.buffer} is read elsewhere than a loop before has written it", kernel)
+                    _require(own, f"{e.buffer} is read at other offsets than an earlier loop has written", kernel)
                     fits = not runs or e.valid is not None or _inside(e.index[0], buffers[e.buffer].span)
                     _require(fits, f"{e.index[0]} stays inside {e.buffer}", kernel)
             if isinstance(s, Store):

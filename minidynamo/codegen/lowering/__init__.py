@@ -1,6 +1,6 @@
-"""From ATen operations to loop nests.
+"""Lowers ATen operations to loop nests.
 
-Owns one lowering per operation, in one table; importing the folder registers all.
+Owns a table with a lowering per operation; importing the folder registers all lowerings.
 Does not own fusion (`scheduling/`).
 Enter at `graph.lower_graph`, `registry.lowering`.
 """

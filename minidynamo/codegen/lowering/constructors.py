@@ -1,6 +1,6 @@
-"""Owns the ATen operations that make a tensor out of numbers and indices.
+"""Owns the ATen operations that create a tensor from numbers and indices.
 
-Nothing here reads memory. Tensors of random numbers are extern calls: torch's generators decide them.
+Nothing here reads memory. Tensors of random numbers are extern calls, because torch's generators define their values.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from minidynamo.codegen.lowering.values import Value
 
 
 def filled(builder: Builder, value: V | Number) -> Value:
-    """The result's layout, filled with one number."""
-    one = converted(builder, value, builder.out.dtype)
-    return builder.compute(builder.out.shape, lambda _: one)
+    """Fills a tensor in the layout of the result with a number."""
+    fill_value = converted(builder, value, builder.out.dtype)
+    return builder.compute(builder.out.shape, lambda _: fill_value)
 
 
 @lowering("full")
 def lower_full(builder: Builder, size: Any, value: V | Number, **kwargs: Any) -> Value:
-    """A tensor of one number."""
+    """Fills a tensor with a number."""
     return filled(builder, value)
 
 
 @lowering("full_like", "new_full")
 def lower_full_like(builder: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
-    """A tensor of one number, sizes as `x` or given."""
+    """Fills a tensor with a number; the sizes are those of `x` or given."""
     return filled(builder, args[-1])
 
 
 @lowering("fill")
 def lower_fill(builder: Builder, x: Value, value: V | Number | Value) -> Value:
-    """`x` overwritten by one number or 0-dim tensor."""
+    """Overwrites `x` with a number or a 0-dim tensor."""
     if isinstance(value, Value):
         return builder.compute(x.shape, lambda at: builder.element(value, at), builder.out.dtype)
     return filled(builder, value)
@@ -43,32 +43,32 @@ def lower_fill(builder: Builder, x: Value, value: V | Number | Value) -> Value:
 
 @lowering("zeros", "zeros_like", "new_zeros", "zero")
 def lower_zeros(builder: Builder, *args: Any, **kwargs: Any) -> Value:
-    """Zeros."""
+    """Fills a tensor with zeros."""
     return filled(builder, 0)
 
 
 @lowering("ones", "ones_like", "new_ones")
 def lower_ones(builder: Builder, *args: Any, **kwargs: Any) -> Value:
-    """Ones."""
+    """Fills a tensor with ones."""
     return filled(builder, 1)
 
 
 @lowering("scalar_tensor")
 def lower_scalar_tensor(builder: Builder, value: V | Number, **kwargs: Any) -> Value:
-    """A 0-dim tensor."""
+    """Creates a 0-dim tensor."""
     return filled(builder, value)
 
 
 @lowering("arange")
 def lower_arange(builder: Builder, *bounds: V | Number, **kwargs: Any) -> Value:
-    """Start, end, step as in Python's range."""
+    """Computes a range from start, end and step, as Python's range."""
     start, step = bounds[0] if len(bounds) > 1 else 0, bounds[2] if len(bounds) > 2 else 1
     return _progression(builder, start, step)
 
 
 @lowering("prims.iota")
 def lower_iota(builder: Builder, length: Extent, *, start: Extent = 0, step: Extent = 1, **kwargs: Any) -> Value:
-    """`length` integers from `start`."""
+    """Computes `length` integers from `start`."""
     return _progression(builder, start, step)
 
 
@@ -76,11 +76,13 @@ def _progression(builder: Builder, start: V | Number, step: V | Number) -> Value
     # Eager's rounding of fractional steps depends on how it splits the range over threads.
     if not (is_extent(start) and is_extent(step)):
         raise NotLowered
-    made = builder.out.dtype
-    return builder.compute(builder.out.shape, lambda at: number(at[0] * step + start).to(opmath(made)), made)
+    result_dtype = builder.out.dtype
+    return builder.compute(
+        builder.out.shape, lambda at: number(at[0] * step + start).to(opmath(result_dtype)), result_dtype
+    )
 
 
 @lowering("eye")
 def lower_eye(builder: Builder, rows: int, columns: int | None = None, **kwargs: Any) -> Value:
-    """Ones on the diagonal."""
+    """Sets ones on the diagonal."""
     return builder.compute(builder.out.shape, lambda at: number(at[0]).eq(number(at[1])), builder.out.dtype)

@@ -1,6 +1,7 @@
-"""Owns numbers that become known when the graph runs, in a dtype that may not hold them.
+"""Owns the conversion of numbers that are known at run time only, to a dtype that may be too small.
 
-Eager raises an error then, which no kernel can: the host program does, before anything else happens.
+Eager raises an error for a number that does not fit. A kernel cannot raise, so the host program checks the number
+before its first step.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from minidynamo.codegen.runtime.host_functions import must_fit
 
 
 def run_time_dtype(value: V | Number) -> torch.dtype | None:
-    """The dtype of a number that nobody knows yet; None for others."""
+    """Returns the dtype of a number that is known at run time only, else None."""
     return value.dtype if isinstance(value, V) else torch.int64 if isinstance(value, Size) else None
 
 
 def may_not_fit(value: V | Number | Value, dtype: torch.dtype) -> bool:
-    """Whether torch may refuse to convert to `dtype` a number that is not known yet, or is in a tensor."""
+    """Returns whether torch may refuse the conversion of a run-time number or of a tensor to `dtype`."""
     given = value.dtype if isinstance(value, Value) else run_time_dtype(value)
     return given is not None and not all_fit(given, dtype)
 
 
 def converted(builder: Builder, value: V | Number, dtype: torch.dtype) -> V:
-    """`value` in `dtype`; the host program raises the error that eager raises of it."""
+    """Converts `value` to `dtype`; the host program raises eager's error if it does not fit."""
     if may_not_fit(value, dtype):
         scalar = value.expr if isinstance(value, V) else None
-        # Torch is more lenient with half types where it fills one element.
+        # For half types torch accepts more numbers when it fills a single element.
         if not known_at_least(product(builder.out.shape), 2) or (scalar and not isinstance(scalar, Scalar)):
             raise NotLowered
         builder.require(must_fit, Name(scalar.name) if isinstance(scalar, Scalar) else value, dtype)

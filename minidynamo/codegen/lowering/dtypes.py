@@ -1,6 +1,7 @@
-"""Owns what torch makes of several dtypes: where fake tensors may be wrong about the result, and where it refuses them.
+"""Owns dtype rules for operations on several dtypes: where fake tensors may have the wrong dtype, and where torch
+raises.
 
-Kernels read memory by the dtype that fake tensors foretell, so they do not read where that is uncertain.
+Kernels read memory with the dtype of the fake tensor, so they do not read tensors of uncertain dtype.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ NORMALIZATIONS = frozenset(
         "_native_batch_norm_legit_no_training",
     }
 )
-"""Operations whose first result has the dtype of the first argument; that of the others may be another one."""
+"""Operations whose first result has the dtype of the first argument; their other results may have another dtype."""
 
 GRADIENTS = frozenset(
     {
@@ -47,41 +48,44 @@ GRADIENTS = frozenset(
         "_log_softmax_backward_data",
     }
 )
-"""Operations for gradients, which torch may refuse for other dtypes than autograd calls them with."""
+"""Gradient operations that torch may refuse for dtypes that autograd never passes."""
 
 
-def is_for_torch(node: fx.Node) -> bool:
-    """Whether it is for torch to say what becomes of the dtypes that a call is given."""
+def is_left_to_torch(node: fx.Node) -> bool:
+    """Returns whether torch itself must decide the result of a call for the dtypes of its arguments."""
     if not isinstance(node.target, OpOverload) or base_name(node.target) not in GRADIENTS:
         return False
-    given = [arg.meta.get("val") if isinstance(arg, fx.Node) else arg for arg in node.args]
-    return not are_of_autograd(base_name(node.target), given)
+    arguments = [arg.meta.get("val") if isinstance(arg, fx.Node) else arg for arg in node.args]
+    return not are_of_autograd(base_name(node.target), arguments)
 
 
 def is_uncertain(node: fx.Node, uncertain: Container[fx.Node]) -> bool:
-    """Whether the dtype of a result of torch is uncertain: an operation takes several floating dtypes, as losses and
-    normalizations do, or what it takes is `uncertain` itself and nothing settles the dtype of its result."""
+    """Returns whether the dtype of a result of torch is uncertain.
+
+    The dtype is uncertain if the operation takes several floating dtypes, as losses and normalizations do, or if an
+    argument is `uncertain` and nothing fixes the dtype of the result.
+    """
     value = node.meta.get("val")
     if node.op != "call_function" or _is_settled(node, value) or _is_checked(node):
         return False
     if node.target is operator.getitem:
-        call, place = node.args
-        return call in uncertain and not (place == 0 and _is_like_the_first(call, uncertain))
+        call, item = node.args
+        return call in uncertain and not (item == 0 and _is_like_the_first(call, uncertain))
     if any(source in uncertain for source in node.all_input_nodes):
         return True
-    given = (source.meta.get("val") for source in node.all_input_nodes)
-    return len({v.dtype for v in given if isinstance(v, torch.Tensor) and v.is_floating_point()}) > 1
+    arguments = (source.meta.get("val") for source in node.all_input_nodes)
+    return len({v.dtype for v in arguments if isinstance(v, torch.Tensor) and v.is_floating_point()}) > 1
 
 
 def _is_settled(node: fx.Node, value: Any) -> bool:
-    """Whether the result is no floating tensor, or the call says which dtype it has."""
+    """Returns whether the result is not a floating tensor, or an argument of the call is the dtype."""
     if isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex()):
         return True
     return any(isinstance(arg, torch.dtype) for arg in (*node.args, *node.kwargs.values()))
 
 
 def _is_checked(node: fx.Node) -> bool:
-    """Whether the host program compares the whole result with what its fake implementation promises."""
+    """Returns whether the host program compares the whole result with the promise of the fake implementation."""
     return isinstance(node.target, OpOverload) and not is_trusted(node.target)
 
 

@@ -1,7 +1,7 @@
-"""Owns the notation in which lowerings write formulas: ordinary Python arithmetic on expressions.
+"""Owns the notation of lowerings for formulas: ordinary Python arithmetic on expressions.
 
 `V` wraps an Expr of a computing dtype (float32, float64, an integer type or bool). Python numbers become literals of
-that dtype. The functions here are named like the rows of OPS; nothing here knows ATen.
+the dtype. The functions here have the names of the rows of OPS; no ATen operations here.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from minidynamo.codegen.ir.size import Extent, Size, exact, known_at_least, know
 
 Known = bool | int | float
 Number = Known | Size
-"""What a formula takes besides elements. A float that is known at run time only is a V."""
+"""The operands of a formula besides elements. A float that is known at run time only is a V."""
 
 
 class NotLowered(Exception):
-    """A call has no loop form after all; it becomes an extern call."""
+    """Raised by a lowering for a call that has no loop form; the call becomes an extern call."""
 
 
 ON_BOOL = {"add": "or", "mul": "and", "max": "or", "min": "and"}
-"""What arithmetic means on bools, as in eager."""
+"""The meaning of arithmetic on bools, as in eager."""
 
 
 def kind_of(dtype: torch.dtype) -> str:
-    """The letter that OPS uses for a class of dtypes."""
+    """Returns the letter of OPS for a class of dtypes."""
     if dtype == torch.bool:
         return "b"
     return "f" if dtype.is_floating_point else "i"
 
 
 def is_half(dtype: torch.dtype) -> bool:
-    """Whether it is a half type, which is computed with in float32."""
+    """Returns whether `dtype` is a half type; kernels compute with half types in float32."""
     return dtype in (torch.float16, torch.bfloat16)
 
 
 def opmath(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that eager computes in: float32 for half types, otherwise the dtype itself."""
+    """Returns the dtype in which eager computes: float32 for half types, otherwise the dtype itself."""
     return torch.float32 if is_half(dtype) else dtype
 
 
 def literal(value: Known, dtype: torch.dtype) -> Const:
-    """`value` rounded or wrapped to `dtype` as torch would."""
+    """Returns `value` rounded or wrapped to `dtype` as in torch."""
     if dtype == torch.bool:
         return Const(bool(value), dtype)
     if dtype.is_floating_point:
-        whole = isinstance(value, int) and abs(value) < 2**63  # rounded once, not to float64 before
+        whole = isinstance(value, int) and abs(value) < 2**63  # rounded once, without a first rounding to float64
         wide = torch.int64 if whole else torch.float64
         return Const(float(torch.tensor(value, dtype=wide, device="cpu").to(dtype).item()), dtype)
     number = int(value)
@@ -63,7 +63,7 @@ def literal(value: Known, dtype: torch.dtype) -> Const:
 
 
 def operand(value: V | Number, dtype: torch.dtype) -> Expr:
-    """A V as it is, a number as torch would convert it to `dtype`.
+    """Returns the expression of a V, or a number converted to `dtype` as in torch.
 
     Raises NotLowered for a number out of range: some operations of eager then raise an error.
     """
@@ -77,7 +77,8 @@ def operand(value: V | Number, dtype: torch.dtype) -> Expr:
 
 
 def fits(value: Known, dtype: torch.dtype) -> bool:
-    """Whether torch converts a number to `dtype` without complaint; a negative integer wraps if `dtype` is unsigned."""
+    """Returns whether torch converts a number to `dtype` without an error. A negative integer wraps if `dtype` is
+    unsigned."""
     if dtype == torch.bool:
         return True
     if dtype.is_floating_point:
@@ -88,7 +89,7 @@ def fits(value: Known, dtype: torch.dtype) -> bool:
 
 
 def all_fit(numbers: torch.dtype, dtype: torch.dtype) -> bool:
-    """Whether torch converts whatever is in one dtype to another without complaint."""
+    """Returns whether torch converts all values of the dtype `numbers` to `dtype` without an error."""
     if torch.bool in (numbers, dtype):
         return True
     if numbers.is_floating_point and not dtype.is_floating_point:
@@ -98,7 +99,7 @@ def all_fit(numbers: torch.dtype, dtype: torch.dtype) -> bool:
 
 
 def identity(combine: str, dtype: torch.dtype) -> Const:
-    """What a fold of nothing gives, and what changes no fold."""
+    """Returns the result of a fold of no elements: the neutral element of the fold."""
     if combine in ("max", "min"):
         if dtype.is_floating_point:
             return literal(-math.inf if combine == "max" else math.inf, dtype)
@@ -117,11 +118,11 @@ class V:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The element type of the value."""
+        """Returns the element type of the value."""
         return self.expr.dtype
 
     def to(self, dtype: torch.dtype) -> V:
-        """Converted to `dtype`; itself when that is its dtype."""
+        """Converts the value to `dtype`; returns the value itself if this is its dtype."""
         if dtype == self.dtype:
             return self
         if isinstance(self.expr, Const) and not (isinstance(self.expr.value, float) and not dtype.is_floating_point):
@@ -180,11 +181,11 @@ class V:
         return apply("ge", self, other)
 
     def eq(self, other: V | Number) -> V:
-        """Elementwise `==` (Python's own stays structural)."""
+        """Compares elementwise (Python's `==` stays structural)."""
         return apply("eq", self, other)
 
     def ne(self, other: V | Number) -> V:
-        """Elementwise `!=`."""
+        """Compares elementwise for `!=`."""
         return apply("ne", self, other)
 
 
@@ -192,7 +193,7 @@ COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
 
 
 def apply(name: str, *operands: V | Number) -> V:
-    """The operation `name` of OPS on operands of one dtype; numbers take the dtype of the first V.
+    """Applies the operation `name` of OPS to operands of one dtype; numbers take the dtype of the first V.
 
     Raises NotLowered for a dtype that the operation does not take.
     """
@@ -210,7 +211,7 @@ def apply(name: str, *operands: V | Number) -> V:
 
 
 def _decide(name: str, a: Expr, b: Expr) -> bool | None:
-    """The outcome of comparing an index with a number, where the range of the index settles it."""
+    """Returns the outcome of comparing an index with a number, if the range of the index decides it, else None."""
     if not isinstance(a, IndexValue) or a.dtype != torch.int64:
         return None
     limit: Extent
@@ -225,55 +226,55 @@ def _decide(name: str, a: Expr, b: Expr) -> bool | None:
 
 
 def where(condition: V, a: V | Number, b: V | Number) -> V:
-    """`a` where the bool `condition` holds, else `b`; at least one of them is a V."""
+    """Returns `a` where the bool `condition` holds, else `b`; at least one side is a V."""
     dtype = next(o.dtype for o in (a, b) if isinstance(o, V))
     args = tuple(operand(o, dtype) for o in (a, b))
     return V(Op("where", (condition.expr, *args), dtype))
 
 
 def const(value: Number | V, dtype: torch.dtype) -> V:
-    """A number, converted to `dtype`."""
+    """Returns a number converted to `dtype`."""
     return value.to(dtype) if isinstance(value, V) else V(operand(value, dtype))
 
 
 def number(index: Index, dtype: torch.dtype = torch.int64) -> V:
-    """The value of an index expression."""
+    """Returns the value of an index expression."""
     return V(IndexValue(index, dtype)) if index.terms else const(index.const, dtype)
 
 
 def maximum(a: V, b: V | Number) -> V:
-    """The larger one, NaN if either is NaN."""
+    """Returns the larger operand, NaN if either is NaN."""
     return apply("max", a, b)
 
 
 def minimum(a: V, b: V | Number) -> V:
-    """The smaller one, NaN if either is NaN."""
+    """Returns the smaller operand, NaN if either is NaN."""
     return apply("min", a, b)
 
 
 def clamp(x: V, low: V | Number | None, high: V | Number | None) -> V:
-    """`min(max(x, low), high)`; either bound may be absent."""
+    """Returns `min(max(x, low), high)`; either bound may be absent."""
     x = x if low is None else at_least(x, low)
     return x if high is None else at_most(x, high)
 
 
 def at_least(x: V, low: V | Number) -> V:
-    """The larger one; as in eager, a zero keeps its sign beside a number that is zero."""
+    """Returns the larger operand. As in eager, a zero `x` keeps its sign if the bound is a number that is zero."""
     return maximum(x, low) if isinstance(low, V) else apply("max", low, x)
 
 
 def at_most(x: V, high: V | Number) -> V:
-    """The smaller one; a zero keeps its sign as in `at_least`."""
+    """Returns the smaller operand; a zero keeps its sign as in `at_least`."""
     return minimum(x, high) if isinstance(high, V) else apply("min", high, x)
 
 
 def fma(a: V, b: V | Number, c: V | Number) -> V:
-    """`a * b + c`, rounded once; integers wrap, so there it is the plain expression."""
+    """Returns `a * b + c`, rounded once for floats. Integers wrap, and need no rounding."""
     return apply("fma", a, b, c) if a.dtype.is_floating_point else a * b + c
 
 
 def integer_power(x: V, exponent: int) -> V:
-    """`x ** exponent` for exponent >= 0 by repeated squaring; integers wrap as in torch."""
+    """Returns `x ** exponent` for exponent >= 0 by repeated squaring; integers wrap as in torch."""
     result: V | None = None
     while exponent:
         if exponent & 1:
@@ -284,11 +285,13 @@ def integer_power(x: V, exponent: int) -> V:
 
 
 def power(x: V, exponent: V | Number, squares: torch.dtype | None = None, roots: bool = True) -> V:
-    """`x ** exponent` with eager's shortcuts for the exponents that have one: `roots` says whether square roots are
-    among them, `squares` is the dtype that squares are rounded to where they are computed with further."""
+    """Returns `x ** exponent`, with eager's shortcuts for special exponents.
+
+    `roots`: square roots are among the shortcuts. `squares`: the dtype to which a square is rounded before further use.
+    """
     if isinstance(exponent, V):
         return apply("pow", x, exponent)
-    if isinstance(exponent, Size):  # eager computes some exponents in other ways
+    if isinstance(exponent, Size):  # eager has other formulas for some exponents
         raise NotLowered
     if not x.dtype.is_floating_point:
         if exponent < 0:  # eager raises an error
@@ -314,13 +317,15 @@ SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 
 
 def erf(x: V) -> V:
-    """The error function."""
+    """Returns the error function."""
     return apply("erf", x)
 
 
 def erf_by_rational(x: V) -> V:
-    """The error function by formula 7.1.26 of Abramowitz and Stegun, in the steps of torch's vectors on a CPU: it is
-    within 1.5e-7 of the true value, so of the smallest arguments nothing is left."""
+    """Returns the error function by formula 7.1.26 of Abramowitz and Stegun, in the steps of torch's vectors on a CPU.
+
+    It is within 1.5e-7 of the true value, so for the smallest arguments the result is 0.
+    """
     t = 1 / fma(apply("abs", x), 0.3275911, 1)
     r = const(1.061405429, x.dtype)
     for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
@@ -329,7 +334,7 @@ def erf_by_rational(x: V) -> V:
 
 
 def gelu(x: V, approximate: str = "none", erf: Callable[[V], V] = erf) -> V:
-    """The Gaussian error linear unit, exact or by tanh."""
+    """Returns the Gaussian error linear unit, exact or by tanh."""
     if approximate == "none":
         return x * 0.5 * (1 + erf(x * SQRT_HALF))
     inner = SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x))
@@ -337,13 +342,15 @@ def gelu(x: V, approximate: str = "none", erf: Callable[[V], V] = erf) -> V:
 
 
 def gelu_by_onednn(x: V) -> V:
-    """What torch's library for dense float tensors on a CPU makes of it: it halves last, which the largest numbers
-    overflow on the way, and subtracts infinities."""
+    """Returns `gelu` as computed by oneDNN, torch's library for dense float tensors on a CPU.
+
+    oneDNN multiplies by 0.5 last, so the largest numbers overflow before; for infinity it subtracts infinities.
+    """
     return where(x.eq(math.inf), math.nan, x * (1 + apply("erf", x * SQRT_HALF)) * 0.5)
 
 
 def gelu_backward(grad: V, x: V, approximate: str = "none", erf: Callable[[V], V] = erf) -> V:
-    """The gradient of `gelu`."""
+    """Returns the gradient of `gelu`."""
     if approximate == "none":
         cdf = 0.5 * (1 + erf(x * SQRT_HALF))
         pdf = apply("exp", x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
@@ -354,13 +361,13 @@ def gelu_backward(grad: V, x: V, approximate: str = "none", erf: Callable[[V], V
 
 
 def silu_backward(grad: V, x: V) -> V:
-    """The gradient of `x * sigmoid(x)`."""
+    """Returns the gradient of `x * sigmoid(x)`."""
     s = apply("sigmoid", x)
     return grad * s * (1 + x * (1 - s))
 
 
 def lerp(a: V, b: V, weight: V | Number) -> V:
-    """Linear interpolation, computed from the nearer end as eager does."""
+    """Interpolates linearly, from the nearer end as eager does."""
     if not isinstance(weight, V):
         weight = const(weight, a.dtype)
     near = apply("abs", weight) < 0.5

@@ -1,7 +1,7 @@
-"""Owns the walk over an ATen graph that turns it into a loop program.
+"""Owns the walk over an ATen graph that builds the loop program.
 
-It decides, node by node, between a lowering and an extern call, and which values must exist as real tensors. Fusion is
-not its business: every lowered operation gets buffers of its own here.
+For each node the walk chooses between a lowering and an extern call, and decides which values must exist as real
+tensors. No fusion here: each lowered operation gets buffers of its own.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from minidynamo.codegen.ir.size import Extent, Size, hint, known_at_least
 from minidynamo.codegen.ir.text import DTYPES
 from minidynamo.codegen.lowering import registry
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.dtypes import is_for_torch, is_uncertain
+from minidynamo.codegen.lowering.dtypes import is_left_to_torch, is_uncertain
 from minidynamo.codegen.lowering.formula import NotLowered, V
 from minidynamo.codegen.lowering.numbers import Numbers
 from minidynamo.codegen.lowering.values import Value, dimensions
-from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload, called_by
+from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload, runtime_target
 from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.graph.decomposed import PART_OF
 from minidynamo.graph.rng_replay import FUNCTIONS
@@ -46,23 +46,27 @@ _COPY = torch.ops.aten.copy_.default
 
 
 def lower_graph(gm: fx.GraphModule, *, target: str = "cpp", uncut: Collection[str] = ()) -> LoopProgram:
-    """The loop program of a functional ATen graph with fake tensors in `meta["val"]`, for kernels in C++ ("cpp") or
-    Triton, or for none ("aten"): then every node becomes an extern call. Those of `uncut` do if they fold long rows to
-    few results: kernels that do not cut them would keep few processors busy.
+    """Lowers a functional ATen graph with fake tensors in `meta["val"]` to a loop program.
+
+    `target` is the language of the kernels: "cpp", "triton", or "aten" for no kernels, where every node becomes an
+    extern call. Calls in `uncut` become extern calls if they fold long rows to few results: uncut kernels for them
+    would keep few processors busy.
     """
     return GraphLowering(gm, target, uncut).run()
 
 
-def _served(gm: fx.GraphModule, target: str) -> frozenset[str]:
-    """The types of devices that the kernels of a program run on. Those in Triton run on a CPU only where there is no
-    tensor on a GPU, under its interpreter."""
+def _kernel_devices(gm: fx.GraphModule, target: str) -> frozenset[str]:
+    """Returns the device types on which the kernels of a program run.
+
+    Triton kernels run on a CPU only if no tensor is on a GPU, under Triton's interpreter.
+    """
     if target != "triton":
         return frozenset({"cpu"} if target == "cpp" else ())
     return frozenset({"cuda"} if any(device.type == "cuda" for device in devices_of(gm)) else {"cpu"})
 
 
 def devices_of(gm: fx.GraphModule) -> Iterator[torch.device]:
-    """The devices of all tensors of a graph."""
+    """Yields the devices of all tensors of a graph."""
     for node in gm.graph.nodes:
         value = node.meta.get("val")
         for t in value if isinstance(value, (tuple, list)) else (value,):
@@ -71,8 +75,11 @@ def devices_of(gm: fx.GraphModule) -> Iterator[torch.device]:
 
 
 def layout_of(name: str, fake: Any, numbers: Numbers) -> Buffer | None:
-    """The buffer that a strided tensor of a known dtype is; None for everything else: lazily negated tensors, and
-    those with sizes that only torch can compute."""
+    """Returns the buffer for a strided tensor of a supported dtype.
+
+    Returns None for all other values, for lazily negated tensors, and for tensors with sizes that only torch can
+    compute.
+    """
     if not isinstance(fake, torch.Tensor) or fake.layout != torch.strided or fake.dtype not in DTYPES or fake.is_neg():
         return None
     shape, stride = numbers.extents(fake.shape), numbers.extents(fake.stride())
@@ -82,7 +89,7 @@ def layout_of(name: str, fake: Any, numbers: Numbers) -> Buffer | None:
 
 
 def is_dense(buffer: Buffer) -> bool:
-    """Whether no two elements share memory, so that a kernel may write all of them."""
+    """Returns whether no two elements share memory, so that a kernel may write all elements."""
     span: Extent = 1
     for size, stride in sorted(zip(buffer.shape, buffer.stride), key=lambda p: (hint(p[1]), hint(p[0]))):
         if size not in (0, 1):
@@ -93,36 +100,38 @@ def is_dense(buffer: Buffer) -> bool:
 
 
 class GraphLowering:
-    """One walk. `values` has the loop form of a node, `known` the number that kernels see in a node, `real` the host
-    name of the tensor or number if it exists."""
+    """Lowers a graph in one walk."""
 
     def __init__(self, gm: fx.GraphModule, target: str, uncut: Collection[str]) -> None:
         self.gm = gm
         self.target = target
-        self.served = _served(gm, target)
+        self.kernel_devices = _kernel_devices(gm, target)
         self.builder = Builder()
         self.builder.target = target
         self.builder.uncut = uncut
+        # Node -> its loop form.
         self.values: dict[fx.Node, Value | tuple[Value | None, ...]] = {}
         self.numbers = Numbers()
+        # Node -> its number, as an expression for kernels.
         self.known: dict[fx.Node, Extent | V | float] = {}
-        # Number inputs, and what the prelude makes of them.
-        self.early: set[str] = set()
-        self.real: dict[fx.Node, str] = {}
-        self.uncertain: set[fx.Node] = set()  # results of torch whose dtype fake tensors may not know
+        # Number inputs, and the numbers of the prelude.
+        self.prelude_names: set[str] = set()
+        # Node -> host name of its tensor or number, if the host program has one.
+        self.host_names: dict[fx.Node, str] = {}
+        self.uncertain: set[fx.Node] = set()  # results of torch whose fake tensors may have the wrong dtype
         self.inputs: list[str] = []
         self.constants: dict[str, Any] = {}
         self.names: set[str] = set()
         self.mutated: set[str] = set()
         self.writes: list[Write] = []
-        self.calls = 0  # of ATen so far, views aside
-        # Inputs that have just been written, by the nodes that they are from there on.
+        self.calls = 0  # the ATen calls so far, without views
+        # `copy_` node -> new value of its input, for inputs written since the last extern call.
         self.stored: dict[fx.Node, Value] = {}
         self.last_writes = {n.args[0]: n for n in gm.graph.find_nodes(op="call_function", target=_COPY)}
         self.positions = {node: k for k, node in enumerate(gm.graph.nodes)}
 
     def run(self) -> LoopProgram:
-        """Walk all nodes."""
+        """Lowers all nodes."""
         outputs: tuple[Any, ...] = ()
         placeholders = {n: self._name(n) for n in self.gm.graph.nodes if n.op == "placeholder"}
         self.numbers.bind_inputs(((name, n.meta.get("val")) for n, name in placeholders.items()), self._free_name)
@@ -131,7 +140,7 @@ class GraphLowering:
                 case "placeholder":
                     self.inputs.append(self._define(node, placeholders[node]))
                     if isinstance(node.meta.get("val"), SYMBOLIC_NUMBERS):
-                        self._know(node, placeholders[node])
+                        self._record_number(node, placeholders[node])
                 case "get_attr":
                     self.constants[self._define(node)] = operator.attrgetter(node.target)(self.gm)
                 case "output":
@@ -143,7 +152,7 @@ class GraphLowering:
                     what = f"an ATen graph has no {node.op} nodes ({node.target})"
                     raise InternalError(Diagnostic("MD510", what, why="Only functions are called in such a graph."))
         builder = self.builder
-        inputs, numbers = tuple(self.inputs), frozenset(self.early.intersection(self.inputs))
+        inputs, numbers = tuple(self.inputs), frozenset(self.prelude_names.intersection(self.inputs))
         nodes, prelude, writes = tuple(builder.nodes), (*self.numbers.prelude, *builder.prelude), tuple(self.writes)
         facts = (builder.buffers, self.constants, numbers, prelude, writes, self.target)
         return LoopProgram(inputs, nodes, outputs, *facts)
@@ -162,9 +171,9 @@ class GraphLowering:
         return name
 
     def _define(self, node: fx.Node, name: str | None = None) -> str:
-        """A real tensor (or other Python value) under a name of its own."""
+        """Defines a real tensor (or other Python value) under a name of its own; returns the name."""
         name = name or self._name(node)
-        self.real[node] = name
+        self.host_names[node] = name
         if is_uncertain(node, self.uncertain):
             self.uncertain.add(node)
         layout = None if node in self.uncertain else self._layout(name, node.meta.get("val"))
@@ -177,37 +186,40 @@ class GraphLowering:
         return layout_of(name, fake, self.numbers)
 
     def _origins(self, node: fx.Node) -> Origins:
-        """Where what is computed for `node` comes from."""
+        """Returns the origins of the values computed for `node`."""
         target = node.target
         op = target.overloadpacket.__name__ if isinstance(target, OpOverload) else getattr(target, "__name__", "call")
         return (Origin(self.positions[node], str(op).strip("_"), node.meta.get("user_location")),)
 
     # Numbers
 
-    def _know(self, node: fx.Node, name: str) -> None:
-        """A number that exists before everything else."""
-        self.early.add(name)
+    def _record_number(self, node: fx.Node, name: str) -> None:
+        """Records a number that exists before the first step."""
+        self.prelude_names.add(name)
         value = self.numbers.value(name, node.meta["val"])
         if value is not None:
             self.known[node] = value
 
     def _number(self, node: fx.Node) -> None:
-        """A node whose result is a Python number: a size as an expression, or else a step of the host program, in the
-        prelude where it hangs on nothing but numbers."""
+        """Lowers a node whose result is a Python number.
+
+        A size becomes an expression. Any other number becomes a step of the host program, in the prelude if it depends
+        on numbers only.
+        """
         size = self.numbers.extent(node.meta["val"])
         if size is not None:
             self.known[node] = size
             return
         args = self._constants_and_names(node.args)
-        if node.kwargs or not all(name in self.early for name in names_in(args)):
+        if node.kwargs or not all(name in self.prelude_names for name in names_in(args)):
             self._extern(node)
             return
         name = self._name(node)
         self.numbers.prelude.append(Compute(name, node.target, args))
-        self.real[node] = name
+        self.host_names[node] = name
         if isinstance(node.meta["val"], torch.SymFloat):
             self.numbers.floats.add(name)
-        self._know(node, name)
+        self._record_number(node, name)
 
     # Calls
 
@@ -215,18 +227,18 @@ class GraphLowering:
         if isinstance(node.meta.get("val"), SYMBOLIC_NUMBERS):
             self._number(node)
             return
-        if node.target is operator.getitem and self._pick(node):
+        if node.target is operator.getitem and self._lower_getitem(node):
             return
         if self._store_into_input(node):
             return
-        # What nobody uses is there for the error that it may raise: ATen raises it.
+        # An unused node is in the graph for the error that it may raise: ATen raises it.
         kernel = bool(node.users) and self._is_supported(node)
         lowering = registry.find(node.target) if kernel else None
         if lowering is None or not self._lower(node, lowering):
             self._extern(node)
 
-    def _pick(self, node: fx.Node) -> bool:
-        """A result of a lowered operation with several results."""
+    def _lower_getitem(self, node: fx.Node) -> bool:
+        """Lowers the choice of a result of a lowered operation with several results; returns whether it did."""
         source, k = node.args
         values = self.values.get(source) if isinstance(source, fx.Node) else None
         if not isinstance(values, tuple) or not isinstance(k, int):
@@ -236,15 +248,15 @@ class GraphLowering:
             return True
         self.values[node] = value
         if isinstance(source, fx.Node) and not registry.is_view(source.target):
-            self.real[node] = value.buffer.name
+            self.host_names[node] = value.buffer.name
         return True
 
     def _is_supported(self, node: fx.Node) -> bool:
-        """Whether all tensors around the call are plain ones that kernels know, on one device that is served, and no
-        number is complex."""
+        """Returns whether kernels can read and write all tensors of the call, on one device, with no complex
+        numbers."""
         if any(isinstance(argument, complex) for argument in (*node.args, *node.kwargs.values())):
             return False
-        if is_for_torch(node) or any(n not in self.values and n not in self.known for n in node.all_input_nodes):
+        if is_left_to_torch(node) or any(n not in self.values and n not in self.known for n in node.all_input_nodes):
             return False
         tensors = [n.meta.get("val") for n in node.all_input_nodes if n not in self.known]
         made = node.meta.get("val")
@@ -253,7 +265,7 @@ class GraphLowering:
         if any(self._layout("", t) is None for t in tensors) or not results:
             return False
         devices = {t.device for t in tensors if isinstance(t, torch.Tensor)}
-        return len(devices) == 1 and next(iter(devices)).type in self.served
+        return len(devices) == 1 and next(iter(devices)).type in self.kernel_devices
 
     def _lower(self, node: fx.Node, lowering: registry.Lowering) -> bool:
         builder = self.builder
@@ -263,11 +275,11 @@ class GraphLowering:
         name = self._name(node)
         builder.prefix = name
         builder.results = tuple(self._layout(name, f) for f in fakes)
-        builder.given = tuple(self._layout(n.name, n.meta.get("val")) for n in node.all_input_nodes)
+        builder.operand_layouts = tuple(self._layout(n.name, n.meta.get("val")) for n in node.all_input_nodes)
         builder.device = builder.out.device
         builder.origins = self._origins(node)
         call = node.meta.get(PART_OF)
-        builder.part_of = None if call is None else call.operation
+        builder.decomposed_from = None if call is None else call.operation
         args = fx.map_arg(node.args, self._value)
         kwargs = fx.map_arg(node.kwargs, self._value)
         try:
@@ -284,13 +296,13 @@ class GraphLowering:
         if registry.is_view(node.target):
             self.names.discard(name)
         elif isinstance(result, Value):
-            self.real[node] = name
+            self.host_names[node] = name
         return True
 
     def _adopted(
         self, node: fx.Node, name: str, result: Value | tuple[Value | None, ...], fakes: list[Any], start: int
     ) -> Value | tuple[Value | None, ...]:
-        """What a lowering made, in the layouts that eager gives it."""
+        """Returns the results of a lowering in the layouts of eager."""
         if isinstance(result, Value):
             return self._adopt(node, name, result, fakes[0], start)
         return tuple(
@@ -304,9 +316,9 @@ class GraphLowering:
             and layout.shape != value.shape
             and not all(isinstance(n, int) for n in (*layout.shape, *value.shape))
         ):
-            raise NotLowered  # two expressions of one size
+            raise NotLowered  # one size with two different expressions
         if layout is None or layout.shape != value.shape or layout.dtype != value.dtype or not value.is_whole:
-            what = f"the lowering of {node.target} does not make what eager makes"
+            what = f"the lowering of {node.target} returns another layout than eager"
             raise InternalError(Diagnostic("MD510", what, why=f"Expected {layout}, got {value}."))
         self.names.add(name)
         return self.builder.adopt(value, layout, start)
@@ -327,19 +339,19 @@ class GraphLowering:
             self.builder.nodes.append(GetItem(name, args[0].name, args[1], aliases, layout, self._origins(node)))
             return
         aliases, mutates = self._aliases(node), self._mutates(node)
-        op, origins = called_by(node), self._origins(node)
+        op, origins = runtime_target(node), self._origins(node)
         unused = () if aliases else tuple(self._unused(node, name))
         made, in_place = node.meta.get("val"), node.meta.get(IN_PLACE)
         count = len(made) if isinstance(made, list) else None
         extern = Extern(name, op, args, kwargs, aliases, mutates, layout, origins, in_place, unused, count)
         self.builder.nodes.append(extern)
-        if not extern.is_view:  # kernels behind it read what was written from the input
+        if not extern.is_view:  # later kernels read the written data from the input
             self.calls += 1
             self.values.update(self.stored)
             self.stored.clear()
 
     def _unused(self, node: fx.Node, name: str) -> Iterable[Buffer]:
-        """Those of several results that nobody takes."""
+        """Yields the layouts of the results that no node reads."""
         value = node.meta.get("val")
         taken = {user.args[1] for user in node.users if user.target is operator.getitem}
         for place, item in enumerate(value) if isinstance(value, (tuple, list)) else ():
@@ -348,9 +360,9 @@ class GraphLowering:
                 yield layout
 
     def materialize(self, node: fx.Node, *, output: bool = False) -> str:
-        """The host name of the tensor that `node` is; a view that nobody needed so far is made now."""
-        if node in self.real:
-            return self.real[node]
+        """Returns the host name of the tensor of `node`; a view without a name gets an extern call now."""
+        if node in self.host_names:
+            return self.host_names[node]
         value = self.values[node]
         if isinstance(value, Value) and value.is_whole and not output:
             layout = self._layout("", node.meta["val"])
@@ -362,10 +374,10 @@ class GraphLowering:
         kept = self.values[node]
         self._extern(node)
         self.values[node] = kept
-        return self.real[node]
+        return self.host_names[node]
 
     def _is_same_view(self, node: fx.Node, source: fx.Node) -> bool:
-        """Whether a view changes nothing, not even strides."""
+        """Returns whether a view changes nothing, not even strides."""
         own, other = self._layout("", node.meta.get("val")), self._layout("", source.meta.get("val"))
         return own is not None and own == other and self.values.get(node) == self.values.get(source)
 
@@ -383,15 +395,15 @@ class GraphLowering:
         return value
 
     def _aliases(self, node: fx.Node) -> tuple[str, ...]:
-        """Names of the arguments whose memory the result of `node` may share, by the operation's schema."""
+        """Returns the names of the arguments whose memory the result of `node` may share, by the operation's schema."""
         if isinstance(node.meta.get("val"), SYMBOLIC_NUMBERS) or node.target in FUNCTIONS:
             return ()
         if not isinstance(node.target, OpOverload):
-            return tuple(self.real[n] for n in node.all_input_nodes if n in self.real)
+            return tuple(self.host_names[n] for n in node.all_input_nodes if n in self.host_names)
         schema = node.target._schema
         shared = {s for r in schema.returns if r.alias_info is not None for s in r.alias_info.before_set}
-        if not shared and registry.is_view(node.target):  # the schema of `_unsafe_view` says nothing
-            return tuple(self.real[n] for n in node.all_input_nodes[:1] if n in self.real)
+        if not shared and registry.is_view(node.target):  # the schema of `_unsafe_view` declares no alias
+            return tuple(self.host_names[n] for n in node.all_input_nodes[:1] if n in self.host_names)
         return tuple(self._schema_names(node, lambda info: bool(shared & set(info.before_set))))
 
     def _mutates(self, node: fx.Node) -> tuple[str, ...]:
@@ -411,8 +423,12 @@ class GraphLowering:
     # Writing into inputs
 
     def _store_into_input(self, node: fx.Node) -> bool:
-        """A `copy_` into a placeholder, as a loop nest that stores into the caller's tensor; only the last one has to
-        be carried out. Readers in the same kernel take the value, not the input."""
+        """Lowers a `copy_` into a placeholder to a loop nest that stores into the caller's tensor; returns whether it
+        did.
+
+        Of several `copy_` calls into an input, only the last must run. Readers in the same kernel read the value, not
+        the input.
+        """
         if node.target is not _COPY or not self._is_supported(node):
             return False
         target, source = node.args[:2]
@@ -420,11 +436,11 @@ class GraphLowering:
             return False
         layout, value = self.values[target], self.values[source]
         assert isinstance(layout, Value) and isinstance(value, Value)
-        stays = self._note_write(layout.buffer, value) and self._is_computed(value.buffer)
+        stays = self._record_write(layout.buffer, value) and self._is_computed(value.buffer)
         stays = stays or (value.is_whole and value.shape == layout.shape)
         if self.last_writes[target] is not node and stays:
             self.values[node] = value
-            self.real[node] = self.materialize(source)
+            self.host_names[node] = self.materialize(source)
             return True
         buffer = layout.buffer
         again = buffer.name in self.mutated or value.buffer.name in {buffer.name, *self.mutated}
@@ -435,14 +451,15 @@ class GraphLowering:
         at = tuple(as_index(v) for v in axes)
         body = V(value.broadcast_load(at)).to(buffer.dtype)
         self.builder.nodes.append(Loops(buffer, axes, at, body.expr, origins=self._origins(node)))
-        self.real[node] = buffer.name
+        self.host_names[node] = buffer.name
         self.values[node], self.stored[node] = layout, layout
         if value.is_whole and value.buffer.dtype == buffer.dtype and value.buffer.stride == buffer.stride:
             self.values[node] = value
         return True
 
-    def _note_write(self, place: Buffer, value: Value) -> bool:
-        """Whether the elements of a value that is written to an input lie as they do there; such a write is noted."""
+    def _record_write(self, place: Buffer, value: Value) -> bool:
+        """Records a write to an input if the elements of the value have the memory order of the input; returns whether
+        it did."""
         new, window = value.buffer, Value.whole(place)
         alike = (new.dtype, new.numel, value.shape) == (place.dtype, place.numel, place.shape) and is_dense(place)
         if not alike or flatten(value.index, new.stride) != flatten(window.index, place.stride):

@@ -1,4 +1,4 @@
-"""Owns the ATen operations that choose elements: by numbers in another tensor, by position, by joining tensors.
+"""Owns the ATen operations that select elements: by the numbers in a tensor, by position, by joining tensors.
 
 Reading through indices is lowered, with a check of every index; writing through indices is an extern call.
 """
@@ -20,18 +20,21 @@ from minidynamo.codegen.lowering.conversions import converted
 from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, const, number, where
 from minidynamo.codegen.lowering.registry import lowering
 from minidynamo.codegen.lowering.values import Coordinates, Value, broadcast_shape
-from minidynamo.codegen.lowering.views import first_of_slice, place_of
+from minidynamo.codegen.lowering.views import index_from_start, slice_start
 
 MOST_JOINED = 8
-"""Joining more tensors than this costs more comparisons per element than a copy is worth."""
+"""The most tensors to join in a kernel: beyond, the comparisons per element cost more than a copy."""
 
 LOSSES = frozenset({"nll_loss_forward", "nll_loss2d_forward"})
-"""Operations that complain of a target where the part that reads by it would complain of an index."""
+"""Operations that report a bad target, where the gather in their decomposition would report a bad index."""
 
 
 def checked(position: V, size: Extent, *words: int, wrap: bool = False, check: str = "check_index") -> Index:
-    """`position` as a coordinate of a dimension of `size`, or the error of `check`, which may name the dimension;
-    negative ones count from the end if `wrap`."""
+    """Returns `position` as a coordinate of a dimension of `size`, with a check that raises.
+
+    `check` is the check in OPS; `words` are its other operands, such as the dimension. With `wrap`, negative positions
+    count from the end.
+    """
     position = position.to(torch.int64)
     if wrap:
         position = where(position < 0, position + size, position)
@@ -39,8 +42,10 @@ def checked(position: V, size: Extent, *words: int, wrap: bool = False, check: s
 
 
 def _checked_load(builder: Builder, x: Value, at: Coordinates) -> V:
-    """The element at `at`, some of which are checked. What would drop a check is left to ATen: a dimension in which
-    the tensor is one element seen many times, or none at all."""
+    """Returns the element at `at`, a position with checked coordinates.
+
+    Raises NotLowered where a kernel would drop a check: in a dimension of stride 0, or in an empty tensor.
+    """
     if not all(known_at_least(size, 1) for size in x.shape):
         raise NotLowered
     loaded = x.load(at)
@@ -60,7 +65,7 @@ def _need_integers(index: Value) -> None:
 
 @lowering("embedding")
 def lower_embedding(builder: Builder, weight: Value, index: Value, *rest: Any) -> Value:
-    """Rows of `weight`; the padding index and the other options only change the gradient."""
+    """Selects rows of `weight`; the padding index and the other options change the gradient only."""
     _need_integers(index)
 
     def body(at: Coordinates) -> V:
@@ -72,12 +77,12 @@ def lower_embedding(builder: Builder, weight: Value, index: Value, *rest: Any) -
 
 @lowering("index_select")
 def lower_index_select(builder: Builder, x: Value, dim: int, index: Value) -> Value:
-    """Slices of `x` along one dimension."""
+    """Selects slices of `x` along a dimension."""
     _need_integers(index)
     if not x.shape or len(index.shape) != 1:
         raise NotLowered
     along = dim % len(x.shape)
-    check = "check_data" if along == 1 else "check_index"  # ATen has a kernel of its own for this dimension
+    check = "check_data" if along == 1 else "check_index"  # another kernel in ATen, with another error
 
     def body(at: Coordinates) -> V:
         chosen = checked(V(index.load((at[along],))), x.shape[along], check=check)
@@ -88,12 +93,12 @@ def lower_index_select(builder: Builder, x: Value, dim: int, index: Value) -> Va
 
 @lowering("gather")
 def lower_gather(builder: Builder, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
-    """One element of `x` per element of `index`, chosen along one dimension."""
+    """Selects an element of `x` per element of `index`, along a dimension."""
     _need_integers(index)
     if not x.shape or len(index.shape) != len(x.shape):  # an empty index may have any number of dimensions
         raise NotLowered
     along = dim % len(x.shape)
-    check, words = ("check_target", ()) if builder.part_of in LOSSES else ("check_gather", (along,))
+    check, words = ("check_target", ()) if builder.decomposed_from in LOSSES else ("check_gather", (along,))
 
     def body(at: Coordinates) -> V:
         chosen = checked(V(index.load(at)), x.shape[along], *words, check=check)
@@ -104,7 +109,7 @@ def lower_gather(builder: Builder, x: Value, dim: int, index: Value, *, sparse_g
 
 @lowering("index")
 def lower_index(builder: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
-    """`x[indices]` with integer tensors in consecutive dimensions."""
+    """Computes `x[indices]` with integer tensors in consecutive dimensions."""
     given = [d for d, i in enumerate(indices) if i is not None]
     tensors = [i for i in indices if i is not None]
     if any(i.dtype not in (torch.int32, torch.int64) for i in tensors) or given != list(range(given[0], given[-1] + 1)):
@@ -124,7 +129,7 @@ def lower_index(builder: Builder, x: Value, indices: Sequence[Value | None]) -> 
 
 @lowering("cat")
 def lower_cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """Tensors one behind the other along one dimension."""
+    """Joins tensors along a dimension."""
     made = builder.out.dtype
     parts = [t for t in tensors if t.shape != (0,) or len(builder.out.shape) == 1]
     if len(parts) > MOST_JOINED or not parts:
@@ -152,12 +157,12 @@ def lower_cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value
 
 @lowering("constant_pad_nd")
 def lower_pad(builder: Builder, x: Value, pad: Sequence[int], value: V | Number = 0) -> Value:
-    """`x` with borders of one number; negative borders cut off."""
+    """Adds borders of a number to `x`; negative borders cut off."""
     if any(isinstance(n, Size) for n in pad):
         raise NotLowered
     if x.dtype == torch.uint8 and (
         isinstance(value, (V, Size)) or value < 0
-    ):  # eager lets no negative number wrap here
+    ):  # eager raises for a negative number here
         raise NotLowered
     filling = converted(builder, value, builder.out.dtype)
     before = [0] * len(x.shape)
@@ -190,21 +195,21 @@ def _triangle(builder: Builder, x: Value, keep: Any) -> Value:
 
 @lowering("tril")
 def lower_tril(builder: Builder, x: Value, diagonal: int = 0) -> Value:
-    """The part of a matrix on and below a diagonal."""
+    """Keeps the part of a matrix on and below a diagonal."""
     return _triangle(builder, x, lambda offset: offset <= diagonal)
 
 
 @lowering("triu")
 def lower_triu(builder: Builder, x: Value, diagonal: int = 0) -> Value:
-    """The part of a matrix on and above a diagonal."""
+    """Keeps the part of a matrix on and above a diagonal."""
     return _triangle(builder, x, lambda offset: offset >= diagonal)
 
 
 @lowering("select_scatter")
 def lower_select_scatter(builder: Builder, x: Value, source: Value, dim: int, index: int) -> Value:
-    """`x` with one index of a dimension replaced."""
+    """Replaces an index of a dimension of `x`."""
     along = dim % len(x.shape)
-    chosen = place_of(index, x.shape[along])
+    chosen = index_from_start(index, x.shape[along])
 
     def body(at: Coordinates) -> V:
         inside = number(at[along]).eq(chosen)
@@ -224,9 +229,9 @@ def lower_slice_scatter(
     end: int | None = None,
     step: int = 1,
 ) -> Value:
-    """`x` with a slice along one dimension replaced."""
+    """Replaces a slice along a dimension of `x`."""
     along = dim % len(x.shape)
-    first = first_of_slice(start, step, x.shape[along])
+    first = slice_start(start, step, x.shape[along])
     length = source.shape[along]
     if not isinstance(step, int):
         raise NotLowered

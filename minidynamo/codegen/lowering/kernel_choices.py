@@ -1,7 +1,8 @@
-"""Owns the elementwise operations of which torch has several kernels for a CPU that do not agree.
+"""Owns the elementwise operations for which torch has several CPU kernels with different results.
 
-Which one eager takes hangs on layout, dtype and processor; the formula is that kernel's. Where even one call takes two
-of them, one for vectors and one for the elements left over, the call is torch's own or the formula is the vectors'.
+Eager's choice depends on layout, dtype and processor; the formula here is that of the chosen kernel. If a single call
+uses two kernels, the first for vectors and the second for the elements left over, the call stays torch's own, or the
+formula is that of the vectors.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from minidynamo.codegen.lowering.values import Value
 
 
 def in_order(x: Buffer | None, order: tuple[int, ...] | None = None) -> bool:
-    """Whether the elements of a tensor lie one behind the other, its dimensions in `order` (row-major unless given)."""
+    """Returns whether the elements of a tensor are contiguous, with its dimensions in `order` (default: row-major)."""
     if x is None:
         return False
     dims = order or tuple(range(len(x.shape)))
@@ -46,8 +47,11 @@ REMAINDERS = {name: Row(whole_division(name), rounds=True) for name in ("fmod", 
 
 
 def _remainder(name: str, builder: Builder, a: Value | V | Number, b: Value | V | Number) -> Value:
-    """Where the quotient overflows, torch's vectors say NaN and its other kernels the remainder; only float16, and
-    divisors that are known and not below one, cannot come to that."""
+    """Lowers a remainder.
+
+    If the quotient overflows, torch's vector kernels return NaN and its other kernels the remainder. The quotient
+    cannot overflow for float16, and for known divisors of absolute value 1 or more; other cases stay torch's own.
+    """
     dtype, is_large = builder.out.dtype, isinstance(b, (int, float)) and abs(b) >= 1
     if builder.device.type == "cpu" and dtype.is_floating_point and dtype != torch.float16 and not is_large:
         raise NotLowered
@@ -60,30 +64,35 @@ for _name in REMAINDERS:
 
 @lowering("erf")
 def lower_erf(builder: Builder, x: Value) -> Value:
-    """The error function; of half types by the formula of torch's vectors."""
+    """Computes the error function; for half types by the formula of torch's vectors."""
     return lower_row(Row(_erf_of(builder.out)), builder, x)
 
 
 @lowering("gelu")
 def lower_gelu(builder: Builder, x: Value, *, approximate: str = "none") -> Value:
-    """The Gaussian error linear unit, by the formula of the kernel that eager chooses for the layout of `x`."""
-    if approximate == "none" and _taken_by_onednn(builder.given[0]):
+    """Computes the Gaussian error linear unit, by the formula of the kernel that eager chooses for the layout of
+    `x`."""
+    if approximate == "none" and _taken_by_onednn(builder.operand_layouts[0]):
         return lower_row(Row(gelu_by_onednn), builder, x)
     return lower_row(Row(lambda x: gelu(x, approximate, _erf_within(builder))), builder, x)
 
 
 @lowering("gelu_backward")
 def lower_gelu_backward(builder: Builder, grad: Value, x: Value, *, approximate: str = "none") -> Value:
-    """The gradient of `gelu`."""
+    """Computes the gradient of `gelu`."""
     return lower_row(Row(lambda grad, x: gelu_backward(grad, x, approximate, _erf_within(builder))), builder, grad, x)
 
 
 def _erf_within(builder: Builder) -> Callable[[V], V]:
-    """The error function in `gelu`: that of vectors where eager reads most elements in vectors, because all tensors lie
-    in one order and there are enough elements."""
+    """Returns the error function inside `gelu`: the vector form if eager reads most elements in vectors.
+
+    Eager does so if all tensors have the same memory order, and enough elements.
+    """
     out = builder.out
     order = tuple(sorted(range(len(out.shape)), key=lambda d: (-hint(out.stride[d]), d)))
-    by_vectors = known_at_least(product(out.shape), 64) and all(in_order(x, order) for x in (out, *builder.given))
+    by_vectors = known_at_least(product(out.shape), 64) and all(
+        in_order(x, order) for x in (out, *builder.operand_layouts)
+    )
     return _erf_of(builder.out) if by_vectors else erf
 
 
@@ -95,12 +104,13 @@ def _erf_of(out: Buffer) -> Callable[[V], V]:
 
 @functools.cache
 def _halves_lose_small_values() -> bool:
-    """Whether torch's kernels on this processor compute the error function of half types by `erf_by_rational`."""
+    """Returns whether torch's kernels on this processor compute the error function of half types by
+    `erf_by_rational`."""
     return bool(torch.full((1,), 2.0**-24, dtype=torch.float16, device="cpu").erf().eq(0))
 
 
 def _taken_by_onednn(x: Buffer | None) -> bool:
-    """Whether eager hands `gelu` of a tensor on to oneDNN, and that has kernels for this processor."""
+    """Returns whether eager passes `gelu` of a tensor to oneDNN, and oneDNN has kernels for this processor."""
     if x is None or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return False
     if not in_order(x) or not known_at_least(product(x.shape), 2):
@@ -111,7 +121,11 @@ def _taken_by_onednn(x: Buffer | None) -> bool:
 
 @functools.cache
 def large_means_are_lost(n: int, dtype: torch.dtype) -> bool:
-    """Whether torch's layer norm on a CPU says NaN of rows of `n` elements whose mean has a square that overflows. It
-    squares means to join those of vectors, which hangs on how many elements are left behind the last vector."""
+    """Returns whether torch's CPU layer norm returns NaN for rows of `n` elements if the square of their mean
+    overflows.
+
+    Torch squares the means of vectors to join them; whether it does depends on the number of elements after the last
+    full vector.
+    """
     row = torch.full((1, n), torch.finfo(dtype).max / 4, dtype=dtype, device="cpu")
     return bool(torch.native_layer_norm(row, (n,), None, None, 0.0)[2].isnan())

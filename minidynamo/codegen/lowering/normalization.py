@@ -1,7 +1,7 @@
 """Owns the composite ATen operations over rows and channels: softmax, layer norm, their gradients, batch norm.
 
-Each is written as the folds and formulas it consists of; the scheduler makes one kernel of them. Statistics are kept
-in float32 for half types, and rounded only where eager returns them.
+Each is lowered to its folds and formulas; the scheduler fuses them into a kernel. For half types statistics stay in
+float32 and are rounded only where eager returns them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def _row(x: Value, dim: int) -> list[int]:
 
 @lowering("_softmax")
 def lower_softmax(builder: Builder, x: Value, dim: int, half_to_float: Any = False) -> Value:
-    """`exp(x - max) / sum(exp(x - max))` along one dimension."""
+    """Computes `exp(x - max) / sum(exp(x - max))` along a dimension."""
     _, shifted, total = _exponentials(builder, x, dim)
     return builder.map(lambda e, s: e / s, shifted, total, dtype=builder.out.dtype)
 
 
 @lowering("_safe_softmax")
 def lower_safe_softmax(builder: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
-    """A softmax that is zero where all elements of a row are minus infinity."""
+    """Computes a softmax that is zero in rows whose elements are all minus infinity."""
     largest, shifted, total = _exponentials(builder, x, dim)
     return builder.map(
         lambda m, e, s: where(m.eq(-math.inf), 0, e / s), largest, shifted, total, dtype=builder.out.dtype
@@ -44,9 +44,9 @@ def lower_safe_softmax(builder: Builder, x: Value, dim: int, dtype: Any = None) 
 
 
 def _exponentials(builder: Builder, x: Value, dim: int) -> tuple[Value, Value, Value]:
-    """The largest element of each row, `exp(x - largest)`, and the sum of that."""
+    """Returns the largest element of each row, `exp(x - largest)`, and the sum of these exponentials."""
     dims = _row(x, dim)
-    # Of columns that fill no vector, eager's kernel for a CPU rounds half types after each step.
+    # In columns that fill no vector, eager's CPU kernel rounds half types after each step.
     if builder.device.type == "cpu" and is_half(x.dtype) and dims != [len(x.shape) - 1]:
         raise NotLowered
     largest = builder.reduce("max", lambda v: v, x, dims=dims, keepdim=True)
@@ -56,10 +56,10 @@ def _exponentials(builder: Builder, x: Value, dim: int) -> tuple[Value, Value, V
 
 @lowering("_log_softmax")
 def lower_log_softmax(builder: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
-    """`x - max - log(sum(exp(x - max)))` along one dimension."""
+    """Computes `x - max - log(sum(exp(x - max)))` along a dimension."""
     dims = _row(x, dim)
     largest = builder.reduce("max", lambda v: v, x, dims=dims, keepdim=True)
-    # Of rows in memory, eager's kernel for a CPU keeps the sum, and its logarithm, in the dtype of the elements.
+    # For rows in memory, eager's CPU kernel stores the sum, and its logarithm, in the dtype of the elements.
     by_rows = builder.device.type == "cpu" and dims == [len(x.shape) - 1]
     kept = x.dtype if by_rows else opmath(x.dtype)
     total = builder.reduce("sum", lambda v, m: apply("exp", v - m), x, largest, dims=dims, keepdim=True, dtype=kept)
@@ -72,7 +72,7 @@ def lower_log_softmax(builder: Builder, x: Value, dim: int, half_to_float: bool)
 
 @lowering("_softmax_backward_data")
 def lower_softmax_backward(builder: Builder, grad: Value, y: Value, dim: int, input_dtype: Any) -> Value:
-    """`y * (grad - sum(grad * y))`."""
+    """Computes `y * (grad - sum(grad * y))`."""
     dims = _row(y, dim)
     total = builder.reduce("sum", lambda g, v: g * v, grad, y, dims=dims, keepdim=True)
     return builder.map(lambda g, v, s: (g - s) * v, grad, y, total, dtype=builder.out.dtype)
@@ -80,21 +80,23 @@ def lower_softmax_backward(builder: Builder, grad: Value, y: Value, dim: int, in
 
 @lowering("_log_softmax_backward_data")
 def lower_log_softmax_backward(builder: Builder, grad: Value, y: Value, dim: int, input_dtype: Any) -> Value:
-    """`grad - exp(y) * sum(grad)`."""
+    """Computes `grad - exp(y) * sum(grad)`."""
     dims = _row(y, dim)
     total = builder.reduce("sum", lambda g: g, grad, dims=dims, keepdim=True)
     return builder.map(lambda g, v, s: g - apply("exp", v) * s, grad, y, total, dtype=builder.out.dtype)
 
 
 def _normalized(v: V, mean: V, rstd: V, weight: V | None, bias: V | None) -> V:
-    """One element of a layer norm."""
+    """Returns an element of a layer norm."""
     scaled = (v - mean) * rstd if weight is None else (v - mean) * rstd * weight
     return scaled if bias is None else scaled + bias
 
 
 def _normalized_on_cpu(v: V, mean: V, rstd: V, weight: V | None, bias: V | None, dtype: torch.dtype) -> V:
-    """One element of a layer norm, rounded as in eager's kernel for a CPU: it has fused what it could. It adds zero for
-    a missing bias, so nothing becomes a negative zero."""
+    """Returns an element of a layer norm, rounded as in eager's CPU kernel, which uses fused multiply-adds.
+
+    The kernel adds zero for a missing bias, so no result is a negative zero.
+    """
     if is_half(dtype):
         normal = apply("fma", v, rstd, -(mean * rstd))
     elif weight is None and bias is not None:
@@ -110,7 +112,7 @@ def _normalized_on_cpu(v: V, mean: V, rstd: V, weight: V | None, bias: V | None,
 def lower_layer_norm(
     builder: Builder, x: Value, shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
 ) -> tuple[Value, ...]:
-    """Result, mean and reciprocal standard deviation over the last `len(shape)` dimensions."""
+    """Computes result, mean and reciprocal standard deviation over the last `len(shape)` dimensions."""
     dims = list(range(len(x.shape) - len(shape), len(x.shape)))
     n = count(x, dims)
     if n == 0 or _is_mixed(builder, x, weight):
@@ -127,7 +129,7 @@ def lower_layer_norm(
         return _normalized_on_cpu(v, m, r, w, b, x.dtype) if on_cpu else _normalized(v, m, r, w, b)
 
     y = builder.map(formula, x, mean, rstd, *given, dtype=x.dtype)
-    # CPU keeps the statistics in the dtype of the weights, GPU in float32.
+    # A CPU returns the statistics in the dtype of the weights, a GPU in float32.
     kept = torch.float32 if not on_cpu else x.dtype if weight is None else weight.dtype
     kept = x.dtype if kept.itemsize < x.dtype.itemsize else kept
     statistics = (builder.map(lambda s: s, v, dtype=kept) for v in (shown, rstd))
@@ -135,10 +137,12 @@ def lower_layer_norm(
 
 
 def _statistics(builder: Builder, x: Value, dims: Sequence[int]) -> tuple[Value, Value, Value]:
-    """The mean and the sum of squared deviations of rows, and the mean that is returned, with their dimensions kept; in
-    the steps of eager's kernel for a CPU where the elements of a row lie one behind the other."""
+    """Returns the mean of rows, the sum of squared deviations, and the mean to return, all with `dims` kept as size 1.
+
+    If the elements of a row are contiguous, the steps are those of eager's CPU kernel.
+    """
     n, outer = count(x, dims), x.shape[: len(x.shape) - len(dims)]
-    given = builder.given[0]
+    given = builder.operand_layouts[0]
     along = in_order(given) or (given is not None and len(dims) == 1 and given.stride[-1] == 1)
     if builder.target == "cpp" and builder.device.type == "cpu" and along:
         rows, kept = x.reshape((*outer, n)), (*outer, *(1 for _ in dims))
@@ -149,13 +153,13 @@ def _statistics(builder: Builder, x: Value, dims: Sequence[int]) -> tuple[Value,
     mean, squares = moments(builder, x, dims, safe=safe)
     if lost:
         squares = builder.map(lambda m, s: where(apply("isinf", m * m), math.nan, s), mean, squares)
-    # Infinite elements have no mean.
+    # Rows with infinite elements have no mean.
     return mean, squares, builder.map(lambda m, s: where(s.ne(s), math.nan, m), mean, squares)
 
 
 def _is_mixed(builder: Builder, x: Value, weight: Value | None) -> bool:
-    """Whether half types meet float weights on a CPU: fake tensors then say something else of the statistics than what
-    torch's kernel makes."""
+    """Returns whether half types meet float weights on a CPU: then fake tensors have the wrong dtype for the
+    statistics."""
     return builder.device.type == "cpu" and weight is not None and weight.dtype != x.dtype
 
 
@@ -171,7 +175,7 @@ def lower_layer_norm_backward(
     bias: Value | None,
     wanted: Sequence[bool],
 ) -> tuple[Value | None, ...]:
-    """Gradients of input, weight and bias; None where not wanted."""
+    """Computes the gradients of input, weight and bias; None where not wanted."""
     outer = len(x.shape) - len(shape)
     dims, rows = list(range(outer, len(x.shape))), list(range(outer))
     n = count(x, dims)
@@ -214,9 +218,11 @@ def lower_batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Value, ...]:
-    """`x * scale + shift` by the running statistics of each channel, rounded as eager's CPU kernel does, or, where
-    something does not lie in order, its other kernel; and two empty tensors. In training it is left to torch: other
-    orders of summation would be other statistics."""
+    """Computes `x * scale + shift` by the running statistics of each channel, and two empty tensors.
+
+    The rounding is that of eager's CPU kernel, or, unless all tensors are contiguous, that of its other kernel.
+    Training is left to torch: another order of summation would change the statistics.
+    """
     given = [v for v in (x, weight, bias, mean, variance) if v is not None]
     mixed = len({v.dtype for v in given}) > 1 or x.dtype.itemsize < 4
     if training or mean is None or variance is None or mixed or builder.device.type != "cpu":
@@ -226,7 +232,7 @@ def lower_batch_norm(
     named |= {name: v for name, v in (("weight", weight), ("bias", bias)) if v is not None}
     of_channels = dict(zip(named, (v.view(channels, lambda new: [new[1]]) for v in named.values())))
 
-    first, *others = builder.given
+    first, *others = builder.operand_layouts
     channels_last = (0, *range(2, len(x.shape)), 1)
     by_steps = not (all(map(in_order, others)) and (in_order(first) or in_order(first, channels_last)))
 

@@ -1,7 +1,8 @@
-"""Owns what is known of a graph's numbers: which symbols its inputs bind, and sizes as extents.
+"""Owns the numbers of a graph: the symbols that the inputs bind, and sizes as extents.
 
-It asks torch's ShapeEnv what it knows already and never lets it decide anything: that would be a guard that nobody
-checks. Numbers that are no polynomials, quotients, remainders or extremes of bound symbols are left to torch.
+Only facts that torch's ShapeEnv already has are used. A new decision of the ShapeEnv would be a guard without a check,
+so none is requested. Numbers other than polynomials, quotients, remainders and extremes of bound symbols are left to
+torch.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from minidynamo.codegen.lowering.formula import V
 
 
 class NotAnExtent(Exception):
-    """A size that host programs and kernels have no expression for."""
+    """Raised for a size that host programs and kernels have no expression for."""
 
 
 class Numbers:
-    """The symbols that are bound so far. `prelude` has the steps that bind those which are no inputs themselves."""
+    """The bound symbols of a graph."""
 
     def __init__(self) -> None:
+        # The steps that bind symbols other than inputs.
         self.prelude: list[Compute] = []
         self.floats: set[str] = set()
         self._symbols: dict[Any, Symbol] = {}
         self._known: dict[Any, Extent | None] = {}
 
     def bind_inputs(self, inputs: Iterable[tuple[str, Any]], fresh: Callable[[str], str]) -> None:
-        """Bind every symbol that is an input, or else a size or stride of an input tensor."""
+        """Binds each symbol that is an input, or else a size or stride of an input tensor."""
         tensors = []
         for name, value in inputs:
             self._bind(value, functools.partial(_called, name), large=True)
@@ -51,13 +53,13 @@ class Numbers:
         return out
 
     def _bind(self, value: Any, name: Callable[[str], str], large: bool = False) -> None:
-        """Bind the symbol that `value` is, if it is one; `name` makes it known to the host program."""
+        """Binds the symbol `value`, if it is a symbol; `name` makes the symbol known to the host program."""
         symbol = value.node.expr if isinstance(value, torch.SymInt) else None
         if symbol is not None and symbol.is_Symbol and symbol not in self._symbols:
             self._symbols[symbol] = Symbol(name(str(symbol)), _lower(value.node, symbol), _hint(value), large)
 
     def extent(self, value: Any) -> Extent | None:
-        """A size as an extent; None if it hangs on something that only torch can compute."""
+        """Returns a size as an extent; None if it depends on numbers that only torch can compute."""
         if isinstance(value, int):
             return value
         if not isinstance(value, torch.SymInt):
@@ -71,21 +73,22 @@ class Numbers:
         return self._known[expr]
 
     def extents(self, values: Iterable[Any]) -> tuple[Extent, ...] | None:
-        """All of several sizes, or None."""
+        """Returns several sizes as extents, or None."""
         found = [self.extent(value) for value in values]
         known = tuple(value for value in found if value is not None)
         return known if len(known) == len(found) else None
 
-    def value(self, name: str, made: Any) -> Extent | V | float | bool | None:
-        """What kernels make of a number called `name` in the host program; None if they cannot have it."""
-        if isinstance(made, (bool, float)):
-            return made
-        if isinstance(made, torch.SymFloat):
+    def value(self, name: str, fake: Any) -> Extent | V | float | bool | None:
+        """Returns the number that is called `name` in the host program as kernels use it; None if kernels cannot have
+        it."""
+        if isinstance(fake, (bool, float)):
+            return fake
+        if isinstance(fake, torch.SymFloat):
             return V(Scalar(name)) if name in self.floats else None
-        return self.extent(made)
+        return self.extent(fake)
 
     def _translate(self, expr: Any, node: Any) -> Extent:
-        """A sympy expression. Its classes are told apart by name, so that nothing of sympy is imported here."""
+        """Translates a sympy expression. Its class is compared by name, so that sympy is not imported here."""
         if expr.is_Symbol:
             if expr not in self._symbols:
                 raise NotAnExtent
@@ -117,17 +120,17 @@ class Numbers:
 
 
 def _called(name: str, symbol: str) -> str:
-    """An input that is a number is known already, under a name of its own."""
+    """Returns the name of an input that is a number: the host program has the number under this name."""
     return name
 
 
 def _lower(node: Any, expr: Any) -> int | None:
-    """The smallest value of `expr` by what is guarded already; None if there is none."""
+    """Returns the smallest value of `expr` under the present guards; None if there is none."""
     lower = node.shape_env.bound_sympy(expr).lower
     return int(lower) if lower.is_Integer else None
 
 
 def _hint(value: torch.SymInt) -> int:
-    """What the number was when the graph was traced, where that is known."""
+    """Returns the number in the traced call; 1 if unknown."""
     found = value.node.hint
     return int(found) if isinstance(found, int) else 1

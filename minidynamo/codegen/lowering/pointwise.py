@@ -1,7 +1,7 @@
 """Owns the elementwise ATen operations, as a table of formulas.
 
-A row is all that an operation needs. Broadcasting, half types and result dtypes are the same for all of them and are
-done once, below the table.
+A row is all that an operation needs. Broadcasting, half types and result dtypes are the same for all operations and are
+handled below the table.
 """
 
 from __future__ import annotations
@@ -45,36 +45,37 @@ from minidynamo.codegen.lowering.values import Coordinates, Value, broadcast_sha
 
 @dataclass(frozen=True)
 class Row:
-    """`formula` gets the arguments of the ATen call: tensors as V, everything else as it is.
+    """An elementwise operation. Tensor arguments reach the formula in the dtype in which eager computes."""
 
-    Tensors arrive in the dtype that eager computes in: `compute` says whether that follows from the "result", from
-    the "promoted" arguments (comparisons), or whether each keeps its "own". `rounds` says that eager rounds numbers to
-    a half type before it computes, as it does with 0-dim tensors of other dtypes, except where they are the argument
-    at the place `wide`. On the devices `half_by_torch` it rounds to the half type in the middle of the operation, on a
-    CPU perhaps only in the last elements, which fill no vector; half types are then left to torch. `numbers` allows
-    numbers that are known at run time only: a V in the dtype that is computed in. Without, the formula computes with
-    numbers or looks at them. `bools` is False where eager raises an error for bools among the arguments; that is left
-    to torch, too. `strict` says that eager raises an error for numbers that the dtype of the result does not hold, as
-    it does everywhere for what is named (`alpha`) and the dtype that is computed in.
-    """
-
+    #: Takes the arguments of the ATen call: tensors as V, all others unchanged.
     formula: Callable[..., V]
+    #: The dtype of the tensor arguments: of the "result", of the "promoted" arguments (comparisons), or "own" for the
+    #: dtype of each argument.
     compute: str = "result"
+    #: Whether eager rounds numbers to a half type before it computes, as it rounds 0-dim tensors of other dtypes.
     rounds: bool = False
+    #: The position of the argument that `rounds`, and the rounding of 0-dim tensors, do not apply to.
     wide: int | None = None
+    #: The device types on which half types are left to torch, because eager rounds to the half type in the middle of
+    #: the operation: on a CPU perhaps only in the last elements, which fill no vector.
     half_by_torch: tuple[str, ...] = ()
+    #: Whether arguments may be numbers that are known at run time only: a V in the dtype of the computation. False if
+    #: the formula computes with numbers or reads them.
     numbers: bool = False
+    #: False if eager raises an error for bools among the arguments; such calls are left to torch.
     bools: bool = True
+    #: Whether eager raises an error for numbers that the dtype of the result does not hold. For named arguments
+    #: (`alpha`) it always does, with the dtype of the computation.
     strict: bool = False
 
 
 def unary(name: str) -> Callable[[V], V]:
-    """The formula that is one row of OPS."""
+    """Returns the formula for a row of OPS with one operand."""
     return lambda x: apply(name, x)
 
 
 def rounding(name: str) -> Callable[..., V]:
-    """The formula that is one row of OPS for floats and nothing for integers."""
+    """Returns the formula that is a row of OPS for floats, and the operand itself for integers."""
 
     def formula(x: V, *, decimals: int = 0) -> V:
         if decimals:
@@ -85,7 +86,7 @@ def rounding(name: str) -> Callable[..., V]:
 
 
 def binary(name: str) -> Callable[[V | Number, V | Number], V]:
-    """The formula that is one row of OPS."""
+    """Returns the formula for a row of OPS with two operands."""
     return lambda a, b: apply(name, a, b)
 
 
@@ -99,7 +100,7 @@ def _add(a: V | Number, b: V | Number, alpha: V | Number = 1) -> V:
 
 
 def whole_division(operation: str) -> Callable[[V | Number, V | Number], V]:
-    """The formula that is one row of OPS, for divisors that neither raise nor overflow."""
+    """Returns the formula for a row of OPS, for divisors that neither raise nor overflow."""
 
     def formula(a: V | Number, b: V | Number) -> V:
         first = a if isinstance(a, V) else b
@@ -129,7 +130,7 @@ def _elu(x: V, alpha: Known = 1, scale: Known = 1, input_scale: Known = 1) -> V:
 
 def _dropout_backward(grad: V, mask: V, scale: Number) -> V:
     if not grad.dtype.is_floating_point:
-        raise NotLowered  # where nothing is kept, whole numbers have no negative zero
+        raise NotLowered  # for dropped elements, whole numbers have no negative zero
     wide = opmath(grad.dtype)
     return grad.to(wide) * mask.to(wide) * scale
 
@@ -243,34 +244,36 @@ ROWS: dict[str, Row] = {
 
 
 def lower_row(row: Row, builder: Builder, *args: Any, **kwargs: Any) -> Value:
-    """Apply a row to the arguments of an ATen call."""
-    given = (*args, *kwargs.values())
-    tensors = [a for a in given if isinstance(a, Value)]
-    if not tensors:  # numbers alone, as in `torch.div(8, 2)`
+    """Applies a row to the arguments of an ATen call."""
+    all_arguments = (*args, *kwargs.values())
+    tensors = [a for a in all_arguments if isinstance(a, Value)]
+    if not tensors:  # only numbers, as in `torch.div(8, 2)`
         raise NotLowered
-    if not row.bools and any(isinstance(a, bool) or (isinstance(a, Value) and a.dtype == torch.bool) for a in given):
+    if not row.bools and any(
+        isinstance(a, bool) or (isinstance(a, Value) and a.dtype == torch.bool) for a in all_arguments
+    ):
         raise NotLowered
     if builder.device.type in row.half_by_torch and is_half(builder.out.dtype):
         raise NotLowered
-    if not row.numbers and any(isinstance(a, (Size, V)) for a in given):
+    if not row.numbers and any(isinstance(a, (Size, V)) for a in all_arguments):
         raise NotLowered
     shape = broadcast_shape(*(t.shape for t in tensors))
     common = builder.out.dtype
     if row.compute == "promoted":
         common = promoted([a for a in args if isinstance(a, (Value, V, bool, int, float, Size))])
 
-    # A GPU takes whole numbers as they are, except where it compares with them.
+    # A GPU does not round whole numbers, except in comparisons.
     numbers = (int, float) if builder.device.type == "cpu" or row.compute == "promoted" else float
 
-    def operand(arg: Any, at: Coordinates, place: int | None = None) -> Any:
+    def operand(arg: Any, at: Coordinates, position: int | None = None) -> Any:
         if isinstance(arg, Value):
             value = V(arg.broadcast_load(at))
             if row.compute == "own":
                 return value
-            is_wide = place is not None and place == row.wide and arg.shape == ()
+            is_wide = position is not None and position == row.wide and arg.shape == ()
             return (value if is_wide else value.to(common)).to(opmath(common))
         if isinstance(arg, (Size, V)):
-            if row.strict or place is None:
+            if row.strict or position is None:
                 return converted(builder, arg, common if row.strict else opmath(common)).to(opmath(common))
             if not common.is_floating_point and may_not_fit(arg, common):
                 raise NotLowered
@@ -281,13 +284,13 @@ def lower_row(row: Row, builder: Builder, *args: Any, **kwargs: Any) -> Value:
 
     def body(at: Coordinates) -> V:
         named = {key: operand(arg, at) for key, arg in kwargs.items()}
-        return row.formula(*(operand(arg, at, place) for place, arg in enumerate(args)), **named)
+        return row.formula(*(operand(arg, at, position) for position, arg in enumerate(args)), **named)
 
     return builder.compute(shape, body, builder.out.dtype)
 
 
 def promoted(arguments: list[Any]) -> torch.dtype:
-    """The dtype that torch computes in for these tensors and numbers."""
+    """Returns the dtype in which torch computes for these tensors and numbers."""
 
     def sample(argument: Any) -> Any:
         if isinstance(argument, Value):
@@ -302,7 +305,8 @@ def promoted(arguments: list[Any]) -> torch.dtype:
 
 
 def lower_scaled(row: Row, builder: Builder, a: Any, b: Any, alpha: Any = 1) -> Value:
-    """Sums and differences with a factor, after which eager rounds half types on a CPU in some of the elements."""
+    """Lowers sums and differences with a factor. With a factor, eager rounds half types on a CPU in some of the
+    elements."""
     if alpha == 1:
         return lower_row(row, builder, a, b)
     return lower_row(dataclasses.replace(row, half_by_torch=("cpu",)), builder, a, b, alpha=alpha)
@@ -321,14 +325,17 @@ DIVISIONS = {
 
 @registry.lowering("div")
 def lower_div(builder: Builder, a: Value, b: Value | V | Number, *, rounding_mode: str | None = None) -> Value:
-    """True division, or division rounded down or to zero."""
+    """Divides, without rounding, or rounded down or to zero."""
     return lower_row(DIVISIONS[rounding_mode], builder, a, b)
 
 
 @registry.lowering("pow")
 def lower_pow(builder: Builder, a: Value | V | Number, b: Value | V | Number) -> Value:
-    """Powers. On a CPU, eager has no roots of its own for float16, and rounds squares to bfloat16 in the middle, as it
-    does roots where elements fill no vector."""
+    """Computes powers.
+
+    On a CPU, eager has no separate roots for float16. For bfloat16 it rounds squares, and roots of elements that fill
+    no vector, in the middle of the computation.
+    """
     dtype, on_cpu = builder.out.dtype, builder.out.device.type == "cpu"
     if on_cpu and dtype == torch.bfloat16 and b == -0.5:
         raise NotLowered
@@ -347,7 +354,7 @@ def lower_pow(builder: Builder, a: Value | V | Number, b: Value | V | Number) ->
 
 @registry.lowering("sigmoid_backward")
 def lower_sigmoid_backward(builder: Builder, grad: Value, y: Value) -> Value:
-    """The gradient of a sigmoid, rounded to float16 after each step on a CPU."""
+    """Computes the gradient of a sigmoid, on a CPU rounded to float16 after each step."""
     dtype = torch.float16 if builder.device.type == "cpu" and builder.out.dtype == torch.float16 else None
 
     def rounded(v: V) -> V:
@@ -360,7 +367,7 @@ def lower_sigmoid_backward(builder: Builder, grad: Value, y: Value) -> Value:
 def lower_nan_to_num(
     builder: Builder, x: Value, nan: Known | None = None, posinf: Known | None = None, neginf: Known | None = None
 ) -> Value:
-    """Numbers for NaN and the infinities; the largest ones of the dtype of `x` unless given."""
+    """Replaces NaN and the infinities by numbers, by default the largest of the dtype of `x`."""
     if not x.dtype.is_floating_point:
         return lower_clone(builder, x)
     limits = torch.finfo(x.dtype)
@@ -375,7 +382,7 @@ def lower_nan_to_num(
 
 @registry.lowering("where")
 def lower_where(builder: Builder, condition: Value, a: Value | V | Number, b: Value | V | Number) -> Value:
-    """aten.where with three arguments."""
+    """Lowers aten.where with three arguments."""
     sides = [x if isinstance(x, Value) else constant(builder, x) for x in (a, b)]
     dtype = builder.out.dtype
     return builder.map(
@@ -384,14 +391,14 @@ def lower_where(builder: Builder, condition: Value, a: Value | V | Number, b: Va
 
 
 def constant(builder: Builder, value: V | Number) -> Value:
-    """A 0-dim tensor in the dtype of the result."""
-    one = converted(builder, value, builder.out.dtype)
-    return builder.compute((), lambda _: one)
+    """Creates a 0-dim tensor in the dtype of the result."""
+    element = converted(builder, value, builder.out.dtype)
+    return builder.compute((), lambda _: element)
 
 
 @registry.lowering("masked_fill")
 def lower_masked_fill(builder: Builder, x: Value, mask: Value, value: Value | V | Number) -> Value:
-    """aten.masked_fill with a number or a 0-dim tensor, which eager takes for the number in it."""
+    """Lowers aten.masked_fill with a number or a 0-dim tensor; eager reads the number from the 0-dim tensor."""
     if isinstance(value, Value) and may_not_fit(value, builder.out.dtype):
         raise NotLowered
     return lower_where(builder, mask, value, x)
@@ -399,7 +406,7 @@ def lower_masked_fill(builder: Builder, x: Value, mask: Value, value: Value | V 
 
 @registry.lowering("_to_copy", "prims.convert_element_type")
 def lower_cast(builder: Builder, x: Value | V | Number, *args: Any, **kwargs: Any) -> Value:
-    """A conversion, of a number too, as vmap makes them; devices and layouts that change never come here."""
+    """Converts a tensor, or a number as vmap does. Conversions of device or layout are never passed to it."""
     if not isinstance(x, Value):
         return constant(builder, x)
     return builder.compute(x.shape, lambda at: V(x.load(at)), builder.out.dtype)
@@ -407,6 +414,6 @@ def lower_cast(builder: Builder, x: Value | V | Number, *args: Any, **kwargs: An
 
 @registry.lowering("clone", "lift_fresh_copy", "copy")
 def lower_clone(builder: Builder, *args: Any, **kwargs: Any) -> Value:
-    """A copy in the layout of the result; `aten.copy(x, y)` is y with the dtype and sizes of x."""
+    """Copies a tensor into the layout of the result; `aten.copy(x, y)` is y with the dtype and sizes of x."""
     source = next(a for a in reversed(args) if isinstance(a, Value))
     return builder.compute(builder.out.shape, lambda at: V(source.broadcast_load(at)), builder.out.dtype)

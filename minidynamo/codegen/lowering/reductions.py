@@ -1,7 +1,7 @@
 """Owns the ATen operations that fold dimensions away.
 
-Each is a call of `Builder.reduce`, perhaps with a formula behind it; in which order elements are folded is decided by
-the scheduler and the printers.
+Each is a call of `Builder.reduce`, with a formula after it where needed. The scheduler and the printers choose the
+order of the fold.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from minidynamo.codegen.lowering.values import Value
 Dims = int | Sequence[int] | None
 
 FEW_PLACES = 256
-"""Fewer positions than this keep no GPU busy. A fold that looks for one cannot be cut into chunks, but the two can that
-look for the extreme value and for the first place where it stands."""
+"""Fewer results than this do not keep a GPU busy. A fold for a position cannot be cut into chunks; a fold for the
+extreme value and a fold for the first position of this value can be."""
 
 
 def folded(x: Value, dims: Dims) -> list[int]:
-    """The dimensions to fold; None and an empty list mean all."""
+    """Returns the dimensions to fold; None and an empty list mean all."""
     rank = len(x.shape)
     if dims is None or (not isinstance(dims, int) and not dims):
         return list(range(rank))
@@ -37,66 +37,66 @@ def folded(x: Value, dims: Dims) -> list[int]:
 
 
 def count(x: Value, dims: Sequence[int]) -> Extent:
-    """How many elements are folded into one."""
+    """Returns the number of elements that are folded into a result."""
     return product(x.shape[d] for d in dims) if x.shape else 1
 
 
-def _required(x: Value, dims: Sequence[int]) -> None:
-    """An extreme value of nothing does not exist; eager has the error message."""
+def _require_elements(x: Value, dims: Sequence[int]) -> None:
+    """Raises NotLowered if the fold may have no elements: eager raises the error."""
     if not known_at_least(count(x, dims), 1):
         raise NotLowered
 
 
-def _taken_as(made: torch.dtype, x: Value) -> Callable[[V], V]:
-    """How a fold that makes `made` takes its elements: converted to that first, then to what it computes in."""
-    return lambda v: (v if x.dtype == made else v.to(made)).to(opmath(made))
+def _converter_to(result_dtype: torch.dtype, x: Value) -> Callable[[V], V]:
+    """Returns the conversion of elements for a fold: to `result_dtype` first, then to the computing dtype."""
+    return lambda v: (v if x.dtype == result_dtype else v.to(result_dtype)).to(opmath(result_dtype))
 
 
 @lowering("sum")
 def lower_sum(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """Half types are summed in float32, integers and bools in int64 unless the program names a dtype; a sum in bool is
-    whether there is something that is not zero."""
-    made = builder.out.dtype
+    """Sums half types in float32, integers and bools in int64 unless the program names a dtype. A sum in bool is True
+    if any element is not zero."""
+    result_dtype = builder.out.dtype
     dims = folded(x, dim)
-    combine = "any" if made == torch.bool else "sum"
-    return builder.reduce(combine, _taken_as(made, x), x, dims=dims, keepdim=keepdim, dtype=made)
+    combine = "any" if result_dtype == torch.bool else "sum"
+    return builder.reduce(combine, _converter_to(result_dtype, x), x, dims=dims, keepdim=keepdim, dtype=result_dtype)
 
 
 @lowering("mean")
 def lower_mean(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """The sum divided by the count; unlike `sum`, it rounds to a half type but once."""
-    made = builder.out.dtype
+    """Divides the sum by the count; unlike `sum`, it rounds to a half type only once."""
+    result_dtype = builder.out.dtype
     dims = folded(x, dim)
-    total = builder.reduce("sum", lambda v: v.to(opmath(made)), x, dims=dims, keepdim=keepdim)
-    return builder.map(lambda s: s / count(x, dims), total, dtype=made)
+    total = builder.reduce("sum", lambda v: v.to(opmath(result_dtype)), x, dims=dims, keepdim=keepdim)
+    return builder.map(lambda s: s / count(x, dims), total, dtype=result_dtype)
 
 
 @lowering("prod")
 def lower_prod(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """The product of all elements, or along one dimension. Eager rounds half types after each factor on a CPU."""
-    made = builder.out.dtype
-    if builder.device.type == "cpu" and opmath(made) != made:
+    """Multiplies all elements, or along a dimension. On a CPU eager rounds half types after each factor."""
+    result_dtype = builder.out.dtype
+    if builder.device.type == "cpu" and opmath(result_dtype) != result_dtype:
         raise NotLowered
     dims = folded(x, dim)
-    combine = "all" if made == torch.bool else "prod"
-    return builder.reduce(combine, _taken_as(made, x), x, dims=dims, keepdim=keepdim, dtype=made)
+    combine = "all" if result_dtype == torch.bool else "prod"
+    return builder.reduce(combine, _converter_to(result_dtype, x), x, dims=dims, keepdim=keepdim, dtype=result_dtype)
 
 
 def extreme(builder: Builder, combine: str, x: Value, dims: Sequence[int], keepdim: bool) -> Value:
-    """max or min, exact in the dtype of `x`."""
-    _required(x, dims)
+    """Computes max or min, exact in the dtype of `x`."""
+    _require_elements(x, dims)
     return builder.reduce(combine, lambda v: v, x, dims=dims, keepdim=keepdim, dtype=x.dtype)
 
 
 @lowering("amax")
 def lower_amax(builder: Builder, x: Value, dim: Dims = (), keepdim: bool = False) -> Value:
-    """The largest element, NaN if there is one."""
+    """Computes the largest element; NaN if any element is NaN."""
     return extreme(builder, "max", x, folded(x, dim), keepdim)
 
 
 @lowering("amin")
 def lower_amin(builder: Builder, x: Value, dim: Dims = (), keepdim: bool = False) -> Value:
-    """The smallest element, NaN if there is one."""
+    """Computes the smallest element; NaN if any element is NaN."""
     return extreme(builder, "min", x, folded(x, dim), keepdim)
 
 
@@ -109,10 +109,10 @@ def _extreme_or_pair(combine: str, builder: Builder, x: Value, *args: Any) -> Va
 def _extreme_with_position(
     combine: str, builder: Builder, x: Value, dims: Sequence[int], keepdim: bool
 ) -> tuple[Value, Value]:
-    """The first of the elements that are equal to the extreme one, with its position.
+    """Returns the first element that equals the extreme value, and its position.
 
-    Of zeros the sign says which one it is. So the second fold looks for the first position where the extreme value
-    stands, and takes the sign of what is there along as its lowest bit.
+    Zeros of both signs are equal, so the sign must be read at the position. The second fold finds the first position of
+    the extreme value, and carries the sign of the element there as its lowest bit.
     """
     value = extreme(builder, combine, x, dims, True)
     if not x.shape:
@@ -135,52 +135,53 @@ def _extreme_with_position(
 
 
 def _with_sign(m: V, key: V) -> V:
-    """`m`, and if it is zero that with the sign in the lowest bit of `key`."""
+    """Returns `m`; a zero takes the sign in the lowest bit of `key`."""
     zero = where(apply("and", key, 1).ne(0), const(-0.0, m.dtype), 0.0)
     return where(m.eq(0), zero, m)
 
 
 def _is_negative(v: V) -> V:
-    """Whether it has a minus sign, as the negative zero has, too."""
+    """Returns whether the sign bit is set, as in the negative zero."""
     return apply("copysign", 1.0, v) < 0
 
 
 @lowering("max")
 def lower_max(builder: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value | tuple[Value, ...]:
-    """The largest element of all, or along one dimension with its position."""
+    """Computes the largest element of all, or along a dimension with its position."""
     return _extreme_or_pair("max", builder, x, *(() if dim is None else (dim, keepdim)))
 
 
 @lowering("min")
 def lower_min(builder: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value | tuple[Value, ...]:
-    """The smallest element of all, or along one dimension with its position."""
+    """Computes the smallest element of all, or along a dimension with its position."""
     return _extreme_or_pair("min", builder, x, *(() if dim is None else (dim, keepdim)))
 
 
 def _argument(combine: str, builder: Builder, x: Value, dim: int | None, keepdim: bool) -> Value:
     dims = folded(x, dim)
-    _required(x, dims)
+    _require_elements(x, dims)
     if builder.target == "triton" and x.shape and hint(product(builder.out.shape)) < FEW_PLACES <= hint(count(x, dims)):
-        one = x.reshape((count(x, dims),)) if dim is None else x
-        place = _extreme_with_position(combine.removeprefix("arg"), builder, one, folded(one, dim), True)[1]
+        flat_x = x.reshape((count(x, dims),)) if dim is None else x
+        place = _extreme_with_position(combine.removeprefix("arg"), builder, flat_x, folded(flat_x, dim), True)[1]
         return builder.map(lambda p: p, place.reshape(builder.out.shape))
     return builder.reduce(combine, lambda v: v, x, dims=dims, keepdim=keepdim)
 
 
 @lowering("argmax")
 def lower_argmax(builder: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    """The position of the first largest element."""
+    """Computes the position of the first largest element."""
     return _argument("argmax", builder, x, dim, keepdim)
 
 
 @lowering("argmin")
 def lower_argmin(builder: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    """The position of the first smallest element."""
+    """Computes the position of the first smallest element."""
     return _argument("argmin", builder, x, dim, keepdim)
 
 
-def _of_truths(combine: str, builder: Builder, x: Value, dim: Dims, keepdim: bool) -> Value:
-    """A fold of what is not zero. Unlike for other folds, an empty list of dimensions means none of them."""
+def _fold_truth(combine: str, builder: Builder, x: Value, dim: Dims, keepdim: bool) -> Value:
+    """Folds the truth values of the elements. Unlike for other folds, an empty list of dimensions means no
+    dimension."""
     dims = [] if isinstance(dim, (list, tuple)) and not dim else folded(x, dim)
     if not dims:
         return builder.map(lambda v: v.to(torch.bool), x, dtype=builder.out.dtype)
@@ -189,19 +190,21 @@ def _of_truths(combine: str, builder: Builder, x: Value, dim: Dims, keepdim: boo
 
 @lowering("any")
 def lower_any(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
-    """Whether any element is not zero."""
-    return _of_truths("any", builder, x, dim, keepdim)
+    """Computes whether any element is not zero."""
+    return _fold_truth("any", builder, x, dim, keepdim)
 
 
 @lowering("all")
 def lower_all(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
-    """Whether no element is zero."""
-    return _of_truths("all", builder, x, dim, keepdim)
+    """Computes whether no element is zero."""
+    return _fold_truth("all", builder, x, dim, keepdim)
 
 
 def moments(builder: Builder, x: Value, dims: Sequence[int], safe: bool = False) -> tuple[Value, Value]:
-    """The mean and the sum of squared deviations, both in the computing dtype, with their dimensions kept. A `safe`
-    mean is finite where only the sum overflows."""
+    """Returns the mean and the sum of squared deviations, both in the computing dtype, with `dims` kept as size 1.
+
+    With `safe` the mean is finite if only the sum overflows.
+    """
     n = count(x, dims)
     total = builder.reduce("sum", lambda v: v, x, dims=dims, keepdim=True)
     mean = builder.map(lambda s: s / n, total)
@@ -210,28 +213,30 @@ def moments(builder: Builder, x: Value, dims: Sequence[int], safe: bool = False)
 
 
 def row_moments(builder: Builder, x: Value) -> tuple[Value, Value]:
-    """As `moments`, over the last dimension, in the steps of eager's kernels for rows on a CPU."""
+    """Computes `moments` over the last dimension, in the steps of eager's CPU kernels for rows."""
     if x.shape[-1] == 1:
-        # What the lanes have is added with weight zero.
+        # Eager adds the (zero) lanes of its vectors with weight zero.
         mean = builder.map(lambda v: v + (0 - v) * 0, x)
         return mean, builder.map(lambda v: v * (v - v) + v * v * 0, x)
 
     def stored(v: V) -> V:
         return V(v.expr.value) if isinstance(v.expr, Cast) else v
 
-    made = [builder.reduce(combine, stored, x, dims=[-1], keepdim=True, dtype=opmath(x.dtype)) for combine in MOMENTS]
-    return made[0], made[1]
+    result_dtype = [
+        builder.reduce(combine, stored, x, dims=[-1], keepdim=True, dtype=opmath(x.dtype)) for combine in MOMENTS
+    ]
+    return result_dtype[0], result_dtype[1]
 
 
 def _finite(builder: Builder, mean: Value, x: Value, dims: Sequence[int]) -> Value:
-    """`mean`, but finite where only the sum has overflowed."""
+    """Returns `mean`, made finite where only the sum has overflowed."""
     n = count(x, dims)
     parts = builder.reduce("sum", lambda v: v * (1 / n) if isinstance(n, int) else v / n, x, dims=dims, keepdim=True)
     return builder.map(lambda m, p: where((m - m).ne(0) & (p - p).eq(0), p, m), mean, parts)
 
 
 def _deviations(builder: Builder, x: Value, mean: Value, dims: Sequence[int], keepdim: bool) -> Value:
-    """The sum of squared deviations from `mean`, in its dtype."""
+    """Returns the sum of squared deviations from `mean`, in the dtype of `mean`."""
 
     def squared(v: V, m: V) -> V:
         away = v.to(m.dtype) - m
@@ -241,8 +246,10 @@ def _deviations(builder: Builder, x: Value, mean: Value, dims: Sequence[int], ke
 
 
 def _running_mean(builder: Builder, x: Value, dims: Sequence[int], dtype: torch.dtype) -> Value:
-    """The mean in `dtype`, dimensions kept, as eager has it, which corrects the mean with each element: behind an
-    infinity, the next one makes it NaN."""
+    """Returns the mean in `dtype`, with `dims` kept as size 1, as eager computes it.
+
+    Eager corrects a running mean with each element: after an infinity, the next element makes it NaN.
+    """
     n, dims = count(x, dims), dims if x.shape else []
     if not known_at_least(n, 1):
         total = builder.reduce("sum", lambda v: v.to(dtype), x, dims=dims, keepdim=True)
@@ -264,9 +271,11 @@ def _variance(
     *,
     correction: float | None = None,
 ) -> tuple[Value, Value]:
-    """Variance, and mean with its dimensions kept. Arguments as those of aten.var. On a CPU eager computes in double,
-    so squares of large numbers do not overflow. Those of doubles may, and what eager makes of them hangs on the means
-    that it has on the way: that is left to torch."""
+    """Returns the variance, and the mean with `dims` kept as size 1. The arguments are those of aten.var.
+
+    On a CPU eager computes in double, so squares of large numbers do not overflow. Squares of doubles may overflow, and
+    eager's result then depends on its running means: doubles are left to torch.
+    """
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     lost = correction if correction is not None else float(unbiased is not False)
@@ -290,19 +299,19 @@ def _at_least_zero(n: Extent, lost: float) -> Number:
 
 @lowering("var")
 def lower_var(builder: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
-    """The variance, in two passes over the data."""
+    """Computes the variance, in two passes over the data."""
     return builder.map(lambda v: v, _variance(builder, x, *args, **kwargs)[0], dtype=x.dtype)
 
 
 @lowering("std")
 def lower_std(builder: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
-    """The square root of the variance."""
+    """Computes the square root of the variance."""
     return builder.map(lambda v: apply("sqrt", v), _variance(builder, x, *args, **kwargs)[0], dtype=x.dtype)
 
 
 @lowering("var_mean")
 def lower_var_mean(builder: Builder, x: Value, *args: Any, **kwargs: Any) -> tuple[Value, Value]:
-    """Variance and mean."""
+    """Computes variance and mean."""
     variance, mean = _variance(builder, x, *args, **kwargs)
     flat = mean.reshape(variance.shape)
     return builder.map(lambda v: v, variance, dtype=x.dtype), builder.map(lambda m: m, flat, dtype=x.dtype)
@@ -310,12 +319,13 @@ def lower_var_mean(builder: Builder, x: Value, *args: Any, **kwargs: Any) -> tup
 
 @lowering("logsumexp")
 def lower_logsumexp(builder: Builder, x: Value, dim: Dims, keepdim: bool = False) -> Value:
-    """The logarithm of the sum of exponentials, shifted by the largest element; eager rounds after each step."""
+    """Computes the logarithm of the sum of exponentials, shifted by the largest element; eager rounds after each
+    step."""
     dims = folded(x, dim)
     if not x.dtype.is_floating_point or count(x, dims) == 0:
         raise NotLowered
     largest = builder.reduce("max", lambda v: v, x, dims=dims, keepdim=True)
-    # An infinite maximum must not turn into infinity minus infinity.
+    # An infinite maximum must not become infinity minus infinity.
     shift = builder.map(lambda m: where(apply("isinf", m), 0, m), largest)
 
     def rounded(v: V) -> V:

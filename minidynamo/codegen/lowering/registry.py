@@ -1,6 +1,6 @@
 """Owns the table from ATen operations to lowerings.
 
-The lowerings themselves are in the files next to this one; importing the package fills the table.
+The lowerings are in the files next to this one; importing the package fills the table.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ LOWERINGS: dict[str, Lowering] = {}
 """ATen name without overload -> `lowering(builder, *args, **kwargs)`, with Values in place of tensors."""
 
 VIEWS: set[str] = set()
-"""Those among them whose result shares memory with the argument in eager."""
+"""ATen names whose result shares memory with the argument in eager; a subset of LOWERINGS."""
 
 
 def lowering(*names: str, view: bool = False) -> Callable[[F], F]:
-    """Register a function for ATen names."""
+    """Registers a function for ATen names."""
 
     def register(function: F) -> F:
         for name in names:
@@ -36,7 +36,7 @@ def lowering(*names: str, view: bool = False) -> Callable[[F], F]:
 
 
 def add(name: str, function: Lowering, *, view: bool = False) -> None:
-    """Register `function` for one ATen name; a name is registered once."""
+    """Registers `function` for an ATen name; a name is registered once."""
     if name in LOWERINGS:
         raise ValueError(f"aten.{name} has two lowerings")
     LOWERINGS[name] = function
@@ -45,22 +45,22 @@ def add(name: str, function: Lowering, *, view: bool = False) -> None:
 
 
 def find(target: Any) -> Lowering | None:
-    """The lowering of the target of an FX node, if it has one."""
+    """Returns the lowering of the target of an FX node, or None."""
     return LOWERINGS.get(base_name(target)) if isinstance(target, OpOverload) else None
 
 
 def is_view(target: Any) -> bool:
-    """Whether `target` is lowered as a change of coordinates."""
+    """Returns whether `target` is lowered as a change of coordinates."""
     return isinstance(target, OpOverload) and base_name(target) in VIEWS
 
 
 def base_name(target: OpOverload) -> str:
-    """`"add"` for aten.add.Tensor, and the name with its namespace for what is not ATen: `"prims.iota"`."""
+    """Returns `"add"` for aten.add.Tensor, and the name with its namespace for other operators: `"prims.iota"`."""
     name = str(target.overloadpacket.__name__)
     return name if target.namespace == "aten" else f"{target.namespace}.{name}"
 
 
 def lowered_ops() -> frozenset[OpOverload]:
-    """Every overload that need not be decomposed before it comes here."""
+    """Returns all overloads with a lowering, which need no decomposition."""
     packets = (operator.attrgetter(name if "." in name else f"aten.{name}")(torch.ops) for name in LOWERINGS)
     return frozenset(getattr(packet, overload) for packet in packets for overload in packet.overloads())

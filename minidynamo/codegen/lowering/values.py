@@ -1,6 +1,6 @@
-"""Owns the values that lowerings pass around: windows on buffers, described by coordinates.
+"""Owns the values that lowerings take and return: views of buffers, described by coordinates.
 
-A view never copies: it only changes the coordinates. What must exist in memory is decided later.
+A view never copies, it only changes the coordinates. Which values exist in memory is decided later.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Coordinates = tuple[Index, ...]
 
 
 def dimensions(shape: Sequence[Extent], prefix: str = "d") -> tuple[Var, ...]:
-    """One variable per dimension of `shape`."""
+    """Returns a variable per dimension of `shape`."""
     return tuple(Var(f"{prefix}{k}", size) for k, size in enumerate(shape))
 
 
 def broadcast_shape(*shapes: Sequence[Extent]) -> tuple[Extent, ...]:
-    """The shape of tensors of these shapes together. Eager has checked that they fit: of two sizes that are not 1, one
-    is as good as the other."""
+    """Returns the common shape of broadcast tensors. Eager has checked the shapes, so two sizes other than 1 are
+    equal."""
     result: list[Extent] = [1] * max(map(len, shapes), default=0)
     for shape in shapes:
         for d, size in enumerate(shape, len(result) - len(shape)):
@@ -36,47 +36,50 @@ def broadcast_shape(*shapes: Sequence[Extent]) -> tuple[Extent, ...]:
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of `shape` whose element at d0, d1, ... is `buffer[index]`, `index` being written in d0, d1, ..."""
+    """A tensor whose element at d0, d1, ... is `buffer[index]`."""
 
+    #: The buffer with the elements.
     buffer: Buffer
+    #: The sizes.
     shape: tuple[Extent, ...]
+    #: The coordinates in `buffer`, as expressions in d0, d1, ...; one per dimension of `buffer`.
     index: Coordinates
 
     @classmethod
     def whole(cls, buffer: Buffer) -> Value:
-        """All of a buffer."""
+        """Returns all of a buffer."""
         return cls(buffer, buffer.shape, tuple(as_index(d) for d in dimensions(buffer.shape)))
 
     @property
     def dtype(self) -> torch.dtype:
-        """The element type."""
+        """Returns the element type."""
         return self.buffer.dtype
 
     @property
     def is_whole(self) -> bool:
-        """Whether this is all of its buffer, with the buffer's own coordinates."""
+        """Returns whether this is all of its buffer, with the buffer's own coordinates."""
         return self == Value.whole(self.buffer)
 
     def coordinates(self, at: Sequence[Index]) -> Coordinates:
-        """The coordinates in the buffer of the element at `at`."""
+        """Returns the coordinates in the buffer of the element at `at`."""
         values = dict(zip(dimensions(self.shape), at))
         return tuple(i.substitute(values) for i in self.index)
 
     def load(self, at: Sequence[Index]) -> Load:
-        """The element at `at`."""
+        """Returns the element at `at`."""
         return Load(self.buffer.name, self.coordinates(at), self.dtype)
 
     def broadcast_load(self, at: Sequence[Index]) -> Load:
-        """The element at `at` of a tensor that this one broadcasts to."""
+        """Returns the element at `at` of a tensor that this tensor broadcasts to."""
         own = at[len(at) - len(self.shape) :]
         return self.load([Index() if size == 1 else i for size, i in zip(self.shape, own)])
 
     def view(self, shape: Sequence[Extent], to_old: Callable[[Coordinates], Sequence[Index]]) -> Value:
-        """The value of `shape` whose element at `c` is this one's element at `to_old(c)`."""
+        """Returns the value of `shape` whose element at `c` is this value's element at `to_old(c)`."""
         new = tuple(as_index(d) for d in dimensions(shape))
         return Value(self.buffer, tuple(shape), self.coordinates(tuple(to_old(new))))
 
     def reshape(self, shape: Sequence[Extent]) -> Value:
-        """The same elements in row-major order under another shape."""
+        """Returns the same elements in row-major order under another shape."""
         strides = row_major(shape)
         return self.view(shape, lambda new: delinearize(flatten(new, strides), self.shape))

@@ -1,7 +1,7 @@
 """Owns the ATen operations that only change how a tensor is addressed.
 
-None of them copies or computes; each maps new coordinates to old ones. Index-only operations that eager copies (flip,
-repeat) are here too, with a copy behind the change of coordinates.
+Each maps new coordinates to old coordinates, without copies or computations. Index-only operations that copy in eager
+(flip, repeat) are here too, with a copy after the change of coordinates.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _dims(dims: int | Sequence[int], rank: int) -> list[int]:
 
 @lowering("view", "_unsafe_view", "reshape", "_reshape_alias", view=True)
 def lower_view(builder: Builder, x: Value, shape: Any, *strides: Any) -> Value:
-    """The same elements under another shape. Viewing as another dtype is an extern call."""
+    """Views the same elements under another shape. A view as another dtype is an extern call."""
     if isinstance(shape, torch.dtype):
         raise NotLowered
     return x.reshape(builder.out.shape)
@@ -36,20 +36,20 @@ def lower_view(builder: Builder, x: Value, shape: Any, *strides: Any) -> Value:
 
 @lowering("alias", "detach", "lift_fresh", view=True)
 def lower_alias(builder: Builder, x: Value) -> Value:
-    """The tensor itself."""
+    """Returns the tensor itself."""
     return x
 
 
 @lowering("permute", view=True)
 def lower_permute(builder: Builder, x: Value, dims: Sequence[int]) -> Value:
-    """Dimensions in another order."""
+    """Permutes dimensions."""
     order = _dims(dims, len(x.shape))
     return x.view([x.shape[d] for d in order], lambda new: [new[order.index(d)] for d in range(len(order))])
 
 
 @lowering("transpose", view=True)
 def lower_transpose(builder: Builder, x: Value, first: int, second: int) -> Value:
-    """Two dimensions exchanged."""
+    """Exchanges two dimensions."""
     order = list(range(len(x.shape)))
     if order:
         a, b = _dims((first, second), len(order))
@@ -59,50 +59,50 @@ def lower_transpose(builder: Builder, x: Value, first: int, second: int) -> Valu
 
 @lowering("t", view=True)
 def lower_t(builder: Builder, x: Value) -> Value:
-    """A matrix transposed; less than two dimensions unchanged."""
+    """Transposes a matrix; a tensor with fewer than two dimensions is unchanged."""
     return lower_permute(builder, x, tuple(reversed(range(len(x.shape)))))
 
 
 @lowering("expand", view=True)
 def lower_expand(builder: Builder, x: Value, size: Sequence[int], *, implicit: bool = False) -> Value:
-    """Broadcast to the size of the result."""
+    """Broadcasts to the size of the result."""
     shape = builder.out.shape
     return x.view(shape, lambda new: broadcast(x, new))
 
 
 def broadcast(x: Value, new: Sequence[Index]) -> list[Index]:
-    """The coordinates in `x` of the element at `new` of what it broadcasts to."""
+    """Returns the coordinates in `x` of the element at `new` of the broadcast tensor."""
     own = new[len(new) - len(x.shape) :]
     return [ZERO if size == 1 else i for size, i in zip(x.shape, own)]
 
 
 @lowering("unsqueeze", view=True)
 def lower_unsqueeze(builder: Builder, x: Value, dim: int) -> Value:
-    """A new dimension of size 1."""
+    """Adds a dimension of size 1."""
     at = dim % (len(x.shape) + 1)
     return x.view(builder.out.shape, lambda new: [*new[:at], *new[at + 1 :]])
 
 
 @lowering("squeeze", view=True)
 def lower_squeeze(builder: Builder, x: Value, dims: int | Sequence[int] | None = None) -> Value:
-    """Dimensions of size 1 removed: all, or those among `dims`."""
+    """Removes dimensions of size 1: all, or those among `dims`."""
     rank = len(x.shape)
     among = range(rank) if dims is None else _dims(dims, rank)
-    gone = {d for d in among if rank and x.shape[d] == 1}
-    if rank - len(gone) != len(builder.out.shape):
+    removed = {d for d in among if rank and x.shape[d] == 1}
+    if rank - len(removed) != len(builder.out.shape):
         raise NotLowered
 
     def old(new: Sequence[Index]) -> list[Index]:
         rest = iter(new)
-        return [ZERO if d in gone else next(rest) for d in range(rank)]
+        return [ZERO if d in removed else next(rest) for d in range(rank)]
 
     return x.view(builder.out.shape, old)
 
 
-def first_of_slice(start: Extent | None, step: Extent, size: Extent) -> Extent:
-    """Where a slice of a dimension of `size` starts, if it has any elements at all.
+def slice_start(start: Extent | None, step: Extent, size: Extent) -> Extent:
+    """Returns the start of a slice of a dimension of `size`, for a slice that is not empty.
 
-    Raises NotLowered where the sign of `start` is not known.
+    Raises NotLowered if the sign of `start` is not known.
     """
     if isinstance(start, int) and isinstance(size, int) and isinstance(step, int):
         return slice(start, None, step).indices(size)[0]
@@ -113,8 +113,8 @@ def first_of_slice(start: Extent | None, step: Extent, size: Extent) -> Extent:
     return derived("max", size + start, 0, 0)
 
 
-def place_of(index: Extent, size: Extent) -> Extent:
-    """An index into a dimension, counted from its start. Raises NotLowered where the sign is not known."""
+def index_from_start(index: Extent, size: Extent) -> Extent:
+    """Returns an index into a dimension, counted from its start. Raises NotLowered if the sign is not known."""
     if not known_at_least(index, 0) and not known_less(index, 0):
         raise NotLowered
     return index if known_at_least(index, 0) else size + index
@@ -124,44 +124,44 @@ def place_of(index: Extent, size: Extent) -> Extent:
 def lower_slice(
     builder: Builder, x: Value, dim: int = 0, start: Extent | None = None, end: Extent | None = None, step: Extent = 1
 ) -> Value:
-    """Every `step`-th element of a range along one dimension."""
+    """Selects every `step`-th element of a range along a dimension."""
     at = dim % len(x.shape)
-    first = first_of_slice(start, step, x.shape[at])
+    first = slice_start(start, step, x.shape[at])
     return x.view(builder.out.shape, lambda new: [*new[:at], new[at] * step + first, *new[at + 1 :]])
 
 
 def narrow(x: Value, dim: int, start: Extent, length: Extent) -> Value:
-    """`length` elements from `start` along one dimension."""
+    """Returns `length` elements from `start` along a dimension."""
     shape = (*x.shape[:dim], length, *x.shape[dim + 1 :])
     return x.view(shape, lambda new: [*new[:dim], new[dim] + start, *new[dim + 1 :]])
 
 
 @lowering("select", view=True)
 def lower_select(builder: Builder, x: Value, dim: int, index: Extent) -> Value:
-    """One index of one dimension, which disappears."""
+    """Selects an index of a dimension, and removes the dimension."""
     at = dim % len(x.shape)
-    fixed = as_index(place_of(index, x.shape[at]))
+    fixed = as_index(index_from_start(index, x.shape[at]))
     return x.view(builder.out.shape, lambda new: [*new[:at], fixed, *new[at:]])
 
 
 @lowering("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", view=True)
 def lower_split(builder: Builder, x: Value, sizes: Extent | Sequence[Extent], dim: int = 0) -> tuple[Value, ...]:
-    """Consecutive pieces along one dimension."""
+    """Splits a tensor into consecutive pieces along a dimension."""
     at = dim % len(x.shape)
     pieces = [result for result in builder.results if result is not None]
     if sizes == 0:
         raise NotLowered
     start: Extent = 0
-    made: list[Value] = []
+    views: list[Value] = []
     for piece in pieces:
-        made.append(narrow(x, at, start, piece.shape[at]))
+        views.append(narrow(x, at, start, piece.shape[at]))
         start = start + piece.shape[at]
-    return tuple(made)
+    return tuple(views)
 
 
 @lowering("unbind", view=True)
 def lower_unbind(builder: Builder, x: Value, dim: int = 0) -> tuple[Value, ...]:
-    """One piece per index of a dimension, which disappears."""
+    """Returns a piece per index of a dimension, without the dimension."""
     at = dim % len(x.shape)
     shape = (*x.shape[:at], *x.shape[at + 1 :])
 
@@ -173,7 +173,7 @@ def lower_unbind(builder: Builder, x: Value, dim: int = 0) -> tuple[Value, ...]:
 
 @lowering("diagonal", view=True)
 def lower_diagonal(builder: Builder, x: Value, offset: Extent = 0, dim1: int = 0, dim2: int = 1) -> Value:
-    """A diagonal of two dimensions, as the last dimension."""
+    """Selects a diagonal of two dimensions, as the last dimension."""
     a, b = _dims((dim1, dim2), len(x.shape))
     if not isinstance(offset, int):
         raise NotLowered
@@ -192,7 +192,7 @@ def _copied(builder: Builder, x: Value) -> Value:
 
 @lowering("flip")
 def lower_flip(builder: Builder, x: Value, dims: Sequence[int]) -> Value:
-    """Dimensions read backwards."""
+    """Reverses dimensions."""
     turned = set(_dims(dims, len(x.shape)))
     flipped = x.view(x.shape, lambda new: [i * -1 + (x.shape[d] - 1) if d in turned else i for d, i in enumerate(new)])
     return _copied(builder, flipped)
@@ -200,7 +200,7 @@ def lower_flip(builder: Builder, x: Value, dims: Sequence[int]) -> Value:
 
 @lowering("repeat")
 def lower_repeat(builder: Builder, x: Value, repeats: Sequence[int]) -> Value:
-    """Whole copies side by side; leading dimensions may be new."""
+    """Repeats the tensor along its dimensions; leading dimensions may be new."""
     extra = len(repeats) - len(x.shape)
     if 0 in builder.out.shape:
         raise NotLowered

@@ -1,6 +1,6 @@
-"""When each buffer is allocated, reused and freed.
+"""Plans the allocation, reuse and free of each buffer.
 
 Owns the host program as data, and the plan of its memory.
-Does not own its text (`printers/host.py`).
+Does not own the text of the host program (`printers/host.py`).
 Enter at `planner.plan_memory`.
 """

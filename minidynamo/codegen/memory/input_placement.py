@@ -1,7 +1,8 @@
-"""Owns the choice which values lie in the memory of inputs: those that the program has written there by then.
+"""Owns the choice of values that are computed directly in the memory of inputs: values that the program writes to the
+inputs.
 
-What computes the new data of an input often has readers behind the write. They find it in the input, as in eager,
-where nothing reads what the input held, and nothing else is written there before they are done.
+The new data of an input often has readers after the write. As in eager, the readers find the data in the input, if no
+later step reads the old data of the input and no other value is written to the input before the last reader is done.
 """
 
 from __future__ import annotations
@@ -25,24 +26,25 @@ from minidynamo.codegen.ir.loops import (
     Write,
     numbers_between,
 )
-from minidynamo.codegen.memory.buffer_reuse import filled, fits, may_overwrite, same_layout
+from minidynamo.codegen.memory.buffer_reuse import fillable_argument, fits, may_overwrite, same_layout
 from minidynamo.codegen.memory.liveness import Call, Liveness, analyze, defined
-from minidynamo.codegen.scheduling.lifetimes import made, reads
+from minidynamo.codegen.scheduling.lifetimes import defines, reads
 
-Places = dict[str, str]
-"""Values with what they are written over: an input, or the value that lies there."""
+Placements = dict[str, str]
+"""Value -> its memory: an input, or a value that was computed in the memory of an input."""
 
 
-def find_places(schedule: Sequence[Call], program: LoopProgram) -> tuple[list[Call], Places]:
-    """The schedule without stores of what lies there already, and the values that lie in inputs."""
+def place_in_inputs(schedule: Sequence[Call], program: LoopProgram) -> tuple[list[Call], Placements]:
+    """Returns the schedule without stores of data that is in place already, and the values that are computed in the
+    memory of inputs."""
     search = _Search(schedule, program)
     for write in reversed(program.writes):
         search.place(write)
-    return [call for call in search.schedule if not isinstance(call, Kernel) or call.loops], search.places
+    return [call for call in search.schedule if not isinstance(call, Kernel) or call.loops], search.placements
 
 
 def without_store(kernel: Kernel, name: str) -> Kernel:
-    """A kernel that does not write one of its buffers."""
+    """Returns the kernel without the stores to the buffer `name`."""
     kept = [[s for s in loop.body if not (isinstance(s, Store) and s.buffer == name)] for loop in kernel.loops]
     while True:
         uses = Counter(e.name for body in kept for s in body for e in walk(s.value) if isinstance(e, Ref))
@@ -60,87 +62,92 @@ def without_store(kernel: Kernel, name: str) -> Kernel:
 
 
 class _Search:
-    """Goes through the writes from the last one on. `schedule` has an empty kernel where nothing is left of one;
-    `inside` has the input that each value lies in which has been placed."""
+    """Searches the writes of a program, last write first, for values to compute in the memory of inputs.
+
+    Dropping a store may leave an empty kernel in `schedule`; positions stay valid during the search. `input_of[value]`
+    is the input in whose memory `value` is computed.
+    """
 
     def __init__(self, schedule: Sequence[Call], program: LoopProgram) -> None:
         self.program = program
         self.schedule = list(schedule)
-        self.places: Places = {}
-        self.inside: dict[str, str] = {}
+        self.placements: Placements = {}
+        self.input_of: dict[str, str] = {}
         self.makers = {name: k for k, call in enumerate(schedule) for name in defined(call)}
         self.calls = [0]
         for call in schedule:
             self.calls.append(self.calls[-1] + (isinstance(call, Extern) and not call.is_view))
-        self.copied = {made(node): reads(node)[0] for node in program.nodes if _is_copy(node, program)}
+        self.input_copies = {defines(node): reads(node)[0] for node in program.nodes if _is_copy(node, program)}
 
     def place(self, write: Write) -> bool:
-        """Let a value that is written to an input lie there, if that can be."""
-        before = [*self.schedule], dict(self.places), dict(self.inside)
+        """Computes a written value in the memory of its input if possible; returns whether it is."""
+        before = [*self.schedule], dict(self.placements), dict(self.input_of)
         is_made = write.value in self.makers and write.value not in self.program.inputs
-        placed = is_made and write.value not in self.places and self._place(write)
+        placed = is_made and write.value not in self.placements and self._place(write)
         if not placed:
-            self.schedule, self.places, self.inside = before
+            self.schedule, self.placements, self.input_of = before
         return placed
 
     def _place(self, write: Write) -> bool:
         start = stored = self.makers[write.value]
-        last = self.copied.get(write.place) == write.value
+        last = self.input_copies.get(write.input) == write.value
         if last:
-            stored = self.makers[write.place]
-            self.schedule[stored] = without_store(self.schedule[stored], write.place)  # type: ignore[arg-type]
+            stored = self.makers[write.input]
+            self.schedule[stored] = without_store(self.schedule[stored], write.input)  # type: ignore[arg-type]
         live = analyze(self.schedule, self.program.inputs, self.program.outputs)
-        behind = range(stored + 1, len(self.schedule))
-        end: float = next((k for k in behind if self._is_written(write.place, k, live)), math.inf)
-        if any(self._is_written(write.place, k, live) for k in range(start, stored + 1)):
+        later = range(stored + 1, len(self.schedule))
+        end: float = next((k for k in later if self._is_written(write.input, k, live)), math.inf)
+        if any(self._is_written(write.input, k, live) for k in range(start, stored + 1)):
             return False
-        # Until the program writes, and up to its next write, other names mean what the input held before.
+        # Until the program writes, and up to its next write, any name of the input other than the value means the old
+        # data.
         old = range(start + 1, stored + 1) if last else range(start + 1, len(self.schedule))
-        if any(self._names(write.place, k, live) for k in old if k <= end):
+        if any(self._names(write.input, k, live) for k in old if k <= end):
             return False
         if live.owners(write.value) != (write.value,) or (not last and end == math.inf):
             return False
-        self.inside[write.value], self.places[write.value] = write.place, write.place
-        return self._is_gone(write.value, end, live) and self._is_written_over(write, live)
+        self.input_of[write.value], self.placements[write.value] = write.input, write.input
+        return self._is_dead_before(write.value, end, live) and self._can_overwrite(write, live)
 
-    def _is_gone(self, value: str, end: float, live: Liveness) -> bool:
-        """Whether nobody reads a value any more when something else is written to its memory."""
+    def _is_dead_before(self, value: str, end: float, live: Liveness) -> bool:
+        """Returns whether a value is dead when its memory is written next, or the writing step is its last reader."""
         if live.storage_end[value] != end or end == math.inf:
             return live.storage_end[value] < end
         call = self.schedule[int(end)]
         if not isinstance(call, Kernel):
-            over = [self.places[name] for name in defined(call) if name in self.places]
+            over = [self.placements[name] for name in defined(call) if name in self.placements]
             return any(live.owners(name) == (value,) for name in over)
-        place = self.inside[value]
-        written = [b.name for b in call.writes if place in (b.name, self.inside.get(b.name))]
+        input_name = self.input_of[value]
+        written = [b.name for b in call.writes if input_name in (b.name, self.input_of.get(b.name))]
         return self._names(value, int(end), live) == {value} and may_overwrite(call, value, written[0])
 
-    def _is_written_over(self, write: Write, live: Liveness) -> bool:
-        """Whether the step that makes the value can write it over what the input holds then."""
+    def _can_overwrite(self, write: Write, live: Liveness) -> bool:
+        """Returns whether the step that computes the value can write the value over the present contents of the
+        input."""
         start = self.makers[write.value]
         call = self.schedule[start]
         if isinstance(call, Kernel):
-            own = self._names(write.place, start, live) <= {write.place}
-            return own and self.calls[start] == write.calls and may_overwrite(call, write.place, write.value)
+            own = self._names(write.input, start, live) <= {write.input}
+            return own and self.calls[start] == write.calls and may_overwrite(call, write.input, write.value)
         if not isinstance(call, Extern) or self.calls[start + 1] != write.calls:
             return False
-        before = filled(call, live.owners)
-        if before is None or self._names(write.place, start, live):
+        before = fillable_argument(call, live.owners)
+        if before is None or self._names(write.input, start, live):
             return False
-        lying, *others = live.owners(before)
+        owner, *others = live.owners(before)
         if others:
             return False
-        earlier = next((w for w in self.program.writes if (w.place, w.value) == (write.place, lying)), None)
+        earlier = next((w for w in self.program.writes if (w.input, w.value) == (write.input, owner)), None)
         buffers = self.program.buffers
         if earlier is None or not same_layout(buffers[before], buffers[write.value]):
             return False
-        if before != lying and not fits(buffers[before], buffers[lying]):
+        if before != owner and not fits(buffers[before], buffers[owner]):
             return False
-        self.places[write.value] = before
+        self.placements[write.value] = before
         return self.place(earlier)
 
     def _names(self, place: str, position: int, live: Liveness) -> set[str]:
-        """The names under which a step reads the memory of an input or value."""
+        """Returns the names through which a step reads the memory of an input or value."""
         call = self.schedule[position]
         found = (
             {load.buffer for s in call.statements() for load in loads(s.value)}
@@ -150,15 +157,15 @@ class _Search:
         return {name for name in found if place in live.owners(name)}
 
     def _is_written(self, place: str, position: int, live: Liveness) -> bool:
-        """Whether a step writes to the memory of an input."""
+        """Returns whether a step writes to the memory of an input."""
         call = self.schedule[position]
         written = call.mutates if isinstance(call, Extern) else ()
-        written = (*written, *defined(call)) if isinstance(call, Kernel) or call.out in self.inside else written
-        return any(place in (*live.owners(name), self.inside.get(name)) for name in written)
+        written = (*written, *defined(call)) if isinstance(call, Kernel) or call.out in self.input_of else written
+        return any(place in (*live.owners(name), self.input_of.get(name)) for name in written)
 
 
 def _is_copy(node: Node, program: LoopProgram) -> bool:
-    """Whether a loop nest stores a value into an input as it is."""
+    """Returns whether a loop nest copies a value into an input unchanged."""
     if not isinstance(node, Loops) or node.out.name not in program.inputs or not isinstance(node.body, Load):
         return False
     body, source = node.body, program.buffers[node.body.buffer]

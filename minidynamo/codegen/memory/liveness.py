@@ -1,7 +1,6 @@
-"""Owns the question how long each value of a schedule is alive.
+"""Owns the lifetimes of the values of a schedule.
 
-It sees names and storage only: a value dies behind the last step that reads it, its storage when the last value on it
-is dead.
+Only names and storage matter here: a value dies after its last reader, a storage dies when all its values are dead.
 """
 
 from __future__ import annotations
@@ -16,36 +15,39 @@ from minidynamo.codegen.ir.loops import Extern, GetItem, Kernel, names_in
 from minidynamo.codegen.scheduling.lifetimes import reads
 
 Call = Kernel | Extern | GetItem
-"""A step of a schedule before memory is planned."""
+"""A step of a schedule before its memory is planned."""
 
 
 def used(call: Call) -> tuple[str, ...]:
-    """The names that must exist before a step runs, apart from what it makes itself."""
+    """Returns the names that must exist before a step runs, without the names that the step defines."""
     return tuple(b.name for b in call.reads) if isinstance(call, Kernel) else reads(call)
 
 
 def defined(call: Call) -> tuple[str, ...]:
-    """The names that a step writes or binds."""
+    """Returns the names that a step writes or binds."""
     return tuple(b.name for b in call.writes) if isinstance(call, Kernel) else (call.out,)
 
 
 @dataclass(frozen=True)
 class Liveness:
-    """Positions in the schedule; -1 is before it, infinity behind it. `roots[name]` are the values whose storage a view
-    may share: one for a view of torch's, any argument for a function of which nothing is known. `final[name]` is where
-    an output is made or read last."""
+    """Lifetimes as positions in the schedule. -1 is before the schedule, infinity is after it."""
 
+    #: Name -> position of its last use.
     last_use: dict[str, float]
+    #: Owner of a storage -> position of the last use of any value in the storage.
     storage_end: dict[str, float]
+    #: View -> values whose storage the view may share: one value for a view of torch's, any argument for an unknown
+    #: function.
     roots: dict[str, tuple[str, ...]]
+    #: Output -> position of its definition or its last reader.
     final: dict[str, float]
 
     def owners(self, name: str) -> tuple[str, ...]:
-        """The values that own the storage of `name`, or may own it; `name` itself if it is no view."""
+        """Returns the values that own, or may own, the storage of `name`; `name` itself if it is not a view."""
         return self.roots.get(name, (name,))
 
     def dying(self, position: int) -> list[str]:
-        """Names that are not read behind step `position`, in the order in which they came up."""
+        """Returns the names whose last use is step `position`, in order of first appearance."""
         return self._dying.get(position, [])
 
     @cached_property
@@ -57,18 +59,18 @@ class Liveness:
 
 
 def analyze(
-    schedule: Sequence[Call], inputs: Iterable[str], outputs: Any, places: Mapping[str, str] | None = None
+    schedule: Sequence[Call], inputs: Iterable[str], outputs: Any, placements: Mapping[str, str] | None = None
 ) -> Liveness:
-    """Last uses of all names. An input that is never read ends before the first step. `places` has what must exist
-    when a value is made."""
-    places = places or {}
+    """Computes the last uses of all names. An input without a reader ends before the first step. `placements[value]`
+    must exist when `value` is defined."""
+    placements = placements or {}
     last: dict[str, float] = dict.fromkeys(inputs, -1)
     roots: dict[str, tuple[str, ...]] = {}
     for k, call in enumerate(schedule):
         for name in (*used(call), *defined(call)):
             last[name] = k
-            if name in places and name in defined(call):
-                last[places[name]] = k
+            if name in placements and name in defined(call):
+                last[placements[name]] = k
         if not isinstance(call, Kernel) and call.aliases:
             owners = (owner for name in call.aliases for owner in roots.get(name, (name,)))
             roots[call.out] = tuple(dict.fromkeys(owners))

@@ -1,7 +1,7 @@
-"""Owns the host program: what happens on the device, in order, as data.
+"""Owns the host program as data: allocations, launches, calls and frees, in order.
 
-It holds the step types and what can be computed from them without a device. Who decides the steps is
-`memory/planner.py`; how they are spelled as Python is the host printer's business.
+Owns the step types and the properties of a program that need no device. `memory/planner.py` chooses the steps; the host
+printer writes the steps as Python.
 """
 
 from __future__ import annotations
@@ -17,78 +17,91 @@ from minidynamo.codegen.ir.size import Size, hint, size_of, symbols_of
 
 @dataclass(frozen=True)
 class Allocate:
-    """`buffer.name = an uninitialized tensor` of the buffer's sizes, strides, dtype and device."""
+    """`buffer.name = an uninitialized tensor` with the sizes, strides, dtype and device of the buffer."""
 
+    #: The new tensor.
     buffer: Buffer
 
 
 @dataclass(frozen=True)
 class Reuse:
-    """`buffer.name = source`: a dead tensor of the same dtype and device, and of as many elements, gets a new name, and
-    other sizes and strides if it is `relaid`.
+    """`buffer.name = source`: gives the memory of a dead tensor a new name. The name `source` is unbound after this
+    step."""
 
-    The old name is gone behind this step.
-    """
-
+    #: The new tensor: dtype, device and number of elements are those of `source`.
     buffer: Buffer
+    #: The name of the dead tensor.
     source: str
+    #: Whether `buffer` has other sizes and strides than `source`.
     relaid: bool = False
 
 
 @dataclass(frozen=True)
-class Place:
-    """`buffer.name = source`: what is computed next is written over an input, or over a value that lies in one."""
+class Overwrite:
+    """`buffer.name = source`: the next step computes `buffer` in memory that stays in use under the name `source`
+    too."""
 
+    #: The value to compute.
     buffer: Buffer
+    #: An input, or a value that was computed in the memory of an input.
     source: str
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Run a kernel on tensors. `args[i]` is the host name for `kernel.arguments[i]`.
+    """Launches a kernel on tensors.
 
-    One tensor may be passed twice, as a read and as a write: then each element is read before it is written, in the
-    same iteration and at the same offset.
+    A tensor may be passed twice, as a read and as a write: then each element is read before it is written, in the same
+    iteration and at the same offset.
     """
 
+    #: The kernel.
     kernel: Kernel
+    #: `args[i]` is the host name of `kernel.arguments[i]`.
     args: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Free:
-    """`del names`: behind the last use."""
+    """`del names`, after the last use."""
 
+    #: The names to delete; tensors or tuples of tensors.
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class HandOver:
-    """The caller may take the result `name`, which is returned at `position`: nothing here needs it any more."""
+    """Passes a result to the caller before the program ends. Later steps do not need it."""
 
+    #: The result.
     name: str
+    #: The index of `name` in `HostProgram.outputs`.
     position: int
 
 
 @dataclass(frozen=True)
 class Return:
-    """The outputs: Names, constants and None. Torch has written to the `counted` ones, which are new to the caller."""
+    """Returns the outputs."""
 
+    #: `HostProgram.outputs`: Names, constants and None.
     values: tuple[Any, ...]
-    counted: tuple[str, ...] = ()
+    #: Outputs that torch has written to, and counted in their version counters, although they are new to the caller.
+    #: The host program resets their counters.
+    versions_to_reset: tuple[str, ...] = ()
 
 
-Step = Allocate | Reuse | Place | Launch | Extern | GetItem | Free | HandOver | Return
+Step = Allocate | Reuse | Overwrite | Launch | Extern | GetItem | Free | HandOver | Return
 
 
 def read_by(step: Step) -> Iterator[str]:
-    """Every name that a step reads: tensors and numbers, those in sizes and in scalar arguments of kernels included."""
+    """Yields the names that a step reads: tensors and numbers, with the numbers in sizes and in scalar arguments of
+    kernels."""
     match step:
         case Allocate():
             yield from mentioned((step.buffer.shape, step.buffer.stride))
-        case Reuse() | Place():
+        case Reuse() | Overwrite():
             yield step.source
-            if isinstance(step, Place) or step.relaid:
+            if isinstance(step, Overwrite) or step.relaid:
                 yield from mentioned((step.buffer.shape, step.buffer.stride))
         case Launch():
             yield from step.args
@@ -104,13 +117,13 @@ def read_by(step: Step) -> Iterator[str]:
             yield step.name
         case Return():
             yield from mentioned(step.values)
-            yield from step.counted
+            yield from step.versions_to_reset
     if isinstance(step, (Extern, GetItem)) and step.layout is not None:
         yield from mentioned(step.layout.stride)
 
 
 def mentioned(value: object) -> Iterator[str]:
-    """Every name in an argument, those in sizes included."""
+    """Yields the names in an argument, with the names in sizes."""
     if isinstance(value, (tuple, list)):
         for item in value:
             yield from mentioned(item)
@@ -122,26 +135,30 @@ def mentioned(value: object) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class HostProgram:
-    """Steps in order. `inputs` are the names that the boxed argument list is unpacked to; `kernels` are distinct.
+    """The host program of one graph."""
 
-    The `prelude` makes numbers before the first step. `constants` are tensors of the graph, bound in the namespace of
-    the host program. `input_buffers` has the layout of those inputs that are tensors.
-    """
-
+    #: The name of the graph, for file names.
     name: str
+    #: The names of the items of the boxed argument list, in order.
     inputs: tuple[str, ...]
+    #: The steps, in order.
     steps: tuple[Step, ...]
+    #: The kernels of the Launch steps, in order; all distinct.
     kernels: tuple[Kernel, ...]
+    #: Names and constants, one per output of the graph.
     outputs: tuple[Any, ...]
+    #: Name -> tensor of the graph, bound in the namespace of the host program.
     constants: Mapping[str, Any] = field(default_factory=dict)
+    #: Name -> layout, for the inputs that are tensors.
     input_buffers: Mapping[str, Buffer] = field(default_factory=dict)
+    #: The numbers to compute before the first step.
     prelude: tuple[Compute, ...] = ()
 
     def peak_bytes(self) -> int:
-        """The largest number of bytes alive at once, inputs included until they are freed.
+        """Returns the largest number of bytes alive at once; inputs count until they are freed.
 
-        Workspace inside extern calls is not known and not counted; views count nothing. Sizes of run time are taken
-        to be what they were when the graph was traced.
+        Workspace inside extern calls is unknown and not counted; views count as 0. Symbolic sizes count with their
+        values of the traced call.
         """
         alive: dict[str, int] = {name: hint(b.nbytes) for name, b in self.input_buffers.items()}
         peak = current = sum(alive.values())
@@ -152,7 +169,7 @@ class HostProgram:
                     current += hint(step.buffer.nbytes)
                 case Reuse():
                     alive[step.buffer.name] = alive.pop(step.source)
-                case Place() | Extern(is_in_place=True):
+                case Overwrite() | Extern(is_in_place=True):
                     pass
                 case Extern() | GetItem():
                     size = 0 if step.aliases or step.layout is None else hint(step.layout.nbytes)

@@ -1,7 +1,7 @@
-"""Owns the decisions about memory: what is allocated, reused, written in place, and when each value dies.
+"""Owns the memory decisions: buffers to allocate, reuse and write in place, and the death of each value.
 
-It works on layouts and names and needs no device. A dead tensor is either taken over by the next kernel or freed at
-once; nothing is held back for later.
+The planner works on layouts and names and needs no device. The next kernel takes over a dead tensor, or the tensor is
+freed at once; no memory is kept for later steps.
 """
 
 from __future__ import annotations
@@ -10,8 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel, LoopProgram, Name, names_in
-from minidynamo.codegen.memory.buffer_reuse import filled, fits, in_place, may_overwrite, same_layout
-from minidynamo.codegen.memory.input_placement import find_places
+from minidynamo.codegen.memory.buffer_reuse import (
+    fillable_argument,
+    fits,
+    in_place_operator,
+    may_overwrite,
+    same_layout,
+)
+from minidynamo.codegen.memory.input_placement import place_in_inputs
 from minidynamo.codegen.memory.liveness import Call, analyze
 from minidynamo.codegen.memory.plan import (
     Allocate,
@@ -19,7 +25,7 @@ from minidynamo.codegen.memory.plan import (
     HandOver,
     HostProgram,
     Launch,
-    Place,
+    Overwrite,
     Return,
     Reuse,
     Step,
@@ -32,21 +38,22 @@ from minidynamo.compat import OpOverload
 def plan_memory(
     schedule: Sequence[Call], program: LoopProgram, name: str, *, handing_over: bool = False
 ) -> HostProgram:
-    """The host program that runs `schedule` with as little memory as its order allows.
+    """Plans the host program that runs `schedule` with as little memory as the order of the steps allows.
 
     With `handing_over` each tensor among the results is handed over as soon as it is final.
     """
     steps = Planner(schedule, program, handing_over).run()
     launched = tuple(s.kernel for s in steps if isinstance(s, Launch))
     layouts = {n: program.buffers[n] for n in program.inputs if n in program.buffers}
-    prelude = _needed(program.prelude, steps)
+    prelude = _needed_numbers(program.prelude, steps)
     return HostProgram(
         name, program.inputs, tuple(steps), launched, program.outputs, program.constants, layouts, prelude
     )
 
 
-def _needed(prelude: Sequence[Compute], steps: Sequence[Step]) -> tuple[Compute, ...]:
-    """Those numbers of the prelude that a step needs, directly or through others, and what raises errors."""
+def _needed_numbers(prelude: Sequence[Compute], steps: Sequence[Step]) -> tuple[Compute, ...]:
+    """Returns the numbers of the prelude that a step needs, directly or through other numbers, and the computations
+    that may raise errors."""
     needed = {name for step in steps for name in read_by(step)}
     kept: list[Compute] = []
     for number in reversed(prelude):
@@ -57,76 +64,80 @@ def _needed(prelude: Sequence[Compute], steps: Sequence[Step]) -> tuple[Compute,
 
 
 class Planner:
-    """One walk over a schedule. `own` are tensors that were made here and are alive under that name."""
+    """Plans memory in one walk over a schedule."""
 
     def __init__(self, schedule: Sequence[Call], program: LoopProgram, handing_over: bool = False) -> None:
         self.program = program
-        self.schedule, self.places = find_places(schedule, program)
-        self.live = analyze(self.schedule, program.inputs, program.outputs, self.places)
-        self.handed = self._handed() if handing_over else {}
-        self.own: dict[str, Buffer] = {}
-        # Inputs that are numbers, and numbers made of inputs. They hold no memory, and sizes and kernels read them
-        # besides the calls whose arguments name them.
+        self.schedule, self.placements = place_in_inputs(schedule, program)
+        self.live = analyze(self.schedule, program.inputs, program.outputs, self.placements)
+        self.handovers = self._find_handovers() if handing_over else {}
+        # Live tensors whose memory this program owns, by their present names.
+        self.owned: dict[str, Buffer] = {}
+        # Inputs that are numbers, and numbers computed from inputs. Numbers take no memory. Calls, sizes and kernels
+        # read them.
         self.numbers = {*program.numbers, *(number.out for number in program.prelude)}
-        # Results of extern calls, tuples among them, that share memory with nothing.
+        # Results of extern calls, including tuples, that share memory with no other value.
         self.fresh: set[str] = set()
         self.steps: list[Step] = []
-        # Tensors of our own that torch has written to, and counts as written; and those that an operator has filled,
-        # which torch counts where it is called.
-        self.counted: set[str] = set()
+        # Tensors of this program that torch has written to, and counted in their version counters; and new tensors that
+        # an operator has filled, which torch counts at the call.
+        self.version_bumped: set[str] = set()
         self.filled: set[str] = set()
-        # Dead tensors that only views have been made since; the next kernel may take them over.
-        self.waiting: list[str] = []
+        # Dead tensors, with only views created since their deaths; the next kernel may take them over.
+        self.dead_buffers: list[str] = []
 
     def run(self) -> list[Step]:
-        """All steps, with a Free behind each last use."""
+        """Returns all steps, with a Free after each last use."""
         self._free(self.live.dying(-1))
         self._hand_over(-1)
         for k, call in enumerate(self.schedule):
-            taken: set[str] = set()
+            taken_over: set[str] = set()
             if isinstance(call, Kernel):
-                taken = self._launch(call, k)
+                taken_over = self._launch(call, k)
             else:
                 if isinstance(call, Extern) and not call.is_view:
-                    self._free(self.waiting)
-                    self.waiting = []
-                taken = self._take_over(call, k)
-                if not taken:
+                    self._free(self.dead_buffers)
+                    self.dead_buffers = []
+                taken_over = self._fill_in_place(call, k)
+                if not taken_over:
                     self.steps.append(call)
-                if call.out not in self.places and (taken or self._is_new(call)) and call.layout is not None:
-                    self.own[call.out] = call.layout
+                if call.out not in self.placements and (taken_over or self._is_new(call)) and call.layout is not None:
+                    self.owned[call.out] = call.layout
                     if isinstance(call, Extern) and not any(names_in((call.args, [a for _, a in call.kwargs]))):
                         self.filled.add(call.out)
-            dead = [n for n in self.live.dying(k) if n not in taken and n not in self.program.constants]
-            self.waiting += [n for n in dead if self._is_reusable(n, k)]
-            self._free([n for n in dead if n not in self.waiting])
+            dead = [n for n in self.live.dying(k) if n not in taken_over and n not in self.program.constants]
+            self.dead_buffers += [n for n in dead if self._is_reusable(n, k)]
+            self._free([n for n in dead if n not in self.dead_buffers])
             self._hand_over(k)
-        self._free(self.waiting)
+        self._free(self.dead_buffers)
         returned = dict.fromkeys(names_in(self.program.outputs))
-        counted = tuple(name for name in returned if not self.counted.isdisjoint(self.live.owners(name)))
-        self.steps.append(Return(self.program.outputs, counted))
+        version_bumped = tuple(name for name in returned if not self.version_bumped.isdisjoint(self.live.owners(name)))
+        self.steps.append(Return(self.program.outputs, version_bumped))
         return self.steps
 
-    def _take_over(self, call: Extern | GetItem, position: int) -> set[str]:
-        """Let a call that fills a copy of its first argument fill the argument itself, where that dies; its name."""
-        first = filled(call, self.live.owners) if isinstance(call, Extern) else None
+    def _fill_in_place(self, call: Extern | GetItem, position: int) -> set[str]:
+        """Lets a call that fills a copy of its first argument fill the argument itself, if the argument dies; returns
+        the names whose memory is now in use under another name."""
+        first = fillable_argument(call, self.live.owners) if isinstance(call, Extern) else None
         if first is None or not isinstance(call, Extern) or call.layout is None:
             return set()
         out = replace(call.layout, name=call.out)
-        filling = replace(call, op=in_place(call), args=(Name(call.out), *call.args[1:]), mutates=(call.out,))
-        if call.out in self.places:
-            self.steps += [Place(out, first), filling]
+        filling = replace(call, op=in_place_operator(call), args=(Name(call.out), *call.args[1:]), mutates=(call.out,))
+        if call.out in self.placements:
+            self.steps += [Overwrite(out, first), filling]
             return {call.out}
         dies = self.live.last_use[first] == position and self._is_reusable(first, position)
-        if not dies or not same_layout(self.own[first], call.layout):
+        if not dies or not same_layout(self.owned[first], call.layout):
             return set()
         self.steps += [Reuse(out, first), filling]
-        self.counted.add(call.out)
+        self.version_bumped.add(call.out)
         return {first}
 
     def _is_new(self, call: Extern | GetItem) -> bool:
-        """Whether the result lies in memory that nothing else knows. Torch's own operators declare what they alias;
-        what others promise is not relied on."""
+        """Returns whether the result is in memory of its own.
+
+        Torch's operators declare their aliases. Declarations of other operators are not trusted.
+        """
         if isinstance(call, GetItem):
             return call.source in self.fresh
         new = isinstance(call.op, OpOverload) and call.op.namespace == "aten" and not call.aliases
@@ -135,42 +146,48 @@ class Planner:
         return new
 
     def _free(self, names: Sequence[str]) -> None:
-        """Free tensors, and tuples of them. Numbers stay to the end."""
+        """Frees tensors and tuples of tensors. Numbers stay bound until the end."""
         names = [name for name in names if name not in self.numbers]
         if names:
             self.steps.append(Free(tuple(names)))
 
     def _hand_over(self, step: int) -> None:
-        """Hand over the results that are final behind a step."""
-        self.steps += self.handed.get(step, ())
+        """Hands over the results that are final after a step."""
+        self.steps += self.handovers.get(step, ())
 
-    def _handed(self) -> dict[float, list[Step]]:
-        """Which results are handed over behind each step. What is returned twice has to be returned."""
+    def _find_handovers(self) -> dict[float, list[Step]]:
+        """Returns, per step, the results to hand over after the step. A result that appears twice among the outputs is
+        returned, not handed over."""
         positions: dict[str, list[int]] = {}
         for position, value in enumerate(self.program.outputs):
             if isinstance(value, Name):
                 positions.setdefault(value.name, []).append(position)
-        handed: dict[float, list[Step]] = {}
+        handovers: dict[float, list[Step]] = {}
         for name, (position, *more) in positions.items():
             if not more and name in self.program.buffers and name in self.live.final:
-                handed.setdefault(self.live.final[name], []).append(HandOver(name, position))
-        return handed
+                handovers.setdefault(self.live.final[name], []).append(HandOver(name, position))
+        return handovers
 
     def _is_reusable(self, name: str, position: int) -> bool:
-        return name in self.own and self.live.storage_end[name] <= position
+        """Returns whether the memory of `name` belongs to this program and is dead after step `position`."""
+        return name in self.owned and self.live.storage_end[name] <= position
 
-    def _fitting(self, names: Iterable[str], out: Buffer, kernel: Kernel | None = None) -> str | None:
-        """Which of these tensors `out` can lie in, preferably one that need not be laid out anew. What the `kernel`
-        reads it has to be able to write over."""
-        found = [name for name in names if fits(self.own[name], out)]
-        found.sort(key=lambda name: not same_layout(self.own[name], out))
+    def _reusable_for(self, names: Iterable[str], out: Buffer, kernel: Kernel | None = None) -> str | None:
+        """Returns a tensor among `names` whose memory `out` can take, preferably a tensor with the same layout.
+
+        A `kernel` must be able to write over the tensors that it reads.
+        """
+        found = [name for name in names if fits(self.owned[name], out)]
+        found.sort(key=lambda name: not same_layout(self.owned[name], out))
         return next((name for name in found if kernel is None or may_overwrite(kernel, name, out.name)), None)
 
     def _launch(self, kernel: Kernel, position: int) -> set[str]:
-        """Find memory for what the kernel writes and launch it; the names that it took over."""
+        """Allocates or reuses memory for the kernel's results and launches the kernel; returns the names whose memory
+        it took over."""
         dying = [b for b in kernel.reads if self.live.last_use[b.name] == position]
         views = [b.name for b in kernel.reads if b.name in self.live.roots]
-        seen_as_views = {owner for name in views for owner in self.live.owners(name)}  # which show other places
+        # A view may show the storage at other offsets than the kernel writes.
+        seen_as_views = {owner for name in views for owner in self.live.owners(name)}
         candidates = [b.name for b in dying if self._is_reusable(b.name, position) and b.name not in seen_as_views]
         renamed: dict[str, str] = {}
         reused: list[Step] = []
@@ -178,26 +195,28 @@ class Planner:
         for out in kernel.writes:
             if out.name in self.program.inputs:
                 continue
-            if out.name in self.places:
-                reused.append(Place(out, self.places[out.name]))
+            if out.name in self.placements:
+                reused.append(Overwrite(out, self.placements[out.name]))
                 continue
-            self.own[out.name] = out
-            place = self._fitting(self.waiting, out)
-            if place is not None:
-                self.waiting.remove(place)
+            self.owned[out.name] = out
+            reused_name = self._reusable_for(self.dead_buffers, out)
+            if reused_name is not None:
+                self.dead_buffers.remove(reused_name)
             else:
-                place = self._fitting(candidates, out, kernel)
-                if place is None:
+                reused_name = self._reusable_for(candidates, out, kernel)
+                if reused_name is None:
                     fresh.append(Allocate(out))
                     continue
-                candidates.remove(place)
-                renamed[place] = out.name
-            reused.append(Reuse(out, place, relaid=not same_layout(self.own[place], out)))
+                candidates.remove(reused_name)
+                renamed[reused_name] = out.name
+            reused.append(Reuse(out, reused_name, relaid=not same_layout(self.owned[reused_name], out)))
         self.steps += reused
-        counted = self.counted | self.filled
-        self.counted.update(s.buffer.name for s in reused if isinstance(s, Reuse) and (s.relaid or s.source in counted))
-        self._free(self.waiting)
-        self.waiting = []
+        version_bumped = self.version_bumped | self.filled
+        self.version_bumped.update(
+            s.buffer.name for s in reused if isinstance(s, Reuse) and (s.relaid or s.source in version_bumped)
+        )
+        self._free(self.dead_buffers)
+        self.dead_buffers = []
         self.steps += fresh
         if kernel.work:
             self.steps.append(Launch(kernel, tuple(renamed.get(b.name, b.name) for b in kernel.arguments)))

@@ -1,6 +1,6 @@
-"""Owns the description of a host program's memory for readers: each buffer's bytes, birth, death and reuse.
+"""Owns the readable description of a host program's memory: bytes, birth, death and reuse of each buffer.
 
-It decides nothing; the planner has.
+No decision is made here: `planner.py` makes them.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Mapping
 
 from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Name, Origins
 from minidynamo.codegen.ir.size import hint
-from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Place, Reuse
+from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Overwrite, Reuse
 from minidynamo.errors import UserLocation
 from minidynamo.memory.plan import MemoryPlan, PlanRecorder
 from minidynamo.memory.workspace import Operand, workspace
 
 
 def memory_plan(program: HostProgram) -> MemoryPlan:
-    """The plan of a host program. Sizes of run time are taken to be what they were when the graph was traced."""
+    """Returns the memory plan of a host program. Symbolic sizes count with their values of the traced call."""
     recorder = PlanRecorder(program.name)
     makers = {buffer.name: step for step in program.steps if isinstance(step, Launch) for buffer in step.kernel.writes}
     buffers = dict(program.input_buffers)
@@ -32,7 +32,7 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
                 made_by = _makers(launch.kernel.origins if launch else ())
                 source = step.source if isinstance(step, Reuse) else ""
                 recorder.make(step.buffer.name, hint(step.buffer.nbytes), *made_by, reuses=source)
-            case Place():
+            case Overwrite():
                 recorder.view(step.buffer.name, step.source)
             case Launch():
                 recorder.step(f"kernel {step.kernel.name}")
@@ -45,7 +45,7 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
                 elif step.layout is not None:
                     recorder.make(step.out, hint(step.layout.nbytes), *_makers(step.origins))
                 if isinstance(step, Extern):
-                    recorder.take_inside(step.out, _inside(step, buffers), *_makers(step.origins))
+                    recorder.add_workspace(step.out, _workspace_of(step, buffers), *_makers(step.origins))
                 if step.layout is not None:
                     buffers[step.out] = step.layout
             case Free():
@@ -55,11 +55,13 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
     return recorder.plan()
 
 
-def _inside(call: Extern, buffers: Mapping[str, Buffer]) -> int:
-    """The bytes that a call takes beside its result; `buffers` are the tensors that exist, by name."""
+def _workspace_of(call: Extern, buffers: Mapping[str, Buffer]) -> int:
+    """Returns the workspace of a call in bytes. `buffers` are the existing tensors by name."""
     args = [_operand(buffers.get(arg.name)) if isinstance(arg, Name) else arg for arg in call.args]
     results = [] if call.layout is None else [_operand(call.layout)]
-    return getattr(call.op, "inside", 0) or workspace(call.op, args, [one for one in results if one is not None])
+    return getattr(call.op, "inside", 0) or workspace(
+        call.op, args, [operand for operand in results if operand is not None]
+    )
 
 
 def _operand(buffer: Buffer | None) -> Operand | None:
@@ -70,6 +72,6 @@ def _operand(buffer: Buffer | None) -> Operand | None:
 
 
 def _makers(origins: Origins) -> tuple[str, UserLocation | None]:
-    """The operations and the user's line behind a buffer."""
+    """Returns the operations that compute a buffer, and the first user line among them."""
     names = ", ".join(dict.fromkeys(origin.op for origin in origins))
     return names, next((origin.where for origin in origins if origin.where is not None), None)

@@ -1,17 +1,17 @@
-"""Owns the check that a host program reads only names that are bound: not before they are made, nor after they died.
+"""Owns the check that a host program reads bound names only: after their definition and before their death.
 
-It never repairs anything: a violation is a bug in the memory planner and raises InternalError.
+Nothing is repaired: a violation is a bug of the memory planner and raises InternalError.
 """
 
 from __future__ import annotations
 
 from minidynamo.codegen.ir.loops import Compute, Extern, GetItem
-from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Place, Reuse, Step, mentioned, read_by
+from minidynamo.codegen.memory.plan import Allocate, Free, HostProgram, Overwrite, Reuse, Step, mentioned, read_by
 from minidynamo.errors import Diagnostic, InternalError
 
 
 def verify_host(program: HostProgram) -> None:
-    """Check that every name is bound where a step reads it."""
+    """Checks that each name is bound when a step reads it."""
     bound = {*program.inputs, *program.constants}
     for step in (*program.prelude, *program.steps):
         read = mentioned(step.args) if isinstance(step, Compute) else read_by(step)
@@ -34,7 +34,7 @@ def _unbound_by(step: Step | Compute) -> set[str]:
 
 def _bound_by(step: Step | Compute) -> set[str]:
     match step:
-        case Allocate() | Reuse() | Place():
+        case Allocate() | Reuse() | Overwrite():
             return {step.buffer.name}
         case Extern() | GetItem() | Compute():
             return {step.out}

@@ -1,8 +1,8 @@
-"""Owns the question which elements a kernel changes if it writes a tensor over one that it reads.
+"""Owns the set of elements that a kernel changes when it writes a tensor over an operand.
 
-To store what lies there already changes nothing. Where comparisons of loop variables with numbers choose what is
-stored, as for a tensor of which a part is replaced, the elements that change can be told from the others. What cannot
-be told counts as changed, and as read.
+Storing the present element changes nothing. If comparisons of loop variables with constants select the stored value, as
+when a slice of a tensor is replaced, the changed elements can be separated from the unchanged ones. An undecidable
+element counts as changed and as read.
 """
 
 from __future__ import annotations
@@ -18,79 +18,86 @@ from minidynamo.fake.strides import Dims, may_meet
 
 @dataclass(frozen=True)
 class Range:
-    """The values `start`, `start + step`, ... of a loop variable, `count` of them."""
+    """The values `start`, `start + step`, ... of a loop variable."""
 
     start: int
     step: int
+    #: The number of values.
     count: int
 
     @property
     def end(self) -> int:
-        """Above all values."""
+        """Returns a bound above all values."""
         return self.start + self.step * self.count
 
     def within(self, low: int, high: int) -> Range:
-        """The values from `low` up to, but not including, `high`."""
+        """Returns the values from `low` up to, but not including, `high`."""
         first = self.start + self.step * max(_ceil(low - self.start, self.step), 0)
         return Range(first, self.step, max(_ceil(min(high, self.end) - first, self.step), 0))
 
     def congruent(self, remainder: int, modulus: int) -> Range:
-        """Of neighbouring values those with a remainder."""
+        """Returns the values with a given remainder; the values must be consecutive."""
         first = self.start + (remainder - self.start) % modulus
         return Range(first, modulus, max(_ceil(self.end - first, modulus), 0))
 
 
 Box = Mapping[Var, Range]
-"""Iterations: a variable that is not named takes all of its values."""
+"""A set of iterations. A variable without an entry takes all its values."""
 
 NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 
 
-def stays(kernel: Kernel, early: Iterable[Load], late: Iterable[Load], read: str, written: str) -> bool:
-    """Whether the kernel leaves what it reads of `read` as it is when it writes `written` over it. What it reads
-    `early` may change in the same iteration."""
+def leaves_reads_unchanged(
+    kernel: Kernel, same_iteration: Iterable[Load], later: Iterable[Load], read: str, written: str
+) -> bool:
+    """Returns whether no element of `read` that the kernel still reads changes when the kernel writes `written` over
+    `read`.
+
+    Elements that loads in `same_iteration` read may change in the same iteration.
+    """
     stores = [s.index for s in kernel.statements() if isinstance(s, Store) and s.buffer == written]
-    changed = [change for loop in kernel.loops for change in _changes(loop.body, read, written)]
-    reading = [(load.index[0], box, stores) for load in early for box in _chosen({}, load.valid, True)]
-    reading += [(load.index[0], box, []) for load in late for box in _chosen({}, load.valid, True)]
+    changed = [change for loop in kernel.loops for change in _changed_regions(loop.body, read, written)]
+    reading = [(load.index[0], box, stores) for load in same_iteration for box in _boxes_where({}, load.valid, True)]
+    reading += [(load.index[0], box, []) for load in later for box in _boxes_where({}, load.valid, True)]
     for index, box, own in reading:
-        if own and all(_within(box, place) == _within(box, index) for place in own):
+        if own and all(_rebased(box, offset) == _rebased(box, index) for offset in own):
             continue
-        places = _places(index, box)
-        if any(places is None or other is None or may_meet(*places, *other) for other in changed):
+        region = _region(index, box)
+        if any(region is None or other is None or may_meet(*region, *other) for other in changed):
             return False
     return True
 
 
-def _changes(body: Iterable[object], read: str, written: str) -> Iterator[tuple[int, Dims] | None]:
-    """The places that the stores of a loop to `written` give other data than `read` has there; None for any place."""
+def _changed_regions(body: Iterable[object], read: str, written: str) -> Iterator[tuple[int, Dims] | None]:
+    """Yields the regions where the stores of a loop to `written` change the data of `read`; None is an unknown
+    region."""
     lets: dict[str, Expr] = {}
     for s in body:
         if isinstance(s, Let):
             lets[s.name] = s.value
         elif isinstance(s, Store) and s.buffer == written:
-            yield from (_places(s.index, box) for box in _changing(s.value, s.index, read, lets, {}))
+            yield from (_region(s.index, box) for box in _changing_boxes(s.value, s.index, read, lets, {}))
 
 
-def _changing(value: Expr, place: Index, read: str, lets: Mapping[str, Expr], box: Box) -> Iterator[Box]:
-    """The iterations of a box in which `value` may be another one than that of `read` at `place`."""
+def _changing_boxes(value: Expr, offset: Index, read: str, lets: Mapping[str, Expr], box: Box) -> Iterator[Box]:
+    """Yields the iterations of a box in which `value` may differ from the element of `read` at `offset`."""
     match value:
         case Ref() if value.name in lets:
-            yield from _changing(lets[value.name], place, read, lets, box)
+            yield from _changing_boxes(lets[value.name], offset, read, lets, box)
         case Op(name="where", args=(condition, first, second)):
-            for chosen in _chosen(box, condition, True):
-                yield from _changing(first, place, read, lets, chosen)
-            for chosen in _chosen(box, condition, False):
-                yield from _changing(second, place, read, lets, chosen)
-        case Load(buffer=buffer, index=(index,)) if buffer == read and index == place:
-            yield from _chosen(box, value.valid, False)
+            for chosen in _boxes_where(box, condition, True):
+                yield from _changing_boxes(first, offset, read, lets, chosen)
+            for chosen in _boxes_where(box, condition, False):
+                yield from _changing_boxes(second, offset, read, lets, chosen)
+        case Load(buffer=buffer, index=(index,)) if buffer == read and index == offset:
+            yield from _boxes_where(box, value.valid, False)
         case _:
             yield box
 
 
-def _chosen(box: Box, condition: Expr | None, truth: bool) -> list[Box]:
-    """Boxes with all iterations of a box in which a condition, by default one that holds, is true or not."""
+def _boxes_where(box: Box, condition: Expr | None, truth: bool) -> list[Box]:
+    """Returns boxes that cover all iterations of a box in which `condition` equals `truth`. No condition is true."""
     match condition:
         case None:
             return [box] if truth else []
@@ -99,9 +106,9 @@ def _chosen(box: Box, condition: Expr | None, truth: bool) -> list[Box]:
         case Op(name="and" | "or", args=(first, second)):
             both = (condition.name == "and") == truth
             if both:
-                return [found for one in _chosen(box, first, truth) for found in _chosen(one, second, truth)]
-            rest = [found for one in _chosen(box, first, not truth) for found in _chosen(one, second, truth)]
-            return _chosen(box, first, truth) + rest
+                return [found for one in _boxes_where(box, first, truth) for found in _boxes_where(one, second, truth)]
+            rest = [found for one in _boxes_where(box, first, not truth) for found in _boxes_where(one, second, truth)]
+            return _boxes_where(box, first, truth) + rest
         case Op(name=name, args=(IndexValue(index=index), Const(value=int(number)))) if name in NEGATED:
             return _compared(box, name if truth else NEGATED[name], index, number)
         case Op(
@@ -117,15 +124,15 @@ def _chosen(box: Box, condition: Expr | None, truth: bool) -> list[Box]:
 
 
 def _compared(box: Box, name: str, index: Index, number: int) -> list[Box]:
-    """The iterations in which an index compares with a number."""
-    found = _of_one_variable(index)
+    """Returns the iterations in which the comparison `name` holds between an index and a number."""
+    found = _single_variable(index)
     if found is None:
         return [box]
     var, factor, const = found
     bound = number - const
     if factor < 0:
         name, factor, bound = MIRRORED[name], -factor, -bound
-    # `factor * var` compares with `bound`: so does `var` with the quotients, which are `last` and `first` beyond it.
+    # `factor * var` compares with `bound` like `var` with the quotients: `last` is rounded down, `first` is rounded up.
     last, first = bound // factor, _ceil(bound, factor)
     values = _values(box, var)
     pieces = {
@@ -140,8 +147,8 @@ def _compared(box: Box, name: str, index: Index, number: int) -> list[Box]:
 
 
 def _divided(box: Box, index: Index, modulus: int, remainder: int) -> list[Box]:
-    """The iterations in which an index has a remainder."""
-    found = _of_one_variable(index)
+    """Returns the iterations in which `index % modulus == remainder`."""
+    found = _single_variable(index)
     if found is None or found[1] != 1 or modulus < 1 or _values(box, found[0]).step != 1:
         return [box]
     var, _, const = found
@@ -152,8 +159,8 @@ def _narrowed(box: Box, var: Var, ranges: Iterable[Range]) -> list[Box]:
     return [{**box, var: values} for values in ranges if values.count]
 
 
-def _of_one_variable(index: Index) -> tuple[Var, int, int] | None:
-    """`(v, factor, const)` of an index `factor * v + const` where all sizes are known."""
+def _single_variable(index: Index) -> tuple[Var, int, int] | None:
+    """Returns `(v, factor, const)` for an index `factor * v + const` with known sizes, else None."""
     if len(index.terms) != 1 or not isinstance(index.const, int):
         return None
     atom, factor = index.terms[0]
@@ -162,14 +169,14 @@ def _of_one_variable(index: Index) -> tuple[Var, int, int] | None:
 
 
 def _values(box: Box, var: Var) -> Range:
-    """Those of a variable whose extent is known."""
+    """Returns the values of a variable with a known extent."""
     assert isinstance(var.extent, int)
     return box.get(var, Range(0, 1, var.extent))
 
 
-def _places(index: Index, box: Box) -> tuple[int, Dims] | None:
-    """Where an index comes to in a box; None if that is not known."""
-    index = _within(box, index)
+def _region(index: Index, box: Box) -> tuple[int, Dims] | None:
+    """Returns the region of memory that an index covers in a box, as (start, dimensions); None if unknown."""
+    index = _rebased(box, index)
     if not index.is_linear():
         bounds = index.bounds()
         if bounds is None or not all(isinstance(bound, int) for bound in bounds):
@@ -185,8 +192,8 @@ def _places(index: Index, box: Box) -> tuple[int, Dims] | None:
     return (start, dims) if isinstance(start, int) else None
 
 
-def _within(box: Box, index: Index) -> Index:
-    """An index in terms of how many iterations of a box come before."""
+def _rebased(box: Box, index: Index) -> Index:
+    """Returns an index in terms of the iteration numbers inside a box."""
     counted = {var: as_index(Var(var.name, values.count)) * values.step + values.start for var, values in box.items()}
     return index.substitute(counted)
 

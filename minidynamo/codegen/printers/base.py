@@ -1,7 +1,8 @@
-"""Owns what all kernel printers share: lines of text, the walk over expressions, and the form of a kernel's loops.
+"""Owns the common part of all kernel printers: lines of text, the walk over expressions, and the form of a kernel's
+loops.
 
-It decides nothing about a target. A printer is a table of operations, a table of types, a few spellings, and one
-function that lays out the loops.
+No decision about a target here. A printer has a table of operations, a table of types, a few spellings, and a function
+that lays out the loops.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import torch
 from minidynamo.codegen.ir.expr import OPS, Cast, Const, Expr, IndexValue, Load, Op, Ref, Scalar, loads
 from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var
 from minidynamo.codegen.ir.loops import Kernel, Let, Origins, Statement, Store, comments
-from minidynamo.codegen.ir.size import Extent, Number, group, is_negative, product, spell
+from minidynamo.codegen.ir.size import Extent, Number, is_negative, parenthesized, product, spell
 
-SAME = {
+COMMON = {
     "add": "({0} + {1})",
     "sub": "({0} - {1})",
     "mul": "({0} * {1})",
@@ -32,23 +33,23 @@ SAME = {
     "gt": "({0} > {1})",
     "ge": "({0} >= {1})",
 }
-"""Operations that every target spells in one way; a row of an `ExpressionPrinter`'s table."""
+"""Operations with the same text on all targets; rows for an `ExpressionPrinter`'s table."""
 
 LIBRARY = (
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
     "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "trunc", "atan2", "hypot", "copysign", "fma",
 )  # fmt: skip
-"""Operations that every target has as a function with C's name for it, perhaps behind a prefix."""
+"""Operations that all targets have as a function with C's name, perhaps after a prefix."""
 
 
 def library_calls(prefix: str) -> dict[str, str]:
-    """The rows for LIBRARY, of functions with names that start with `prefix`."""
+    """Returns the rows for LIBRARY, for functions with names that start with `prefix`."""
     operands = {name: ", ".join(f"{{{k}}}" for k in range(OPS[name].arity)) for name in LIBRARY}
     return {name: f"{prefix}{name}({text})" for name, text in operands.items()}
 
 
 class Lines:
-    """Text that is written line by line, with indentation. `comment` is what starts a comment."""
+    """Collects lines of text with indentation. `comment` starts a comment."""
 
     def __init__(self, indent: str, comment: str) -> None:
         self._indent = indent
@@ -58,11 +59,11 @@ class Lines:
         self._lines: list[str] = []
 
     def __call__(self, *lines: str) -> None:
-        """Append lines at the current depth."""
+        """Appends lines at the current depth."""
         self._lines += [self._indent * self._depth + line if line else "" for line in lines]
 
     def origins(self, origins: Origins) -> None:
-        """Say which lines of the user's program follow, unless that was said last."""
+        """Writes the lines of the user's program as comments, unless they equal the last ones written."""
         texts = comments(origins)
         if texts and texts != self._said:
             self(*(f"{self._comment} {text}" for text in texts))
@@ -70,7 +71,7 @@ class Lines:
 
     @contextlib.contextmanager
     def block(self, head: str, foot: str | None = None) -> Iterator[None]:
-        """Write `head`, what the `with` body writes one step deeper, and `foot` unless it is None."""
+        """Writes `head`, the lines of the `with` body one step deeper, and `foot` unless it is None."""
         self(head)
         self._depth += 1
         yield
@@ -79,12 +80,12 @@ class Lines:
             self(foot)
 
     def text(self) -> str:
-        """Everything so far, newline at the end."""
+        """Returns all lines so far, with a newline at the end."""
         return "\n".join(self._lines) + "\n"
 
 
 class Form(Enum):
-    """How the work of a kernel lies in memory."""
+    """How the iterations of a kernel relate to memory order."""
 
     POINTWISE = "no loop inside a row; neighbouring rows are neighbours in memory"
     ROWS = "loops inside each row run along memory"
@@ -93,16 +94,20 @@ class Form(Enum):
 
 @dataclass(frozen=True)
 class Layout:
-    """The loops of a kernel, sorted: `outer` rows, the row `along` that memory runs along, and the inner `axes`."""
+    """The loops of a kernel, sorted by memory order."""
 
+    #: How the loops relate to memory order.
     form: Form
+    #: The row variables, without `along`.
     outer: tuple[Var, ...]
+    #: The row variable whose neighbours are neighbours in memory; None in Form.ROWS.
     along: Var | None
+    #: The variables of the loops inside a row.
     axes: tuple[Var, ...]
 
 
 def layout_of(kernel: Kernel) -> Layout:
-    """Sort the loops of `kernel` by what they mean for memory."""
+    """Sorts the loops of `kernel` by memory order."""
     axes = next((loop.axes for loop in kernel.loops if loop.axes), ())
     if kernel.vector is not None and kernel.vector in kernel.rows:
         outer = tuple(v for v in kernel.rows if v != kernel.vector)
@@ -111,10 +116,10 @@ def layout_of(kernel: Kernel) -> Layout:
 
 
 def stores_last(body: Sequence[Statement]) -> tuple[Statement, ...]:
-    """`body` with every value computed before the first store.
+    """Returns `body` with every value computed before the first store.
 
-    A launch may pass one tensor as a read and as a write: what a statement reads must not have been overwritten by a
-    statement before it.
+    A launch may pass a tensor as a read and as a write: no statement may read an element that an earlier statement has
+    overwritten.
     """
     stores = [n for n, s in enumerate(body) if isinstance(s, Store)]
     if not stores or not any(any(loads(s.value)) for s in body[stores[0] + 1 :]):
@@ -132,19 +137,19 @@ def stores_last(body: Sequence[Statement]) -> tuple[Statement, ...]:
 
 
 def extent_of(axes: Iterable[Var]) -> Extent:
-    """The number of values that `axes` take together."""
+    """Returns the number of points of `axes`."""
     return product(v.extent for v in axes)
 
 
 def kind_of(dtype: torch.dtype) -> str:
-    """The letter by which `OPS` calls the kind of a dtype: f, i or b."""
+    """Returns the letter of `OPS` for the kind of a dtype: f, i or b."""
     if dtype is torch.bool:
         return "b"
     return "f" if dtype.is_floating_point else "i"
 
 
 def shortest(value: float, dtype: torch.dtype) -> str:
-    """The shortest decimal text that reads back as the finite `value`, which is exact in `dtype`."""
+    """Returns the shortest decimal text that reads back as the finite `value`, which is exact in `dtype`."""
     if dtype is torch.float64:
         return repr(value)
     for digits in range(1, 10):
@@ -156,24 +161,23 @@ def shortest(value: float, dtype: torch.dtype) -> str:
 
 
 class ExpressionPrinter:
-    """Walks expressions. A subclass has the tables and spells what is not in a table.
+    """Prints expressions. A subclass has the tables, and spells the expressions that are not in a table."""
 
-    `types` has the type names by dtype. `operations` has a format string per row of `OPS`, or one per kind (f, i, b) of
-    operand where they differ; `{0}` is the first operand, `{type}` the type of the result.
-    """
-
+    #: dtype -> type name.
     types: Mapping[torch.dtype, str]
+    #: Row of `OPS` -> format string, or a format string per kind (f, i, b) of operand. `{0}` is the first operand,
+    #: `{type}` the type of the result.
     operations: Mapping[str, str | Mapping[str, str]]
 
     def __init__(self) -> None:
-        # What a Ref and an expression that was computed before are called at this place of the kernel.
+        # Ref -> its text at the present position in the kernel.
         self.names: dict[str, str] = {}
-        # What a number of the host program is called in the kernel.
+        # Number of the host program -> its name in the kernel.
         self.parameters: Mapping[Number | Scalar, str] = {}
         self.hoisted: dict[Expr, str] = {}
 
     def expr(self, e: Expr) -> str:
-        """The text of an expression, in parentheses where it needs them."""
+        """Returns the text of an expression, in parentheses where needed."""
         if e in self.hoisted:
             return self.hoisted[e]
         match e:
@@ -193,16 +197,16 @@ class ExpressionPrinter:
                 return self.parameters[e]
 
     def operation(self, e: Op) -> str:
-        """The text of an operation, from the table."""
+        """Returns the text of an operation, from the table."""
         return self.pattern(e).format(*map(self.expr, e.args), type=self.types[e.dtype])
 
     def pattern(self, e: Op) -> str:
-        """The row of the table for an operation and the kind of its operands."""
+        """Returns the row of the table for an operation and the kind of its operands."""
         text = self.operations[e.name]
         return text if isinstance(text, str) else text[kind_of(e.args[-1].dtype)]
 
     def index(self, index: Index) -> str:
-        """The text of an index: a sum of products."""
+        """Returns the text of an index: a sum of products."""
         text = ""
         for atom, factor in index.terms:
             size = -factor if is_negative(factor) else factor
@@ -220,45 +224,45 @@ class ExpressionPrinter:
         )
 
     def size(self, size: Extent) -> str:
-        """The text of a size: a sum of products of numbers."""
+        """Returns the text of a size: a sum of products of numbers."""
         return spell(size, self.parameters.__getitem__)
 
     def factor(self, size: Extent) -> str:
-        """A size in parentheses, unless it is a single number."""
-        return group(size, self.parameters.__getitem__)
+        """Returns a size in parentheses, unless it is a single number."""
+        return parenthesized(size, self.parameters.__getitem__)
 
     def atom(self, atom: Var | FloorDiv | Mod | Lookup) -> str:
-        """The text of one term of an index."""
+        """Returns the text of a term of an index."""
         match atom:
             case Var():
                 return atom.name
             case FloorDiv():
-                return f"({self.group(atom.base)} {self.floor_division} {self.factor(atom.divisor)})"
+                return f"({self.parenthesized(atom.base)} {self.floor_division} {self.factor(atom.divisor)})"
             case Mod():
-                return f"({self.group(atom.base)} % {self.factor(atom.modulus)})"
+                return f"({self.parenthesized(atom.base)} % {self.factor(atom.modulus)})"
             case Lookup():
                 return self.expr(atom.value)
 
-    # Bases are never negative, so that every language's division does.
+    # Bases are never negative, so the rounding of negative quotients, which differs between languages, does not matter.
     floor_division = "/"
 
-    def group(self, index: Index) -> str:
-        """An index in parentheses unless it is a single term."""
+    def parenthesized(self, index: Index) -> str:
+        """Returns an index in parentheses, unless it is a single term."""
         text = self.index(index)
         return text if len(index.terms) == 1 and index.const == 0 and index.terms[0][1] == 1 else f"({text})"
 
     def load(self, e: Load) -> str:
-        """The text of a memory read."""
+        """Returns the text of a memory read."""
         raise NotImplementedError
 
     def const(self, e: Const) -> str:
-        """The text of a literal of the right type."""
+        """Returns the text of a literal of the right type."""
         raise NotImplementedError
 
     def cast(self, e: Cast) -> str:
-        """The text of a conversion."""
+        """Returns the text of a conversion."""
         raise NotImplementedError
 
     def index_value(self, e: IndexValue) -> str:
-        """The text of an index as a number."""
+        """Returns the text of an index as a number."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
-"""Owns the spelling of kernels in C++: one translation unit for all kernels of a graph.
+"""Owns the C++ text of kernels: a translation unit for all kernels of a graph.
 
-What is computed was decided by the scheduler; how a function is approximated stands in `runtime/include/vecmath.h`.
-A kernel becomes a function over a range of items (rows, or blocks of neighbouring rows), which threads share, and an
-entry point for Python.
+The scheduler has decided the computation; `runtime/include/vecmath.h` has the approximations of functions. A kernel
+becomes a function over a range of items (rows, or blocks of neighbouring rows), which threads share, and an entry point
+for Python.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from minidynamo.codegen.printers.cpp_expressions import (
     reads_across,
     stored,
 )
-from minidynamo.codegen.printers.cpp_folds import BETTER, Fold
+from minidynamo.codegen.printers.cpp_folds import COMPARISONS, Fold
 from minidynamo.config import config
 
-POINTWISE_BLOCK = 2048  # neighbouring rows that are one item of work
-SHORT_SUM = 64  # elements of a float sum that are added in double from the first on
-SUM_BLOCK = 2048  # elements of a float sum in vector lanes before they go to a double
-COLUMN_SUM_BLOCK = 128  # the same where each column has its own sum
-MOMENTS_BLOCK = 1024  # elements of a row that moments take at once; chunks of all types fit into it
-READ_AHEAD = 2048  # elements of a block that are read in front of its vector lanes
-BLOCKS = Symbol("blocks", 0)  # what the number of blocks is called where only the kernel knows it
+POINTWISE_BLOCK = 2048  # neighbouring rows per item of work
+SHORT_SUM = 64  # longest float sum that runs in double from the start
+SUM_BLOCK = 2048  # elements of a float sum that vector lanes add in float before adding to a double
+COLUMN_SUM_BLOCK = 128  # the same for sums of columns
+MOMENTS_BLOCK = 1024  # elements of a row per step of moments; a multiple of the chunks of all types
+READ_AHEAD = 2048  # the longest block whose reads across memory run before its vector loop
+BLOCKS = Symbol("blocks", 0)  # the number of blocks, if only the kernel knows it
 
 
 def entry_name(kernel: Kernel) -> str:
-    """The symbol of the function that Python calls."""
+    """Returns the symbol of the function that Python calls."""
     return f"kernel_{kernel.name}"
 
 
 def print_kernels(kernels: Sequence[Kernel]) -> str:
-    """The source of a library with one entry point per kernel."""
+    """Returns the source of a library with an entry point per kernel."""
     lines = Lines("  ", "//")
     lines('#include "vecmath.h"')
     folds = (s for kernel in kernels for s in kernel.statements() if isinstance(s, Accumulate))
@@ -66,10 +66,13 @@ def print_kernels(kernels: Sequence[Kernel]) -> str:
 
 @dataclass(frozen=True)
 class _Items:
-    """The work of a kernel cut into items: one per outer row and block of `block` neighbours of the row `along`."""
+    """The work of a kernel, cut into items: an item per point of `outer` and block of `along`."""
 
+    #: The row variables, without `along`.
     outer: tuple[Var, ...]
+    #: The row variable that is cut into blocks; None if no row variable runs along memory.
     along: Var | None
+    #: The number of rows in a block.
     block: int
 
     @property
@@ -81,7 +84,7 @@ class _Items:
 
     @property
     def is_cut(self) -> bool:
-        """Whether there may be several blocks."""
+        """Returns whether there may be several blocks."""
         return self.blocks not in (0, 1)
 
     @property
@@ -93,14 +96,14 @@ def _items_of(layout: Layout) -> _Items:
     if layout.along is None:
         return _Items(layout.outer, None, 1)
     extent = max(hint(layout.along.extent), 1)
-    # Narrow blocks let more threads share few columns, wide ones read memory in longer runs.
+    # Narrow blocks let more threads share few columns; wide blocks read memory in longer runs.
     wide = max(64, min(512, extent // 8 // 64 * 64))
     block = POINTWISE_BLOCK if layout.form is Form.POINTWISE else wide
     return _Items(layout.outer, layout.along, min(extent, block) if isinstance(layout.along.extent, int) else block)
 
 
 class _KernelPrinter(CppExpressions):
-    """Prints one kernel. `names` says how a Ref is read at the current place."""
+    """Prints a kernel. `names` maps a Ref to its text at the present position."""
 
     def __init__(self, kernel: Kernel, lines: Lines) -> None:
         super().__init__()
@@ -110,7 +113,7 @@ class _KernelPrinter(CppExpressions):
         self.items = _items_of(self.layout)
         self.column = self.layout.form is Form.COLUMNS
         self.parameters = {**kernel.parameters, BLOCKS: "blocks"}
-        self.read_before = itertools.count()  # arrays of a kernel, of which loops side by side have some each
+        self.read_before = itertools.count()  # serial numbers of arrays, which differ between sibling loops
         self.fails = any(self.may_fail(e) for s in kernel.statements() for e in expressions_of(s))
 
     # ---- functions ----
@@ -129,8 +132,8 @@ class _KernelPrinter(CppExpressions):
                 *(f"{kind} {name}" for name, kind in numbers.items()),
             ]
         )
-        made = "Failure" if self.fails else "void"
-        with lines.block(f"static {made} {kernel.name}_items({parameters}, int64_t begin, int64_t end) {{", "}"):
+        result_type = "Failure" if self.fails else "void"
+        with lines.block(f"static {result_type} {kernel.name}_items({parameters}, int64_t begin, int64_t end) {{", "}"):
             self.count_blocks()
             if self.fails:
                 lines("Failure failed = {};")
@@ -147,7 +150,7 @@ class _KernelPrinter(CppExpressions):
             self.launch(", ".join([*(f"p_{name}" for name in kinds), *numbers]))
 
     def count_blocks(self) -> None:
-        """Compute the number of blocks where it is not known."""
+        """Prints the computation of the number of blocks, if it depends on sizes of run time."""
         along, block = self.items.along, self.items.block
         if along is not None and not isinstance(along.extent, int):
             self.lines(f"const int64_t blocks = ({self.size(along.extent)} + {block - 1}) / {block};")
@@ -177,7 +180,7 @@ class _KernelPrinter(CppExpressions):
         lines("return result(failed);" if self.fails else "return none();")
 
     def item(self) -> None:
-        """One item: the coordinates, then each loop."""
+        """Prints an item: its coordinates, then each loop."""
         step: Extent = self.items.blocks
         for var in reversed(self.items.outer):
             quotient = "item" if step == 1 else f"item / {self.factor(step)}"
@@ -196,10 +199,10 @@ class _KernelPrinter(CppExpressions):
             self.loop(ordered)
 
     def hoist(self, loop: Loop) -> None:
-        """Name what is the same in all iterations of `loop`, so that it is read, checked and computed once."""
+        """Names the expressions that are equal in all iterations of `loop`, to read, check and compute them once."""
         inner = {*loop.axes, *((self.items.along,) if self.items.along is not None else ())}
         named = [s for s in self.kernel.statements() if isinstance(s, (Let, Accumulate))]
-        # Columns have an array of every value of a row, kept values an array over the row.
+        # In columns, each value of a row is an array; kept values are arrays over the row.
         varying = {s.name for s in named if self.column or (isinstance(s, Let) and s.kept)}
         for e in invariants(loop.body, inner, varying) if self.repeats(inner) else ():
             if e not in self.hoisted:
@@ -208,8 +211,8 @@ class _KernelPrinter(CppExpressions):
                 self.hoisted[e] = name
 
     def repeats(self, axes: Collection[Var]) -> bool:
-        """Whether a loop runs more than once, as far as that is known. What it reads is read in front of it only where
-        it runs at all: otherwise there may be nothing to read."""
+        """Returns whether a loop is known to run more than once. Hoisted reads are safe only if the loop runs:
+        otherwise there may be no element to read."""
         total = extent_of(axes)
         return total > 1 if isinstance(total, int) else known_at_least(total, 1)
 
@@ -227,7 +230,7 @@ class _KernelPrinter(CppExpressions):
             for statement in loop.body:
                 self.statement(statement)
         else:
-            if self.column:  # values of a row are read by later loops: one per neighbour
+            if self.column:  # later loops read the values of a row: an element per neighbour
                 for s in loop.body:
                     if isinstance(s, Let):
                         self.lines(f"{STORED[s.value.dtype]} v_{s.name}[{self.items.block}];")
@@ -252,7 +255,7 @@ class _KernelPrinter(CppExpressions):
 
     @property
     def here(self) -> str:
-        """The element of an array over a block of columns; nothing where a row has its own variables."""
+        """Returns the subscript of the present column in an array over a block; "" if a row has scalar variables."""
         if not self.column or self.items.along is None:
             return ""
         name = self.items.along.name
@@ -262,9 +265,9 @@ class _KernelPrinter(CppExpressions):
     def vector_loop(
         self, var: Var, first: str, after: str, body: Sequence[Statement], block: Extent = 0, clauses: str = ""
     ) -> Iterator[None]:
-        """A loop over at most `block` values, or 0, if that is not known."""
-        # A failure is recorded in one variable, and an argmax picks one of two by a condition: not for vector lanes.
-        ordered = any(isinstance(s, Accumulate) and s.combine in BETTER for s in body) and not self.column
+        """Prints a loop over at most `block` values (0: unknown), in vector lanes if possible."""
+        # Not in vector lanes: a failure is recorded in a single variable, and an argmax selects by a condition.
+        ordered = any(isinstance(s, Accumulate) and s.combine in COMPARISONS for s in body) and not self.column
         in_lanes = not ordered and not any(self.may_fail(e) for s in body for e in expressions_of(s))
         before = dict(self.hoisted)
         if in_lanes:
@@ -276,8 +279,10 @@ class _KernelPrinter(CppExpressions):
         self.hoisted = before
 
     def read_ahead(self, var: Var, first: str, after: str, body: Sequence[Statement], block: int) -> None:
-        """Read what lies across memory in a loop of its own, where the body makes choices: GCC would leave such a read
-        to the branch that needs it, and make no vectors of the loop."""
+        """Prints a separate loop for reads across memory, if the body makes choices.
+
+        GCC would move such a read into the branch that needs it, and then would not vectorize the loop.
+        """
         place = var.name if first == "0" else f"{var.name} - {first}"
         for e in reads_across(body, var):
             if e not in self.hoisted:
@@ -288,13 +293,14 @@ class _KernelPrinter(CppExpressions):
                 self.hoisted[e] = read(f"{name}[{place}]", e.dtype)
 
     def nest(self, loop: Loop) -> None:
-        """A loop with axes: folds start, the axes run, the innermost in vector lanes, folds end."""
+        """Prints a loop with axes: starts the folds, runs the axes, the innermost in vector lanes, and ends the
+        folds."""
         short = not self.column and known_at_least(SHORT_SUM - extent_of(loop.axes), 0)
         folds = Fold.all_of(loop.body, loop.axes, self.sum_block(loop), short)
         rows = [fold for fold in folds if fold.leads]
-        if rows and (places := self.rows_in_memory(loop, folds)):
+        if rows and (addresses := self.rows_in_memory(loop, folds)):
             size = self.size(extent_of(loop.axes))
-            for fold, place in zip(rows, places):
+            for fold, place in zip(rows, addresses):
                 self.lines(f"{fold.moments(size)};", f"{fold.total}.add({place}, {size});", f"{fold.total}.end();")
             self.end(loop, folds)
             return
@@ -304,7 +310,7 @@ class _KernelPrinter(CppExpressions):
         self.each(*(line for fold in folds for line in fold.declarations()), declare=True)
         self.each(*(line for fold in folds for line in fold.start(self.here)))
         *outer, inner = loop.axes
-        parted = [fold for fold in folds if fold.parted]
+        is_blocked = [fold for fold in folds if fold.is_blocked]
         self.lines(*(f"{f.moments(self.size(inner.extent))};" for f in rows))
         self.lines(*(f"alignas(64) {f.compared} {f.part}[{MOMENTS_BLOCK}];" for f in rows))
         with contextlib.ExitStack() as stack:
@@ -312,13 +318,13 @@ class _KernelPrinter(CppExpressions):
                 stack.enter_context(self.lines.block(_for(var.name, "0", self.size(var.extent)), "}"))
             first, after = "0", self.size(inner.extent)
             block = MOMENTS_BLOCK if rows else self.block_of_sums
-            if (parted or rows) and not known_at_least(block - inner.extent, 0):
+            if (is_blocked or rows) and not known_at_least(block - inner.extent, 0):
                 head = f"for (int64_t from = 0; from < {after}; from += {block}) {{"
                 stack.enter_context(self.lines.block(head, "}"))
                 self.lines(self.end_of_block("to", "from", block, inner.extent))
                 first, after = "from", "to"
-            self.each(*(f"float {fold.part}" for fold in parted), declare=True)
-            self.each(*(f"{fold.part}{self.here} = 0" for fold in parted))
+            self.each(*(f"float {fold.part}" for fold in is_blocked), declare=True)
+            self.each(*(f"{fold.part}{self.here} = 0" for fold in is_blocked))
             if self.column:
                 assert self.items.along is not None
                 with (
@@ -331,18 +337,18 @@ class _KernelPrinter(CppExpressions):
                 most = inner.extent if first == "0" else block
                 with self.vector_loop(inner, first, after, loop.body, most, clauses):
                     self.body(loop, folds, inner.name if first == "0" else f"{inner.name} - {first}")
-            self.each(*(f"{fold.total}{self.here} += {fold.part}{self.here}" for fold in parted))
+            self.each(*(f"{fold.total}{self.here} += {fold.part}{self.here}" for fold in is_blocked))
             self.lines(*(f"{fold.total}.add({fold.part}, {after} - {first});" for fold in rows))
         self.lines(*(f"{fold.total}.end();" for fold in rows))
         self.end(loop, folds)
 
     def rows_in_memory(self, loop: Loop, folds: Sequence[Fold]) -> list[str]:
-        """Where the rows lie whose moments are all that a loop computes; nothing where it computes something else."""
+        """Returns the addresses of the rows if a loop computes only moments of contiguous rows, else []."""
         named = {s.name: s.value for s in loop.body if isinstance(s, Let) and not s.kept}
         if len(named) + len(folds) < len(loop.body) or not all(fold.is_moment for fold in folds):
             return []
         start = {v: Index() for v in loop.axes}
-        places = []
+        addresses = []
         for fold in (fold for fold in folds if fold.leads):
             value = fold.source.value
             value = named.get(value.name, value) if isinstance(value, Ref) else value
@@ -351,11 +357,11 @@ class _KernelPrinter(CppExpressions):
             first = value.index[0].substitute(start)
             if value.index[0] != first + as_index(loop.axes[-1]) or self.may_fail(value):
                 return []
-            places.append(f"p_{value.buffer} + {self.index(first)}")
-        return places
+            addresses.append(f"p_{value.buffer} + {self.index(first)}")
+        return addresses
 
     def sum_block(self, loop: Loop) -> int:
-        """The number of float additions per lane up to which a sum is left in one float; 0 for none."""
+        """Returns the number of float additions per lane after which a sum moves to a double; 0: never."""
         return 0 if known_at_least(self.block_of_sums - extent_of(loop.axes), 0) else self.block_of_sums
 
     @property
@@ -363,7 +369,7 @@ class _KernelPrinter(CppExpressions):
         return COLUMN_SUM_BLOCK if self.column else SUM_BLOCK
 
     def each(self, *statements: str, declare: bool = False) -> None:
-        """Statements once per row: written as they are, or as arrays and loops over a block of columns."""
+        """Prints statements once per row: unchanged, or as arrays and loops over a block of columns."""
         if not statements:
             return
         if not self.column:
@@ -376,7 +382,7 @@ class _KernelPrinter(CppExpressions):
                 self.lines(*(f"{s};" for s in statements))
 
     def body(self, loop: Loop, folds: Sequence[Fold], in_block: str = "") -> None:
-        """What a loop does in each iteration, which is at the place `in_block` of a block of a row."""
+        """Prints the statements of an iteration. `in_block` is the position of the iteration in a block of a row."""
         remaining = iter(folds)
         for s in loop.body:
             if isinstance(s, Accumulate):
@@ -393,7 +399,7 @@ class _KernelPrinter(CppExpressions):
         return f"k_{s.name}[{self.index(place)}]"
 
     def end(self, loop: Loop, folds: Sequence[Fold]) -> None:
-        """Name what later loops read."""
+        """Names the values that later loops read."""
         for s in loop.body:
             if isinstance(s, Let) and s.kept:
                 self.names[s.name] = read(self.kept(s, loop), s.value.dtype)
@@ -416,7 +422,7 @@ class _KernelPrinter(CppExpressions):
             case Store():
                 self.lines(f"p_{s.buffer}[{self.index(s.index)}] = {stored(self.expr(s.value), s.value.dtype)};")
             case Accumulate():
-                raise AssertionError(f"{s.name} is folded over nothing; the verifier lets no such kernel pass")
+                raise AssertionError(f"{s.name} is folded outside a loop; the verifier rejects such a kernel")
 
 
 def _for(name: str, first: str, after: str) -> str:

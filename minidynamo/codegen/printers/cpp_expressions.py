@@ -1,6 +1,6 @@
-"""Owns the spelling of expressions in C++: the tables of operations and types, literals, loads, and what can fail.
+"""Owns the C++ text of expressions: the tables of operations and types, literals, loads, and possible failures.
 
-Loops are laid out in `cpp.py`; the functions that the tables name stand in `runtime/include/vecmath.h`.
+`cpp.py` prints loops; `runtime/include/vecmath.h` has the functions that the tables name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Ref, children, cost, loads, walk
 from minidynamo.codegen.ir.index import Index, Var, as_index
 from minidynamo.codegen.ir.loops import Accumulate, Let, Statement, Store
-from minidynamo.codegen.printers.base import SAME, ExpressionPrinter, library_calls, shortest
+from minidynamo.codegen.printers.base import COMMON, ExpressionPrinter, library_calls, shortest
 
 TYPES = {
     torch.float32: "float",
@@ -29,10 +29,10 @@ TYPES = {
 }
 
 STORED = {**TYPES, torch.bool: "boolean"}
-"""The types of elements in memory. GCC makes no vectors of loops that read or write elements of C++'s bool."""
+"""The types of elements in memory. GCC does not vectorize loops that read or write elements of C++'s bool."""
 
 OPERATIONS: dict[str, str | Mapping[str, str]] = {
-    **SAME,
+    **COMMON,
     **library_calls("m_"),
     "div": "({0} / {1})",
     "floordiv": {"f": "m_floordiv({0}, {1})", "i": "floordiv({0}, {1}, failed)"},
@@ -65,23 +65,23 @@ OPERATIONS: dict[str, str | Mapping[str, str]] = {
     "sqrt": "m_sqrt({0})",
     "sigmoid": "m_sigmoid({0})",
 }
-"""Operation -> text. A pair of texts where kinds of operands differ."""
+"""Operation -> text, or a text per kind of operands."""
 
 EVALUATED_BOTH = {"where": "choose({0}, {1}, {2})", "and": "({0} & {1})", "or": "({0} | {1})"}
-"""The text of operations that would leave an operand out, where that could find an error which eager raises."""
+"""The text of short-circuiting operations, for operands that can fail: eager raises the error, so both operands run."""
 
-# C++ computes these in int; the result has to be cut back.
+# C++ computes with these types in int, so the result is cast back.
 NARROW = (torch.int8, torch.int16, torch.uint8)
 
 
 class CppExpressions(ExpressionPrinter):
-    """Expressions of one kernel. Buffers are `p_<name>`."""
+    """Prints the expressions of a kernel. Buffers are `p_<name>`."""
 
     types = TYPES
     operations = OPERATIONS
 
     def may_fail(self, e: Expr) -> bool:
-        """Whether evaluating `e` here can record a failure; what was hoisted has done so before."""
+        """Returns whether evaluating `e` here can record a failure; hoisted parts have already recorded theirs."""
         return any(map(_can_fail, _reachable(e, self.hoisted)))
 
     def operation(self, e: Op) -> str:
@@ -99,7 +99,7 @@ class CppExpressions(ExpressionPrinter):
         if e.dtype is torch.bool:
             return "true" if e.value else "false"
         if not e.dtype.is_floating_point:
-            # The smallest int64 has no literal of its own.
+            # C++ has no literal for the smallest int64.
             text = f"{int(e.value)}" if e.value != -(2**63) else "-9223372036854775807 - 1"
             return f"{TYPES[e.dtype]}({text})"
         if math.isnan(e.value) or math.isinf(e.value):
@@ -111,7 +111,7 @@ class CppExpressions(ExpressionPrinter):
         return text if e.dtype is torch.float32 else f"cast<{TYPES[e.dtype]}>({text})"
 
     def cast(self, e: Cast) -> str:
-        if isinstance(e.value, Const):  # compilers and processors disagree on what infinity is as an integer
+        if isinstance(e.value, Const):  # compilers and processors convert infinity to different integers
             return self.const(
                 Const(torch.tensor(e.value.value, dtype=e.value.dtype, device="cpu").to(e.dtype).item(), e.dtype)
             )
@@ -122,20 +122,20 @@ class CppExpressions(ExpressionPrinter):
 
 
 def read(element: str, dtype: torch.dtype) -> str:
-    """The value of an element of memory."""
+    """Returns the value of an element of memory."""
     return f"is_true({element})" if dtype is torch.bool else element
 
 
 def stored(value: str, dtype: torch.dtype) -> str:
-    """The element of memory that has a value."""
+    """Returns the element of memory for a value."""
     return f"(boolean){value}" if dtype is torch.bool else value
 
 
-WORTH_NAMING = 4  # as OPS counts costs
+WORTH_NAMING = 4  # a cost as in OPS
 
 
 def expressions_of(s: Statement) -> tuple[Expr, ...]:
-    """Everything that a statement evaluates, its indices included."""
+    """Returns the expressions that a statement evaluates, with its indices."""
     if isinstance(s, Store):
         return (s.value, IndexValue(s.index, torch.int64))
     if isinstance(s, Accumulate) and s.position is not None:
@@ -144,7 +144,7 @@ def expressions_of(s: Statement) -> tuple[Expr, ...]:
 
 
 def _can_fail(e: Expr) -> bool:
-    """Whether this operation itself can find an error in its operands."""
+    """Returns whether this operation itself can find an error in its operands."""
     if not isinstance(e, Op):
         return False
     text = OPERATIONS[e.name]
@@ -152,7 +152,7 @@ def _can_fail(e: Expr) -> bool:
 
 
 def _reachable(e: Expr, known: Container[Expr]) -> Iterator[Expr]:
-    """`e` and everything below it, but for the expressions in `known`."""
+    """Yields `e` and all expressions below it, without the expressions in `known`."""
     yield e
     for child in children(e):
         if child not in known:
@@ -160,10 +160,10 @@ def _reachable(e: Expr, known: Container[Expr]) -> Iterator[Expr]:
 
 
 def invariants(body: Sequence[Statement], inner: Set[Var], varying: Set[str]) -> Iterator[Expr]:
-    """The largest expressions in `body` that are the same for all values of `inner` and worth computing only once.
+    """Yields the largest expressions in `body` that are equal for all values of `inner` and worth computing only once.
 
-    `varying` names the values from other loops that change with `inner`.
-    The address of a guarded load is left out: it may not be evaluated elsewhere.
+    `varying` names the values from other loops that change with `inner`. The address of a guarded load is left out: it
+    may not be evaluated elsewhere.
     """
     varying = varying | {s.name for s in body if isinstance(s, (Let, Accumulate))}
 
@@ -185,7 +185,7 @@ CHOICES = frozenset(("where", "min", "max"))
 
 
 def reads_across(body: Sequence[Statement], along: Var) -> list[Load]:
-    """What a loop `along` a variable reads that are no neighbours in memory, if it chooses between values."""
+    """Returns the reads of a loop `along` a variable that are not contiguous, if the loop chooses between values."""
     found = list(dict.fromkeys(part for s in body for e in expressions_of(s) for part in walk(e)))
     if not any(isinstance(e, Op) and e.name in CHOICES for e in found):
         return []

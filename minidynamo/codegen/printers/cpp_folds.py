@@ -1,6 +1,6 @@
-"""Owns the spelling of reductions in C++: how a fold starts, takes a value in, and what it is worth at the end.
+"""Owns the C++ text of reductions: start, step and result of a fold.
 
-Where the loops of a fold stand is decided in `cpp.py`.
+`cpp.py` places these statements in loops.
 """
 
 from __future__ import annotations
@@ -24,20 +24,25 @@ FOLDS = {
     "any": ("0", "{0} | {1}", "|"),
     "all": ("1", "{0} & {1}", "&"),
 }
-BETTER = {"argmax": "exceeds", "argmin": "undercuts"}
+COMPARISONS = {"argmax": "exceeds", "argmin": "undercuts"}
 
 
 @dataclass(frozen=True)
 class Fold:
-    """How one Accumulate is spelled. A long float sum runs in blocks of floats (`part`) that are added in double. A
-    `short` one runs in double from the start: it costs nothing there, and the result is rounded once.
-    `in_order` says that the loops visit positions in ascending order: of equal values the first one is met first.
-    Moments take blocks of a row at once; those of the same elements are folded once, by the `leader`."""
+    """An Accumulate in C++.
 
+    Moments fold blocks of a row at once. Moments of the same elements share an object, which the `leader` folds.
+    """
+
+    #: The statement.
     source: Accumulate
-    parted: bool
+    #: Whether the fold is a long float sum: blocks are added in float (`part`), and the blocks in double.
+    is_blocked: bool
+    #: Whether the loops visit positions in ascending order, so that the first of equal values is met first.
     in_order: bool
+    #: For moments: the name of the first moment of the same elements; else "".
     leader: str = ""
+    #: Whether the fold is a short float sum, which runs in double from the start: no extra cost, and a single rounding.
     short: bool = False
 
     @staticmethod
@@ -48,7 +53,7 @@ class Fold:
 
     @staticmethod
     def all_of(body: Sequence[Statement], axes: Sequence[Var], sum_block: int, short: bool = False) -> list[Fold]:
-        """The folds of one loop. `short`: it takes few steps for each result."""
+        """Returns the folds of a loop. `short`: the loop has few steps per result."""
         folds = [Fold.of(s, axes, sum_block, short) for s in body if isinstance(s, Accumulate)]
         leaders: dict[tuple[Expr, torch.dtype], str] = {}
         for s in (fold.source for fold in folds if fold.is_moment):
@@ -57,32 +62,32 @@ class Fold:
 
     @property
     def is_moment(self) -> bool:
-        """Whether it is one of MOMENTS."""
+        """Returns whether the fold is in MOMENTS."""
         return self.source.combine in MOMENTS
 
     @property
     def leads(self) -> bool:
-        """Whether it folds moments."""
+        """Returns whether the fold is the leader of its moments."""
         return self.is_moment and self.leader == self.source.name
 
     @property
     def combine(self) -> str:
-        """The row of FOLDS; on bools, max and min are any and all."""
+        """Returns the row of FOLDS; on bools, max and min are any and all."""
         if self.source.dtype is torch.bool:
             return {"max": "any", "min": "all"}.get(self.source.combine, self.source.combine)
         return self.source.combine
 
     @property
     def compared(self) -> str:
-        """The type that is folded: half types are folded as float, which is exact for what compares."""
+        """Returns the type of the fold's operands. Half types fold as float, which is exact for comparisons."""
         dtype = torch.float32 if self.source.dtype in (torch.float16, torch.bfloat16) else self.source.dtype
         return "int32_t" if self.combine in ("any", "all") else TYPES[dtype]
 
     @property
     def type(self) -> str:
-        if self.source.combine in BETTER:
+        if self.source.combine in COMPARISONS:
             return "int64_t"
-        return "double" if self.parted or self.short else self.compared
+        return "double" if self.is_blocked or self.short else self.compared
 
     @property
     def total(self) -> str:
@@ -96,43 +101,43 @@ class Fold:
 
     @property
     def current(self) -> str:
-        """The variable that the innermost loop folds into."""
-        return self.part if self.parted else self.total
+        """Returns the variable that the innermost loop folds into."""
+        return self.part if self.is_blocked else self.total
 
     @property
     def clause(self) -> str:
-        return "" if self.source.combine in (*BETTER, *MOMENTS) else FOLDS[self.combine][2]
+        return "" if self.source.combine in (*COMPARISONS, *MOMENTS) else FOLDS[self.combine][2]
 
     def moments(self, size: str) -> str:
-        """The declaration of what folds moments of a row of a `size`."""
+        """Returns the declaration of the object that folds the moments of a row of `size` elements."""
         return f"Moments<{TYPES[self.source.dtype]}> {self.total}({size})"
 
     def declarations(self) -> list[str]:
         if self.is_moment:
             return []
         rows = [f"{self.type} {self.total}"]
-        return [*rows, f"{self.compared} best_{self.source.name}"] if self.source.combine in BETTER else rows
+        return [*rows, f"{self.compared} best_{self.source.name}"] if self.source.combine in COMPARISONS else rows
 
     def start(self, here: str) -> list[str]:
         if self.is_moment:
             return []
-        if self.source.combine in BETTER:
+        if self.source.combine in COMPARISONS:
             return [f"{self.total}{here} = -1", f"best_{self.source.name}{here} = 0"]
         return [f"{self.total}{here} = {FOLDS[self.combine][0].format(type=self.compared)}"]
 
     def step(self, here: str, value: str, position: str) -> list[str]:
-        """The statements that fold `value` in."""
+        """Returns the statements that fold `value` in."""
         if self.source.dtype in (torch.float16, torch.bfloat16):
             value = f"to_float({value})"
         if self.is_moment:
             return [f"{self.part}[{position}] = {value};"] if self.leads else []
         target = f"{self.current}{here}"
-        if self.source.combine not in BETTER:
+        if self.source.combine not in COMPARISONS:
             return [f"{target} = {FOLDS[self.combine][1].format(target, value)};"]
         name, best = self.source.name, f"best_{self.source.name}{here}"
-        better = f"{BETTER[self.source.combine]}(new_{name}, {best})"
+        better = f"{COMPARISONS[self.source.combine]}(new_{name}, {best})"
         if not self.in_order:
-            better += f" || ({position} < {target} && !{BETTER[self.source.combine]}({best}, new_{name}))"
+            better += f" || ({position} < {target} && !{COMPARISONS[self.source.combine]}({best}, new_{name}))"
         return [
             f"const {self.compared} new_{name} = {value};",
             f"const bool take_{name} = {target} < 0 || {better};",
@@ -141,8 +146,8 @@ class Fold:
         ]
 
     def value(self, here: str) -> str:
-        """The result, as an expression of the type that readers expect."""
-        if self.source.combine in BETTER:
+        """Returns the result, as an expression of the type that readers expect."""
+        if self.source.combine in COMPARISONS:
             return f"{self.total}{here}"
         if self.is_moment:
             return f"{self.total}.{self.source.combine}"

@@ -1,6 +1,6 @@
-"""Owns the spelling of host programs: the Python function that allocates, launches, calls, frees and returns.
+"""Owns the text of host programs: the Python function that allocates, launches, calls, frees and returns.
 
-Order, reuse and lifetimes were decided by the memory planner; this file writes them down, one line per step.
+The memory planner has decided order, reuse and lifetimes; here each step becomes a line.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from minidynamo import compat
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Name, Origins
-from minidynamo.codegen.ir.size import Extent, Size, group
-from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Place, Return, Reuse, Step
+from minidynamo.codegen.ir.size import Extent, Size, parenthesized
+from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Overwrite, Return, Reuse, Step
 from minidynamo.codegen.printers.base import Lines, extent_of
 from minidynamo.codegen.runtime import random_numbers
 from minidynamo.codegen.runtime.host_functions import count_as_new, on_gpu
@@ -40,23 +40,23 @@ ARITHMETIC: dict[Any, str] = {
     operator.mod: "{} % {}",
     operator.pow: "{} ** {}",
 }
-"""How Python writes what numbers are made by, as the program did it."""
+"""Function that computes a number -> its Python text."""
 
 
 class Calling(enum.Enum):
-    """What launchers take in front of the numbers of a kernel."""
+    """The arguments that launchers take before the numbers of a kernel."""
 
     TENSORS = "tensors"
     ADDRESSES = "the addresses of tensors"
-    ON_STREAM = "a stream, how many rows there are, and the addresses of tensors"
+    ON_STREAM = "a stream, the number of rows, and the addresses of tensors"
 
 
 def print_host(
     program: HostProgram, launchers: Mapping[str, Callable[..., None]], calling: Calling
 ) -> tuple[str, dict[str, Any]]:
-    """The source of `def call(args)` and the namespace that it runs in.
+    """Returns the source of `def call(args)` and its globals.
 
-    `launchers` has what starts each kernel, by kernel name. `call` is boxed: it empties the list that it is given.
+    `launchers` maps the name of a kernel to the function that launches the kernel. `call` is boxed.
     """
     return _HostPrinter(program, launchers, calling).print()
 
@@ -72,9 +72,10 @@ class _HostPrinter:
         handing_over = any(isinstance(step, HandOver) for step in program.steps)
         self.receiver = self.names.fresh("hand_over") if handing_over else ""
         self.gpus: dict[torch.device, tuple[str, str]] = {}
-        # The call that each result comes from.
+        # Result -> the extern call with this result.
         self.calls: dict[str, Extern | None] = {}
-        # A gradient of another dtype is converted, as autograd does: no frame can run again for it.
+        # A gradient of another dtype is converted, as autograd does: a backward graph cannot fall back to a rerun of
+        # the frame.
         self.converts = handing_over
 
     def print(self) -> tuple[str, dict[str, Any]]:
@@ -90,7 +91,7 @@ class _HostPrinter:
             for number in self.program.prelude:
                 self.lines(self.number(number))
             if self.calling is Calling.ON_STREAM:
-                self.meet_gpus()
+                self.print_gpu_setup()
             for step in self.program.steps:
                 self.lines.origins(origins_of(step))
                 self.lines(self.step(step))
@@ -102,19 +103,20 @@ class _HostPrinter:
         return self.lines.text(), {**self.program.constants, **self.names.values}
 
     def number(self, number: Compute) -> str:
-        """A number that is made of inputs."""
+        """Returns the assignment of a number that is computed from inputs."""
         pattern = ARITHMETIC.get(number.op) or f"{self.function(number.op)}({', '.join(['{}'] * len(number.args))})"
         return f"{number.out} = {pattern.format(*map(self.operand, number.args))}"
 
-    def meet_gpus(self) -> None:
-        """What stays the same throughout a call: the current stream of each GPU, and what makes tensors there."""
+    def print_gpu_setup(self) -> None:
+        """Prints the assignments that hold throughout a call: the current stream of each GPU, and its allocation
+        function."""
         for device in dict.fromkeys(step.kernel.device for step in self.program.steps if isinstance(step, Launch)):
             self.gpus[device] = stream, empty = self.names.fresh("stream"), self.names.fresh("empty")
             self.lines(f"{stream}, {empty} = {self.names.constant(on_gpu, 'on_gpu')}({self.value(device)})")
 
     def operand(self, value: Any) -> str:
-        """An argument in parentheses, unless it is one name or literal."""
-        text = group(value) if isinstance(value, Size) else self.value(value)
+        """Returns an argument, in parentheses unless it is a single name or literal."""
+        text = parenthesized(value) if isinstance(value, Size) else self.value(value)
         return f"({text})" if text.startswith("-") else text
 
     def function(self, op: Any) -> str:
@@ -138,14 +140,14 @@ class _HostPrinter:
                 layout = f"{_sizes(step.buffer.shape)}, {_sizes(step.buffer.stride)}"
                 relaid = f"{step.source}.as_strided_({layout})" if step.relaid else step.source
                 return f"{step.buffer.name} = {relaid}; del {step.source}"
-            case Place():
-                return f"{self.announced([step.source])}{step.buffer.name} = {self.laid_out(step)}"
+            case Overwrite():
+                return f"{self.version_increment([step.source])}{step.buffer.name} = {self.input_memory(step)}"
             case Launch():
                 launcher = self.names.constant(self.launchers[step.kernel.name], step.kernel.name)
-                args = ", ".join(self.passed(step))
+                args = ", ".join(self.launch_arguments(step))
                 stores = zip(step.kernel.writes, step.args[len(step.kernel.reads) :])
                 written = [name for buffer, name in stores if buffer.name == name]
-                return f"{self.announced(written)}{launcher}({args})"
+                return f"{self.version_increment(written)}{launcher}({args})"
             case Extern():
                 arguments = [self.value(a) for a in step.args]
                 arguments += [f"{key}={self.value(a)}" for key, a in step.kwargs]
@@ -160,12 +162,14 @@ class _HostPrinter:
                 return f"if {self.receiver} is not None: {name} = {self.receiver}({position}, {name})"
             case Return():
                 values = [self.value(v) for v in step.values]
-                if step.counted:
-                    self.lines(f"{self.names.constant(count_as_new, 'count_as_new')}({', '.join(step.counted)})")
+                if step.versions_to_reset:
+                    self.lines(
+                        f"{self.names.constant(count_as_new, 'count_as_new')}({', '.join(step.versions_to_reset)})"
+                    )
                 return f"return ({', '.join(values)}{',' if len(values) == 1 else ''})"
 
-    def passed(self, step: Launch) -> Iterator[str]:
-        """What a launcher is called with."""
+    def launch_arguments(self, step: Launch) -> Iterator[str]:
+        """Yields the arguments of a launch."""
         kernel = step.kernel
         if self.calling is Calling.ON_STREAM:
             yield from (self.gpus[kernel.device][0], str(extent_of(kernel.rows)))
@@ -173,17 +177,20 @@ class _HostPrinter:
         yield from (name + address for name in step.args)
         yield from (n.name if isinstance(n, Scalar) else str(n) for n in kernel.numbers)
 
-    def laid_out(self, step: Place) -> str:
-        """The memory of an input, in the layout of what is written there."""
+    def input_memory(self, step: Overwrite) -> str:
+        """Returns the memory of an input, in the layout of the value that is written there."""
         old, new = self.program.input_buffers.get(step.source), step.buffer
         if old is None or (old.shape, old.stride) == (new.shape, new.stride):
             return step.source
         as_strided = self.names.constant(torch.as_strided, "as_strided")
         return f"{as_strided}({step.source}, {_sizes(new.shape)}, {_sizes(new.stride)})"
 
-    def announced(self, names: Sequence[str]) -> str:
-        """A statement in front of a write that tells autograd, and who may want to run the program again, about the
-        inputs among what is written."""
+    def version_increment(self, names: Sequence[str]) -> str:
+        """Returns a statement that increments the version counters of the inputs among `names`, to run before they are
+        written.
+
+        Autograd reads the counters, and so does a rerun of the frame.
+        """
         written = [name for name in names if name in self.program.inputs]
         if not written:
             return ""
@@ -191,8 +198,11 @@ class _HostPrinter:
         return f"{increment}(({', '.join(written)},)); "
 
     def check(self, step: Extern | GetItem) -> list[str]:
-        """Statements that compare a result with what kernels and the code that gets the results rely on: fake tensors
-        foretell the strides of ATen not for every build, and other operators may have any fake implementation."""
+        """Returns statements that compare a result with the layout that kernels and callers rely on.
+
+        Fake tensors do not predict the strides of ATen for every build, and other operators may have any fake
+        implementation.
+        """
         call = step if isinstance(step, Extern) else self.calls.get(step.source)
         self.calls[step.out] = call
         if call is None or call.is_in_place or step.out in call.mutates:
@@ -220,7 +230,7 @@ class _HostPrinter:
         return f"{empty}({shape}, {stride}, dtype={dtype}, device={self.value(buffer.device)})"
 
     def value(self, value: Any) -> str:
-        """The text of an argument; what has no literal is bound in the namespace."""
+        """Returns the text of an argument; a value without a literal is bound in the namespace."""
         match value:
             case Name():
                 return value.name
@@ -239,12 +249,12 @@ class _HostPrinter:
 
 
 def _sizes(sizes: tuple[Extent, ...]) -> str:
-    """A tuple of sizes."""
+    """Returns a tuple of sizes."""
     return f"({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"
 
 
 def origins_of(step: Step) -> Origins:
-    """What a step computes; nothing for those that only move names."""
+    """Returns the origins of the values that a step computes; () for a step that only moves names."""
     match step:
         case Launch():
             return step.kernel.origins
@@ -254,7 +264,7 @@ def origins_of(step: Step) -> Origins:
 
 
 def _addressed(program: HostProgram) -> set[str]:
-    """Names whose strides somebody relies on: kernels, whoever gets the results, and views for them."""
+    """Returns the names whose strides matter: to kernels, to the caller, and to views of these."""
     names: set[str] = set()
     for step in reversed(program.steps):
         match step:
@@ -262,7 +272,7 @@ def _addressed(program: HostProgram) -> set[str]:
                 names.update(step.args)
             case Return():
                 names.update(value.name for value in step.values if isinstance(value, Name))
-            case Reuse() | Place() if step.buffer.name in names:
+            case Reuse() | Overwrite() if step.buffer.name in names:
                 names.add(step.source)
             case Extern() | GetItem() if step.out in names:
                 names.update(step.aliases)
@@ -270,7 +280,7 @@ def _addressed(program: HostProgram) -> set[str]:
 
 
 def _label(op: Any) -> str:
-    """The name of what is called, for messages."""
+    """Returns the name of the called operator, for messages."""
     return str(op.name()) if isinstance(op, compat.OpOverload) else getattr(op, "__name__", type(op).__name__)
 
 
@@ -279,11 +289,11 @@ def _operator_name(op: Any) -> str:
 
 
 def _names_of(program: HostProgram) -> set[str]:
-    """Every name of a value in the host program."""
+    """Returns the names of the values in the host program."""
     names = {*program.inputs, *(number.out for number in program.prelude)}
     for step in program.steps:
         match step:
-            case Allocate() | Reuse() | Place():
+            case Allocate() | Reuse() | Overwrite():
                 names.add(step.buffer.name)
             case Extern() | GetItem():
                 names.add(step.out)

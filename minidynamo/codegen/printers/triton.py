@@ -1,8 +1,8 @@
-"""Owns the spelling of kernels in Triton: one Python function per kernel, over tiles of rows and columns.
+"""Owns the Triton text of kernels: a Python function per kernel, over tiles of rows and columns.
 
 It follows the same schedule as `cpp.py`. A pointwise kernel is one row of blocks; a kernel with loops works on tiles
-[ROWS, COLUMNS]: values per row have shape [ROWS, 1], folds run along the second axis. If a row fits into one tile,
-the loops are straight lines.
+[ROWS, COLUMNS]: values per row have shape [ROWS, 1], folds run along the second axis. If a row fits into a tile, the
+loops become straight-line code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from minidynamo.codegen.ir.index import FloorDiv, Index, Mod, Var, as_index, del
 from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store
 from minidynamo.codegen.ir.size import hint, known_at_least
 from minidynamo.codegen.printers.base import (
-    SAME,
+    COMMON,
     ExpressionPrinter,
     Form,
     Lines,
@@ -45,7 +45,7 @@ TYPES = {
 }
 
 OPERATIONS: dict[str, str | Mapping[str, str]] = {
-    **SAME,
+    **COMMON,
     **library_calls("libdevice."),
     "div": "divide({0}, {1})",
     "floordiv": {"f": "floordiv_float({0}, {1})", "i": "floordiv_int({0}, {1})"},
@@ -77,25 +77,25 @@ OPERATIONS: dict[str, str | Mapping[str, str]] = {
         "check_index({0}, {1}, {mask})",
     ),
 }
-"""Operation -> text. A pair of texts where kinds of operands differ."""
+"""Operation -> text, or a text per kind of operands."""
 
-# With one of these operators, Triton gives a literal the type of the other operand.
+# With these operators, Triton gives a literal the type of the other operand.
 INFIX = frozenset("add sub mul eq ne lt le gt ge".split())  # noqa: SIM905
 LITERAL = (torch.float32, torch.int32, torch.int64)
 
 # combine -> fold of two values
 FOLDS = {"sum": "{0} + {1}", "prod": "{0} * {1}", "max": "maximum({0}, {1})", "min": "minimum({0}, {1})"}
-PLACES = {"argmax": "greater", "argmin": "smaller"}
+POSITION_FOLDS = {"argmax": "greater", "argmin": "smaller"}
 
 POINTWISE_BLOCK = 1024
 LARGEST_ROW = 16384  # columns of a tile; longer rows are read in pieces, unless a value of the row is kept
 TILE = 4096
 NARROW_COLUMNS = 64  # rows of a tile that runs across memory
-FEWEST_COLUMNS = 128  # of a tile where the number of columns is not known
+FEWEST_COLUMNS = 128  # columns of a tile if their number is symbolic
 
 
 def print_kernels(kernels: Sequence[Kernel]) -> str:
-    """Python source with one function per kernel. `triton_launch` binds the names that it uses and decorates it."""
+    """Returns Python source with a function per kernel. `triton_launch` compiles the source, with its globals."""
     lines = Lines("    ", "#")
     for kernel in kernels:
         lines("", "")
@@ -104,7 +104,7 @@ def print_kernels(kernels: Sequence[Kernel]) -> str:
 
 
 def launch_spec(kernel: Kernel) -> LaunchSpec:
-    """How `kernel` is started, and with which tile."""
+    """Returns the launch parameters of `kernel`, with its tile."""
     layout = layout_of(kernel)
     rows, columns = extent_of(kernel.rows), extent_of(layout.axes)
     wide = _power_of_two(hint(columns))
@@ -124,7 +124,7 @@ def launch_spec(kernel: Kernel) -> LaunchSpec:
         row_block=min(row_block, _power_of_two(rows)) if column_block and isinstance(rows, int) else row_block,
         column_block=column_block,
         warps=8 if column_block * row_block > TILE else 4,
-        checked=any(isinstance(e, Op) and e.name.startswith("check_") for e in _everything(kernel)),
+        checked=any(isinstance(e, Op) and e.name.startswith("check_") for e in _expressions(kernel)),
         numbers=tuple((name, number) for number, name in kernel.parameters.items()),
         device=kernel.device,
     )
@@ -138,7 +138,7 @@ def _keeps(kernel: Kernel) -> bool:
     return any(isinstance(s, Let) and s.kept for s in kernel.statements())
 
 
-def _everything(kernel: Kernel) -> list[Expr]:
+def _expressions(kernel: Kernel) -> list[Expr]:
     found: list[Expr] = []
     for s in kernel.statements():
         found += walk(s.value)
@@ -148,7 +148,7 @@ def _everything(kernel: Kernel) -> list[Expr]:
 
 
 def _indices(s: Statement) -> Iterator[Index]:
-    """Every index that a statement computes."""
+    """Yields the indices that a statement computes."""
     yield from (s.index,) if isinstance(s, Store) else ()
     yield from (s.position,) if isinstance(s, Accumulate) and s.position is not None else ()
     for e in walk(s.value):
@@ -160,7 +160,7 @@ def _indices(s: Statement) -> Iterator[Index]:
 
 
 def _reach(index: Index) -> float:
-    """A number that no part of an index exceeds; infinity where there is none."""
+    """Returns a bound of the absolute value of an index and its parts; infinity if there is none."""
     total = float(abs(index.const)) if isinstance(index.const, int) else math.inf
     inside = 0.0
     for atom, factor in index.terms:
@@ -173,7 +173,7 @@ def _reach(index: Index) -> float:
 
 
 class _KernelPrinter(ExpressionPrinter):
-    """Prints one kernel. All rows are one variable, `row`, and all columns one, `column`."""
+    """Prints a kernel. All rows are a single variable, `row`, and all columns a single variable, `column`."""
 
     types = TYPES
     operations = OPERATIONS
@@ -188,12 +188,12 @@ class _KernelPrinter(ExpressionPrinter):
         self.row = Var("row", extent_of(kernel.rows))
         self.column = Var("column", extent_of(self.axes))
         self.flat = _flat(self.row, kernel.rows) | _flat(self.column, self.axes)
-        self.bits = ".to(tl.int64)" if self.large() else ""  # of variables, and so of all that is computed with them
-        self.whole = known_at_least(self.spec.column_block - self.column.extent, 0)  # a row is one tile
+        self.bits = ".to(tl.int64)" if self.large() else ""  # a cast of the variables, which widens all indices
+        self.whole = known_at_least(self.spec.column_block - self.column.extent, 0)  # a row fits in a tile
         self.parameters = kernel.parameters
-        self.inside = False  # of a loop over columns
+        self.inside = False  # whether inside a loop over columns
         self.serial = itertools.count()
-        self.loaded: dict[Load, str] = {}  # each element is read once where it stays in reach
+        self.loaded: dict[Load, str] = {}  # Load -> its variable, while in scope
 
     def print(self) -> None:
         parameters = [f"p_{b.name}" for b in self.kernel.arguments]
@@ -218,7 +218,7 @@ class _KernelPrinter(ExpressionPrinter):
                 self.loop(loop)
 
     def large(self) -> bool:
-        """Whether a variable, an offset or a part of one needs 64 bits, or may need them."""
+        """Returns whether a variable, an offset or a part of an offset needs 64 bits, or may need them."""
         variables = [as_index(self.row), as_index(self.column)]
         parts = (i for s in self.kernel.statements() for i in _indices(self.flattened(s)))
         return not all(_reach(i) < 2**31 - POINTWISE_BLOCK for i in itertools.chain(variables, parts))
@@ -253,7 +253,7 @@ class _KernelPrinter(ExpressionPrinter):
         self.inside = False
 
     def flattened(self, s: Statement) -> Statement:
-        """The statement in terms of `row` and `column`."""
+        """Returns the statement in terms of `row` and `column`."""
         value = s.value.substitute(self.flat)
         match s:
             case Let():
@@ -273,13 +273,13 @@ class _KernelPrinter(ExpressionPrinter):
             case Store():
                 self.lines(f"tl.store({self.address(s.buffer, s.index)}, {self.expr(s.value)}, {self.mask})")
             case Accumulate():
-                value, place = self.folded(s)
-                self.finish(s, value, place)
+                value, position_text = self.folded(s)
+                self.finish(s, value, position_text)
 
     def address(self, buffer: str, index: Index) -> str:
-        """Addresses of the shape of the tile, also where they are the same for all rows or columns."""
+        """Returns addresses of the shape of the tile, even if they are equal for all rows or columns."""
         same = [v for v in ((self.row, self.column) if self.inside else (self.row,)) if v not in index.variables()]
-        return " + ".join([f"p_{buffer}", self.group(index), *(f"{v.name} * 0" for v in same)])
+        return " + ".join([f"p_{buffer}", self.parenthesized(index), *(f"{v.name} * 0" for v in same)])
 
     @property
     def mask(self) -> str:
@@ -288,17 +288,17 @@ class _KernelPrinter(ExpressionPrinter):
     # ---- folds ----
 
     def combine(self, s: Accumulate) -> str:
-        """The fold that is used: any and all are extremes of 0 and 1."""
+        """Returns the fold in use: any and all are extremes of 0 and 1."""
         return {"any": "max", "all": "min"}.get(s.combine, s.combine)
 
     def fold_type(self, s: Accumulate) -> torch.dtype:
-        """The type that is folded; bools as numbers, half types as float, which is exact for what only compares."""
+        """Returns the type of the fold: bools fold as numbers, half types as float, which is exact for comparisons."""
         if s.dtype is torch.bool:
             return torch.int32
         return torch.float32 if s.dtype in (torch.float16, torch.bfloat16) else s.dtype
 
     def identity(self, s: Accumulate) -> str:
-        """The value that changes no fold."""
+        """Returns the neutral element of the fold."""
         dtype, combine = self.fold_type(s), self.combine(s)
         if combine in ("sum", "prod") or s.dtype is torch.bool:
             value: float = 1 if combine in ("prod", "min") else 0
@@ -310,7 +310,7 @@ class _KernelPrinter(ExpressionPrinter):
         return self.const(Const(float(value) if dtype.is_floating_point else int(value), dtype))
 
     def folded(self, s: Accumulate) -> tuple[str, str]:
-        """What one tile contributes: the value, and for positions where it stands."""
+        """Returns the contribution of a tile: the values, and for positional folds the positions."""
         dtype = self.fold_type(s)
         value = self.expr(s.value) if dtype == s.dtype else self.expr(Cast(s.value, dtype))
         text = f"tl.where(mask, {value}, {self.identity(s)})"
@@ -325,16 +325,16 @@ class _KernelPrinter(ExpressionPrinter):
 
     def fold(self, s: Accumulate) -> None:
         self.lines.origins(s.origins)
-        value, place = self.folded(s)
+        value, position_text = self.folded(s)
         if s.position is None:
             self.lines(f"fold_{s.name} = {FOLDS[self.combine(s)].format(f'fold_{s.name}', value)}")
         else:
             both = f"fold_{s.name}, place_{s.name}"
-            self.lines(f"{both} = {PLACES[s.combine]}({both}, {value}, {place})")
+            self.lines(f"{both} = {POSITION_FOLDS[s.combine]}({both}, {value}, {position_text})")
 
-    def finish(self, s: Accumulate, value: str, place: str) -> None:
+    def finish(self, s: Accumulate, value: str, position_text: str) -> None:
         if s.position is not None:
-            text = f"row_{s.combine}({value}, {place})"
+            text = f"row_{s.combine}({value}, {position_text})"
         else:
             text = f"row_{self.combine(s)}({value})"
             if s.dtype is torch.bool:
@@ -377,18 +377,18 @@ class _KernelPrinter(ExpressionPrinter):
             return f"tl.load({self.address(e.buffer, index)}, {self.mask} & {self.expr(e.valid)}, 0)"
         if self.inside and not known_at_least(
             self.column.extent, 1
-        ):  # nothing may be read, not even what all columns share
+        ):  # without columns, even a value that all columns share may not be read
             return f"tl.load({self.address(e.buffer, index)}, mask)"
         masks = {self.row: "row_mask", self.column: "column_mask"}
         needed = [mask for var, mask in masks.items() if var in index.variables()]
-        place = f"p_{e.buffer} + {self.group(index)}" if index != Index() else f"p_{e.buffer}"
+        position_text = f"p_{e.buffer} + {self.parenthesized(index)}" if index != Index() else f"p_{e.buffer}"
         mask = "mask" if len(needed) == 2 else needed[0] if needed else ""
-        return f"tl.load({place}, {mask})" if mask else f"tl.load({place})"
+        return f"tl.load({position_text}, {mask})" if mask else f"tl.load({position_text})"
 
     def cast(self, e: Cast) -> str:
         value = self.expr(e.value)
         if e.dtype is torch.bool:
-            # The interpreter has bfloat16 as bits, and those of -0.0 are not zero.
+            # The interpreter stores bfloat16 as bits, and the bits of -0.0 are not zero.
             return f"(from_bfloat16({value}) != 0)" if e.value.dtype is torch.bfloat16 else f"({value} != 0)"
         if e.dtype is torch.bfloat16 and e.value.dtype is not torch.float32:
             value = self.expr(Cast(e.value, torch.float32))
@@ -400,9 +400,9 @@ class _KernelPrinter(ExpressionPrinter):
     def index_value(self, e: IndexValue) -> str:
         if not e.index.terms and isinstance(e.index.const, int):
             return self.const(Const(float(e.index.const) if e.dtype.is_floating_point else e.index.const, e.dtype))
-        return f"{self.group(e.index)}.to({TYPES[e.dtype]})"
+        return f"{self.parenthesized(e.index)}.to({TYPES[e.dtype]})"
 
 
 def _flat(flat: Var, axes: Sequence[Var]) -> dict[Var, Index]:
-    """What each of `axes` is in terms of one variable over all of them."""
+    """Returns each of `axes` in terms of a single variable over all axes."""
     return dict(zip(axes, delinearize(as_index(flat), [v.extent for v in axes])))

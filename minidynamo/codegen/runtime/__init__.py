@@ -1,4 +1,4 @@
-"""Building, loading, caching and launching kernels.
+"""Builds, loads, caches and launches kernels.
 
 Owns the C++ compiler, libraries on disk, Triton's launcher, random numbers.
 Does not own the source of kernels (`printers/`).

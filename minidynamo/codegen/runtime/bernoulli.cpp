@@ -1,12 +1,12 @@
-// Draws what torch draws for dropout on a CPU, from torch's own generator and under its lock, many numbers at a time.
+// Draws the same numbers as torch for dropout on a CPU, from torch's own generator and under its lock, many at a time.
 //
 // The generator is MT19937 (M. Matsumoto and T. Nishimura, ACM TOMACS 8(1), 1998). An element takes two words, of which
-// 53 bits are compared with the probability. `random_numbers.py` tries out whether that is so before it relies on it.
+// 53 bits are compared with the probability. `random_numbers.py` checks these facts before it uses this code.
 #include "launch.h"
 
 constexpr int WORDS = 624, SHIFT = 397;
 
-// The engine inside torch's generator, and what lies in front of it: the lock that everybody takes who draws.
+// The engine inside torch's generator. Before it in memory is the lock that every draw takes.
 struct Engine {
   uint64_t seed;
   int32_t left;
@@ -27,7 +27,7 @@ INLINE uint32_t twist(uint32_t a, uint32_t b) {
   return (((a & 0x80000000u) | (b & 0x7fffffffu)) >> 1) ^ (b & 1 ? 0x9908b0dfu : 0u);
 }
 
-// The next 624 words. Each depends on itself, on the word behind it, and on one that is far enough away.
+// Computes the next 624 words. Each depends on itself, on the word after it, and on a word that is far enough away.
 static void renew(uint32_t* words) {
 #pragma omp simd
   for (int k = 0; k < WORDS - SHIFT; k++) words[k] = words[k + SHIFT] ^ twist(words[k], words[k + 1]);
@@ -69,8 +69,8 @@ static void draw(T* out, int64_t count, uint64_t limit, Engine& engine) {
   engine.next = (uint32_t)next, engine.left = left + 1;
 }
 
-// Takes the address of floats or bytes, their number, the probability in units of 2^-53, the addresses of the generator
-// and of its lock, of torch's functions that read and write its engine, and the bytes of an element.
+// Arguments: address of floats or bytes, number of elements, probability in units of 2^-53, address of the generator,
+// address of its lock, torch's functions that read and write its engine, bytes of an element.
 ENTRY(bernoulli) {
   int64_t count = integer(args[1]), limit = integer(args[2]);
   auto* generator = address<void>(args[3]);
@@ -78,7 +78,7 @@ ENTRY(bernoulli) {
   auto read = (Engine(*)(void*))address<void>(args[5]);
   auto write = (void (*)(void*, Engine))address<void>(args[6]);
   {
-    WithoutGil others_run;  // taken first, and back last: who waits for the lock may have the GIL
+    WithoutGil others_run;  // released first, reacquired last: a thread that waits for the lock may hold the GIL
     Lock lock(mutex);
     Engine engine = read(generator);
     if (integer(args[7]) == 1)

@@ -1,4 +1,4 @@
-// Starts a kernel on an NVIDIA GPU: what Python calls once per launch, and nothing but one call of the driver below it.
+// Launches a kernel on an NVIDIA GPU: one call from Python per launch, which makes one call of the driver.
 #include "launch.h"
 
 extern "C" {
@@ -7,7 +7,7 @@ char* PyBytes_AsString(PyObject*);
 PyObject* PyObject_Vectorcall(PyObject*, PyObject* const*, uint64_t, PyObject*);
 }
 
-// `cuda_launch.py` packs it.
+// Packed by `cuda_launch.py`.
 struct Record {
   int (*start)(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void* stream,
                void** parameters, void** extra);  // cuLaunchKernel
@@ -16,8 +16,8 @@ struct Record {
   uint64_t reals;  // which numbers are floats
 };
 
-// Called with the stream, the number of rows, addresses and numbers. `self` holds the record, and what is called
-// instead when an address is no multiple of 16, as the kernel takes for granted.
+// Arguments: the stream, the number of rows, addresses and numbers. `self` holds the record, and the function to call
+// instead if an address is not a multiple of 16: the kernel is compiled for multiples of 16.
 EXPORT PyObject* launch(PyObject* self, PyObject* const* args, int64_t count) {
   const auto& record = *(const Record*)PyBytes_AsString(PyTuple_GetItem(self, 0));
   const int64_t own = record.pointers + record.numbers, all = own + record.scratch;

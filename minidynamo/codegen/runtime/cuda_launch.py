@@ -1,7 +1,7 @@
-"""Owns starting compiled kernels on an NVIDIA GPU by one Python call, which calls the driver.
+"""Owns launching compiled kernels on an NVIDIA GPU by one Python call, which calls the driver.
 
-It compiles no kernels: it is given their handles. What it cannot start is left to Triton, which takes several times as
-long for each launch.
+Kernels are compiled elsewhere; this module gets their handles. Other kernels are left to Triton, whose launches take
+several times as long.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from minidynamo.errors import BackendError
 Start = Callable[..., None]
 
 MOST_NUMBERS = 64
-"""Bits of `reals` in the record."""
+"""The number of bits for `reals` in the record."""
 
 
 @functools.cache
 def driver() -> int | None:
-    """The address of cuLaunchKernel; None without a driver of NVIDIA."""
+    """Returns the address of cuLaunchKernel; None without an NVIDIA driver."""
     try:
         return ctypes.cast(ctypes.CDLL("libcuda.so.1").cuLaunchKernel, ctypes.c_void_p).value
     except (OSError, AttributeError):
@@ -38,14 +38,15 @@ def starter(
     rows_per_block: int,
     pointers: int,
     reals: tuple[bool, ...],
-    otherwise: Start,
+    fallback: Start,
     start: int | None = None,
 ) -> Start | None:
-    """What starts `kernel`, as Triton has compiled and loaded it for addresses that are multiples of 16.
+    """Returns a function that launches `kernel`, which Triton has compiled and loaded for addresses that are multiples
+    of 16.
 
-    It is called with a stream, the number of rows, the addresses of `pointers` tensors, and a number for each of
-    `reals`, which says whether that is a float; all travel as int64. `otherwise` is called in the same way for other
-    addresses. `start` is the address of the driver's function. None where only Triton can start the kernel.
+    The function takes a stream, the number of rows, the addresses of `pointers` tensors, and a number for each of
+    `reals`, which has True for a float; all are passed as int64. For other addresses it calls `fallback` with the same
+    arguments. `start` is the address of the driver's function. Returns None if only Triton can launch the kernel.
     """
     start = driver() if start is None else start
     scratch = _scratch(kernel, pointers + len(reals))
@@ -56,7 +57,7 @@ def starter(
         numbers = (rows_per_block, threads, kernel.metadata.shared, pointers, len(reals), scratch)
         kinds = sum(1 << n for n, is_real in enumerate(reals) if is_real)
         record = struct.pack("PP6qQ", start, kernel.function, *numbers, kinds)
-        return library.entry(_library(), "launch", record, otherwise, kernel)
+        return library.entry(_library(), "launch", record, fallback, kernel)
     except BackendError:  # no compiler
         return None
 
@@ -67,10 +68,12 @@ def _library() -> ctypes.PyDLL:
 
 
 def _scratch(kernel: Any, known: int) -> int | None:
-    """How many pointers to memory of Triton's own a kernel takes behind its `known` parameters; None where it uses
-    that memory, or is started in a way that needs more than a number of blocks."""
+    """Returns the number of pointers to Triton's own memory that a kernel takes after its `known` parameters.
+
+    Returns None if the kernel uses this memory, or if its launch needs more than a number of blocks.
+    """
     if sum(kind != "constexpr" for kind in kernel.src.signature.values()) != known:
-        return None  # Triton has taken a parameter for a constant
+        return None  # Triton has made a parameter constant
     metadata = kernel.metadata
     unusual = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
     if any(getattr(metadata, name, 0) for name in unusual) or getattr(metadata, "num_ctas", 1) != 1:

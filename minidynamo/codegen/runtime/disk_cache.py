@@ -1,10 +1,10 @@
-"""Owns the built libraries on disk: found by the content they were built from, checked before use, shared by processes.
+"""Owns the built libraries on disk: found by the content of their source, checked before use, shared by processes.
 
-It does not build anything and does not know what a library holds. Layout, below `artifacts.cache_dir()`:
+This module builds nothing and does not know the content of a library. Layout, below `artifacts.cache_dir()`:
 
-    kernels/<key>/key.txt               the text that the key is the hash of
-    kernels/<key>/kernels.cpp           the source, where the compiler's messages point to
-    kernels/<key>/<digest>.so           the library; its name is the hash of its own bytes
+    kernels/<key>/key.txt               the text whose hash is the key
+    kernels/<key>/kernels.cpp           the source, as named in the compiler's messages
+    kernels/<key>/<digest>.so           the library, named by the hash of its bytes
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from minidynamo.core import artifacts
 from minidynamo.core.artifacts import PART, write_bytes
 
 LOCK_TIMEOUT_SECONDS = 600
-# Below this no compiler can be expected to finish.
+# With less free space a compiler cannot be expected to finish.
 ROOM_BYTES = 16 << 20
 
 
 def key_of(text: str) -> str:
-    """The cache key of the readable `text` that says everything an entry depends on."""
+    """Returns the cache key for `text`, a readable text of everything that an entry depends on."""
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def entry_folder(key: str) -> Path:
-    """Where the entry `key` lives, whether it exists or not."""
+    """Returns the folder of the entry `key`, which need not exist."""
     return artifacts.cache_dir() / "kernels" / key
 
 
 def fetch(key_text: str, build: Callable[[Path], None]) -> Path:
-    """The library for `key_text`: the stored one if it is whole, else what `build(path)` writes to `path`.
+    """Returns the library for `key_text`: the stored library if it is intact, else the output of `build(path)`.
 
-    Where the cache cannot be written the library is built in a temporary folder that lives as long as the process.
-    Errors of `build` are passed on and leave no entry behind.
+    If the cache cannot be written, the library is built in a temporary folder that is deleted at the end of the
+    process. Errors of `build` propagate and leave no entry.
     """
     folder = entry_folder(key_of(key_text))
     stored = _find(folder)
     if stored is None and _writable(folder):
-        # The folder may be removed meanwhile, its disk be full, or its file system know no locks.
+        # The folder may be removed meanwhile, its disk be full, or its file system lack locks.
         with contextlib.suppress(OSError, NotImplementedError):
             stored = _build_once(folder, key_text, build)
     if stored is None:
-        return _build_for_now(build)
+        return _build_temporary(build)
     with contextlib.suppress(OSError):
-        os.utime(stored)  # what was used longest ago makes room for others
+        os.utime(stored)  # the least recently used entries are deleted first
     return stored
 
 
 def _build_once(folder: Path, key_text: str, build: Callable[[Path], None]) -> Path:
-    # Imported where something is built, which takes longer.
+    # Imported only for a build, which takes longer than the import.
     import filelock  # noqa: PLC0415
 
     with filelock.FileLock(folder / "lock", timeout=LOCK_TIMEOUT_SECONDS):
@@ -67,8 +67,8 @@ def _build_once(folder: Path, key_text: str, build: Callable[[Path], None]) -> P
     return stored
 
 
-def _build_for_now(build: Callable[[Path], None]) -> Path:
-    """In a temporary folder; one where the build failed stays, since the message of the error points there."""
+def _build_temporary(build: Callable[[Path], None]) -> Path:
+    """Builds in a temporary folder. The folder of a failed build stays, because the error message names it."""
     folder = Path(tempfile.mkdtemp(prefix="minidynamo_"))
     library = _build_into(folder, build)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -76,13 +76,13 @@ def _build_for_now(build: Callable[[Path], None]) -> Path:
 
 
 def discard(library: Path) -> None:
-    """Forget a library that did not load, so that the next `fetch` builds it again."""
+    """Deletes a library that did not load; the next `fetch` rebuilds the library."""
     with contextlib.suppress(OSError):
         library.unlink()
 
 
 def entries() -> Iterator[tuple[str, Path]]:
-    """Key and library of every whole entry, in no order."""
+    """Yields key and library of every intact entry, in no order."""
     for folder in (artifacts.cache_dir() / "kernels").glob("*"):
         library = _find(folder)
         if library is not None:
@@ -105,7 +105,7 @@ def _find(folder: Path) -> Path | None:
                 return library
         except OSError:
             continue
-        discard(library)  # cut short or altered: loading it could crash the process
+        discard(library)  # truncated or altered: loading it could crash the process
     return None
 
 

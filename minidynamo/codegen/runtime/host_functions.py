@@ -1,6 +1,6 @@
-"""Owns what host programs call besides kernels, operators and random numbers.
+"""Owns the functions that host programs call, apart from kernels, operators and random numbers.
 
-It is all that a host program from the disk cache needs of these; printing one is for `printers/host.py`.
+A host program from the disk cache needs no other functions of minidynamo; `printers/host.py` prints host programs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 
 
 def on_gpu(device: torch.device) -> tuple[int, Empty]:
-    """The current stream of a GPU, and what makes tensors there of sizes, strides and a dtype."""
+    """Returns the current stream of a GPU, and a function that allocates tensors there from sizes, strides and a
+    dtype."""
     current = torch.cuda.current_device()
     index = current if device.index is None else device.index
     return compat.current_raw_stream(index), compat.empty_strided_cuda if index == current else _empty_on(device)
@@ -24,12 +25,12 @@ def on_gpu(device: torch.device) -> tuple[int, Empty]:
 
 @functools.cache
 def _empty_on(device: torch.device) -> Empty:
-    """As `compat.empty_strided_cuda` does it on the current GPU."""
+    """Returns `compat.empty_strided_cuda` for a GPU that is not the current one."""
     return lambda sizes, strides, dtype: torch.empty_strided(sizes, strides, dtype=dtype, device=device)
 
 
 def count_as_new(*tensors: torch.Tensor | None) -> None:
-    """Forget that torch has written to them; None stands for a gradient that was handed over."""
+    """Resets the version counters of tensors that torch has written to; None is a gradient that was handed over."""
     counted = [tensor for tensor in tensors if tensor is not None and compat.version_of(tensor) is not None]
     compat.set_versions(counted, [0] * len(counted))
 
@@ -41,8 +42,10 @@ def _limits(dtype: torch.dtype) -> tuple[float, float]:
 
 
 def must_fit(number: float, dtype: torch.dtype) -> None:
-    """Raise torch's error for a number that `dtype` does not hold. What lies beyond its limits is for torch to judge:
-    infinity, say, and what wraps around."""
+    """Raises torch's error for a number that does not fit `dtype`.
+
+    Torch itself decides about numbers beyond the limits of the dtype, such as infinity and numbers that wrap.
+    """
     low, high = _limits(dtype)
     if not low <= number <= high:
         torch.full((2,), number, dtype=dtype)

@@ -1,8 +1,8 @@
-"""Owns loading: C++ source of a whole graph in, one Python builtin per kernel out.
+"""Owns loading: from the C++ source of a whole graph to a Python builtin per kernel.
 
-It does not write kernels. A library includes `launch.h`, knows no Python version and no torch header; its entry points
-are plain functions with CPython's fast calling convention, which become builtins here, so that one Python call
-launches one kernel.
+Kernels are written elsewhere. A library includes `launch.h`, and depends on no Python version and no torch header. Its
+entry points are plain functions with CPython's fast calling convention. They become builtins here, so that a single
+Python call launches a kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from minidynamo.errors import BackendError, Diagnostic
 
 Entry = Callable[..., None]
 
-# What the record `Threading` of launch.h points to, in its order. The last one is at::get_num_threads().
+# The pointers in the record `Threading` of launch.h, in order. The last is at::get_num_threads().
 THREADING = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "_ZN2at15get_num_threadsEv")
 
 METH_FASTCALL = 0x80
@@ -41,9 +41,10 @@ class _MethodDef(ctypes.Structure):
 
 _Threading = ctypes.c_void_p * len(THREADING)
 
-# The records of all libraries that were loaded, which stay loaded; and whether this is a forked process, in which the
-# threads of OpenMP that the parent has started do not exist, and new ones cannot be had: kernels run on one thread.
+# The Threading records of all loaded libraries, which are never unloaded.
 _loaded: list[Any] = []
+# Not empty in a forked process: the OpenMP threads of the parent do not exist here, and new threads cannot be started,
+# so kernels run on a single thread.
 _forked: list[bool] = []
 
 
@@ -62,17 +63,17 @@ _new_builtin.argtypes = (ctypes.POINTER(_MethodDef), ctypes.py_object, ctypes.c_
 
 
 def load(source: str, entries: Sequence[str]) -> dict[str, Entry]:
-    """Build the C++ `source` (or find it built) and return its functions `entries` by name.
+    """Builds the C++ `source` (or finds it in the cache) and returns its functions `entries` by name.
 
     An entry takes the addresses of its buffers as integers (`tensor.data_ptr()`) and returns None. Raises
-    ToolchainMissing without a compiler and KernelBuildError when it refuses the source.
+    ToolchainMissing without a compiler and KernelBuildError when the compiler rejects the source.
     """
     library = opened(source)
     return {name: entry(library, name) for name in entries}
 
 
 def opened(source: str) -> ctypes.PyDLL:
-    """The library of the C++ `source`, built or found built, and ready to run. Raises as `load`."""
+    """Returns the library of the C++ `source`, built or found in the cache, and ready to run. Raises like `load`."""
     library = _open(source)
     threading = _Threading.in_dll(library, "minidynamo_threading")
     threading[:] = [None] * len(THREADING) if _forked else list(_threading_addresses())
@@ -81,7 +82,7 @@ def opened(source: str) -> ctypes.PyDLL:
 
 
 def without_comments(source: str) -> str:
-    """`source` without the lines that are comments: where the user's lines stand changes nothing that is built."""
+    """Returns `source` without its comment lines: the positions of the user's lines do not change the library."""
     return re.sub(r"^[ \t]*//.*\n", "", source, flags=re.MULTILINE)
 
 
@@ -94,7 +95,7 @@ def _open(source: str) -> ctypes.PyDLL:
         written.write_text(source)
         toolchain.build(written, output)
 
-    for _ in range(2):  # a stored library that does not load is built again, once
+    for _ in range(2):  # a stored library that does not load is rebuilt once
         path = disk_cache.fetch(key_text, build)
         try:
             return ctypes.PyDLL(str(path))
@@ -113,9 +114,9 @@ def _open(source: str) -> ctypes.PyDLL:
 
 @functools.cache
 def _threading_addresses() -> tuple[int | None, ...]:
-    """Addresses of THREADING in the libraries that torch uses; all None when one of them is missing."""
-    # Looking a symbol up in torch's Python extension searches what that was linked against, in order: this finds the
-    # OpenMP runtime of torch's own kernels, also when another package has loaded a second one.
+    """Returns the addresses of THREADING in the libraries that torch uses; all None if any is missing."""
+    # A symbol lookup in torch's Python extension searches the libraries that it was linked against, in order. This
+    # finds the OpenMP runtime of torch's own kernels, even if another package has loaded a second runtime.
     torch_library = ctypes.CDLL(compat.NATIVE_LIBRARY)
     try:
         return tuple(ctypes.cast(getattr(torch_library, name), ctypes.c_void_p).value for name in THREADING)
@@ -124,10 +125,10 @@ def _threading_addresses() -> tuple[int | None, ...]:
 
 
 def entry(library: ctypes.PyDLL, name: str, *bound: object) -> Entry:
-    """The function `name` of a library as a builtin; what is `bound` to it are the first items of its `self`."""
+    """Returns the function `name` of a library as a builtin; the first items of its `self` are `bound`."""
     function = ctypes.cast(getattr(library, name), ctypes.c_void_p)
     definition = _MethodDef(name.encode(), function, METH_FASTCALL, None)
-    # In the builtin's `self` the definition lives exactly as long as the builtin that points to it.
+    # As an item of `self`, the definition lives exactly as long as the builtin that points to it.
     builtin: Any = _new_builtin(ctypes.byref(definition), (*bound, definition), None)
-    made: Entry = builtin
-    return made
+    result: Entry = builtin
+    return result

@@ -1,8 +1,8 @@
-"""Owns drawing random numbers as torch does on a CPU, from its generator, but many at a time.
+"""Owns drawing random numbers as torch does on a CPU, from torch's generator, but many at a time.
 
-Dropout spends most of its time there. What is drawn, and what is left of the generator, is torch's to the last bit, and
-the generator's own lock is held meanwhile, as torch holds it: threads that draw at once never get the same numbers.
-Where that cannot be had, torch draws.
+Most of the time of a dropout is spent drawing. The drawn numbers and the final state of the generator are those of
+torch to the last bit. The generator's own lock is held meanwhile, as in torch, so threads that draw at once never get
+the same numbers. If any of this is unavailable, torch draws.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from minidynamo.errors import BackendError
 
 aten = torch.ops.aten
 
-FEWEST = 256
-"""Elements from which on it is worth to call machine code of our own."""
+MIN_ELEMENTS = 256
+"""The fewest elements for which our machine code is worth a call."""
 
-# Functions of torch that read and write the engine in a generator: those of any generator of a CPU.
+# Functions of torch that read and write the engine of any CPU generator.
 _ENGINE = ("_ZN2at16CPUGeneratorImpl6engineEv", "_ZN2at16CPUGeneratorImpl10set_engineENS_14mt19937_engineE")
 
-# Where the lock lies in a generator: behind the table of its methods and the count of references to it.
+# The offset of the lock in a generator: after the method table and the reference count.
 _LOCK_OFFSET = 16
 _LOCK_WORDS = 10
-# What the first word of a lock says while a thread waits for it.
+# The first word of a lock while a thread waits for it.
 _AWAITED = 2
 _LONGEST_WAIT = 5.0
 
@@ -40,18 +40,18 @@ Draw = Callable[[torch.Generator, torch.Tensor, float], None]
 
 
 def bernoulli(like: torch.Tensor, p: float, generator: torch.Generator | None = None) -> torch.Tensor:
-    """`aten.bernoulli.p`: a tensor in row-major order, with ones by probability `p`."""
+    """Computes `aten.bernoulli.p`: a tensor in row-major order, with ones by probability `p`."""
     draw = _draw_for(like, p)
     if draw is None:
         drawn: torch.Tensor = aten.bernoulli.p(like, p, generator=generator)
         return drawn
-    made = torch.empty(like.shape, dtype=like.dtype, device="cpu")
-    draw(torch.default_generator if generator is None else generator, made, p)
-    return made
+    tensor = torch.empty(like.shape, dtype=like.dtype, device="cpu")
+    draw(torch.default_generator if generator is None else generator, tensor, p)
+    return tensor
 
 
 def fill_bernoulli(out: torch.Tensor, p: float) -> torch.Tensor:
-    """`aten.bernoulli_.float`: `out`, filled with ones by probability `p`."""
+    """Computes `aten.bernoulli_.float`: fills `out` with ones by probability `p`."""
     draw = _draw_for(out, p) if out.is_contiguous() else None
     if draw is None:
         filled: torch.Tensor = aten.bernoulli_.float(out, p)
@@ -62,14 +62,14 @@ def fill_bernoulli(out: torch.Tensor, p: float) -> torch.Tensor:
 
 
 def _draw_for(like: torch.Tensor, p: float) -> Draw | None:
-    """What draws as many numbers as `like` has elements, if that is worth it and can be had."""
+    """Returns a function that draws as many numbers as `like` has elements; None if torch should draw."""
     plain = like.dtype in (torch.float32, torch.bool) and like.device.type == "cpu" and 0 <= p <= 1
-    return _drawn_by_machine_code() if plain and like.numel() >= FEWEST else None
+    return _machine_code_draw() if plain and like.numel() >= MIN_ELEMENTS else None
 
 
 @functools.cache
-def _drawn_by_machine_code() -> Draw | None:
-    """What fills a tensor, if there is a compiler and if what it draws is found to be what torch draws."""
+def _machine_code_draw() -> Draw | None:
+    """Returns a function that fills a tensor; None without a compiler, or if its numbers differ from torch's."""
     own = torch.Generator("cpu").manual_seed(7)
     try:
         entry = library.load(Path(__file__).with_name("bernoulli.cpp").read_text(encoding="utf-8"), ["bernoulli"])
@@ -91,9 +91,9 @@ def _draw(
 
 
 def _is_locked_by_torch(generator: torch.Generator) -> bool:
-    """Whether a thread that draws by torch waits for whoever holds what is taken for the generator's lock.
+    """Returns whether a thread that draws by torch waits for the holder of the presumed lock of the generator.
 
-    Raises AttributeError where the system has other locks, RuntimeError where no thread can be started.
+    Raises AttributeError if the system has other locks, RuntimeError if no thread can be started.
     """
     address = compat.address_of_generator(generator) + _LOCK_OFFSET
     words = (ctypes.c_int * _LOCK_WORDS).from_address(address)
@@ -109,19 +109,20 @@ def _is_locked_by_torch(generator: torch.Generator) -> bool:
         found = words[0] == _AWAITED
     finally:
         system.pthread_mutex_unlock(lock)
-    thread.join()  # what it draws is not to come between what others draw
+    thread.join()  # the draw must be over before the next draw
     return found
 
 
 def _is_same(draw: Draw, generator: torch.Generator) -> bool:
-    """Whether torch draws the same from the same states, also where a draw ends within a block of the generator's."""
+    """Returns whether torch draws the same numbers from the same states, also if a draw ends within a block of the
+    generator."""
     for size, p in ((1, 0.5), (311, 0.9), (1000, 0.1), (3, 1.0), (700, 0.0)):
         before = generator.get_state()
         expected = torch.empty(size, device="cpu").bernoulli_(p, generator=generator)
         after = generator.get_state()
         for dtype in (torch.float32, torch.bool):
-            made = torch.empty(size, dtype=dtype, device="cpu")
-            draw(generator.set_state(before), made, p)
-            if not torch.equal(made, expected.to(dtype)) or not torch.equal(generator.get_state(), after):
+            tensor = torch.empty(size, dtype=dtype, device="cpu")
+            draw(generator.set_state(before), tensor, p)
+            if not torch.equal(tensor, expected.to(dtype)) or not torch.equal(generator.get_state(), after):
                 return False
     return True

@@ -1,6 +1,6 @@
-"""Owns the C++ compiler: where it is, which flags it gets, and how one source becomes one shared library.
+"""Owns the C++ compiler: its path, its flags, and the build of a source to a shared library.
 
-It does not know what the source computes and keeps nothing on disk; `disk_cache` does that.
+The meaning of the source is unknown here, and nothing is kept on disk; `disk_cache` does that.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ FLAGS = (
     "-Wno-psabi",
 )
 
-# These two passes make of conditions values that run in by several branches, and GCC turns no such loop into vectors:
-# `log1p(exp(x))` takes a fifteenth of the time without them. Clang has other passes, and refuses the names.
-# Nothing of the C++ library is used, and searching it took GCC's linker a quarter of the time of a build.
+# The two disabled passes turn conditions into values that several branches compute, and GCC does not vectorize such a
+# loop: without the passes `log1p(exp(x))` takes a fifteenth of the time. Clang has other passes, and rejects the names.
+# Kernels use nothing of the C++ library, and searching it took GCC's linker a quarter of the build time.
 GCC_FLAGS = ("-fno-tree-pre", "-fno-thread-jumps", "-nodefaultlibs", "-lm", "-lc", "-lgcc")
 
 BUILD_TIMEOUT_SECONDS = 300
@@ -49,25 +49,30 @@ BUILD_TIMEOUT_SECONDS = 300
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A C++ compiler that was found. `command` is its path, `version` the first line it prints about itself."""
+    """An installed C++ compiler."""
 
+    #: The path of the compiler.
     command: str
+    #: The first line of the output of `--version`.
     version: str
+    #: The flags of every build.
     flags: tuple[str, ...]
+    #: The processor's model and instruction sets, which decide the meaning of -march=native.
     cpu: str
 
     def describe(self) -> str:
-        """Everything besides the source that decides what comes out, as readable text (part of the cache key)."""
+        """Returns everything besides the source that decides the built code, as readable text (part of the cache
+        key)."""
         headers = "\n".join(f"// {path.name}\n{path.read_text()}" for path in sorted(INCLUDE.glob("*.h")))
         lines = (f"compiler: {self.version}", f"flags: {' '.join(self.flags)}", f"cpu: {self.cpu}", headers)
         return "\n".join(lines)
 
     def build(self, source: Path, output: Path) -> None:
-        """Compile the file `source` into the shared library `output`.
+        """Compiles the file `source` into the shared library `output`.
 
-        Raises KernelBuildError (MD502), with the command and the first lines of what the compiler said.
+        Raises KernelBuildError (MD502) with the command and the first lines of the compiler's messages.
         """
-        # Libraries are searched for what stands in front of them.
+        # A library resolves only symbols of files before it on the command line.
         command = [self.command, f"-I{INCLUDE}", str(source), "-o", str(output), *self.flags]
         with phase("cc"):
             try:
@@ -75,15 +80,15 @@ class Toolchain:
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise KernelBuildError(_build_failure(command, source, str(error))) from error
         if done.returncode != 0 or not output.exists():
-            said = done.stderr.strip() or f"exit status {done.returncode}, no message"
+            messages = done.stderr.strip() or f"exit status {done.returncode}, no message"
             cause = subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
-            raise KernelBuildError(_build_failure(command, source, said)) from cause
+            raise KernelBuildError(_build_failure(command, source, messages)) from cause
 
 
 def find_toolchain() -> Toolchain:
-    """The compiler named by `config.cxx`, or the first of c++, g++ and clang++ on the PATH that runs.
+    """Returns the compiler named by `config.cxx`, or the first of c++, g++ and clang++ on the PATH that runs.
 
-    Raises ToolchainMissing (MD501) when there is none, KernelBuildError (MD502) when none answers `--version`.
+    Raises ToolchainMissing (MD501) if there is none, KernelBuildError (MD502) if none answers `--version`.
     """
     broken = None
     for name in (config.cxx,) if config.cxx else CANDIDATES:
@@ -121,7 +126,7 @@ def _probe(path: str) -> Toolchain:
                 "MD502",
                 f"a kernel did not compile: the C++ compiler {path} does not run",
                 why=f"`{path} --version` failed: {_excerpt(reason, 2) or 'it printed nothing'}",
-                fix="Install a working one (apt install g++), name it in MINIDYNAMO_CXX, or say on_error='eager'.",
+                fix="Install a working one (apt install g++), name it in MINIDYNAMO_CXX, or pass on_error='eager'.",
             )
         )
     cpu = _cpu()
@@ -130,12 +135,12 @@ def _probe(path: str) -> Toolchain:
 
 
 def _cpu() -> str:
-    """The processor's model and instruction sets, as -march=native sees them."""
+    """Returns the processor's model and instruction sets, which -march=native depends on."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
-    # "Features" is what Arm kernels call it.
+    # Arm kernels call the instruction sets "Features".
     fields = re.findall(r"^(?:model name|flags|Features|CPU part)\s*:\s*(.*)$", text, re.MULTILINE)
     return f"{platform.machine()} " + " / ".join(dict.fromkeys(fields))
 
@@ -146,17 +151,17 @@ def _machine_flags(cpu: str) -> tuple[str, ...]:
     return (native, *wide)
 
 
-def _build_failure(command: list[str], source: Path, said: str) -> Diagnostic:
+def _build_failure(command: list[str], source: Path, messages: str) -> Diagnostic:
     return Diagnostic(
         "MD502",
         "a kernel did not compile",
-        why=f"{' '.join(command)}\n{_excerpt(said, 5)}",
+        why=f"{' '.join(command)}\n{_excerpt(messages, 5)}",
         fix=f"The source is {source}; minidynamo.compile(..., on_error='eager') runs without it.",
     )
 
 
 def _excerpt(text: str, count: int) -> str:
-    """The first `count` lines that name an error, else the first lines."""
+    """Returns the first `count` lines that name an error, else the first lines."""
     lines = text.splitlines()
     errors = [line for line in lines if "error" in line.lower()]
     return "\n".join((errors or lines)[:count])

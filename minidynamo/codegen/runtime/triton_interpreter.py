@@ -1,8 +1,9 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
-"""Owns what printed Triton kernels call when Triton's interpreter runs them on the CPU and has no answer of its own.
+"""Owns the functions that printed Triton kernels call under Triton's interpreter on a CPU, where the interpreter lacks
+them.
 
-The interpreter cannot call the device's math library, and it folds rows element by element; here both go to torch and
-NumPy, on the arrays behind the interpreter's tensors.
+The interpreter cannot call the device's math library, and folds rows element by element. Here torch and NumPy do both,
+on the arrays inside the interpreter's tensors.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpr
 
 
 def run(kernel: Callable[..., None], tensors: Sequence[torch.Tensor], constants: Mapping[str, int]) -> None:
-    """Start an interpreted kernel. Floating point is quiet, as on a device; a bad index raises IndexError."""
+    """Launches an interpreted kernel. Floating-point errors are silent, as on a device; a bad index raises
+    IndexError."""
     try:
         with np.errstate(all="ignore"):
             kernel(*tensors, **constants)
@@ -32,16 +34,16 @@ def run(kernel: Callable[..., None], tensors: Sequence[torch.Tensor], constants:
 
 
 def _binary_op(lhs: TensorHandle, rhs: TensorHandle, op: Callable[..., Any]) -> TensorHandle:
-    """The interpreter's own, which gives comparisons the type of what they compare."""
-    made = InterpreterBuilder.binary_op(interpreter_builder, lhs, rhs, op)
-    return TensorHandle(made.data, tl.int1) if made.data.dtype == np.bool_ else made
+    """Replaces the interpreter's method, which gives comparisons the type of their operands."""
+    result = InterpreterBuilder.binary_op(interpreter_builder, lhs, rhs, op)
+    return TensorHandle(result.data, tl.int1) if result.data.dtype == np.bool_ else result
 
 
 interpreter_builder.binary_op = _binary_op
 
 
 def tensor_like(data: np.ndarray[Any, Any], dtype: Any) -> Any:
-    """An interpreter tensor around an array."""
+    """Returns an interpreter tensor around an array."""
     return tl.core.tensor(TensorHandle(data, dtype), tl.block_type(dtype, list(data.shape)) if data.shape else dtype)
 
 
@@ -55,29 +57,29 @@ def _elementwise(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
 
 
 def _two_sum(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The rounded sum and what rounding took away."""
+    """Returns the rounded sum and its rounding error."""
     total = a + b
     of_b = total - a
     return total, (a - (total - of_b)) + (b - of_b)
 
 
 def _to_odd(total: np.ndarray[Any, Any], rest: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Of the two neighbours of an inexact sum the one with an odd last bit, which a later rounding does not mistake."""
+    """Rounds an inexact sum to its neighbour with an odd last bit, so that a later rounding is exact."""
     even = total.view(np.int64) & 1 == 0
     return np.where((rest != 0) & even, np.nextafter(total, np.copysign(np.inf, rest)), total)
 
 
 def _split(a: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Two halves of at most 26 bits each, so that products of halves are exact."""
+    """Splits numbers into halves of at most 26 bits each, so that products of halves are exact."""
     scaled = a * (2.0**27 + 1)
     high = scaled - (scaled - a)
     return high, a - high
 
 
 def fused_multiply_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    """x * y + z of float32 or float64, rounded once on every processor and by every Triton.
+    """Computes x * y + z of float32 or float64, rounded once on every processor and by every Triton.
 
-    The sum is rounded to odd before it is rounded (S. Boldo and G. Melquiond, IEEE Trans. Comput. 57(4), 2008).
+    The sum is rounded to odd before the final rounding (S. Boldo and G. Melquiond, IEEE Trans. Comput. 57(4), 2008).
     """
     a, b, c = np.broadcast_arrays(*(t.double().numpy() for t in (x, y, z)))
     product = a * b
@@ -89,18 +91,18 @@ def fused_multiply_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tor
         low, lowest = _two_sum(c, rest)
         high, lower = _two_sum(product, low)
         fused = high + _to_odd(*_two_sum(lowest, lower))
-    # Where halves overflow (numbers above 2**996), and for the sign of zero.
+    # For halves that overflow (numbers above 2**996), and for the sign of zero.
     fused = np.where(np.isfinite(fused) & (fused != 0), fused, product + c)
     return torch.from_numpy(fused).to(x.dtype)
 
 
 def remainder_of_c(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """C's fmod. Torch's vectors say NaN where the quotient overflows."""
+    """Computes C's fmod. Torch's vectors return NaN if the quotient overflows."""
     return torch.from_numpy(np.asarray(np.fmod(x.numpy(), y.numpy())))
 
 
 class Libdevice:
-    """The device's math library, as far as kernels use it."""
+    """The functions of the device's math library that kernels use."""
 
     fmod = staticmethod(_elementwise(remainder_of_c))
     nearbyint = staticmethod(_elementwise(torch.round))
@@ -125,9 +127,11 @@ row_min = _row(np.min)
 
 def _row_place(best: Callable[..., Any]) -> Callable[..., Any]:
     def call(x: Any, position: Any) -> Any:
-        values, places = x.handle.data, position.handle.data
+        values, positions = x.handle.data, position.handle.data
         top = best(values, axis=1, keepdims=True)
-        first = np.where((values == top) | ((values != values) & (top != top)), places, np.iinfo(places.dtype).max)
+        first = np.where(
+            (values == top) | ((values != values) & (top != top)), positions, np.iinfo(positions.dtype).max
+        )
         return tensor_like(first.min(axis=1, keepdims=True), position.dtype.scalar)
 
     return call
@@ -138,7 +142,7 @@ row_argmin = _row_place(np.min)
 
 
 def check_index(index: Any, size: Any, mask: Any) -> Any:
-    """The index itself; IndexError where it lies outside of a masked range."""
+    """Returns the index; raises IndexError if an index under the mask is out of range."""
     values = index.handle.data
     bound = size.handle.data if hasattr(size, "handle") else size
     if (((values < 0) | (values >= bound)) & mask.handle.data).any():
@@ -147,13 +151,13 @@ def check_index(index: Any, size: Any, mask: Any) -> Any:
 
 
 def to_bfloat16(x: Any) -> Any:
-    """Rounded to nearest even, as on a device; the interpreter cuts off. bfloat16 is kept as 16 bits."""
+    """Rounds to nearest even, as on a device; the interpreter truncates. bfloat16 is stored as 16 bits."""
     data = torch.from_numpy(np.ascontiguousarray(x.handle.data)).to(torch.bfloat16)
     return tensor_like(data.view(torch.uint16).numpy(), tl.bfloat16)
 
 
 def from_bfloat16(x: Any) -> Any:
-    """bfloat16 as float32."""
+    """Converts bfloat16 to float32."""
     data = torch.from_numpy(np.ascontiguousarray(x.handle.data)).view(torch.bfloat16)
     return tensor_like(data.float().numpy(), tl.float32)
 

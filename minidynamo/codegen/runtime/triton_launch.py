@@ -1,6 +1,6 @@
-"""Owns starting printed Triton kernels: on a GPU, interpreted on CPU tensors, or only compiled, without a GPU.
+"""Owns launching printed Triton kernels: on a GPU, interpreted on CPU tensors, or only compiled, without a GPU.
 
-It does not print kernels. Triton is imported on first use.
+Kernels are printed elsewhere. Triton is imported on first use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minidynamo.core import artifacts
 from minidynamo.errors import BackendError, Diagnostic, KernelBuildError
 
 INTERPRETER_TILE = 1 << 16
-"""Elements per program under the interpreter, where a program costs milliseconds and an element next to nothing."""
+"""Elements per program under the interpreter, where a program costs milliseconds and an element almost nothing."""
 
 CPU = torch.device("cpu")
 
@@ -43,40 +43,45 @@ POINTERS = {
     torch.uint8: "*u8",
     torch.bool: "*i1",
 }
-"""Tensors in Triton's notation."""
+"""dtype -> pointer type in Triton's notation."""
 
 TENSORS = {notation: dtype for dtype, notation in POINTERS.items()}
 
-# Stage of the binary -> targets that every kernel must compile for: backend, architecture, threads per warp.
+# The targets that every kernel must compile for: backend, architecture, threads per warp.
 TARGETS = (("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx942", 64))
 
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """How a kernel is started: one program per `row_block` of the `rows`, each over `column_block` columns at a time.
+    """The launch parameters of a kernel: a program per `row_block` rows, each over `column_block` columns at a time."""
 
-    `pointers` has the type of each tensor in Triton's notation, `numbers` the parameters behind them; every number
-    travels as an int64, a float with its bits. `checked` kernels are compiled with their assertions.
-    """
-
+    #: The name of the kernel.
     name: str
+    #: (parameter, pointer type in Triton's notation) per tensor.
     pointers: tuple[tuple[str, str], ...]
+    #: The number of rows.
     rows: Extent
+    #: Rows per program.
     row_block: int
+    #: Columns per tile; 0 for a kernel without columns.
     column_block: int
+    #: Warps per program.
     warps: int
+    #: Whether the kernel is compiled with its assertions.
     checked: bool
+    #: (parameter, number) per number, passed after the tensors. Each is passed as an int64, a float by its bits.
     numbers: tuple[tuple[str, Number | Scalar], ...] = ()
+    #: The device to launch on.
     device: torch.device = CPU
 
     def constants(self, row_block: int) -> dict[str, int]:
-        """The compile-time arguments."""
+        """Returns the compile-time arguments."""
         return {"ROWS": row_block, "COLUMNS": self.column_block} if self.column_block else {"ROWS": row_block}
 
 
 @dataclass(frozen=True)
 class Triton:
-    """The modules of Triton that are used here."""
+    """The modules of Triton in use."""
 
     triton: types.ModuleType
     language: types.ModuleType
@@ -89,19 +94,20 @@ class Triton:
 
 @functools.cache
 def triton_modules() -> Triton:
-    """Triton, or a BackendError (MD504) that says how to get it."""
+    """Returns Triton's modules. Raises BackendError (MD504), with the command to install Triton, if they are
+    missing."""
     names = ("", ".language", ".language.extra.libdevice", ".runtime.jit", ".runtime.interpreter", ".compiler")
     try:
         return Triton(*(importlib.import_module(f"triton{n}") for n in (*names, ".backends.compiler")))
     except ImportError as error:
-        why = f"Triton kernels were asked for, but: {error}"
+        why = f"Triton kernels need the package: {error}"
         fix = "pip install triton, or use backend='cpp' for CPU tensors."
         raise BackendError(Diagnostic("MD504", "Triton is not installed", why=why, fix=fix)) from error
 
 
 @functools.cache
 def _environment(interpret: bool) -> types.MappingProxyType[str, Any]:
-    """What the source of a kernel finds as globals, made for the GPU or for the interpreter."""
+    """Returns the globals of kernel sources, for the GPU or for the interpreter."""
     modules = triton_modules()
     prelude = importlib.import_module("minidynamo.codegen.runtime.triton_prelude")
     names: dict[str, Any] = {"tl": modules.language, "libdevice": modules.libdevice}
@@ -121,15 +127,15 @@ def _environment(interpret: bool) -> types.MappingProxyType[str, Any]:
 
 
 def _jit(jit: Callable[..., Any], function: types.FunctionType) -> Any:
-    """Triton's function for a kernel, one for all values of its numbers."""
+    """Returns Triton's function for a kernel, compiled once for all values of its numbers."""
     numbers = [name for name, kind in function.__annotations__.items() if kind == "i64"]
     return jit(function, do_not_specialize=numbers) if numbers else jit(function)
 
 
 def _functions(source: str, specs: Sequence[LaunchSpec], *, interpret: bool, path: str | None = None) -> dict[str, Any]:
-    """Triton's functions for the kernels in a file."""
+    """Returns Triton's functions for the kernels in a file."""
     namespace = dict(_environment(interpret))
-    # Triton reads a kernel's source through its file name and takes that and the module's name into its cache key.
+    # Triton reads a kernel's source through its file name, and its cache key contains the source and the module's name.
     key = hashlib.blake2b(_blank_comments(source).encode(), digest_size=8).hexdigest()
     namespace["__name__"] = f"minidynamo_kernels_{key}"
     artifacts.execute(path or artifacts.write("kernel", specs[0].name, source), source, namespace)
@@ -141,17 +147,17 @@ def _functions(source: str, specs: Sequence[LaunchSpec], *, interpret: bool, pat
 
 
 def _blank_comments(source: str) -> str:
-    """`source` with empty lines for comments: line numbers stay, and where the user's lines stand changes no key."""
+    """Returns `source` with empty lines for comments: line numbers stay, and the user's lines do not change the key."""
     return re.sub(r"^[ ]*#.*$", "", source, flags=re.MULTILINE)
 
 
 def launchers(
     source: str, specs: Sequence[LaunchSpec], *, interpret: bool, path: str | None = None
 ) -> dict[str, Callable[..., None]]:
-    """A function per kernel that starts it. `path` is the file with `source`; None writes one.
+    """Returns a launching function per kernel. `path` is the file with `source`; None writes a file.
 
-    With `interpret` it takes CPU tensors, then numbers, and runs at once under Triton's interpreter, whatever
-    TRITON_INTERPRET says. Else it takes the stream, the number of rows, the addresses of tensors, then numbers.
+    With `interpret` the function takes CPU tensors, then numbers, and runs at once under Triton's interpreter, whatever
+    TRITON_INTERPRET says. Otherwise it takes the stream, the number of rows, the addresses of tensors, then numbers.
     Raises KernelBuildError (MD502) for a kernel that does not compile or does not fit the GPU.
     """
     functions = _functions(source, specs, interpret=interpret, path=path)
@@ -162,7 +168,7 @@ def launchers(
 
 @dataclass(frozen=True)
 class _At:
-    """A tensor for Triton, of which only the address and the dtype are known."""
+    """A tensor for Triton with a known address and dtype only."""
 
     address: int
     dtype: torch.dtype
@@ -172,12 +178,15 @@ class _At:
 
 
 def _compiled(functions: Mapping[str, Any], specs: Sequence[LaunchSpec]) -> dict[str, Callable[..., None]]:
-    """What starts kernels on a GPU. All are compiled here, side by side, for tensors at multiples of 16 bytes, as
-    nearly all are; for others Triton compiles when it meets them."""
-    torch.cuda.current_device()  # what Triton finds out about the device once
+    """Returns launchers for a GPU.
+
+    All kernels are compiled here, in parallel, for tensors at multiples of 16 bytes, as nearly all are. For other
+    addresses Triton compiles at the launch.
+    """
+    torch.cuda.current_device()  # initializes CUDA, which Triton queries once
     with futures.ThreadPoolExecutor(max_workers=min(len(specs), os.cpu_count() or 1)) as pool:
-        made = list(pool.map(lambda spec: _compiled_one(functions[spec.name], spec), specs))
-    return {spec.name: _starter(functions[spec.name], spec, kernel) for spec, kernel in zip(specs, made)}
+        compiled = list(pool.map(lambda spec: _compiled_one(functions[spec.name], spec), specs))
+    return {spec.name: _launcher(functions[spec.name], spec, kernel) for spec, kernel in zip(specs, compiled)}
 
 
 def _options(spec: LaunchSpec) -> dict[str, Any]:
@@ -186,7 +195,7 @@ def _options(spec: LaunchSpec) -> dict[str, Any]:
 
 def _compiled_one(function: Any, spec: LaunchSpec) -> Any:
     tensors = [TENSORS[kind] for _, kind in spec.pointers]
-    numbers = [0 for _ in spec.numbers]  # whose types are given, so that their values make no difference
+    numbers = [0 for _ in spec.numbers]  # their types are annotated, so their values make no difference
     with torch.cuda.device(spec.device):
         try:
             return function.warmup(*tensors, *numbers, grid=(1,), **spec.constants(spec.row_block), **_options(spec))
@@ -194,9 +203,9 @@ def _compiled_one(function: Any, spec: LaunchSpec) -> Any:
             raise _build_failure(spec, f"does not compile for {torch.cuda.get_device_name()}", error) from error
 
 
-def _starter(function: Any, spec: LaunchSpec, kernel: Any) -> Callable[..., None]:
-    """Called with the stream, the number of rows, the addresses of tensors, and numbers."""
-    otherwise = functools.partial(_start_by_triton, function, spec)
+def _launcher(function: Any, spec: LaunchSpec, kernel: Any) -> Callable[..., None]:
+    """Returns a function that takes the stream, the number of rows, the addresses of tensors, and numbers."""
+    fallback = functools.partial(_launch_by_triton, function, spec)
     with torch.cuda.device(spec.device):
         try:
             kernel.run  # noqa: B018  # this loads it
@@ -204,9 +213,9 @@ def _starter(function: Any, spec: LaunchSpec, kernel: Any) -> Callable[..., None
             raise _build_failure(spec, f"does not fit {torch.cuda.get_device_name()}", error) from error
     reals = tuple(isinstance(number, Scalar) for _, number in spec.numbers)
     start = cuda_launch.starter(
-        kernel, rows_per_block=spec.row_block, pointers=len(spec.pointers), reals=reals, otherwise=otherwise
+        kernel, rows_per_block=spec.row_block, pointers=len(spec.pointers), reals=reals, fallback=fallback
     )
-    return otherwise if start is None else start if torch.cuda.device_count() == 1 else _on_device(spec.device, start)
+    return fallback if start is None else start if torch.cuda.device_count() == 1 else _on_device(spec.device, start)
 
 
 def _build_failure(spec: LaunchSpec, what: str, error: Exception) -> KernelBuildError:
@@ -221,9 +230,9 @@ def _on_device(device: torch.device, start: Callable[..., None]) -> Callable[...
     return launch
 
 
-def _start_by_triton(function: Any, spec: LaunchSpec, stream: int, rows: int, *arguments: Any) -> None:
-    """As `_starter` says, for any addresses: Triton finds out which of its compiled forms fits them. It starts kernels
-    on the current stream."""
+def _launch_by_triton(function: Any, spec: LaunchSpec, stream: int, rows: int, *arguments: Any) -> None:
+    """Launches like the function of `_launcher`, for any addresses: Triton selects the compiled form for them, and
+    launches on the current stream."""
     if rows <= 0:
         return
     pointers = len(spec.pointers)
@@ -235,12 +244,12 @@ def _start_by_triton(function: Any, spec: LaunchSpec, stream: int, rows: int, *a
 
 
 def _interpreted(function: Any, spec: LaunchSpec) -> Callable[..., None]:
-    wanted = max(spec.row_block, INTERPRETER_TILE // max(spec.column_block, 1))
+    rows_per_program = max(spec.row_block, INTERPRETER_TILE // max(spec.column_block, 1))
     interpreted = importlib.import_module("minidynamo.codegen.runtime.triton_interpreter")
 
     def launch(*arguments: Any) -> None:
         arguments, rows = _with_numbers(arguments, spec)
-        block = min(wanted, 1 << max(rows - 1, 0).bit_length())
+        block = min(rows_per_program, 1 << max(rows - 1, 0).bit_length())
         if rows > 0:
             interpreted.run(function[(math.ceil(rows / block),)], arguments, spec.constants(block))
 
@@ -248,7 +257,7 @@ def _interpreted(function: Any, spec: LaunchSpec) -> Callable[..., None]:
 
 
 def _with_numbers(arguments: tuple[Any, ...], spec: LaunchSpec) -> tuple[tuple[Any, ...], int]:
-    """What a kernel is called with, and its number of rows."""
+    """Returns the arguments of a kernel, and its number of rows."""
     values = dict(zip((number for _, number in spec.numbers), arguments[len(spec.pointers) :]))
     rows = evaluate(spec.rows, {number: value for number, value in values.items() if not isinstance(number, Scalar)})
     bits = (_bits(number, value) for number, value in values.items())
@@ -256,12 +265,12 @@ def _with_numbers(arguments: tuple[Any, ...], spec: LaunchSpec) -> tuple[tuple[A
 
 
 def _bits(number: Number | Scalar, value: Any) -> Any:
-    """How a number travels."""
+    """Returns a number as it is passed: an int64."""
     return struct.unpack("<q", struct.pack("<d", value))[0] if isinstance(number, Scalar) else value
 
 
 def compile_offline(source: str, spec: LaunchSpec, target: tuple[str, int | str, int]) -> dict[str, Any]:
-    """Compile a kernel to machine code for `target` (backend, architecture, warp size) without having such a device.
+    """Compiles a kernel to machine code for `target` (backend, architecture, warp size), without such a device.
 
     Returns Triton's artifacts by stage ("ptx", "cubin", "amdgcn", "hsaco", ...). Raises KernelBuildError (MD502).
     """
@@ -271,18 +280,18 @@ def compile_offline(source: str, spec: LaunchSpec, target: tuple[str, int | str,
     signature = {**dict(spec.pointers), **numbers, **dict.fromkeys(constants, "constexpr")}
     function = _functions(source, [spec], interpret=False)[spec.name]
     try:
-        made = modules.triton.compile(
+        compiled = modules.triton.compile(
             modules.compiler.ASTSource(fn=function, signature=signature, constexprs=constants),
             target=modules.targets.GPUTarget(*target),
             options=_options(spec),
         )
     except Exception as error:
         raise _build_failure(spec, f"does not compile for {target[0]} {target[1]}", error) from error
-    return dict(made.asm)
+    return dict(compiled.asm)
 
 
 @functools.cache
 def check_offline(source: str, spec: LaunchSpec, target: tuple[str, int | str, int]) -> str:
-    """Compile a kernel for one of TARGETS, once per content; returns the name of the machine code."""
+    """Compiles a kernel for a target of TARGETS, once per content; returns the stage name of the machine code."""
     asm = compile_offline(source, spec, target)
     return next(stage for stage in asm if stage in ("cubin", "hsaco"))

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
-"""Owns the device functions that printed Triton kernels call: what Triton has no single operation for.
+"""Owns the device functions that printed Triton kernels call for operations that Triton lacks.
 
-Plain functions here; `triton_launch` makes device functions of them, for a GPU or for Triton's interpreter. `tl` and
-`libdevice` are bound by it as well.
+They are plain functions here; `triton_launch` turns them into device functions, for a GPU or for Triton's interpreter,
+and binds `tl` and `libdevice`.
 """
 
 import triton.language as tl
@@ -122,13 +122,15 @@ def multiply(a, b):
 
 
 def greater(a, at, b, bt):
-    """Of two values with their positions: the larger, NaN above all; the first of equal ones."""
+    """Returns the larger of two values with its position, NaN above all; of equal values the one at the first
+    position."""
     take = (b > a) | ((b != b) & (a == a)) | (((a == b) | ((a != a) & (b != b))) & (bt < at))
     return tl.where(take, b, a), tl.where(take, bt, at)
 
 
 def smaller(a, at, b, bt):
-    """Of two values with their positions: the smaller, NaN below all; the first of equal ones."""
+    """Returns the smaller of two values with its position, NaN below all; of equal values the one at the first
+    position."""
     take = (b < a) | ((b != b) & (a == a)) | (((a == b) | ((a != a) & (b != b))) & (bt < at))
     return tl.where(take, b, a), tl.where(take, bt, at)
 
@@ -150,10 +152,10 @@ def row_min(x):
 
 
 def row_argmax(x, position):
-    _, place = tl.reduce((x, position), 1, greater, keep_dims=True)
-    return place
+    _, found = tl.reduce((x, position), 1, greater, keep_dims=True)
+    return found
 
 
 def row_argmin(x, position):
-    _, place = tl.reduce((x, position), 1, smaller, keep_dims=True)
-    return place
+    _, found = tl.reduce((x, position), 1, smaller, keep_dims=True)
+    return found

@@ -1,6 +1,6 @@
-"""Which loops share a kernel, and in which order kernels run.
+"""Decides which loops share a kernel, and the order of the kernels.
 
-Owns inlining, fusion, order of axes, splitting of reductions.
-Does not own memory of results (`memory/`).
+Owns inlining, fusion, the order of axes, the splitting of reductions.
+Does not own the memory of results (`memory/`).
 Enter at `schedule.schedule`.
 """

@@ -1,6 +1,7 @@
-"""Owns the order and number of loops: memory order inside, axes that are one in memory joined to one.
+"""Owns the order and number of a kernel's loops: innermost loops follow memory order, and axes that are contiguous in
+memory are joined.
 
-It changes variables only; statements stay as they are.
+Only variables change; statements keep their order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from minidynamo.codegen.ir.size import hint
 
 
 def arrange(kernel: Kernel) -> Kernel:
-    """The same kernel with its loops in memory order, joined where possible, and `vector` set."""
+    """Returns the kernel with its loops in memory order, joined where possible, and with `vector` set."""
     columns = next((loop.axes for loop in kernel.loops if loop.axes), ())
     ordered = any(isinstance(s, Accumulate) and s.combine in MOMENTS for s in kernel.statements())
     kernel = _with_axes(kernel, _sorted(kernel.rows, kernel), columns if ordered else _sorted(columns, kernel))
@@ -27,15 +28,15 @@ def arrange(kernel: Kernel) -> Kernel:
     rows, columns = tuple(renamed[v] for v in kernel.rows), tuple(renamed[v] for v in columns)
     kernel = _with_axes(kernel, rows, columns)
     if ordered or any(isinstance(s, Let) and s.kept for s in kernel.statements()):
-        return dataclasses.replace(kernel, vector=columns[-1])  # what is kept is kept of one row at a time
+        return dataclasses.replace(kernel, vector=columns[-1])  # kept values are those of one row at a time
     inner = [i for loop in kernel.loops if loop.axes for s in loop.body for i in _offsets(s)]
     return dataclasses.replace(kernel, vector=vector_of(rows, columns, inner))
 
 
 def vector_of(rows: Sequence[Var], columns: Sequence[Var], offsets: Sequence[Index]) -> Var | None:
-    """The axis along which neighbours are neighbours in memory: a column unless more accesses favour a row.
+    """Returns the axis with neighbours that are neighbours in memory: a column, unless more accesses favour a row.
 
-    Only the accesses over most axes count; what is read once per row or once per column is little.
+    Only the accesses that use the most axes count: values read once per row or once per column cause little traffic.
     """
     if not columns:
         return rows[-1] if rows else None
@@ -53,7 +54,7 @@ def vector_of(rows: Sequence[Var], columns: Sequence[Var], offsets: Sequence[Ind
 
 
 def _offsets(s: Statement) -> Iterator[Index]:
-    """Storage offsets of everything that a statement reads and writes."""
+    """Yields the storage offsets of all reads and writes of a statement."""
     if isinstance(s, Store):
         yield s.index
     for e in walk(s.value):
@@ -62,7 +63,7 @@ def _offsets(s: Statement) -> Iterator[Index]:
 
 
 def _indices(kernel: Kernel) -> Iterator[Index]:
-    """Every index expression of a kernel."""
+    """Yields the index expressions of a kernel."""
     for s in kernel.statements():
         if isinstance(s, Store):
             yield s.index
@@ -76,7 +77,7 @@ def _indices(kernel: Kernel) -> Iterator[Index]:
 
 
 def _sorted(axes: Sequence[Var], kernel: Kernel) -> tuple[Var, ...]:
-    """Large strides first, in the widest store, then in the widest load."""
+    """Sorts axes by stride, large strides first: by the stride in the widest store, then in the widest load."""
     stored = [s.index for s in kernel.statements() if isinstance(s, Store)]
     loaded = [i for s in kernel.statements() for i in _offsets(s)]
 
@@ -111,7 +112,7 @@ def _replace_variables(kernel: Kernel, values: Mapping[Var, Index]) -> Kernel:
 
 
 def _divisions(index: Index) -> int:
-    """How many divisions an index needs."""
+    """Returns the number of divisions that an index needs."""
     total = 0
     for atom, _ in index.terms:
         match atom:
@@ -123,7 +124,7 @@ def _divisions(index: Index) -> int:
 
 
 def _join(kernel: Kernel, *, rows: bool, always: bool = False) -> Kernel:
-    """Join neighbouring axes, innermost first, where that needs no further division anywhere, or `always`."""
+    """Joins neighbouring axes, innermost first, if no index needs more divisions afterwards, or `always`."""
     k = 0
     while True:
         columns = next((loop.axes for loop in kernel.loops if loop.axes), ())

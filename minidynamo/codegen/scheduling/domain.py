@@ -1,7 +1,7 @@
-"""Owns the common iteration space of a kernel: rows and columns, and how loop nests are laid onto it.
+"""Owns the common iteration space of a kernel: rows and columns, and how loop nests are written over them.
 
-Two loop nests can share a kernel if both can be written over one domain such that what one reads of the other is made
-at the same point of it.
+Two loop nests can share a kernel if both can be written over a common domain such that each element passes from the
+first nest to the second within an iteration.
 """
 
 from __future__ import annotations
@@ -18,32 +18,36 @@ from minidynamo.codegen.ir.size import Extent, product
 
 @dataclass(frozen=True)
 class Domain:
-    """`axes` in the order of the tensors' dimensions; `columns` are those among them that reductions fold."""
+    """An iteration space: rows, which are independent, times columns, which reductions fold."""
 
+    #: All axes, in the order of the tensors' dimensions.
     axes: tuple[Var, ...]
+    #: The axes that reductions fold; a subset of `axes`.
     columns: tuple[Var, ...]
 
     @property
     def rows(self) -> tuple[Var, ...]:
-        """The axes that are not folded."""
+        """Returns the axes that are not folded."""
         return tuple(v for v in self.axes if v not in self.columns)
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A loop nest written over a domain. `is_row` says that it runs once per row, not once per element."""
+    """A loop nest written over a domain."""
 
+    #: The loop nest, with the domain's axes.
     node: Loops
+    #: Whether the nest runs once per row, instead of once per element.
     is_row: bool
 
 
 def size(axes: Iterable[Var]) -> Extent:
-    """The number of points."""
+    """Returns the number of points of an iteration space."""
     return product(v.extent for v in axes)
 
 
 def domain_of(nodes: Sequence[Loops]) -> Domain:
-    """The domain to try for these nodes: that of the first reduction, else that of the node with most axes."""
+    """Returns the domain to try for these nodes: the domain of the first reduction, else of the node with most axes."""
     reductions = [n for n in nodes if n.combine is not None]
     leader = reductions[0] if reductions else max(nodes, key=lambda n: sum(v.extent not in (0, 1) for v in n.axes))
     axes = [Var(f"i{k}", v.extent) for k, v in enumerate(v for v in leader.axes if v.extent != 1)]
@@ -53,7 +57,8 @@ def domain_of(nodes: Sequence[Loops]) -> Domain:
 
 
 def place(node: Loops, domain: Domain) -> Placed | None:
-    """`node` over `domain`, element k of one being element k of the other in row-major order; None if it is unlike."""
+    """Writes `node` over `domain`, element k of the node at point k of the domain, in row-major order; None if it does
+    not fit."""
     total, rows = size(domain.axes), size(domain.rows)
     points = size(node.axes)
     if node.combine is not None:
@@ -87,7 +92,7 @@ def _onto(node: Loops, axes: tuple[Var, ...]) -> Loops:
 
 
 def _folds_columns(node: Loops, domain: Domain) -> bool:
-    """Whether the folded axes cover exactly the columns of the domain."""
+    """Returns whether the folded axes cover exactly the columns of the domain."""
     values = _coordinates(node, domain.axes)
     columns, rows = set(domain.columns), set(domain.rows)
     folded = all(values[v].variables() <= columns for v in node.reduced)
@@ -98,20 +103,22 @@ def _folds_columns(node: Loops, domain: Domain) -> bool:
 def place_all(
     nodes: Sequence[Loops], domain: Domain, place: Callable[[Loops, Domain], Placed | None] = place
 ) -> list[Placed] | None:
-    """All nodes over one domain, or None if one does not fit or reads another at a different point. `place` may
-    remember what it has placed."""
+    """Writes all nodes over a domain. Returns None if a node does not fit or reads another node at a different point.
+
+    `place` may cache its results.
+    """
     placed: list[Placed] = []
-    made: dict[str, Placed] = {}
+    placed_by_name: dict[str, Placed] = {}
     for node in nodes:
         p = place(node, domain)
         if p is None:
             return None
         for load in loads(p.node.body):
-            producer = made.get(load.buffer)
+            producer = placed_by_name.get(load.buffer)
             if producer is not None and not _same_point(producer, p, load.index):
                 return None
         placed.append(p)
-        made[node.out.name] = p
+        placed_by_name[node.out.name] = p
     return placed
 
 

@@ -1,6 +1,7 @@
 """Owns the second step of fusion: which loop nests share a kernel, and the order of kernels and extern calls.
 
-It moves nothing across what lifetimes forbid, makes no circles, and decides the same every time.
+A merge never extends a lifetime, never lets a read cross a write, and never creates a dependency cycle. Results are
+deterministic.
 """
 
 from __future__ import annotations
@@ -16,30 +17,32 @@ from minidynamo.codegen.ir.expr import loads
 from minidynamo.codegen.ir.loops import Extern, LoopProgram, Loops, Node
 from minidynamo.codegen.ir.size import hint
 from minidynamo.codegen.scheduling.domain import Domain, Placed, domain_of, place, place_all, size
-from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, reads, stores
+from minidynamo.codegen.scheduling.lifetimes import Lifetimes, defines, reads, stores
 
 MOST_NODES = 64
 MOST_BUFFERS = 40
-"""Larger kernels gain nothing and take long to compile."""
+"""Limits on the nodes and buffers of a kernel: larger kernels gain nothing and compile slowly."""
 
 FEW_ROWS = 64
 SERIAL = 1 << 16
-"""A fold to fewer rows runs on few threads; no more elements than this are drawn into such a kernel."""
+"""A fold to fewer than FEW_ROWS rows runs on few threads, so its kernel computes at most SERIAL elements besides."""
 
 SMALL = 16384
-"""Below this many elements the cost of a launch counts more than that of memory."""
+"""Below this number of elements a launch costs more than the memory traffic."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Loop nests that become one kernel, in program order, placed on their common domain."""
+    """Loop nests that become one kernel, in program order, written over their common domain."""
 
+    #: The iteration space of the kernel.
     domain: Domain
+    #: The loop nests, in program order.
     placed: tuple[Placed, ...]
 
     @property
     def nodes(self) -> tuple[Loops, ...]:
-        """The placed loop nests."""
+        """Returns the placed loop nests."""
         return tuple(p.node for p in self.placed)
 
 
@@ -47,12 +50,18 @@ Item = Group | Node
 
 
 class Fusion:
-    """Groups under construction: `members[g]` are positions of nodes in the program, `group[k]` is the reverse."""
+    """Groups under construction.
 
-    def __init__(self, program: LoopProgram, apart: Collection[str] = (), alone: Iterable[frozenset[str]] = ()) -> None:
+    `members[g]` has the positions in the program of the nodes of group g; `group[k]` is the group of the node at
+    position k.
+    """
+
+    def __init__(
+        self, program: LoopProgram, materialized: Collection[str] = (), exclusive: Iterable[frozenset[str]] = ()
+    ) -> None:
         self.program = program
-        self.apart = frozenset(apart)
-        self.alone = [*alone]
+        self.materialized = frozenset(materialized)
+        self.exclusive = [*exclusive]
         self.nodes = program.nodes
         self.lifetimes = Lifetimes(program)
         self.members: dict[int, list[int]] = {k: [k] for k in range(len(self.nodes))}
@@ -64,53 +73,59 @@ class Fusion:
         for k, node in enumerate(self.nodes):
             for name in self.reads[k]:
                 self.readers.setdefault(name, []).append(k)
-            if made(node) not in program.inputs:
-                self.maker[made(node)] = k
+            if defines(node) not in program.inputs:
+                self.maker[defines(node)] = k
         self.stores = stores(program)
-        # What reads the memory of an input that is stored into, views included.
-        self.touching: dict[str, list[int]] = {name: [] for name in self.stores}
+        # Readers of the memory of an input that a loop nest overwrites; readers of its views too.
+        self.input_readers: dict[str, list[int]] = {name: [] for name in self.stores}
         for k, names in enumerate(self.reads):
             for name in self._roots(names) & self.stores.keys():
-                self.touching[name].append(k)
-        self.before = [self._predecessors(k) for k in range(len(self.nodes))]
-        # For each group, as bits, all groups that must run before it.
-        self.earlier: dict[int, int] = {}
-        for k, before in enumerate(self.before):
-            self.earlier[k] = functools.reduce(operator.or_, (self.earlier[p] | 1 << p for p in before), 0)
+                self.input_readers[name].append(k)
+        self.predecessors = [self._predecessors(k) for k in range(len(self.nodes))]
+        # Group -> bit set of the groups that must run earlier.
+        self.ancestors: dict[int, int] = {}
+        for k, predecessors in enumerate(self.predecessors):
+            self.ancestors[k] = functools.reduce(operator.or_, (self.ancestors[p] | 1 << p for p in predecessors), 0)
 
     def _predecessors(self, k: int) -> set[int]:
-        """Nodes that must run before node k: those it reads, what stored into an input that it reads, and readers of
-        an input that it overwrites."""
+        """Returns the nodes that must run before node k:
+
+        - the definitions of its operands;
+        - stores into an input, if it reads the input after the store;
+        - readers of an input, if it overwrites the input.
+        """
         found = {self.maker[name] for name in self.reads[k] if name in self.maker}
         read = self._roots(self.reads[k])
         found |= {self.stores[name] for name in read & self.stores.keys() if self.stores[name] < k}
-        if self.stores.get(made(self.nodes[k])) == k:
-            found |= {r for r in self.touching[made(self.nodes[k])] if r < k}
+        if self.stores.get(defines(self.nodes[k])) == k:
+            found |= {r for r in self.input_readers[defines(self.nodes[k])] if r < k}
         return found
 
     def _roots(self, names: Iterable[str]) -> set[str]:
-        """The values in whose storage the values of these names lie, or may lie."""
+        """Returns the values that own, or may own, the storage of the named values."""
         return {root for name in names for root in self.lifetimes.roots(name)}
 
     def segment(self, members: Iterable[int]) -> int:
-        """The segment in which a group runs: that of its last member."""
+        """Returns the segment in which a group runs: the segment of its last member."""
         return max(self.lifetimes.segments[k] for k in members)
 
     # Merging
 
     def merge(self, a: int, b: int) -> bool:
-        """Make one group of two, if that is allowed and good."""
+        """Merges two groups, if this is allowed and pays off; returns whether it did."""
         if a == b:
             return False
         joined = sorted(self.members[a] + self.members[b])
         nodes = [n for n in (self.nodes[k] for k in joined) if isinstance(n, Loops)]
-        if len(nodes) != len(joined) or not self._keeps_time(joined) or self._reads_a_store(joined):
+        if len(nodes) != len(joined) or not self._respects_lifetimes(joined) or self._reads_after_store(joined):
             return False
-        if self._is_reached(a, b) or self._is_reached(b, a):
+        if self._has_indirect_path(a, b) or self._has_indirect_path(b, a):
             return False
         read = {name for k in joined for name in self.reads[k]}
-        own = {made(node) for node in nodes}
-        if not self.apart.isdisjoint(own & read) or any(half & own and not own <= half for half in self.alone):
+        own = {defines(node) for node in nodes}
+        if not self.materialized.isdisjoint(own & read) or any(
+            half & own and not own <= half for half in self.exclusive
+        ):
             return False
         names = own | read
         if len(joined) > MOST_NODES or len(names) > MOST_BUFFERS or not self._fits(nodes):
@@ -119,15 +134,15 @@ class Fusion:
         del self.members[b]
         for k in joined:
             self.group[k] = a
-        self._join_earlier(a, b)
+        self._merge_ancestors(a, b)
         return True
 
-    def _join_earlier(self, a: int, b: int) -> None:
+    def _merge_ancestors(self, a: int, b: int) -> None:
         both = 1 << a | 1 << b
-        found = self.earlier[a] = (self.earlier[a] | self.earlier.pop(b)) & ~both
-        for g, earlier in self.earlier.items():
-            if earlier & both:
-                self.earlier[g] = earlier & ~both | 1 << a | found
+        found = self.ancestors[a] = (self.ancestors[a] | self.ancestors.pop(b)) & ~both
+        for g, ancestors in self.ancestors.items():
+            if ancestors & both:
+                self.ancestors[g] = ancestors & ~both | 1 << a | found
 
     def _fits(self, nodes: list[Loops]) -> bool:
         if len({n.out.device for n in nodes}) > 1:
@@ -141,31 +156,34 @@ class Fusion:
         return True
 
     def _place(self, node: Loops, domain: Domain) -> Placed | None:
-        """Each attempt to merge asks this of all nodes of two groups."""
-        key = made(node), domain
+        """Caches `place`: each attempt to merge places all nodes of two groups."""
+        key = defines(node), domain
         if key not in self.placed:
             self.placed[key] = place(node, domain)
         return self.placed[key]
 
     def _keeps_input_stores(self, placed: list[Placed], domain: Domain) -> bool:
-        """A kernel that overwrites an input reads it at the place it writes, or not at all."""
+        """Returns whether a kernel that overwrites an input reads the input at the written element only, or not at
+        all."""
         for p in placed:
             if p.node.out.name in self.program.inputs:
                 name = p.node.out.name
                 found = [load for q in placed for load in loads(q.node.body)]
                 old = [load for load in found if name in self.lifetimes.roots(load.buffer)]
-                as_views = any(load.buffer != name for load in old)  # which show other places
+                as_views = any(load.buffer != name for load in old)  # views show the storage at other offsets
                 if old and (domain.columns or as_views or any(load.index != p.node.index for load in old)):
                     return False
         return True
 
-    def _reads_a_store(self, joined: list[int]) -> bool:
-        """Whether one of these nodes reads an input behind the store of another: a kernel knows old values only."""
+    def _reads_after_store(self, joined: list[int]) -> bool:
+        """Returns whether a node reads an input after the store of another of the nodes: a kernel reads old values
+        only."""
         stored = {name: k for name, k in self.stores.items() if k in joined}
-        return any(r in joined and r > k for name, k in stored.items() for r in self.touching[name])
+        return any(r in joined and r > k for name, k in stored.items() for r in self.input_readers[name])
 
-    def _keeps_time(self, joined: list[int]) -> bool:
-        """No read moves to where it keeps memory alive, and no reader outside comes too early."""
+    def _respects_lifetimes(self, joined: list[int]) -> bool:
+        """Returns whether no read moves to a place where it keeps memory alive, and no outside reader runs too
+        early."""
         segment = self.segment(joined)
         inside = set(joined)
         for k in joined:
@@ -174,25 +192,25 @@ class Fusion:
                 allowed = self.lifetimes.may_read_later(name, self.lifetimes.segments[k], segment)
                 if self.maker.get(name) not in inside and not allowed:
                     return False
-            for r in self.readers.get(made(node), ()):
+            for r in self.readers.get(defines(node), ()):
                 if r > k and r not in inside and self.segment(self.members[self.group[r]]) < segment:
                     return False
         return True
 
-    def _is_reached(self, source: int, target: int) -> bool:
-        """Whether `target` depends on `source` through a third group."""
-        return any(self.earlier[g] >> source & 1 for g in self._groups_before(target))
+    def _has_indirect_path(self, source: int, target: int) -> bool:
+        """Returns whether `target` depends on `source` through a third group."""
+        return any(self.ancestors[g] >> source & 1 for g in self._groups_before(target))
 
     def _groups_before(self, g: int) -> set[int]:
-        return {self.group[p] for k in self.members[g] for p in self.before[k]} - {g}
+        return {self.group[p] for k in self.members[g] for p in self.predecessors[k]} - {g}
 
-    # What is tried, in which order
+    # The order of the attempts to merge
 
     def run(self) -> None:
-        """Join producers with readers first, then readers of the same memory."""
+        """Joins producers with readers first, then readers of the same memory."""
         for k, node in enumerate(self.nodes):
             if isinstance(node, Loops):
-                for p in sorted(self.before[k], reverse=True):
+                for p in sorted(self.predecessors[k], reverse=True):
                     self.merge(self.group[p], self.group[k])
         for _, readers in sorted(self.readers.items(), key=lambda item: item[1]):
             self._join_neighbours(readers)
@@ -207,15 +225,18 @@ class Fusion:
                 self.merge(self.group[a], self.group[b])
 
     def _is_only_returned(self, node: Node) -> bool:
-        """Whether a node is a view that nobody reads, of memory that is made here and not written to later. It comes
-        as soon as it can, and so is handed over as soon as it can be."""
+        """Returns whether a node is a view without readers, of memory that is created here and not written later.
+
+        The schedule runs the view as early as possible, so that it is handed over as early as possible.
+        """
         if not isinstance(node, Extern) or not node.is_view or node.out in self.readers:
             return False
         owners = self.lifetimes.roots(node.out)
         return not any(root in self.program.inputs or root in self.lifetimes.writes for root in owners)
 
     def ordered(self) -> list[Item]:
-        """Groups, externs and views in an order that respects every dependency and the order of extern calls."""
+        """Returns groups, extern calls and views in an order that respects all dependencies and the order of extern
+        calls."""
 
         def key(g: int) -> tuple[int, bool, int]:
             last = self.members[g][-1]
@@ -226,10 +247,10 @@ class Fusion:
 
         waiting = {g: self._groups_before(g) for g in self.members}
         after: dict[int, list[int]] = {}
-        for g, before in waiting.items():
-            for p in before:
+        for g, predecessors in waiting.items():
+            for p in predecessors:
                 after.setdefault(p, []).append(g)
-        ready = [(key(g), g) for g, before in waiting.items() if not before]
+        ready = [(key(g), g) for g, predecessors in waiting.items() if not predecessors]
         heapq.heapify(ready)
         result: list[Item] = []
         while ready:
@@ -256,12 +277,15 @@ def fuse(
     program: LoopProgram,
     *,
     join: bool = True,
-    apart: Collection[str] = (),
-    alone: Iterable[frozenset[str]] = (),
+    materialized: Collection[str] = (),
+    exclusive: Iterable[frozenset[str]] = (),
 ) -> list[Item]:
-    """The schedule of a program: kernels-to-be and extern calls in order. `join=False` keeps one nest per kernel; what
-    is `apart` is read by other kernels than the one that makes it; what is `alone` is made with nothing else."""
-    fusion = Fusion(program, apart, alone)
+    """Returns the schedule of a program: groups of loop nests and extern calls, in order.
+
+    With `join=False` each kernel has one loop nest. A value in `materialized` is read only by other kernels than its
+    own. The values of a set in `exclusive` share a kernel with each other only.
+    """
+    fusion = Fusion(program, materialized, exclusive)
     if join:
         fusion.run()
     return fusion.ordered()

@@ -1,7 +1,7 @@
-"""Owns the first step of fusion: putting cheap or singly used pointwise values where they are read.
+"""Owns the first step of fusion: computing cheap or singly used pointwise values inside their readers.
 
-A value that is inlined everywhere has no buffer any more. Nothing expensive is computed twice, no read moves to a
-place where it would keep memory alive, and no check of an index gets lost.
+A value that is inlined into all its readers has no buffer any more. No expensive value is computed twice, no read moves
+to a place where it would keep memory alive, and no check of an index gets lost.
 """
 
 from __future__ import annotations
@@ -14,41 +14,47 @@ from minidynamo.codegen.ir.index import as_index, flatten, row_major
 from minidynamo.codegen.ir.loops import Buffer, LoopProgram, Loops, Node, checks_kept, merge, names_in
 from minidynamo.codegen.ir.size import hint, product
 from minidynamo.codegen.scheduling.dead import remove_unused
-from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, reads, stores
+from minidynamo.codegen.scheduling.lifetimes import Lifetimes, defines, reads, stores
 
 CHEAP = 2
 """Up to this cost a value is computed once per reader, and once per element of a broadcast."""
 
 MOST_AGAIN = 16
-"""How often an element of what is made again may be computed by one reader."""
+"""A reader may compute an element of a recomputed value at most this many times."""
 
 LARGEST = 200
-"""Expressions do not grow beyond this many nodes."""
+"""The largest number of nodes to which an expression may grow."""
 
 
-def inline(program: LoopProgram, apart: Collection[str] = (), again: Collection[str] = ()) -> LoopProgram:
-    """The same program with fewer buffers; what is `apart` stays. What is made `again` may cost more than that."""
+def inline(program: LoopProgram, materialized: Collection[str] = (), recomputed: Collection[str] = ()) -> LoopProgram:
+    """Returns the program with fewer buffers.
+
+    A value in `materialized` keeps its buffer. A value in `recomputed` may be recomputed even if it costs more than
+    CHEAP.
+    """
     lifetimes = Lifetimes(program)
     nodes: list[Node | None] = list(program.nodes)
-    needed = {*names_in(program.outputs), *program.inputs, *apart}
+    needed = {*names_in(program.outputs), *program.inputs, *materialized}
     needed |= {name for n in program.nodes if not isinstance(n, Loops) for name in reads(n)}
     mutated = stores(program)
-    folds = {n.out.name for n in program.nodes if isinstance(n, Loops) and n.combine is not None}.difference(apart)
+    folds = {n.out.name for n in program.nodes if isinstance(n, Loops) and n.combine is not None}.difference(
+        materialized
+    )
     readers: dict[str, list[int]] = {}
     for k, node in enumerate(program.nodes):
         for name in reads(node):
             readers.setdefault(name, []).append(k)
     for k, producer in enumerate(program.nodes):
         producer_now = nodes[k]
-        if not isinstance(producer_now, Loops) or producer_now.combine is not None or made(producer) in needed:
+        if not isinstance(producer_now, Loops) or producer_now.combine is not None or defines(producer) in needed:
             continue
         if folds.intersection(reads(producer_now)):
-            continue  # it belongs into the kernel of the fold, whatever order its reader has
-        users = readers.get(made(producer), [])
-        if len(users) > 1 and any(_is_stored(made(producer), nodes[u], mutated) for u in users):
-            continue  # the others may read it from the input
+            continue  # belongs in the kernel of the fold, whatever order its reader has
+        users = readers.get(defines(producer), [])
+        if len(users) > 1 and any(_is_input_copy(defines(producer), nodes[u], mutated) for u in users):
+            continue  # the other readers may read the value from the input
         if users and all(
-            _may_inline(producer_now, k, u, nodes, lifetimes, mutated, len(users), made(producer) in again)
+            _may_inline(producer_now, k, u, nodes, lifetimes, mutated, len(users), defines(producer) in recomputed)
             and _keeps_checks(producer_now, nodes[u], program.buffers)
             for u in users
         ):
@@ -65,10 +71,10 @@ def inline(program: LoopProgram, apart: Collection[str] = (), again: Collection[
     return remove_unused(dataclasses.replace(program, nodes=tuple(n for n in nodes if n is not None)))
 
 
-def _is_stored(name: str, user: Node | None, mutated: Collection[str]) -> bool:
-    """Whether a node stores a value into an input as it is."""
+def _is_input_copy(name: str, user: Node | None, mutated: Collection[str]) -> bool:
+    """Returns whether a node copies a value into an input unchanged."""
     is_copy = isinstance(user, Loops) and isinstance(user.body, Load) and user.body.buffer == name
-    return is_copy and made(user) in mutated  # type: ignore[arg-type]
+    return is_copy and defines(user) in mutated  # type: ignore[arg-type]
 
 
 def _may_inline(
@@ -79,7 +85,7 @@ def _may_inline(
     lifetimes: Lifetimes,
     mutated: dict[str, int],
     users: int,
-    again: bool,
+    recomputed: bool,
 ) -> bool:
     user = nodes[u]
     if not isinstance(user, Loops):
@@ -89,7 +95,7 @@ def _may_inline(
     read = loads(producer.body)
     twice = len(uses) > 1 or users > 1
     broadcast = _iterations(user) > _iterations(producer)
-    if again and _iterations(user) <= MOST_AGAIN * _iterations(producer):
+    if recomputed and _iterations(user) <= MOST_AGAIN * _iterations(producer):
         pass
     elif read:
         work = cost(producer.body)
@@ -117,8 +123,10 @@ def _keeps_write_order(
     lifetimes: Lifetimes,
     mutated: Collection[str],
 ) -> bool:
-    """A store into an input may read that input only where it writes it, and no other input that is written, nor a
-    view of one."""
+    """Returns whether a store into an input still reads the input only at the element that it writes.
+
+    After inlining, the store may not read any other overwritten input, nor a view of an overwritten input.
+    """
     if user.out.name not in mutated:
         return True
     written = [load for load in read if any(root in mutated for root in lifetimes.roots(load.buffer))]
@@ -130,7 +138,8 @@ def _keeps_write_order(
 
 
 def _keeps_checks(producer: Loops, user: Node | None, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether all indices are still checked: those that the producer reads by, and those by which it is read."""
+    """Returns whether all indices are still checked: those of the producer's reads, and those of the reads of the
+    producer."""
     assert isinstance(user, Loops)
     uses = [load for load in loads(user.body) if load.buffer == producer.out.name]
     if checks(producer.body) and not all(use.valid is None and _reads_all(producer, user, use) for use in uses):
@@ -140,7 +149,7 @@ def _keeps_checks(producer: Loops, user: Node | None, buffers: Mapping[str, Buff
 
 
 def _reads_all(producer: Loops, user: Loops, use: Load) -> bool:
-    """Whether `use` is known to come to each element: in some order of dimensions, or in the order of memory."""
+    """Returns whether `use` provably reads every element: in some order of dimensions, or in the order of memory."""
     axes = {as_index(axis): axis.extent for axis in user.axes}
     read = [i for i, axis in zip(use.index, producer.axes) if axis.extent != 1]
     extents = [axis.extent for axis in producer.axes if axis.extent != 1]
@@ -156,14 +165,14 @@ def _iterations(node: Loops) -> int:
 
 
 def expression_at(producer: Loops, use: Load) -> Expr:
-    """What `use`, a read of the producer's buffer, computes."""
+    """Returns the producer's expression for the element that `use` reads."""
     values = dict(zip(producer.axes, use.index))
     body = producer.body.substitute(values)
     return body if use.valid is None else mask(body, use.valid)
 
 
 def substitute(producer: Loops, user: Loops) -> Loops:
-    """`user` with every read of the producer's buffer replaced by the producer's expression."""
+    """Returns `user` with each read of the producer's buffer replaced by the producer's expression."""
 
     def replaced(e: Expr) -> Expr | None:
         return expression_at(producer, e) if isinstance(e, Load) and e.buffer == producer.out.name else None

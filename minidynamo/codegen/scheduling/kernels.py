@@ -1,7 +1,7 @@
-"""Owns the making of kernels: a group of loop nests becomes statements in loops.
+"""Owns the construction of kernels: a group of loop nests becomes statements in loops.
 
-Here values turn into registers, coordinates into storage offsets, and what nobody outside needs is not stored. The
-order of loops is improved afterwards, in axes.py.
+Values become registers, coordinates become storage offsets, and values without readers outside the kernel are not
+stored. Afterwards `axes.py` improves the order of the loops.
 """
 
 from __future__ import annotations
@@ -40,14 +40,17 @@ def build_kernel(
     *,
     reads_back: bool,
 ) -> Kernel:
-    """The kernel of a group. `needed` are the values that are read outside of it, `inputs` those of the caller.
-    `reads_back`: a loop may read what a loop before it has stored."""
+    """Builds the kernel of a group.
+
+    `needed` are the values that are read outside the kernel, `inputs` the values that are inputs of the caller. With
+    `reads_back` a loop may read the stores of an earlier loop.
+    """
     kernel = arrange(KernelBuilder(group, buffers, needed | inputs, inputs, reads_back).build(name))
     return dataclasses.replace(kernel, numbers=numbers_between(kernel.rows, kernel.loops))
 
 
 class KernelBuilder:
-    """Turns one group into a kernel."""
+    """Builds the kernel of one group."""
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class KernelBuilder:
         self.placed = {p.node.out.name: p for p in group.placed}
         self.stores = frozenset(name for name in self.placed if name in inputs)
         self.needed = frozenset(name for name in self.placed if name in needed)
-        self.taken: set[str] = set()
+        self.used_names: set[str] = set()
         by_column = vector_of(group.domain.rows, group.domain.columns, list(self._offsets())) in group.domain.columns
         self.passes: Passes = find_passes(
             group.placed, group.domain, self.needed, self.stores, may_keep=by_column, reads_back=reads_back
@@ -76,7 +79,7 @@ class KernelBuilder:
                         yield flatten(load.index, self.buffers[load.buffer].stride)
 
     def build(self, name: str) -> Kernel:
-        """All passes and row sections, one after the other."""
+        """Builds all passes and row sections, in order."""
         domain = self.group.domain
         loops = [Loop((), self._row_section(-1))]
         for t in range(self.passes.count):
@@ -92,37 +95,39 @@ class KernelBuilder:
         return Kernel(name, reads, written, domain.rows, tuple(loops), None, device)
 
     def _fresh(self, buffer: str) -> str:
-        """A name for a value read from `buffer`."""
-        taken = self.taken
+        """Returns a new name for a value that is read from `buffer`."""
+        used_names = self.used_names
         name, k = f"{buffer}_at", 1
-        while name in taken or name in self.buffers:
+        while name in used_names or name in self.buffers:
             k += 1
             name = f"{buffer}_at{k}"
-        taken.add(name)
+        used_names.add(name)
         return name
 
     def _pass(self, t: int) -> tuple[Statement, ...]:
-        """Elements and folds of one pass; a kernel without columns has one pass that is its row section."""
+        """Returns the elements and folds of a pass. In a kernel without columns the only pass is the row section."""
         lets: list[Statement] = []
         folds: list[Statement] = []
         stores: list[Statement] = []
         for name, p in self.placed.items():
             first = t == self.passes.first[name]
-            place, again = self.passes.within.get(name, ("", frozenset()))
-            if p.is_row or not (first or t in self.passes.extra[name] or t in again):
+            reused_result, reread = self.passes.stored_in.get(name, ("", frozenset()))
+            if p.is_row or not (first or t in self.passes.recomputed[name] or t in reread):
                 continue
             value = self._value(p.node)
             if p.node.combine is not None:
                 folds.append(self._fold(p.node, value))
                 continue
             kept = name in self.passes.kept and bool(self.group.domain.columns)
-            if place and not first:
-                value = Load(place, (self._store(self.placed[place].node).index,), p.node.out.dtype)
+            if reused_result and not first:
+                value = Load(reused_result, (self._store(self.placed[reused_result].node).index,), p.node.out.dtype)
             lets.append(Let(name, value, kept, p.node.origins))
             if name in self.needed and first:
                 stores.append(self._store(p.node))
-            elif place and first:
-                stores.append(dataclasses.replace(self._store(self.placed[place].node), value=Ref(name, value.dtype)))
+            elif reused_result and first:
+                stores.append(
+                    dataclasses.replace(self._store(self.placed[reused_result].node), value=Ref(name, value.dtype))
+                )
         return share_loads([*lets, *folds, *stores], self._fresh)
 
     def _row_section(self, t: int) -> tuple[Statement, ...]:
@@ -162,13 +167,13 @@ class KernelBuilder:
 
 
 def _fold_dtype(node: Loops) -> torch.dtype:
-    """The dtype of a finished fold."""
+    """Returns the dtype of a finished fold."""
     assert node.accumulate is not None and node.combine is not None
     return folded_dtype(node.combine, node.accumulate)
 
 
 def share_loads(body: Sequence[Statement], fresh: Callable[[str], str]) -> tuple[Statement, ...]:
-    """Name what is read from memory more than once. Reads through looked-up indices stay where they are."""
+    """Names each load that occurs more than once. Loads through looked-up indices stay in place."""
     counts = Counter(load for s in body for load in loads(s.value) if not children(load))
     names: dict[Expr, Ref] = {}
     result: list[Statement] = []
@@ -182,9 +187,9 @@ def share_loads(body: Sequence[Statement], fresh: Callable[[str], str]) -> tuple
 
 
 def fold_into_stores(loops: Sequence[Loop]) -> tuple[Loop, ...]:
-    """Put a value that is only stored into its store, where the loop has one store only.
+    """Moves a value into its store if the store is its only use, in loops with a single store.
 
-    With several stores, values stay in front of all of them: a store may overwrite what another value reads.
+    With several stores, all values are computed before all stores: a store may overwrite an operand of another value.
     """
     everywhere = Counter(e.name for loop in loops for s in loop.body for e in walk(s.value) if isinstance(e, Ref))
     result: list[Loop] = []

@@ -1,6 +1,6 @@
-"""Owns the question when values are read: which extern calls a read may be moved past without harm.
+"""Owns the extern calls past which a read may move without harm.
 
-Program order is the promise: a tensor must not live longer because a read of it was fused into a later kernel, and a
+Fusion promises program order: a tensor must not live longer because a read of it was fused into a later kernel, and a
 read must not cross a write. Extern calls keep their order and cut the program into numbered segments.
 """
 
@@ -14,7 +14,7 @@ from minidynamo.codegen.ir.loops import Extern, GetItem, LoopProgram, Loops, Nod
 
 
 def reads(node: Node) -> tuple[str, ...]:
-    """The names that a node reads, each once, in order."""
+    """Returns the names that a node reads, each once, in order."""
     found: Iterable[str]
     match node:
         case Loops():
@@ -26,26 +26,26 @@ def reads(node: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def made(node: Node) -> str:
-    """The name that a node defines (or, for a store into an input, overwrites)."""
+def defines(node: Node) -> str:
+    """Returns the name that a node defines (or, for a store into an input, overwrites)."""
     return node.out.name if isinstance(node, Loops) else node.out
 
 
 def stores(program: LoopProgram) -> dict[str, int]:
-    """The inputs that loop nests store into, and where in the program."""
+    """Returns the inputs that loop nests store into, with the position of each store in the program."""
     inputs = frozenset(program.inputs)
     return {
-        node.out.name: k for k, node in enumerate(program.nodes) if isinstance(node, Loops) and made(node) in inputs
+        node.out.name: k for k, node in enumerate(program.nodes) if isinstance(node, Loops) and defines(node) in inputs
     }
 
 
 class Lifetimes:
-    """Segments and last reads of a program, in its original order."""
+    """Segments and last reads of a program in its original order."""
 
     def __init__(self, program: LoopProgram) -> None:
         self.last_read: dict[str, float] = {}
         self.writes: dict[str, list[int]] = {}
-        # Views share the storage of their source, so reading one is reading the other.
+        # A view shares the storage of its source, so a read of the view is a read of the source.
         self._roots: dict[str, tuple[str, ...]] = {}
         self.segments: list[int] = []
         segment = 0
@@ -69,7 +69,7 @@ class Lifetimes:
         self.last = segment
 
     def roots(self, name: str) -> tuple[str, ...]:
-        """The values that own the storage of `name`, or may own it."""
+        """Returns the values that own, or may own, the storage of `name`."""
         return self._roots.get(name, (name,))
 
     def _touch(self, name: str, segment: float) -> None:
@@ -77,7 +77,7 @@ class Lifetimes:
             self.last_read[root] = max(segment, self.last_read.get(root, 0))
 
     def may_read_later(self, name: str, segment: int, later: int) -> bool:
-        """Whether a read of `name` may move from `segment` to `later`."""
+        """Returns whether a read of `name` may move from `segment` to `later`."""
         if later <= segment:
             return True
         roots = self.roots(name)

@@ -1,7 +1,7 @@
-"""Owns the question when, within one row, each loop nest of a group is computed.
+"""Owns the time, within a row, at which each loop nest of a group is computed.
 
-Columns are walked in passes 0, 1, ...; behind each pass stands a row section, where values that exist once per row
-are computed. Section -1 comes before the first pass.
+A kernel walks over the columns of a row in passes 0, 1, ... After each pass comes a row section, which computes the
+values that exist once per row. Section -1 comes before the first pass.
 """
 
 from __future__ import annotations
@@ -13,27 +13,32 @@ from minidynamo.codegen.ir.expr import EXPENSIVE, cost, loads
 from minidynamo.codegen.scheduling.domain import Domain, Placed, size
 
 KEPT_BYTES = 1 << 16
-"""A value that is kept from one pass to the next may take this many bytes per row."""
+"""The most bytes per row that a value may take to be kept from a pass to the next."""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """`first[name]`: pass (of elements and folds) or section (of row values) where a value is made. `extra[name]`:
-    later passes in which an element is made again. `kept`: elements that later passes read instead. `within`: elements
-    that are read again in later passes, from the memory of a result that is not stored before, or their own."""
+    """The passes and row sections of a kernel."""
 
+    #: Value -> its first pass (elements and folds) or its section (row values).
     first: Mapping[str, int]
-    extra: Mapping[str, frozenset[int]]
+    #: Element -> later passes with a recomputation of the element.
+    recomputed: Mapping[str, frozenset[int]]
+    #: Elements that later passes read from a buffer per row instead of computing them again.
     kept: frozenset[str]
-    within: Mapping[str, tuple[str, frozenset[int]]]
+    #: Element -> (a result, the later passes that read the element from the memory of this result). The result is the
+    #: element itself or is stored no earlier than the last of these passes.
+    stored_in: Mapping[str, tuple[str, frozenset[int]]]
+    #: The number of passes.
     count: int
 
 
 def reads_in_group(placed: Sequence[Placed], stores: frozenset[str]) -> dict[str, list[str]]:
-    """For each loop nest the values of the group that it reads. Names in `stores` are inputs: they have old values."""
-    made = {p.node.out.name for p in placed} - stores
+    """Returns, per loop nest, the values of the group that it reads. Names in `stores` are inputs: reads get old
+    values."""
+    names = {p.node.out.name for p in placed} - stores
     return {
-        p.node.out.name: list(dict.fromkeys(load.buffer for load in loads(p.node.body) if load.buffer in made))
+        p.node.out.name: list(dict.fromkeys(load.buffer for load in loads(p.node.body) if load.buffer in names))
         for p in placed
     }
 
@@ -47,8 +52,10 @@ def find_passes(
     may_keep: bool,
     reads_back: bool,
 ) -> Passes:
-    """Earliest passes for all values, then later ones for elements that are needed late only. `reads_back`: a pass may
-    read what an earlier one has stored."""
+    """Finds the earliest pass of each value, then a later pass for elements with late readers only.
+
+    With `reads_back` a pass may read the stores of an earlier pass.
+    """
     reads = reads_in_group(placed, stores)
     by_name = {p.node.out.name: p for p in placed}
     first: dict[str, int] = {}
@@ -63,51 +70,56 @@ def find_passes(
         if _is_element(p) and name not in needed and readers[name]:
             first[name] = min(first[r] for r in readers[name])
     kept: set[str] = set()
-    extra: dict[str, set[int]] = {name: set() for name in by_name}
-    within: dict[str, tuple[str, frozenset[int]]] = {}
+    recomputed: dict[str, set[int]] = {name: set() for name in by_name}
+    stored_in: dict[str, tuple[str, frozenset[int]]] = {}
     results = [p for p in placed if reads_back and p.node.out.name in needed - stores and _is_element(p)]
     for p in reversed(placed):
         name = p.node.out.name
         if not _is_element(p):
             continue
-        late = {q for r in readers[name] for q in ({first[r]} | extra[r]) if not by_name[r].is_row} - {first[name]}
+        later = {q for r in readers[name] for q in ({first[r]} | recomputed[r]) if not by_name[r].is_row} - {
+            first[name]
+        }
         width = size(domain.columns) * p.node.out.dtype.itemsize
-        worth_it = bool(late) and may_keep and cost(p.node.body) >= EXPENSIVE
+        worth_it = bool(later) and may_keep and cost(p.node.body) >= EXPENSIVE
         if worth_it and isinstance(width, int) and width <= KEPT_BYTES:
             kept.add(name)
             continue
-        taken = {place for place, _ in within.values()}
-        place = _room(p, max(late), results, first, taken) if worth_it else None
+        used_results = {result for result, _ in stored_in.values()}
+        result = _result_memory(p, max(later), results, first, used_results) if worth_it else None
         used = _reads_outside(placed, p, first, readers)
-        # What is read behind the first store of a result could not lie in the same memory.
-        if place is None or (place != name and used > first[name]):
-            extra[name] = late
+        # Memory that is read after the first store of a result cannot be reused for the result.
+        if result is None or (result != name and used > first[name]):
+            recomputed[name] = later
         else:
-            within[name] = place, frozenset(late)
+            stored_in[name] = result, frozenset(later)
     count = 1 + max((t for name, t in first.items() if not by_name[name].is_row), default=-1)
-    return Passes(first, {n: frozenset(e) for n, e in extra.items()}, frozenset(kept), within, count)
+    return Passes(first, {n: frozenset(e) for n, e in recomputed.items()}, frozenset(kept), stored_in, count)
 
 
-def _room(
-    p: Placed, last: int, results: Sequence[Placed], first: Mapping[str, int], taken: Collection[str]
+def _result_memory(
+    p: Placed, last: int, results: Sequence[Placed], first: Mapping[str, int], used_results: Collection[str]
 ) -> str | None:
-    """A result in whose memory an element may lie up to the `last` pass: itself, or one that is not stored before."""
+    """Returns a result whose memory can hold an element until the `last` pass: the element itself, or a result that is
+    stored no earlier."""
     for q in results:
-        is_free = (q is p or last <= first[q.node.out.name]) and q.node.out.name not in taken
+        is_free = (q is p or last <= first[q.node.out.name]) and q.node.out.name not in used_results
         if is_free and q.node.out.dtype == p.node.out.dtype:
             return q.node.out.name
     return None
 
 
 def _reads_outside(
-    placed: Sequence[Placed], but: Placed, first: Mapping[str, int], readers: Mapping[str, Sequence[str]]
+    placed: Sequence[Placed], excluded: Placed, first: Mapping[str, int], readers: Mapping[str, Sequence[str]]
 ) -> int:
-    """The last pass in which a value, `but` for one, may be made of memory from outside of the group."""
+    """Returns the last pass in which a value other than `excluded` may be computed from memory outside the group."""
     last = -1
     for q in placed:
-        if q is not but and not q.is_row and any(load.buffer not in readers for load in loads(q.node.body)):
-            again = [first[r] for r in readers[q.node.out.name] if r != but.node.out.name] if _is_element(q) else []
-            last = max(last, first[q.node.out.name], *again)
+        if q is not excluded and not q.is_row and any(load.buffer not in readers for load in loads(q.node.body)):
+            recomputing = (
+                [first[r] for r in readers[q.node.out.name] if r != excluded.node.out.name] if _is_element(q) else []
+            )
+            last = max(last, first[q.node.out.name], *recomputing)
     return last
 
 

@@ -1,6 +1,6 @@
 """Owns the stage list of scheduling: from a loop program to kernels and extern calls in order.
 
-Each step is in a file of its own; this one names kernels and passes results on.
+Each stage is in a file of its own; this file names kernels.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from minidynamo.codegen.scheduling.split import split_reductions
 Step = Kernel | Extern | GetItem
 
 LONGEST_NAME = 48
-"""Names of kernels show in profiles, which cut them; what identifies a kernel is the number at the end."""
+"""The longest name of a kernel without its number. Profilers cut long names; the number at the end identifies a kernel.
+"""
 
 
 def optimize(
-    program: LoopProgram, *, join: bool, apart: Collection[str] = (), again: Collection[str] = ()
+    program: LoopProgram, *, join: bool, materialized: Collection[str] = (), recomputed: Collection[str] = ()
 ) -> LoopProgram:
-    """The loop program with dead nests removed, pointwise values inlined and long reductions split."""
+    """Returns the loop program without dead nests, with pointwise values inlined and long reductions split."""
     program = remove_unused(program)
     if join:
-        program = inline(program, apart, again)
+        program = inline(program, materialized, recomputed)
     return split_reductions(program)
 
 
@@ -40,34 +41,41 @@ def schedule(
     *,
     join: bool,
     verify: bool,
-    apart: Collection[str] = (),
-    alone: Collection[frozenset[str]] = (),
-    again: Collection[str] = (),
+    materialized: Collection[str] = (),
+    exclusive: Collection[frozenset[str]] = (),
+    recomputed: Collection[str] = (),
 ) -> tuple[LoopProgram, list[Step]]:
-    """The optimized program, and its kernels and extern calls in the order in which they run. Kernels that read what is
-    `apart` do not make it; those that make what is `alone` make nothing else; all that read what is made `again` make
-    it."""
-    program = optimize(program, join=join, apart=frozenset(apart).union(*alone), again=again)
+    """Returns the optimized program, and its kernels and extern calls in the order in which they run.
+
+    - `materialized`: values that are never computed in the kernel of a reader.
+    - `exclusive`: sets of values; a kernel that computes values of a set computes no other values.
+    - `recomputed`: values that each reader recomputes.
+    """
+    program = optimize(
+        program, join=join, materialized=frozenset(materialized).union(*exclusive), recomputed=recomputed
+    )
     if verify:
         verify_program(program)
-    items = fuse(program, join=join, apart=apart, alone=alone)
+    items = fuse(program, join=join, materialized=materialized, exclusive=exclusive)
     steps: list[Step] = []
     inputs = frozenset(program.inputs)
     returned = frozenset(names_in(program.outputs))
     readers = Counter(name for item in items for name in _reads(item))
     for k, item in enumerate(items):
         if isinstance(item, Group):
-            made = [n.out.name for n in item.nodes]
+            defined = [n.out.name for n in item.nodes]
             own = _reads(item)
-            # What nobody reads is there for its checks.
-            needed = [name for name in made if name in returned or readers[name] > (name in own) or not readers[name]]
+            # A value without readers is computed for its index checks.
+            needed = [
+                name for name in defined if name in returned or readers[name] > (name in own) or not readers[name]
+            ]
             name = f"{kernel_name(merge(*(n.origins for n in item.nodes)))}_{k}"
             kernel = build_kernel(
                 item,
                 name,
                 program.buffers,
                 frozenset(needed),
-                inputs.intersection(made),
+                inputs.intersection(defined),
                 reads_back=program.target == "cpp",
             )
             if verify:
@@ -79,13 +87,13 @@ def schedule(
 
 
 def _reads(item: Item) -> frozenset[str]:
-    """Every name that is read by a kernel or an extern call."""
+    """Returns the names that a kernel or an extern call reads."""
     nodes = item.nodes if isinstance(item, Group) else (item,)
     return frozenset(name for n in nodes for name in reads(n))
 
 
 def kernel_name(origins: Origins) -> str:
-    """The operations that a kernel computes, in graph order; those that do not fit are counted."""
+    """Returns a name made of the kernel's operations in graph order; operations that do not fit are counted."""
     names = list(dict.fromkeys(re.sub(r"\W+", "_", origin.op) for origin in origins))
     shown = list(itertools.takewhile(lambda n: len("_".join(names[: names.index(n) + 1])) <= LONGEST_NAME, names))
     more = len(names) - len(shown)

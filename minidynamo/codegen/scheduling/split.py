@@ -1,6 +1,6 @@
-"""Owns the splitting of reductions that have too few results to keep a machine busy.
+"""Owns the splitting of reductions with too few results to keep all processors busy.
 
-Such a reduction becomes two: partial results over chunks, then a small one over the partial results.
+A split reduction computes partial results over chunks first, then a small reduction over the partial results.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from minidynamo.codegen.ir.size import Extent, ceil_division, hint, product
 from minidynamo.codegen.lowering.formula import identity, operand
 
 PARTIAL = "_partial"
-"""What the names of partial results end with."""
+"""The suffix of the names of partial results."""
 
 
 def split_reductions(program: LoopProgram) -> LoopProgram:
-    """The same program with long reductions to few results in two steps."""
+    """Returns the program with each long reduction to few results in two steps."""
     nodes: list[Node] = []
     buffers = dict(program.buffers)
     for node in program.nodes:
@@ -38,7 +38,7 @@ def split_reductions(program: LoopProgram) -> LoopProgram:
 
 
 def _chunks(extents: list[int], wanted: int) -> int:
-    """A number of chunks near `wanted`; one that divides the outer extents keeps the indices simple."""
+    """Returns a number of chunks near `wanted`. A divisor of the outer extents keeps the indices simple."""
     outer = 1
     for extent in extents:
         outer *= extent
@@ -48,9 +48,12 @@ def _chunks(extents: list[int], wanted: int) -> int:
     return min(wanted, outer)
 
 
-def _cut(node: Loops, wanted: int) -> tuple[tuple[Var, ...], int]:
-    """The folded axes that are cut, and into how many chunks: the outer ones of known lengths as far as chunks of equal
-    lengths need it, or the longest if lengths are not known, since dividing by a size costs more than it gains."""
+def _axes_to_cut(node: Loops, wanted: int) -> tuple[tuple[Var, ...], int]:
+    """Returns the folded axes to cut, and the number of chunks.
+
+    With known lengths, the outer axes are cut, as many as chunks of equal lengths need. Otherwise the longest axis is
+    cut: dividing by a symbolic size costs more than it gains.
+    """
     known = [v.extent for v in node.reduced if isinstance(v.extent, int)]
     if len(known) < len(node.reduced):
         return (max(node.reduced, key=lambda v: hint(v.extent)),), wanted
@@ -60,7 +63,7 @@ def _cut(node: Loops, wanted: int) -> tuple[tuple[Var, ...], int]:
 
 
 def _halves(node: Loops, name: str, wanted: int) -> tuple[Loops, Loops]:
-    cut, chunks = _cut(node, wanted)
+    cut, chunks = _axes_to_cut(node, wanted)
     extents: list[Extent] = [v.extent for v in cut]
     total = product(extents)
     length = ceil_division(total, chunks)
@@ -75,9 +78,9 @@ def _halves(node: Loops, name: str, wanted: int) -> tuple[Loops, Loops]:
     shape = tuple(v.extent for v in node.ranges)
     partial = Buffer(name, (chunks, *shape), row_major((chunks, *shape)), dtype, node.out.device)
     at = (as_index(chunk), *(as_index(v) for v in node.ranges))
-    # In the order of what is folded, so that a kernel can make elements and fold them in one pass.
-    place = node.axes.index(cut[0])
-    axes = tuple(v for v in (*node.axes[:place], chunk, inner, *node.axes[place:]) if v not in cut)
+    # In the order of the folded axes, so that a kernel can compute elements and fold them in one pass.
+    first_cut = node.axes.index(cut[0])
+    axes = tuple(v for v in (*node.axes[:first_cut], chunk, inner, *node.axes[first_cut:]) if v not in cut)
     folded = tuple(v for v in axes if v is inner or v in node.reduced)
     first = Loops(partial, axes, at, body, folded, node.combine, dtype, origins=node.origins)
     second = dataclasses.replace(node, axes=(*node.ranges, chunk), reduced=(chunk,), body=Load(name, at, dtype))

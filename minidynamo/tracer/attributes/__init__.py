@@ -9,11 +9,11 @@ from minidynamo.tracer.attributes import built_in, calls, classes, functions, ob
 from minidynamo.tracer.attributes.binding import (
     MISSING,
     bind,
-    claims_class,
     class_of,
     class_source,
     guard_class_attribute,
     lookup_on_class,
+    overrides_class,
 )
 from minidynamo.tracer.attributes.instances import MODULE_TABLES, instance_dict
 from minidynamo.tracer.attributes.lookup import find_attribute, read_attribute, read_lazy, write_attribute
@@ -24,7 +24,6 @@ __all__ = [
     "bind",
     "built_in",
     "calls",
-    "claims_class",
     "class_of",
     "class_source",
     "classes",
@@ -34,6 +33,7 @@ __all__ = [
     "instance_dict",
     "lookup_on_class",
     "objects",
+    "overrides_class",
     "python_modules",
     "read_attribute",
     "read_lazy",

@@ -1,7 +1,6 @@
-"""Owns what is found on a class: where the lookup looks, what it gives through an instance, and the guards on it.
+"""Owns attributes found on a class: the order of lookup, binding to an instance, and the guards.
 
-It does not know of instances' own dictionaries; `instances.py` does.
-"""
+Instance dictionaries are not here (`instances.py`)."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ import torch
 from minidynamo.compat import VERSION_INFO
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
-from minidynamo.tracer.frames.exceptions import caught
+from minidynamo.tracer.frames.exceptions import catch_raised
 from minidynamo.tracer.lazy.lazy_containers import lazy_item
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import is_constant_value
@@ -37,22 +36,23 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
 
 MISSING = object()
-FIELD: type = type(vars(collections.namedtuple("FIELD", "name"))["name"])  # how a namedtuple finds its items
+FIELD: type = type(vars(collections.namedtuple("FIELD", "name"))["name"])  # the descriptor of a namedtuple's field
 TYPE_OF = object.__dict__["__class__"]
 FUNCTIONS = (FunctionVariable, NestedFunctionVariable)
-# Functions, and functions behind a cache.
+# Plain functions, and functions with a cache.
 _BECOME_METHODS = (types.FunctionType, type(functools.lru_cache(int)))
 _CONTAINERS = (tuple, list, dict, set, frozenset, deque)
 
 
-def asked_by_program(tx: Tracer) -> bool:
-    """Whether the program itself is running, not a function of a library: it may use attributes that it has added to
-    objects of libraries, which the libraries do not know."""
+def is_user_code(tx: Tracer) -> bool:
+    """Returns whether the user's own code is running, not a library function.
+
+    Only user code reads attributes that a program has added to objects of libraries."""
     return not is_trusted_module(tx.frames[-1].namespace.get("__name__"))
 
 
 def lookup_on_class(cls: type, name: str, passed: Collection[type] = ()) -> tuple[Any, type | None]:
-    """What the class or its bases, but for those in `passed`, hold under `name` and which of them does, or MISSING."""
+    """Returns an attribute and the class or base that defines it, or MISSING; skips classes in `passed`."""
     for owner in cls.__mro__:
         if name in owner.__dict__ and owner not in passed:
             return owner.__dict__[name], owner
@@ -60,21 +60,22 @@ def lookup_on_class(cls: type, name: str, passed: Collection[type] = ()) -> tupl
 
 
 def is_data_descriptor(found: Any) -> bool:
-    """Whether it takes precedence over the instance's dictionary."""
+    """Returns whether the attribute takes precedence over the instance's dictionary."""
     return hasattr(type(found), "__set__") or hasattr(type(found), "__delete__")
 
 
 def is_plain_setter(found: object, special: str) -> bool:
-    """Whether it is `object.__setattr__` or `__delattr__`, or a built-in class's own, which do the same."""
+    """Returns whether this is `object.__setattr__` or `__delattr__`, or an equivalent method of a built-in class."""
     return isinstance(found, types.WrapperDescriptorType) and found.__name__ == special
 
 
 def guard_class_attribute(tx: Tracer, cls: type, owner: type, name: str, value: object) -> None:
-    """Guard what was found on a class, unless only library classes had a say, which nobody changes.
+    """Guards an attribute found on a class, unless all classes searched belong to libraries, which programs do not
+    change.
 
-    The exception is what programs do change in a library: the `forward` of one of torch's modules. A class of the
-    program's whose instance was found must not become one of descriptors, nor cease to be one.
-    """
+    The exception is an attribute that programs do replace in a library: the `forward` of torch's modules. If the
+    attribute is an instance of a user's class, that class must neither become a descriptor class nor cease to be a
+    descriptor class."""
     if not is_trusted_class(type(value)):
         tx.wrap(type(value), Constant(type(value), type(value).__name__))
     passed = cls.__mro__[: cls.__mro__.index(owner) + 1]
@@ -85,8 +86,10 @@ def guard_class_attribute(tx: Tracer, cls: type, owner: type, name: str, value: 
 
 
 def guard_found_on_class(tx: Tracer, cls: type, owner: type, name: str, found: object) -> None:
-    """Guard that an attribute is found where it was. The names in all classes are guarded, and the value of a constant
-    or a container is where it is read: here it matters only that it does not become a descriptor."""
+    """Guards that an attribute is still found in the same place.
+
+    The names in all classes have guards already. Constants and containers are guarded at each read; here a guard on the
+    type checks only that no descriptor replaces the constant or container."""
     if not is_constant_value(found) and type(found) not in _CONTAINERS:
         guard_class_attribute(tx, cls, owner, name, found)
     elif not is_trusted_class(owner):
@@ -94,32 +97,32 @@ def guard_found_on_class(tx: Tracer, cls: type, owner: type, name: str, found: o
 
 
 def class_source(owner: type, name: str) -> Source:
-    """Where an attribute that was found on a class lives."""
+    """Returns the source of an attribute in the dictionary of a class."""
     return Item(Attr(Constant(owner, owner.__name__), "__dict__"), name)
 
 
-def claims_class(cls: type) -> bool:
-    """Whether instances say themselves what their `__class__` is, as mock objects and proxies do."""
+def overrides_class(cls: type) -> bool:
+    """Returns whether instances define their own `__class__`, as mock objects and proxies do."""
     if isinstance(lookup_on_class(cls, "__getattribute__")[0], types.FunctionType) or cls in weakref.ProxyTypes:
         return True
     return lookup_on_class(cls, "__class__")[0] is not TYPE_OF
 
 
 def class_of(tx: Tracer, obj: VariableTracker) -> VariableTracker:
-    """`type(obj)`; the class of every tracked value is guarded already."""
+    """Returns `type(obj)`; the class of every tracked value has a guard already."""
     cls = obj.python_type
     return tx.wrap(cls, Constant(cls, cls.__name__))
 
 
 def built_in(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
-    """What a value has whose attributes are those of its class; None when there is no such attribute."""
+    """Returns an attribute of a value without attributes of its own, found on the class; None if missing."""
     cls = obj.python_type
     if name == "__class__":
         return class_of(tx, obj)
     found, owner = lookup_on_class(cls, name)
     if owner is None:
         return None
-    guard_class_attribute(tx, cls, owner, name, found)  # a namedtuple's class is the program's
+    guard_class_attribute(tx, cls, owner, name, found)  # the class of a namedtuple is the user's
     if inspect.isgetsetdescriptor(found) or inspect.ismemberdescriptor(found):
         return read_built_in_descriptor(tx, found, obj, cls, name)
     return bind(tx, found, owner, obj, cls, name)
@@ -128,10 +131,10 @@ def built_in(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | N
 def or_getattr(
     tx: Tracer, obj: VariableTracker, cls: type, name: str, find: Callable[[], VariableTracker | None]
 ) -> VariableTracker | None:
-    """What `find` gives; where it gives nothing or raises AttributeError, what the `__getattr__` of `cls` does."""
+    """Returns the result of `find`; if it is None or `find` raises AttributeError, calls the `__getattr__` of `cls`."""
     if not isinstance(lookup_on_class(cls, "__getattr__")[0], types.FunctionType):
         return find()
-    found = caught(AttributeError, find, _ignore)
+    found = catch_raised(AttributeError, find, _ignore)
     return call_getattr(tx, obj, cls, name) if found is None else found
 
 
@@ -140,7 +143,7 @@ def _ignore(error: VariableTracker) -> None:
 
 
 def call_getattr(tx: Tracer, obj: VariableTracker, cls: type, name: str) -> VariableTracker:
-    """What the `__getattr__` that `cls` has gives."""
+    """Calls the `__getattr__` of `cls`."""
     fallback, owner = lookup_on_class(cls, "__getattr__")
     assert owner is not None
     guard_class_attribute(tx, cls, owner, "__getattr__", fallback)
@@ -152,9 +155,10 @@ def call_getattr(tx: Tracer, obj: VariableTracker, cls: type, name: str) -> Vari
 def bind(
     tx: Tracer, found: Any, owner: type, receiver: VariableTracker | None, cls: type, name: str
 ) -> VariableTracker | None:
-    """What reading an attribute gives that was found on a class, through an instance (or the class, without one)."""
+    """Returns the value of an attribute found on a class, as read through an instance, or through the class if
+    `receiver` is None."""
     source = Constant(found, name) if is_trusted_class(owner) and is_library_value(found) else class_source(owner, name)
-    kind = type(found)  # asking the object itself might run its `__getattribute__`
+    kind = type(found)  # `found.__class__` might run its `__getattribute__`
     if issubclass(kind, staticmethod):
         return tx.wrap(found.__func__, Attr(source, "__func__"))
     if issubclass(kind, classmethod):
@@ -175,7 +179,7 @@ def bind(
     if issubclass(kind, types.MethodDescriptorType | types.WrapperDescriptorType):
         if found.__name__ == name:
             return BoundBuiltin(receiver, name)
-        return MethodVariable(tx.wrap(found, source), receiver)  # one method under the name of another
+        return MethodVariable(tx.wrap(found, source), receiver)  # a method under the name of a different method
     if getter_owner is None:
         return tx.wrap(found, source)
     if issubclass(kind, property):
@@ -186,7 +190,7 @@ def bind(
 def read_built_in_descriptor(
     tx: Tracer, found: Any, receiver: VariableTracker, cls: type, name: str
 ) -> VariableTracker | None:
-    """Fields of namedtuples and of torch.return_types are positions in the tuple."""
+    """Reads a field of a namedtuple or of torch.return_types: a position in the tuple."""
     if cls is type(VERSION_INFO) and name in cls.__match_args__ and isinstance(receiver, TupleVariable):
         return receiver.items[cls.__match_args__.index(name)]
     if isinstance(receiver, TupleVariable) and issubclass(cls, tuple):

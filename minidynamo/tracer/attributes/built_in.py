@@ -1,7 +1,6 @@
-"""Owns attributes of constants, dicts and tensors, and of objects that cannot be looked into.
+"""Owns attributes of constants, dicts and tensors, and of opaque objects.
 
-Values of other built-in classes have what their class has, which `binding.py` finds.
-"""
+Attributes of other built-in values are not here: `binding.py` finds them on the class."""
 
 from __future__ import annotations
 
@@ -15,15 +14,15 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, Constant, InstanceAttr
 from minidynamo.tracer.attributes.binding import (
     MISSING,
-    asked_by_program,
     bind,
     built_in,
-    claims_class,
     class_of,
     guard_class_attribute,
     is_data_descriptor,
+    is_user_code,
     lookup_on_class,
     or_getattr,
+    overrides_class,
 )
 from minidynamo.tracer.attributes.instances import (
     instance_dict,
@@ -38,9 +37,9 @@ from minidynamo.tracer.lazy import partial_reads
 from minidynamo.tracer.lazy.lazy_tuples import LazyTuple
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.constants import NotConstant, from_constant, given_back, key_named
-from minidynamo.tracer.records.copies import can_be_two, is_made_anew
-from minidynamo.tracer.records.fix_hints import INSTEAD
+from minidynamo.tracer.records.constants import NotConstant, from_constant, keyword_key, returned_operand
+from minidynamo.tracer.records.copies import is_new_object, may_be_distinct
+from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
 from minidynamo.tracer.records.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import VariableTracker
@@ -56,14 +55,14 @@ from minidynamo.variables.objects import (
 from minidynamo.variables.tensors import TensorVariable
 
 
-def _bound(obj: ConstantVariable, name: str) -> VariableTracker | None:
-    """The int that was given to the range that the program has made."""
+def _range_bound(obj: ConstantVariable, name: str) -> VariableTracker | None:
+    """Returns a bound of a range made by the program: the int tracker that the program passed."""
     order = ("stop",) if len(obj.made_of) == 1 else ("start", "stop", "step")
     return dict(zip(order, obj.made_of)).get(name)
 
 
-def _held(value: object, name: str) -> Any:
-    """An attribute of a value, or MISSING; the `__getattr__` of a program's enum is not asked."""
+def _attribute_or_missing(value: object, name: str) -> Any:
+    """Returns an attribute of a value, or MISSING; a user's `__getattr__` is not called."""
     try:
         return type(value).__getattribute__(value, name)
     except AttributeError:
@@ -71,12 +70,12 @@ def _held(value: object, name: str) -> Any:
 
 
 def _folded(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker:
-    value = _held(obj.value, name)
-    unchanged = _bound(obj, name) or given_back(value, [obj], [obj.value])
-    is_held = _held(obj.value, name) is value
-    if unchanged is None and is_held and obj.source is not None and can_be_two(value) and is_made_anew(obj.value):
-        return ConstantVariable(value, source=Computed(f"{{0}}.{name}", (obj.source,)))  # of what was given this time
-    lasting = is_held and not is_made_anew(obj.value)
+    value = _attribute_or_missing(obj.value, name)
+    unchanged = _range_bound(obj, name) or returned_operand(value, [obj], [obj.value])
+    is_held = _attribute_or_missing(obj.value, name) is value
+    if unchanged is None and is_held and obj.source is not None and may_be_distinct(value) and is_new_object(obj.value):
+        return ConstantVariable(value, source=Computed(f"{{0}}.{name}", (obj.source,)))  # of this call's argument
+    lasting = is_held and not is_new_object(obj.value)
     try:
         return from_constant(value, lasting=lasting) if unchanged is None else unchanged
     except NotConstant:
@@ -85,11 +84,11 @@ def _folded(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker:
 
 @looks_up(ConstantVariable)
 def _constant(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker | None:
-    return or_getattr(tx, obj, obj.python_type, name, lambda: _of_value(tx, obj, name))
+    return or_getattr(tx, obj, obj.python_type, name, lambda: _value_attribute(tx, obj, name))
 
 
-def _of_value(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker | None:
-    """Enum members, dtypes and the like: attributes that are not callable are read from the value itself."""
+def _value_attribute(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker | None:
+    """Reads enum members, dtypes and similar constants: plain attributes are read from the value itself."""
     if name == "__class__":
         return class_of(tx, obj)
     part = partial_reads.attribute(tx, obj, name)
@@ -98,19 +97,20 @@ def _of_value(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker |
     cls = obj.python_type
     raw, owner = lookup_on_class(cls, name)
     comes_first = name != "__dict__" and is_data_descriptor(raw)
-    if cls.__dictoffset__ and not comes_first and (asked_by_program(tx) or not is_trusted_class(cls)):
-        found = _of_member(tx, obj, name)
+    if cls.__dictoffset__ and not comes_first and (is_user_code(tx) or not is_trusted_class(cls)):
+        found = _member_attribute(tx, obj, name)
         if found is not None:
             return found
     if owner is not None and (callable(raw) or isinstance(raw, classmethod | staticmethod | property)):
         guard_class_attribute(tx, cls, owner, name, raw)
         return bind(tx, raw, owner, obj, cls, name)
-    return None if _held(obj.value, name) is MISSING else _folded(tx, obj, name)
+    return None if _attribute_or_missing(obj.value, name) is MISSING else _folded(tx, obj, name)
 
 
-def _of_member(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker | None:
-    """Returns the value that a member of an enum holds itself. That it holds none is guarded: attributes may be added
-    to a member."""
+def _member_attribute(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker | None:
+    """Returns an attribute in the dictionary of an enum member.
+
+    A missing attribute is guarded, because a program may add attributes to a member."""
     stored = instance_dict(obj.value)
     if stored is None:
         return None
@@ -118,8 +118,8 @@ def _of_member(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker 
     if name == "__dict__":
         return tx.wrap(stored, Attr(member, name))
     table = tx.graph.tracker_of(stored)
-    if isinstance(table, DictVariable):  # to which the program may have written
-        return table.items.get(key_named(name))
+    if isinstance(table, DictVariable):  # the program may have written to the table
+        return table.items.get(keyword_key(name))
     if name in stored:
         return tx.wrap(stored[name], InstanceAttr(member, name))
     tx.guard(member, GuardKind.NO_INSTANCE_ATTR, name)
@@ -127,17 +127,17 @@ def _of_member(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker 
 
 
 def _has_attributes(obj: VariableTracker) -> bool:
-    """Whether it is an OrderedDict, whose instances can have attributes of their own; `state_dict()` makes one."""
+    """Returns whether the value is an OrderedDict, whose instances may have attributes: `state_dict()` returns one."""
     return isinstance(obj, DictVariable) and obj.cls is OrderedDict and not isinstance(obj, NamespaceVariable)
 
 
 @looks_up(TupleVariable)
 def _tuple(tx: Tracer, obj: TupleVariable, name: str) -> VariableTracker | None:
-    """Returns what the class has, and what an instance of a subclass of a namedtuple holds itself."""
-    return or_getattr(tx, obj, obj.cls, name, lambda: _of_tuple(tx, obj, name))
+    """Returns an attribute of the class, or of an instance of a namedtuple's subclass."""
+    return or_getattr(tx, obj, obj.cls, name, lambda: _tuple_attribute(tx, obj, name))
 
 
-def _of_tuple(tx: Tracer, obj: TupleVariable, name: str) -> VariableTracker | None:
+def _tuple_attribute(tx: Tracer, obj: TupleVariable, name: str) -> VariableTracker | None:
     found = built_in(tx, obj, name)
     stored = instance_dict(obj.items.real) if found is None and isinstance(obj.items, LazyTuple) else None
     if stored is None or obj.source is None:
@@ -172,7 +172,7 @@ def _write_dict(tx: Tracer, obj: DictVariable, name: str, value: VariableTracker
 @writes(TensorVariable)
 def _write_tensor(tx: Tracer, obj: TensorVariable, name: str, value: VariableTracker | None) -> None:
     if value is not None and name == "requires_grad":
-        if not tx.truth(tx.getattr(obj, "is_leaf")):  # which the method takes, where it changes nothing
+        if not tx.truth(tx.getattr(obj, "is_leaf")):  # the method accepts this if nothing changes
             tx.raises(RuntimeError("you can only change requires_grad flags of leaf variables."))
         tx.call(BoundBuiltin(obj, "requires_grad_"), [value])
     elif value is not None and name == "data":
@@ -180,19 +180,19 @@ def _write_tensor(tx: Tracer, obj: TensorVariable, name: str, value: VariableTra
     elif value is not None and _can_set(tx, obj, name):
         tx.side_effects.set_attr(obj, name, value)
     elif value is None and name == "grad" and _can_set(tx, obj, name):
-        tx.side_effects.set_attr(obj, name, ConstantVariable(None))  # that is what `del` does
+        tx.side_effects.set_attr(obj, name, ConstantVariable(None))  # as `del x.grad` does
     else:
         cannot_write(tx, obj, name, value)
 
 
 def _can_set(tx: Tracer, obj: TensorVariable, name: str) -> bool:
-    """The gradient of an argument or a new leaf, or an attribute that tensors do not have themselves."""
+    """Returns whether the write is to the gradient of an argument or new leaf, or to a non-torch attribute."""
     if hasattr(obj.cls, name) and name != "grad":
         return False
     return name != "grad" or obj.source is not None or tx.graph.use(obj).is_leaf
 
 
-# What is read of objects that are passed on otherwise.
+# Attributes that are read from objects which are otherwise opaque.
 _FIELDS: dict[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel", "__doc__"),
     classmethod: ("__func__",),
@@ -202,7 +202,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {
 
 @looks_up(OpaqueVariable)
 def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | None:
-    if name == "__class__" and not claims_class(obj.python_type):
+    if name == "__class__" and not overrides_class(obj.python_type):
         return class_of(tx, obj)
     if any(obj.value is space for space in OPERATOR_NAMESPACES) and hasattr(obj.value, name):
         found = getattr(obj.value, name)
@@ -216,5 +216,5 @@ def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | Non
         "MD206",
         f"`{name}` of a {obj.python_type.__name__} is used",
         why="minidynamo passes objects of this class on but cannot look into them.",
-        fix=INSTEAD.get(obj.python_type.__name__, ""),
+        fix=HINTS_BY_CLASS.get(obj.python_type.__name__, ""),
     )

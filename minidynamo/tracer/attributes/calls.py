@@ -1,7 +1,6 @@
-"""Owns `getattr`, `hasattr`, `setattr`, `delattr`, and the methods of `object` that do the same.
+"""Owns `getattr`, `hasattr`, `setattr`, `delattr`, and the equivalent methods of `object`.
 
-They only ask; what attributes there are is said in the files beside this one.
-"""
+The lookup itself is not here, but in the other files of this folder."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from minidynamo.tracer.attributes.lookup import (
     read_lazy,
     write_attribute,
 )
-from minidynamo.tracer.attributes.objects import find_usual, write_plain
-from minidynamo.tracer.frames.exceptions import caught
+from minidynamo.tracer.attributes.objects import default_lookup, default_write
+from minidynamo.tracer.frames.exceptions import catch_raised
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant
@@ -53,9 +52,9 @@ def _hasattr(tx: Tracer, obj: VariableTracker, name: VariableTracker, /) -> Vari
 
 
 def _attribute_or_none(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
-    """The attribute; None also when the program's own `__getattr__` or property raises AttributeError."""
+    """Returns the attribute; None also if a user's `__getattr__` or property raises AttributeError."""
     missing: list[VariableTracker] = []
-    found = caught(AttributeError, lambda: find_lazy(tx, obj, name), missing.append)
+    found = catch_raised(AttributeError, lambda: find_lazy(tx, obj, name), missing.append)
     return None if missing else found
 
 
@@ -79,7 +78,7 @@ def _object_setattr(
 ) -> VariableTracker:
     if not isinstance(obj, ObjectVariable):
         tx.break_graph("MD206", f"writing an attribute of a {obj.python_type.__name__} cannot be captured")
-    write_plain(tx, obj, _name(tx, name), value)
+    default_write(tx, obj, _name(tx, name), value)
     return ConstantVariable(None)
 
 
@@ -87,7 +86,7 @@ def _object_setattr(
 def _object_getattribute(tx: Tracer, obj: VariableTracker, name: VariableTracker, /) -> VariableTracker:
     if not isinstance(obj, ObjectVariable):
         return read_attribute(tx, obj, _name(tx, name))
-    found = find_usual(tx, obj, _name(tx, name))
+    found = default_lookup(tx, obj, _name(tx, name))
     if found is None:
         guard_missing(tx, obj, _name(tx, name))
         raise_no_attribute(tx, obj, _name(tx, name))

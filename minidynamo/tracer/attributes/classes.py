@@ -1,7 +1,6 @@
-"""Owns attributes of classes: metaclass, bases, what the program has written into a class; and `super()`.
+"""Owns attributes of classes: metaclass, bases, writes of the program to a class; and `super()`.
 
-It binds nothing; `binding.py` does.
-"""
+Binding is not here (`binding.py`)."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from minidynamo.guards.source import Attr, Constant
 from minidynamo.tracer.attributes.binding import (
     FUNCTIONS,
     TYPE_OF,
-    asked_by_program,
     bind,
     class_of,
     class_source,
@@ -21,6 +19,7 @@ from minidynamo.tracer.attributes.binding import (
     guard_found_on_class,
     is_data_descriptor,
     is_plain_setter,
+    is_user_code,
     lookup_on_class,
     or_getattr,
 )
@@ -52,15 +51,15 @@ _IMMUTABLE = 1 << 8  # CPython's flag of classes that take no attributes
 
 @looks_up(ClassVariable)
 def _class(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
-    return or_getattr(tx, obj, type(obj.value), name, lambda: _usual(tx, obj, name))
+    return or_getattr(tx, obj, type(obj.value), name, lambda: _default_class_lookup(tx, obj, name))
 
 
-def _usual(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
-    """What `type.__getattribute__` finds: data descriptor of the metaclass, class and bases, metaclass."""
+def _default_class_lookup(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
+    """Looks up as `type.__getattribute__`: data descriptor of the metaclass, class and bases, metaclass."""
     cls = obj.value
     meta, meta_owner = lookup_on_class(type(cls), name)
     if meta_owner is not None and is_data_descriptor(meta):
-        return _of_metaclass(tx, obj, name, meta, meta_owner)
+        return _metaclass_attribute(tx, obj, name, meta, meta_owner)
     written, passed = written_class_attribute(tx, cls, name)
     if written is not None:
         return written
@@ -71,21 +70,22 @@ def _usual(tx: Tracer, obj: ClassVariable, name: str) -> VariableTracker | None:
     if meta_owner is not None:
         guard_class_attribute(tx, type(cls), meta_owner, name, meta)
         return bind(tx, meta, meta_owner, obj, type(cls), name)
-    if asked_by_program(tx):
+    if is_user_code(tx):
         _guard_library_lacks(tx, cls, name)
     return None
 
 
 def _guard_library_lacks(tx: Tracer, cls: type, name: str) -> None:
-    """Guard that no class of a library has an attribute, which a program may add. Of the program's classes all names
-    are guarded anyway."""
+    """Guards that no library class has the attribute: a program may add it.
+
+    The names of the user's classes have guards already."""
     for base in cls.__mro__:
         if is_trusted_class(base) and not base.__flags__ & _IMMUTABLE:
             tx.guard(Attr(Constant(base, base.__name__), "__dict__"), GuardKind.MISSING_KEY, name)
 
 
-def _of_metaclass(tx: Tracer, obj: ClassVariable, name: str, found: Any, owner: type) -> VariableTracker:
-    """A property of the metaclass, or what `type` itself says about a class."""
+def _metaclass_attribute(tx: Tracer, obj: ClassVariable, name: str, found: Any, owner: type) -> VariableTracker:
+    """Returns a property of the metaclass, or an attribute that `type` defines for classes."""
     cls = obj.value
     if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
         return tx.call(tx.wrap(found.fget, Attr(class_source(owner, name), "fget")), [obj])
@@ -105,7 +105,7 @@ def _of_metaclass(tx: Tracer, obj: ClassVariable, name: str, found: Any, owner: 
 
 
 def written_class_attribute(tx: Tracer, cls: type, name: str) -> tuple[VariableTracker | None, frozenset[type]]:
-    """What the program has put into the class or a base, if that comes first; and the classes it deleted it from."""
+    """Returns the program's write that comes first in the MRO, if any, and the classes with a deleted attribute."""
     passed: set[type] = set()
     for base in cls.__mro__ if tx.side_effects.writes_classes else ():
         written = tx.side_effects.class_attr(base, name)
@@ -120,10 +120,11 @@ def written_class_attribute(tx: Tracer, cls: type, name: str) -> tuple[VariableT
 
 @writes(ClassVariable)
 def _write_class(tx: Tracer, obj: ClassVariable, name: str, value: VariableTracker | None) -> None:
-    """`cls.name = value`. Names with a meaning to Python, and values that bind in other ways, are left to Python.
+    """Writes or deletes an attribute of a class.
 
-    So are classes of libraries, but for what they count, as torch does the handles of hooks.
-    """
+    Python does these writes itself, after a graph break:
+    - names with a meaning to Python, and values that bind in other ways;
+    - classes of libraries, except counters, such as torch's ids of hook handles."""
     cls = obj.value
     special = "__setattr__" if value is not None else "__delattr__"
     custom, owner = lookup_on_class(type(cls), special)
@@ -134,7 +135,7 @@ def _write_class(tx: Tracer, obj: ClassVariable, name: str, value: VariableTrack
     described = lookup_on_class(type(cls), name)[1] is not None or name.startswith("__")
     plain = not described and is_plain_setter(custom, special) and (value is None or _binds_plainly(value))
     of_library = is_trusted_class(cls)
-    by = _counted(tx, cls, name, value) if plain and of_library else None
+    by = _counter_increase(tx, cls, name, value) if plain and of_library else None
     if not plain or (of_library and by is None):
         tx.break_graph("MD206", f"writing `{name}` of the class {cls.__name__} cannot be captured", fix=CHANGE_OUTSIDE)
     written_to = ClassVariable(cls, source=Constant(cls, cls.__name__))
@@ -148,20 +149,20 @@ def _write_class(tx: Tracer, obj: ClassVariable, name: str, value: VariableTrack
     tx.side_effects.set_class_attr(written_to, name, value)
 
 
-def _counted(tx: Tracer, cls: type, name: str, value: VariableTracker | None) -> int | None:
-    """By how much a write of one int over another advances the class's counter; None for other writes."""
+def _counter_increase(tx: Tracer, cls: type, name: str, value: VariableTracker | None) -> int | None:
+    """Returns the increase of the class's counter by a write of an int over an int; None for other writes."""
     written = tx.side_effects.class_attr(cls, name)
     before = written.value if isinstance(written, ConstantVariable) else cls.__dict__.get(name)
     if type(before) is not int or not isinstance(value, ConstantVariable) or value.python_type is not int:
         return None
-    if written is UNKNOWN:  # the difference hangs on it also where the program has not read it
+    if written is UNKNOWN:  # the increase depends on a value that the program may not have read
         tx.guard(class_source(cls, name), GuardKind.EQUALS, before)
     number: int = value.value
     return number - before
 
 
 def _binds_plainly(value: VariableTracker) -> bool:
-    """Whether reading the value through an instance gives it as it is, or, for a function, a method."""
+    """Returns whether an instance reads the value unchanged, or as a method if it is a function."""
     return isinstance(value, FUNCTIONS) or lookup_on_class(value.python_type, "__get__")[1] is None
 
 

@@ -1,7 +1,6 @@
-"""Owns attributes of functions, of those that the program makes, of methods and of built-in callables.
+"""Owns attributes of functions, nested functions, methods and built-in callables.
 
-Calls of them are `tracer/calls/call.py`'s.
-"""
+Calls are not here (`tracer/calls/call.py`)."""
 
 from __future__ import annotations
 
@@ -10,12 +9,12 @@ import operator
 import types
 
 from minidynamo.compat import OpOverloadPacket
-from minidynamo.core.defaults import are_followed
+from minidynamo.core.defaults import follow_original
 from minidynamo.core.directives import COMPILED, own_mark
 from minidynamo.core.names import name_of
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item
-from minidynamo.tracer.attributes.binding import asked_by_program, built_in
+from minidynamo.tracer.attributes.binding import built_in, is_user_code
 from minidynamo.tracer.attributes.lookup import (
     cannot_write,
     find_attribute,
@@ -25,7 +24,7 @@ from minidynamo.tracer.attributes.lookup import (
     writes,
 )
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.records.constants import from_constant, key_named
+from minidynamo.tracer.records.constants import from_constant, keyword_key
 from minidynamo.tracer.records.fix_hints import CHANGE_OUTSIDE
 from minidynamo.tracer.records.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_trusted_module
@@ -40,7 +39,7 @@ from minidynamo.variables.callables import (
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable
 
-# Fields of functions that are as easily replaced as attributes that the program invents.
+# Fields of functions that programs replace as easily as attributes of their own.
 _FUNCTION_NAMES = ("__name__", "__qualname__", "__module__", "__doc__", "__wrapped__")
 _READABLE = frozenset(
     (
@@ -56,7 +55,7 @@ _READABLE = frozenset(
 )
 
 
-# What functions in C make anew of what stands in them at each read. Their `__module__` can be replaced.
+# Attributes that C functions compute anew at each read. Their `__module__` is not here: it can be replaced.
 _NAMES_IN_C = ("__name__", "__qualname__", "__doc__")
 _WRITTEN_IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 _CACHED: type = type(functools.lru_cache(int))
@@ -64,8 +63,10 @@ _DEFAULTS = ("__defaults__", "__kwdefaults__")
 
 
 def original_of(tx: Tracer, function: FunctionVariable) -> VariableTracker:
-    """The function that a call of a compiled one runs, and what else only wraps its original."""
-    if own_mark(function.value, COMPILED) is not None and not all(_follows(tx, function, name) for name in _DEFAULTS):
+    """Returns the function that a compiled function, or another plain wrapper, runs."""
+    if own_mark(function.value, COMPILED) is not None and not all(
+        _has_original_defaults(tx, function, name) for name in _DEFAULTS
+    ):
         what, why = f"{function.value.__name__}() has defaults of its own", "They were set on the compiled function."
         tx.break_graph("MD207", what, why=why, fix="set those of `__wrapped__`, which it follows")
     return _wrapped(tx, function)
@@ -76,12 +77,12 @@ def _wrapped(tx: Tracer, function: FunctionVariable) -> VariableTracker:
     return tx.wrap(function.value.__dict__["__wrapped__"], source)
 
 
-def _follows(tx: Tracer, function: FunctionVariable, name: str) -> bool:
-    """Whether these defaults of a compiled function are those of its original, which is guarded."""
+def _has_original_defaults(tx: Tracer, function: FunctionVariable, name: str) -> bool:
+    """Returns whether a compiled function has the same defaults as its original, with a guard."""
     defaults = getattr(function.value, name)
     if function.source is not None:
         tx.guard(Attr(function.source, name), GuardKind.IDENTITY, defaults)
-    return are_followed(defaults)
+    return follow_original(defaults)
 
 
 @looks_up(FunctionVariable)
@@ -89,32 +90,33 @@ def _function(tx: Tracer, obj: FunctionVariable, name: str) -> VariableTracker |
     pending = tx.side_effects.attr(obj, name)
     if isinstance(pending, VariableTracker):
         return pending
-    if name in _DEFAULTS and own_mark(obj.value, COMPILED) is not None and _follows(tx, obj, name):
+    if name in _DEFAULTS and own_mark(obj.value, COMPILED) is not None and _has_original_defaults(tx, obj, name):
         return tx.getattr(_wrapped(tx, obj), name)
     if name == "__dict__" and any(tx.side_effects.attribute_history(obj)):
         tx.break_graph("MD206", "`__dict__` of a function is read whose attributes were written", fix=CHANGE_OUTSIDE)
     if name in _READABLE:
         return tx.wrap(getattr(obj.value, name), Attr(obj.source, name) if obj.source else None)
-    if (table := _table(tx, obj)) is not None and pending is not DELETED:
-        found = table.items.get(key_named(name))
+    if (table := _tracked_dict(tx, obj)) is not None and pending is not DELETED:
+        found = table.items.get(keyword_key(name))
         return built_in(tx, obj, name) if found is None else found
     return built_in(tx, obj, name) if pending is DELETED else _stored(tx, obj, name) or built_in(tx, obj, name)
 
 
 def _stored(tx: Tracer, obj: FunctionVariable | BuiltinVariable, name: str) -> VariableTracker | None:
-    """Returns the value that the dictionary of a function holds. That it holds none is guarded, where a program may
-    have put it there."""
-    place = Attr(obj.source or Constant(obj.value, name_of(obj.value)), "__dict__")
+    """Returns an attribute in the dictionary of a function.
+
+    A missing attribute is guarded if a program may add it."""
+    dict_source = Attr(obj.source or Constant(obj.value, name_of(obj.value)), "__dict__")
     if name in obj.value.__dict__:
-        return tx.wrap(obj.value.__dict__[name], Item(place, name))
-    if asked_by_program(tx) or not is_trusted_module(obj.value.__module__):
-        tx.guard(place, GuardKind.MISSING_KEY, name)
+        return tx.wrap(obj.value.__dict__[name], Item(dict_source, name))
+    if is_user_code(tx) or not is_trusted_module(obj.value.__module__):
+        tx.guard(dict_source, GuardKind.MISSING_KEY, name)
     return None
 
 
 @writes(FunctionVariable)
 def _write_function(tx: Tracer, obj: FunctionVariable, name: str, value: VariableTracker | None) -> None:
-    table = _table(tx, obj)
+    table = _tracked_dict(tx, obj)
     if table is not None and value is not None and not name.startswith("__"):
         tx.call(operator.setitem, [table, ConstantVariable(name), value])
     elif table is not None or name.startswith("__"):
@@ -123,8 +125,8 @@ def _write_function(tx: Tracer, obj: FunctionVariable, name: str, value: Variabl
         store_attribute(tx, obj, name, value)
 
 
-def _table(tx: Tracer, function: FunctionVariable) -> DictVariable | None:
-    """The function's `__dict__` where the program has got hold of it, as it is now."""
+def _tracked_dict(tx: Tracer, function: FunctionVariable) -> DictVariable | None:
+    """Returns the present `__dict__` of the function, if the program has read that dict."""
     known = tx.graph.tracker_of(function.value.__dict__)
     return known if isinstance(known, DictVariable) else None
 
@@ -174,8 +176,10 @@ def _bound_builtin(tx: Tracer, obj: BoundBuiltin, name: str) -> VariableTracker 
 
 @looks_up(BuiltinVariable)
 def _built_in_callable(tx: Tracer, obj: BuiltinVariable, name: str) -> VariableTracker | None:
-    """What a function in C is called, what one with an `lru_cache` holds, and `torch.ops.aten.add.Tensor`: an operator
-    makes its overloads, which stay, when they are first read."""
+    """Reads names of C functions, attributes of functions with an `lru_cache`, and overloads:
+    `torch.ops.aten.add.Tensor`.
+
+    An operator creates each overload on the first read, and keeps it."""
     if isinstance(obj.value, _CACHED) and (stored := _stored(tx, obj, name)) is not None:
         return stored
     if isinstance(obj.value, OpOverloadPacket) and name in obj.value.overloads():

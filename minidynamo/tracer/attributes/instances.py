@@ -1,7 +1,6 @@
-"""Owns what an instance itself holds: its dictionary, slots, and the tables of nn.Module; and guards on what it lacks.
+"""Owns the attributes in an instance: its dictionary, slots, and the tables of nn.Module, with guards on missing names.
 
-It does not decide what comes first; `objects.py` does.
-"""
+The order of lookup is not here (`objects.py`)."""
 
 from __future__ import annotations
 
@@ -31,17 +30,17 @@ from minidynamo.variables.objects import (
 
 _PLAIN_TABLES = (dict, collections.OrderedDict)
 _OWN_TABLE = "Its methods may run code of their own whenever a parameter or submodule is read."
-# The dictionaries in which nn.Module keeps what is read as attributes.
+# Dictionaries in which nn.Module keeps attributes.
 MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 
 
 def _getter(cls: type) -> Any:
-    """What reads attributes of an instance as C has them."""
+    """Returns the C function that reads attributes of an instance."""
     return threading.local.__getattribute__ if issubclass(cls, threading.local) else object.__getattribute__
 
 
 def instance_dict(value: object) -> dict[str, Any] | None:
-    """The object's own dictionary, read without running code of its class; None when it has none."""
+    """Returns the object's own dictionary without running code of its class; None if it has none."""
     try:
         found = _getter(type(value))(value, "__dict__")
     except AttributeError:
@@ -50,10 +49,11 @@ def instance_dict(value: object) -> dict[str, Any] | None:
 
 
 def attributes_of(tx: Tracer, obj: ObjectVariable) -> dict[str, Any] | None:
-    """The dictionary of an object from outside, to look into; None when it has none, or is new.
+    """Returns the dictionary of an external object, for reading; None for a new object or an object without a
+    dictionary.
 
-    Attributes are found there whatever methods a dict of another class has, which reading it as a dict would run.
-    """
+    A dict subclass breaks the graph: Python reads attributes without calling its methods, but a read of a tracked dict
+    would call them."""
     found = None if obj.value is None else instance_dict(obj.value)
     if found is None:
         return None
@@ -66,8 +66,9 @@ def attributes_of(tx: Tracer, obj: ObjectVariable) -> dict[str, Any] | None:
 
 
 def attribute_table(tx: Tracer, obj: ObjectVariable) -> DictVariable | None:
-    """The dict in which an object has its attributes where that is tracked as a dict of its own: the program has put it
-    there (`self.__dict__ = d`), or the object is that dict."""
+    """Returns the tracked dict with an object's attributes; None if no dict is tracked.
+
+    Either the program assigned the dict (`self.__dict__ = d`), or the object itself is the dict."""
     table = tx.side_effects.attr(obj, "__dict__")
     if table is UNKNOWN and obj.storage is not None and obj.value is not None and instance_dict(obj.value) is obj.value:
         table = obj
@@ -76,8 +77,8 @@ def attribute_table(tx: Tracer, obj: ObjectVariable) -> DictVariable | None:
     return table if isinstance(table, DictVariable) else None
 
 
-def in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
-    """What the program has written, or what the dictionary holds; it may be unread."""
+def attribute_in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
+    """Returns an attribute written by the program or held by the dictionary; the value may be lazy."""
     table = attribute_table(tx, obj)
     if table is not None:
         return table.items.get(key_of(ConstantVariable(name)))
@@ -94,7 +95,7 @@ def in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker |
 
 
 def namespace_of(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
-    """The object's own dictionary, as a tracked dict; the same one each time."""
+    """Returns the object's own dictionary as a tracked dict; the same tracker each time."""
     if attribute_table(tx, obj) is not None:
         given = tx.side_effects.attr(obj, "__dict__")
         return given if isinstance(given, VariableTracker) else obj
@@ -103,47 +104,49 @@ def namespace_of(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
         if obj.value is not None and real is None:
             tx.break_graph("MD206", f"the attribute `__dict__` of a {obj.cls.__name__} cannot be captured")
         slots = [n for base in obj.cls.__mro__ for n, v in vars(base).items() if inspect.ismemberdescriptor(v)]
-        place = None if obj.source is None else Attr(obj.source, "__dict__")
+        table_source = None if obj.source is None else Attr(obj.source, "__dict__")
         items: Any = InstanceItems(tx, obj, real, frozenset(slots))
-        obj.namespace = NamespaceVariable(items, source=place, owner=obj)
+        obj.namespace = NamespaceVariable(items, source=table_source, owner=obj)
     return obj.namespace
 
 
-def in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> VariableTracker | None:
-    """A parameter, buffer or submodule, maybe unread, in nn.Module's own order. That none has the name is guarded."""
+def attribute_in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> VariableTracker | None:
+    """Returns a parameter, buffer or submodule, in the lookup order of nn.Module; the value may be lazy.
+
+    A missing name is guarded."""
     attributes = attributes_of(tx, obj) or {}
-    lacking: list[Source] = []
+    tables_without_name: list[Source] = []
     for table in MODULE_TABLES:
-        place = InstanceAttr(obj.source, table) if obj.source is not None else None
+        table_source = InstanceAttr(obj.source, table) if obj.source is not None else None
         registered = attributes.get(table)
         tracked = tx.side_effects.attr(obj, table)
-        if tracked is UNKNOWN and place is not None and tx.graph.tracker_of(registered) is not None:
-            tracked = tx.wrap(registered, place)  # which may be the table of another module, too: of a shallow copy
+        if tracked is UNKNOWN and table_source is not None and tx.graph.tracker_of(registered) is not None:
+            tracked = tx.wrap(registered, table_source)  # a shallow copy of a module shares its tables
         elif isinstance(tracked, VariableTracker):
             tracked = realize(tx, tracked)
-        is_another = place is None or (isinstance(tracked, VariableTracker) and tracked.source != place)
+        is_another = table_source is None or (isinstance(tracked, VariableTracker) and tracked.source != table_source)
         if isinstance(tracked, DictVariable) and (is_another or tx.side_effects.is_changed(tracked)):
             found = tracked.items.get(key_of(ConstantVariable(name)))
             if found is not None:
-                guard_absent(tx, obj, name)
+                guard_not_in_instance(tx, obj, name)
                 return found
         elif isinstance(tracked, VariableTracker) and is_another:
             tx.break_graph("MD206", f"`{table}` of a module was replaced while it is being traced")
-        elif place is not None and isinstance(registered, dict):
+        elif table_source is not None and isinstance(registered, dict):
             if type(registered) not in _PLAIN_TABLES:
                 tx.break_graph("MD206", f"`{table}` of a module is a {type(registered).__name__}", why=_OWN_TABLE)
-            tx.guard(place, GuardKind.TYPE, type(registered))
+            tx.guard(table_source, GuardKind.TYPE, type(registered))
             if name in registered:
-                guard_absent(tx, obj, name)
-                return tx.graph.lazy(registered[name], Item(place, name))
-            lacking.append(place)
-    for lacks in lacking:
+                guard_not_in_instance(tx, obj, name)
+                return tx.graph.lazy(registered[name], Item(table_source, name))
+            tables_without_name.append(table_source)
+    for lacks in tables_without_name:
         tx.guard(lacks, GuardKind.MISSING_KEY, name)
     return None
 
 
 def read_slot(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
-    """What a slot holds, maybe unread; None when it is empty, which is guarded."""
+    """Returns the value in a slot, which may be lazy; None for an empty slot, with a guard."""
     pending = tx.side_effects.attr(obj, name)
     if isinstance(pending, VariableTracker):
         return pending
@@ -158,18 +161,18 @@ def read_slot(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | N
 
 
 def guard_missing(tx: Tracer, obj: ObjectVariable, name: str) -> None:
-    """Guard that the attribute was not there; an empty slot, and what the program itself deleted, is known better."""
+    """Guards that the attribute is missing, except an empty slot, which has a guard, and a deletion by the program."""
     if attribute_table(tx, obj) is not None:
-        return  # which was asked
+        return  # the lookup in the table had its guard
     if lookup_on_class(obj.cls, name)[1] is None and tx.side_effects.attr(obj, name) is not DELETED:
         attributes_of(tx, obj)
         tx.guard(obj.source, GuardKind.MISSING_ATTR, name)
 
 
-def guard_absent(tx: Tracer, obj: ObjectVariable, name: str) -> None:
-    """Guard that the instance itself has no such attribute, unless it was deleted while tracing."""
+def guard_not_in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> None:
+    """Guards that the instance itself lacks the attribute, unless it was deleted while tracing."""
     if attribute_table(tx, obj) is not None:
-        in_instance(tx, obj, name)
+        attribute_in_instance(tx, obj, name)
     elif obj.value is not None and tx.side_effects.attr(obj, name) is not DELETED:
         attributes_of(tx, obj)
         tx.guard(obj.source, GuardKind.NO_INSTANCE_ATTR, name)

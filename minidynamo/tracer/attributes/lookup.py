@@ -1,8 +1,7 @@
-"""Owns reading, finding and writing attributes: the tables of what each kind of value does, and the words for failures.
+"""Owns reading, finding and writing attributes: the tables of lookups per kind of value, and the error messages.
 
-What a kind answers itself comes first, from `registry.py`; the usual order of a kind is in the files beside this one.
-Guards: what was found where, and what was not there.
-"""
+A handler of `registry.py` comes first. The usual order of each kind is not here, but in the other files of this folder.
+Guards check each place where an attribute was found, and each place where it was missing."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from minidynamo.tracer.attributes.binding import (
     built_in,
     or_getattr,
 )
-from minidynamo.tracer.frames.exceptions import unsaid
+from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
@@ -33,7 +32,7 @@ from minidynamo.variables.objects import (
     PythonModuleVariable,
 )
 
-# lookup(tx, obj, name) -> tracker, or None when there is no such attribute.
+# lookup(tx, obj, name) -> tracker, or None if the attribute is missing.
 Lookup = Callable[[Tracer, Any, str], VariableTracker | None]
 # write(tx, obj, name, value); None deletes.
 Writer = Callable[[Tracer, Any, str, VariableTracker | None], None]
@@ -45,7 +44,7 @@ _WRITERS: dict[type[VariableTracker], Writer] = {}
 
 
 def looks_up(*trackers: type[VariableTracker]) -> Callable[[L], L]:
-    """The decorated function finds attributes of these values."""
+    """Registers the decorated function to find attributes of these kinds of values."""
 
     def register(lookup: L) -> L:
         _LOOKUPS.update(dict.fromkeys(trackers, lookup))
@@ -55,7 +54,7 @@ def looks_up(*trackers: type[VariableTracker]) -> Callable[[L], L]:
 
 
 def writes(*trackers: type[VariableTracker]) -> Callable[[W], W]:
-    """The decorated function writes and deletes attributes of these values."""
+    """Registers the decorated function to write and delete attributes of these kinds of values."""
 
     def register(write: W) -> W:
         _WRITERS.update(dict.fromkeys(trackers, write))
@@ -65,7 +64,7 @@ def writes(*trackers: type[VariableTracker]) -> Callable[[W], W]:
 
 
 def read_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker:
-    """`obj.name`; the program raises natively when there is no such attribute."""
+    """Returns `obj.name`; raises AttributeError natively if missing."""
     found = find_attribute(tx, obj, name)
     if found is None:
         raise_no_attribute(tx, obj, name)
@@ -73,7 +72,7 @@ def read_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTrack
 
 
 def read_lazy(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker:
-    """Like `read_attribute`, for who only moves the value."""
+    """Returns `obj.name` without realizing the value, for a caller that only moves it."""
     found = find_lazy(tx, obj, name)
     if found is None:
         raise_no_attribute(tx, obj, name)
@@ -81,32 +80,32 @@ def read_lazy(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker:
 
 
 def raise_no_attribute(tx: Tracer, obj: VariableTracker, name: str) -> NoReturn:
-    """Raise the AttributeError of a failed lookup."""
+    """Raises the AttributeError of a failed lookup."""
     if isinstance(obj, PythonModuleVariable):
-        find_attribute(tx, obj, "__name__")  # which is in the words
+        find_attribute(tx, obj, "__name__")  # the message contains it
         raise_like(tx, lambda: getattr(obj.value, name), obj)
     if isinstance(obj, ClassVariable):
         whose = f"type object {name_in_errors(obj.value)!r}"
     elif isinstance(obj, SuperVariable):
         whose = "'super' object"
     else:
-        whose = f"{_named_by_python(obj.python_type, name)!r} object"
-    words = f"{whose} has no attribute {name!r}"
-    tx.raises(AttributeError(words), exact=True, name=ConstantVariable(name), obj=obj)
+        whose = f"{_class_name_in_error(obj.python_type, name)!r} object"
+    message = f"{whose} has no attribute {name!r}"
+    tx.raises(AttributeError(message), exact=True, name=ConstantVariable(name), obj=obj)
 
 
 def raise_like(tx: Tracer, act: Callable[[], object], obj: VariableTracker) -> NoReturn:
-    """Raise the AttributeError of `obj` that `act` raises of something like it; one without words where it does not."""
+    """Raises the AttributeError that `act` raises for a similar object, or one without a message."""
     try:
         act()
     except AttributeError as error:
         whose = ConstantVariable(None) if error.name is None else obj
         tx.raises(AttributeError(str(error)), exact=True, name=ConstantVariable(error.name), obj=whose)
-    tx.raises(unsaid(AttributeError))
+    tx.raises(without_message(AttributeError))
 
 
-def _named_by_python(cls: type, name: str) -> str:
-    """What Python calls a class whose instance lacks an attribute: since 3.13 with its module where a slot is empty."""
+def _class_name_in_error(cls: type, name: str) -> str:
+    """Returns the class name in the error message; since 3.13 with its module if a slot is empty."""
     is_slot = isinstance(inspect.getattr_static(cls, name, None), types.MemberDescriptorType)
     if not is_slot or not PY313:
         return name_in_errors(cls)
@@ -115,13 +114,13 @@ def _named_by_python(cls: type, name: str) -> str:
 
 
 def find_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
-    """`obj.name`, or None when the lookup would raise AttributeError; that is guarded."""
+    """Returns `obj.name`; None if the lookup would raise AttributeError, with a guard."""
     found = find_lazy(tx, obj, name)
     return None if found is None else realize(tx, found)
 
 
 def find_lazy(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
-    """Like `find_attribute`, for who only moves the value."""
+    """Returns the result of `find_attribute` without realizing the value, for a caller that only moves it."""
     handler = registry.ATTRIBUTES.get(type(obj))
     found = handler(tx, obj, name) if handler is not None else None
     if found is not None:
@@ -133,22 +132,22 @@ def find_lazy(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | 
 
 
 def write_attribute(tx: Tracer, obj: VariableTracker, name: str, value: VariableTracker | None) -> None:
-    """`obj.name = value`, or `del obj.name` for None, the class's own rules first."""
-    if value is not None and not isinstance(obj, ObjectVariable):  # objects keep what they get as it is
+    """Executes `obj.name = value`, or `del obj.name` for None; the rules of the class come first."""
+    if value is not None and not isinstance(obj, ObjectVariable):  # objects store lazy values
         value = realize(tx, value)
     _WRITERS.get(type(obj), cannot_write)(tx, obj, name, value)
 
 
 def cannot_write(tx: Tracer, obj: VariableTracker, name: str, value: VariableTracker | None) -> NoReturn:
-    """Leave the write to Python."""
+    """Breaks the graph; Python does the write."""
     tx.break_graph("MD206", f"writing `{name}` of a {obj.python_type.__name__} cannot be captured", fix=CHANGE_OUTSIDE)
 
 
 def store_attribute(tx: Tracer, obj: VariableTracker, name: str, value: VariableTracker | None) -> None:
-    """Report an attribute write that runs no user code."""
+    """Records an attribute write that runs no user code."""
     if value is not None:
         tx.side_effects.set_attr(obj, sys.intern(name), value)
     else:
         if find_attribute(tx, obj, name) is None:
-            tx.raises(unsaid(AttributeError))
+            tx.raises(without_message(AttributeError))
         tx.side_effects.delete_attr(obj, name)

@@ -1,7 +1,6 @@
-"""Owns attributes of objects: `__getattribute__`, data descriptors, the instance, the class, `__getattr__`; writing.
+"""Owns attributes of objects: `__getattribute__`, data descriptors, the instance, the class, `__getattr__`; and writes.
 
-What an instance holds is read in `instances.py`, what its class holds is bound in `binding.py`.
-"""
+Reads of an instance's dictionary are not here (`instances.py`), nor is binding of class attributes (`binding.py`)."""
 
 from __future__ import annotations
 
@@ -30,11 +29,11 @@ from minidynamo.tracer.attributes.binding import (
 )
 from minidynamo.tracer.attributes.classes import written_class_attribute
 from minidynamo.tracer.attributes.instances import (
+    attribute_in_instance,
+    attribute_in_module_tables,
     attribute_table,
-    guard_absent,
     guard_missing,
-    in_instance,
-    in_module_tables,
+    guard_not_in_instance,
     namespace_of,
     read_slot,
 )
@@ -46,7 +45,7 @@ from minidynamo.tracer.attributes.lookup import (
     store_attribute,
     writes,
 )
-from minidynamo.tracer.frames.exceptions import caught
+from minidynamo.tracer.frames.exceptions import catch_raised
 from minidynamo.tracer.lazy.lazy_containers import exact_copy
 from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.protocol import Tracer
@@ -60,8 +59,8 @@ from minidynamo.variables.objects import (
     ObjectVariable,
 )
 
-# What keeps attributes elsewhere, too, or has a dictionary for each thread.
-_WITH_TABLES_OF_THEIR_OWN = (torch.nn.Module, BaseException, threading.local)
+# Classes that also keep attributes elsewhere, or have a dictionary per thread.
+_WITH_OTHER_STORAGE = (torch.nn.Module, BaseException, threading.local)
 
 
 @looks_up(ObjectVariable, ExceptionVariable, ModuleVariable)
@@ -71,37 +70,37 @@ def _object(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | Non
     if isinstance(custom, types.FunctionType) and owner is not None:
         return _with_getattribute(tx, obj, name, custom, owner)
     if lookup_on_class(cls, "__getattr__")[1] is None:
-        usual = find_usual(tx, obj, name)
+        usual = default_lookup(tx, obj, name)
         if usual is None:
             guard_missing(tx, obj, name)
         return usual
-    return _or_fallback(tx, obj, name, lambda: find_usual(tx, obj, name))
+    return _or_fallback(tx, obj, name, lambda: default_lookup(tx, obj, name))
 
 
 def _or_fallback(
     tx: Tracer, obj: ObjectVariable, name: str, find: Callable[[], VariableTracker | None]
 ) -> VariableTracker | None:
-    """What `find` gives, and else, also where a property raises AttributeError, what `__getattr__` does."""
+    """Returns the result of `find`; if it is None, or a property raises AttributeError, calls `__getattr__`."""
     missing: list[VariableTracker] = []
-    found = caught(AttributeError, find, missing.append)
+    found = catch_raised(AttributeError, find, missing.append)
     if found is not None:
         return found
     if lookup_on_class(obj.cls, "__getattr__")[0] is torch.nn.Module.__getattr__ and isinstance(obj, ModuleVariable):
-        registered = in_module_tables(tx, obj, name)
+        registered = attribute_in_module_tables(tx, obj, name)
         if registered is None and missing:
             raise_no_attribute(tx, obj, name)
         if registered is None:
             guard_missing(tx, obj, name)
         return registered
     if not missing:
-        guard_absent(tx, obj, name)
+        guard_not_in_instance(tx, obj, name)
     return call_getattr(tx, obj, obj.cls, name)
 
 
 def _with_getattribute(
     tx: Tracer, obj: ObjectVariable, name: str, custom: types.FunctionType, owner: type
 ) -> VariableTracker | None:
-    """The class's own `__getattribute__`; when it raises AttributeError, its `__getattr__`."""
+    """Calls the class's own `__getattribute__`; if it raises AttributeError, calls the class's `__getattr__`."""
     guard_class_attribute(tx, obj.cls, owner, "__getattribute__", custom)
     function = tx.wrap(custom, class_source(owner, "__getattribute__"))
 
@@ -111,12 +110,10 @@ def _with_getattribute(
     return ask() if lookup_on_class(obj.cls, "__getattr__")[1] is None else _or_fallback(tx, obj, name, ask)
 
 
-def find_usual(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
-    """What `object.__getattribute__` finds: data descriptor, instance dictionary, class."""
+def default_lookup(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
+    """Looks up as `object.__getattribute__`: data descriptor, instance dictionary, class."""
     cls = obj.cls
-    if name == "__dict__" and issubclass(
-        cls, threading.local
-    ):  # which has one for each thread, and no descriptor for it
+    if name == "__dict__" and issubclass(cls, threading.local):  # has a dict per thread, and no descriptor for it
         return namespace_of(tx, obj)
     written, passed = written_class_attribute(tx, cls, name)
     found, owner = lookup_on_class(cls, name, passed)
@@ -125,17 +122,17 @@ def find_usual(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | 
     if written is None and owner is not None and is_data_descriptor(found):
         guard_class_attribute(tx, cls, owner, name, found)
         return _read_descriptor(tx, obj, name, found, owner)
-    stored = in_instance(tx, obj, name)
+    stored = attribute_in_instance(tx, obj, name)
     if stored is not None:
         if owner is not None:
             guard_found_on_class(tx, cls, owner, name, found)  # it must not become a data descriptor
         return stored
     if written is not None:
-        guard_absent(tx, obj, name)
+        guard_not_in_instance(tx, obj, name)
         return MethodVariable(written, obj) if isinstance(written, FUNCTIONS) else written
     if owner is not None:
         guard_found_on_class(tx, cls, owner, name, found)
-        guard_absent(tx, obj, name)
+        guard_not_in_instance(tx, obj, name)
         return bind(tx, found, owner, obj, cls, name)
     return None
 
@@ -148,9 +145,9 @@ def _read_descriptor(tx: Tracer, obj: ObjectVariable, name: str, found: Any, own
     if name == "__dict__" and not isinstance(type(found).__get__, types.FunctionType):
         return namespace_of(tx, obj)
     if obj.storage is not None and issubclass(obj.storage.python_type, owner):
-        found_below = find_attribute(tx, obj.storage, name)  # what the built-in class says of the container
+        found_below = find_attribute(tx, obj.storage, name)  # the attribute that the built-in class defines
         return exact_copy(tx, obj.storage) if found_below is obj.storage else found_below
-    if isinstance(found, FIELD) and obj.storage is not None:  # of a namedtuple that has more than its items
+    if isinstance(found, FIELD) and obj.storage is not None:  # of a namedtuple with more than its items
         return read_built_in_descriptor(tx, found, obj.storage, obj.cls, name)
     if isinstance(found, types.MemberDescriptorType):
         return read_slot(tx, obj, name)
@@ -175,15 +172,15 @@ def _write_object(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTra
         assert setter is not None
         tx.call(setter, args)
         return
-    write_plain(tx, obj, name, value)
+    default_write(tx, obj, name, value)
 
 
-def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTracker | None) -> None:
-    """What object.__setattr__ and object.__delattr__ do: data descriptors, then the instance's dictionary."""
+def default_write(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTracker | None) -> None:
+    """Does the work of object.__setattr__ and object.__delattr__: data descriptors, then the instance's dictionary."""
     found, owner = lookup_on_class(obj.cls, name)
     if name == "__dict__" and value is not None and value is obj.namespace:
-        return  # what `obj.__dict__ |= ...` stores
-    if name == "__dict__" and value is not None and _takes_table(obj, value):
+        return  # the store of `obj.__dict__ |= ...`
+    if name == "__dict__" and value is not None and _accepts_dict(obj, value):
         tx.side_effects.set_attr(obj, name, realize(tx, value))
         return
     if owner is not None and is_data_descriptor(found) and not isinstance(found, types.MemberDescriptorType):
@@ -207,9 +204,9 @@ def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTrack
         return
     if owner is not None:
         guard_class_attribute(tx, obj.cls, owner, name, found)
-    has_dict = obj.cls.__dictoffset__ or issubclass(obj.cls, threading.local)  # which has one for each thread
+    has_dict = obj.cls.__dictoffset__ or issubclass(obj.cls, threading.local)  # has a dict per thread
     if value is not None and not has_dict and not isinstance(found, types.MemberDescriptorType):
-        raise_like(tx, lambda: object.__setattr__(_empty(obj.cls), name, None), obj)  # no dictionary beside the slots
+        raise_like(tx, lambda: object.__setattr__(_empty(obj.cls), name, None), obj)  # no dictionary, only slots
     if value is None and isinstance(obj, ObjectVariable):
         _delete_own(tx, obj, name, is_slot=isinstance(found, types.MemberDescriptorType))
         return
@@ -220,21 +217,22 @@ def write_plain(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTrack
     store_attribute(tx, obj, name, value)
 
 
-def _takes_table(obj: ObjectVariable, value: VariableTracker) -> bool:
-    """Whether a dict can become the place of the attributes of an object: one that the program has made, of which
-    nobody has asked for the dict that it had."""
-    if obj.value is not None or obj.namespace is not None or issubclass(obj.cls, _WITH_TABLES_OF_THEIR_OWN):
+def _accepts_dict(obj: ObjectVariable, value: VariableTracker) -> bool:
+    """Returns whether a dict can become the `__dict__` of an object.
+
+    The object must be new, and its previous dict must be unread."""
+    if obj.value is not None or obj.namespace is not None or issubclass(obj.cls, _WITH_OTHER_STORAGE):
         return False
     table = value.storage if isinstance(value, ObjectVariable) else value
     return isinstance(table, DictVariable) and issubclass(table.python_type, dict)
 
 
 def _delete_own(tx: Tracer, obj: ObjectVariable, name: str, *, is_slot: bool) -> None:
-    """Delete what the instance itself holds; what its class has, or `__getattr__` gives, is not there to delete."""
-    stored = read_slot(tx, obj, name) if is_slot else in_instance(tx, obj, name)
+    """Deletes an attribute of the instance itself; attributes of its class or from `__getattr__` cannot be deleted."""
+    stored = read_slot(tx, obj, name) if is_slot else attribute_in_instance(tx, obj, name)
     if stored is None:
         if not is_slot:
-            guard_absent(tx, obj, name)
+            guard_not_in_instance(tx, obj, name)
         raise_like(tx, lambda: object.__delattr__(_empty(obj.cls, *[name] * is_slot), name), obj)
     table = None if is_slot else attribute_table(tx, obj)
     if table is not None:
@@ -244,7 +242,7 @@ def _delete_own(tx: Tracer, obj: ObjectVariable, name: str, *, is_slot: bool) ->
 
 
 def _empty(cls: type, *slots: str) -> object:
-    """An object for which Python says of attributes that are not there what it says for an instance of `cls`."""
+    """Returns an object for which Python raises the same AttributeErrors as for an instance of `cls`."""
     own = {"__setattr__": None} if isinstance(cls.__setattr__, types.FunctionType) else {}
     places = (*slots, "__dict__") if cls.__dictoffset__ else slots
     return type(cls.__name__, (), {"__slots__": places, **own})()

@@ -1,7 +1,6 @@
 """Owns attributes of Python modules, which are their globals.
 
-Those of nn.Module objects are in `instances.py`.
-"""
+Attributes of nn.Module objects are not here (`instances.py`)."""
 
 from __future__ import annotations
 
@@ -15,10 +14,10 @@ from minidynamo.core.names import name_of
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item
 from minidynamo.tracer.attributes.binding import (
-    asked_by_program,
     built_in,
     is_data_descriptor,
     is_plain_setter,
+    is_user_code,
     lookup_on_class,
 )
 from minidynamo.tracer.attributes.lookup import (
@@ -51,7 +50,7 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
     trusted = is_trusted_module(namespace.get("__name__"))
     base = obj.source or Constant(obj.value, name_of(obj.value))
     own = None if trusted or cls is types.ModuleType else cls
-    if own is not None and _comes_first(own, name):
+    if own is not None and _precedes_globals(own, name):
         return built_in(tx, obj, name)
     if name in namespace and written is not DELETED:
         value = namespace[name]
@@ -59,7 +58,7 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
             _guard_replaceable(tx, obj, name, value)
             return tx.wrap(value, Constant(value, name))
         return tx.graph.lazy(value, Item(Attr(base, "__dict__"), name))
-    if trusted and hasattr(obj.value, name):  # a library module that loads its parts lazily, or asks for settings
+    if trusted and hasattr(obj.value, name):  # a library module that loads its parts lazily, or reads settings
         value = getattr(obj.value, name)
         return tx.wrap(value, Constant(value, name) if is_library_value(value) else Attr(base, name))
     if name not in namespace:
@@ -74,11 +73,11 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
 
 
 def _globals_of(tx: Tracer, obj: PythonModuleVariable) -> VariableTracker:
-    """The module's dictionary; the same one each time."""
+    """Returns the module's dictionary; the same tracker each time."""
     if obj.namespace is None:
         namespace = vars(obj.value)
         if not tx.graph.claim_namespace(namespace, obj):
-            tx.break_graph("MD206", "the dictionary of a module is used beside what is passed as a dict")
+            tx.break_graph("MD206", "the dictionary of a module is used, and is also passed as a dict")
         items: Any = ModuleItems(tx, namespace, is_trusted_module(namespace.get("__name__")))
         obj.namespace = NamespaceVariable(items, source=items.place, owner=obj)
     return obj.namespace
@@ -90,20 +89,20 @@ def _globals(tx: Tracer) -> VariableTracker:
     name = namespace.get("__name__")
     module = sys.modules.get(name) if isinstance(name, str) else None
     if module is None or module.__dict__ is not namespace:
-        what, why = "`globals` of a function that belongs to no module", "Nobody knows who else has its globals."
+        what, why = "`globals` of a function that belongs to no module", "Unknown code may use the same globals."
         tx.break_graph("MD206", what, why=why, fix="read the names")
     return tx.getattr(tx.wrap(module, Constant(module, name_of(module))), "__dict__")
 
 
-def _comes_first(cls: type, name: str) -> bool:
-    """Whether a class of modules has its own say before their globals."""
+def _precedes_globals(cls: type, name: str) -> bool:
+    """Returns whether the module's own class defines a data descriptor, which precedes the globals."""
     found, owner = lookup_on_class(cls, name)
     return owner not in (None, types.ModuleType, object) and is_data_descriptor(found)
 
 
 def _guard_replaceable(tx: Tracer, module: PythonModuleVariable, name: str, value: object) -> None:
-    """Guard a library's function where programs replace one: where they call it, and in torch.nn.functional."""
-    own = asked_by_program(tx) or module.value is torch.nn.functional
+    """Guards a library's function that programs may replace: called by the program, or in torch.nn.functional."""
+    own = is_user_code(tx) or module.value is torch.nn.functional
     if own and isinstance(value, types.FunctionType | types.BuiltinFunctionType):
         tx.guard(Attr(Constant(module.value, module.value.__name__), name), GuardKind.IDENTITY, value)
 
@@ -112,6 +111,6 @@ def _guard_replaceable(tx: Tracer, module: PythonModuleVariable, name: str, valu
 def _write_python_module(tx: Tracer, obj: PythonModuleVariable, name: str, value: VariableTracker | None) -> None:
     special = "__setattr__" if value is not None else "__delattr__"
     cls = type(obj.value)
-    if _comes_first(cls, name) or not is_plain_setter(lookup_on_class(cls, special)[0], special):
+    if _precedes_globals(cls, name) or not is_plain_setter(lookup_on_class(cls, special)[0], special):
         cannot_write(tx, obj, name, value)
     tx.side_effects.set_global(vars(obj.value), name, value)

@@ -1,8 +1,7 @@
-"""Owns calls: it asks `trace_rules` what a callable is, and acts on the answer.
+"""Owns calls: asks `trace_rules` how to treat a callable, and acts on the answer.
 
-It knows no particular function; those are handlers, polyfills and graph functions. Python functions are traced by
-`tracer/frames/inlining.py`, objects made by `construct.py`.
-"""
+Particular functions are not here: handlers, polyfills and graph functions know them. Python functions are traced by
+`tracer/frames/inlining.py`; objects are constructed by `construct.py`."""
 
 from __future__ import annotations
 
@@ -16,23 +15,23 @@ from typing import Any
 
 from minidynamo.compat import PY313, name_in_errors
 from minidynamo.core.directives import IN_GRAPH, own_mark
-from minidynamo.graph.scalar_arguments import hands_on
+from minidynamo.graph.scalar_arguments import forwards_arguments
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.attributes.functions import original_of
 from minidynamo.tracer.calls.construct import construct
 from minidynamo.tracer.calls.length_hint import unpack_sized
 from minidynamo.tracer.calls.operators import folded, involves_tensor
-from minidynamo.tracer.calls.overrides import taken_over
+from minidynamo.tracer.calls.overrides import overriding_arguments
 from minidynamo.tracer.calls.tensors import call_tensor_method
 from minidynamo.tracer.frames.inlining import inline_function, inline_nested, trusted_source
 from minidynamo.tracer.lazy import partial_reads
-from minidynamo.tracer.lazy.lazy_containers import entries_as_moved, exact_copy, hold, lazy_items
+from minidynamo.tracer.lazy.lazy_containers import exact_copy, lazy_entries, lazy_items, sequence_items
 from minidynamo.tracer.lazy.lazy_value import realize, realize_all
 from minidynamo.tracer.numbers import arithmetic, functions
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.constants import CONSTANT_TYPES, NotConstant, as_constant, below, from_result
-from minidynamo.tracer.records.fix_hints import INSTEAD
+from minidynamo.tracer.records.constants import CONSTANT_TYPES, NotConstant, as_constant, from_result, plain_operand
+from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
 from minidynamo.tracer.records.operator_table import BINARY
 from minidynamo.tracer.trace_rules import Action, Rule, rule_for
 from minidynamo.variables.base import VariableTracker
@@ -55,8 +54,8 @@ from minidynamo.variables.tensors import TensorVariable
 Args = list[VariableTracker]
 Kwargs = dict[str, VariableTracker]
 
-# Iterators that look at all items of their first arguments when they are made.
-TAKES_ALL_ITEMS: dict[type, float] = {
+# Iterators that read all items of their first arguments at construction: class -> number of such arguments.
+EAGER_ITERABLES: dict[type, float] = {
     itertools.product: float("inf"),
     **dict.fromkeys((itertools.combinations, itertools.combinations_with_replacement, itertools.permutations), 1),
 }
@@ -64,9 +63,7 @@ _CODE = (FunctionVariable, NestedFunctionVariable, MethodVariable, PartialVariab
 
 
 def call(tx: Tracer, function: VariableTracker, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """Call any tracked callable. What it is given may be unread, until it gets to who works with it, and so may what
-    it gives.
-    """
+    """Calls any tracked callable. Arguments and results may be lazy; each handler realizes the arguments it reads."""
     act = _CALLS.get(type(function))
     if act is None:
         handler = registry.find_method(function.python_type, "__call__")
@@ -90,15 +87,15 @@ def call(tx: Tracer, function: VariableTracker, args: Args, kwargs: Kwargs) -> V
 def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
     value = function.value
     rule = rule_for(value)
-    if rule.action not in _LOOK_THEMSELVES or functions.is_known(value):
+    if rule.action not in _REALIZING_ACTIONS or functions.is_known(value):
         handler = rule.function if rule.action is Action.HANDLER else None
-        args, kwargs = _as_taken(tx, handler, args, kwargs, before=rule.takes_itself)
-    if isinstance(value, _METHODS_OF_CLASSES) and args:
+        args, kwargs = _realize_read_arguments(tx, handler, args, kwargs, before=rule.takes_itself)
+    if isinstance(value, _METHOD_DESCRIPTORS) and args:
         args = [realize(tx, args[0]), *args[1:]]
         cls, given = value.__objclass__, args[0].python_type
         if not issubclass(given, cls):
             tx.raises(TypeError(f"`{value.__name__}` of {cls.__name__} is called with a {given.__name__}"))
-        if cls is dict and issubclass(given, collections.OrderedDict) and value.__name__ in _CHANGES_OF_DICTS:
+        if cls is dict and issubclass(given, collections.OrderedDict) and value.__name__ in _DICT_MUTATORS:
             why = "The order that an OrderedDict keeps does not follow."
             tx.break_graph("MD206", f"`dict.{value.__name__}` changes an OrderedDict", why=why)
         if _works_on_storage(args[0], cls):
@@ -111,13 +108,13 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
     if rule.action is Action.HANDLER:
         assert rule.function is not None
         return call_handler(tx, rule.function, args, kwargs)
-    if rule.action is Action.IN_GRAPH and not _takes_code(value, args, kwargs):
+    if rule.action is Action.IN_GRAPH and not _needs_inlining(value, args, kwargs):
         return tx.emit(value, args, kwargs)
     if rule.action in (Action.INLINE, Action.IN_GRAPH):
         assert isinstance(function, FunctionVariable)
         return inline_function(tx, function, args, kwargs)
     if rule.action is Action.POLYFILL:
-        return _inline_twin(tx, rule.function, args, kwargs)
+        return _inline_polyfill(tx, rule.function, args, kwargs)
     if rule.action is Action.FOLD:
         return _fold(tx, value, args, kwargs)
     if rule.action is Action.UNWRAP:
@@ -126,37 +123,38 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
     return _call_unknown(tx, value, args, kwargs, rule)
 
 
-def _takes_code(value: Any, args: Args, kwargs: Kwargs) -> bool:
-    """Whether a function of torch.nn.functional calls back into the program: a node cannot hold what it calls. What it
-    hands a number on to may take any."""
+def _needs_inlining(value: Any, args: Args, kwargs: Kwargs) -> bool:
+    """Returns whether a function of torch.nn.functional calls back into the program, or passes a number on to torch.
+
+    A graph node can hold neither, so the function is inlined."""
     if not isinstance(value, types.FunctionType) or own_mark(value, IN_GRAPH) is not None:
         return False
-    if taken_over((*args, *kwargs.values())):
+    if overriding_arguments((*args, *kwargs.values())):
         return False
-    if hands_on(value) and any(isinstance(arg, NumberVariable) for arg in (*args, *kwargs.values())):
+    if forwards_arguments(value) and any(isinstance(arg, NumberVariable) for arg in (*args, *kwargs.values())):
         return True
     return any(isinstance(arg, _CODE) for arg in (*args, *kwargs.values()))
 
 
-# What is done by tracing Python code, whose instructions look at what they use, and what becomes of unknown functions.
-_LOOK_THEMSELVES = (Action.INLINE, Action.POLYFILL, Action.UNWRAP, Action.BREAK)
-_CHANGES_OF_DICTS = frozenset(
+# Actions that trace Python code, whose instructions realize their operands, and the action for unknown functions.
+_REALIZING_ACTIONS = (Action.INLINE, Action.POLYFILL, Action.UNWRAP, Action.BREAK)
+_DICT_MUTATORS = frozenset(
     "__delitem__ __init__ __ior__ __setitem__ clear pop popitem setdefault update".split()  # noqa: SIM905
 )
-# Methods of lists that copy the list itself without asking its `__iter__`, as an assignment to a slice does.
-_COPY_THEMSELVES = ("extend", "__iadd__") if PY313 else ()
-_METHODS_OF_CLASSES = (types.MethodDescriptorType, types.WrapperDescriptorType)
+# Methods of lists that copy a list directly, without a call of its `__iter__`, as slice assignment does.
+_COPYING_METHODS = ("extend", "__iadd__") if PY313 else ()
+_METHOD_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 def _works_on_storage(receiver: VariableTracker, cls: type) -> bool:
-    """Whether a method of `cls` called on the object is one of the container below it: `dict.get(d, key)`."""
+    """Returns whether a method of `cls`, called on the object, works on its built-in storage: `dict.get(d, key)`."""
     storage = receiver.storage if isinstance(receiver, ObjectVariable) else None
     return storage is not None and cls is not object and issubclass(storage.python_type, cls)
 
 
 def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule) -> VariableTracker:
-    """A C function without a rule: a method looked up on a class, or a graph break."""
-    if isinstance(value, _METHODS_OF_CLASSES) and args:
+    """Calls a C function without a rule: a method found on a class, or a graph break."""
+    if isinstance(value, _METHOD_DESCRIPTORS) and args:
         return call_built_in(tx, args[0], value.__name__, args[1:], kwargs, value.__objclass__)
     owner = getattr(value, "__self__", None)
     if isinstance(value, types.BuiltinFunctionType) and isinstance(owner, type):
@@ -169,7 +167,7 @@ def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule
     if isinstance(value, types.BuiltinFunctionType) and type(owner) in CONSTANT_TYPES and owner is not None:
         return call_built_in(tx, ConstantVariable(owner), value.__name__, args, kwargs, type(owner))
     name = getattr(value, "__qualname__", None) or type(value).__name__
-    if name.startswith("pybind11_"):  # which binds a function as part of a record of its own
+    if name.startswith("pybind11_"):  # pybind11 binds a function as part of a record class
         name = name.rpartition(".")[2]
     args, kwargs = realize_all(tx, args, kwargs)
     needs_value = any(involves_tensor(arg) for arg in (*args, *kwargs.values()))
@@ -183,8 +181,8 @@ def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule
 
 
 def call_handler(tx: Tracer, handler: Callable[..., VariableTracker], args: Args, kwargs: Kwargs) -> VariableTracker:
-    """Call a handler; a call with wrong arguments raises TypeError in the program."""
-    args, kwargs = _as_taken(tx, handler, args, kwargs)
+    """Calls a handler; a call with wrong arguments raises TypeError in the program."""
+    args, kwargs = _realize_read_arguments(tx, handler, args, kwargs)
     least, most = _arity(handler)
     if kwargs or not least <= len(args) <= most:
         try:
@@ -194,35 +192,39 @@ def call_handler(tx: Tracer, handler: Callable[..., VariableTracker], args: Args
     return handler(tx, *args, **kwargs)
 
 
-def _as_taken(
+def _realize_read_arguments(
     tx: Tracer, handler: Callable[..., Any] | None, args: Args, kwargs: Kwargs, *, before: int = 0
 ) -> tuple[Args, Kwargs]:
-    """The arguments, behind `before` others, as a handler takes them: what it only moves may be unread."""
-    if handler not in registry.MOVED:
+    """Realizes the arguments that a handler reads; moved arguments stay lazy. `before` arguments precede them."""
+    if handler not in registry.LAZY_PARAMETERS:
         return realize_all(tx, args, kwargs)
-    places, names, first = _moved(handler)
-    taken = [arg if place in places or place >= first else realize(tx, arg) for place, arg in enumerate(args, before)]
+    positions, names, first = _lazy_parameters(handler)
+    taken = [
+        arg if position in positions or position >= first else realize(tx, arg)
+        for position, arg in enumerate(args, before)
+    ]
     return taken, {name: value if names(name) else realize(tx, value) for name, value in kwargs.items()}
 
 
 @functools.cache
-def _moved(handler: Callable[..., Any]) -> tuple[frozenset[int], Callable[[str], bool], float]:
-    """The positions behind `tx` of what a handler only moves, whether it only moves a keyword, and from which position
-    on it only moves all.
-    """
-    moved = registry.MOVED[handler]
+def _lazy_parameters(handler: Callable[..., Any]) -> tuple[frozenset[int], Callable[[str], bool], float]:
+    """Returns which arguments a handler only moves: positions after `tx`, a test for keywords, and the start of
+    `*args`.
+
+    The last is the position from which all positional arguments are only moved, or infinity."""
+    moved = registry.LAZY_PARAMETERS[handler]
     parameters = list(inspect.signature(handler).parameters.values())[1:]
     kinds = inspect.Parameter
     own = {p.name for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)}
     others = any(p.kind is kinds.VAR_KEYWORD and p.name in moved for p in parameters)
     rest = (k for k, p in enumerate(parameters) if p.kind is kinds.VAR_POSITIONAL and p.name in moved)
-    places = frozenset(k for k, p in enumerate(parameters) if p.name in moved)
-    return places, lambda name: name in moved if name in own else others, next(rest, float("inf"))
+    positions = frozenset(k for k, p in enumerate(parameters) if p.name in moved)
+    return positions, lambda name: name in moved if name in own else others, next(rest, float("inf"))
 
 
 @functools.cache
 def _arity(handler: Callable[..., Any]) -> tuple[int, float]:
-    """Fewest and most positional arguments behind `tx`; impossible ones when there are required keywords."""
+    """Returns the fewest and the most positional arguments after `tx`; an impossible pair if a keyword is required."""
     parameters = list(inspect.signature(handler).parameters.values())[1:]
     kinds = inspect.Parameter
     if any(p.kind is kinds.KEYWORD_ONLY and p.default is kinds.empty for p in parameters):
@@ -249,15 +251,15 @@ def _fold(tx: Tracer, value: Callable[..., Any], args: Args, kwargs: Kwargs) -> 
     return result
 
 
-def _inline_twin(tx: Tracer, twin: object, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """Trace the plain Python twin of a function or class."""
+def _inline_polyfill(tx: Tracer, twin: object, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """Traces the polyfill of a function or class."""
     assert isinstance(twin, types.FunctionType)
     return inline_function(tx, FunctionVariable(twin, source=trusted_source(twin)), args, kwargs)
 
 
 # Methods of built-in classes
 
-# Those that operators call.
+# Special methods that operators call.
 _OPERATORS = {*itertools.chain(*BINARY.values())}
 
 
@@ -268,13 +270,13 @@ def _call_bound(tx: Tracer, method: BoundBuiltin, args: Args, kwargs: Kwargs) ->
 def call_built_in(
     tx: Tracer, receiver: VariableTracker, name: str, args: Args, kwargs: Kwargs, cls: type
 ) -> VariableTracker:
-    """Call the built-in method that `cls` has under `name`, with `receiver` as its self."""
-    args, kwargs = _as_taken(tx, registry.find_method(cls, name), args, kwargs, before=1)
+    """Calls the built-in method `name` of `cls`, with `receiver` as self."""
+    args, kwargs = _realize_read_arguments(tx, registry.find_method(cls, name), args, kwargs, before=1)
     if isinstance(receiver, OpaqueVariable) and (found := lookup_on_class(cls, name))[1] is not object:
         if id(found[0]) in registry.OPAQUE_METHODS:
             return call_handler(tx, registry.FUNCTIONS[id(found[0])], [receiver, *args], kwargs)
         why = "minidynamo passes objects of this class on but cannot look into them."
-        tx.break_graph("MD206", f"{cls.__name__}.{name} is used", why=why, fix=INSTEAD.get(cls.__name__, ""))
+        tx.break_graph("MD206", f"{cls.__name__}.{name} is used", why=why, fix=HINTS_BY_CLASS.get(cls.__name__, ""))
     storage = receiver.storage if isinstance(receiver, ObjectVariable) else None
     if storage is not None and lookup_on_class(cls, name)[1] is not object:
         base = cls if issubclass(storage.python_type, cls) else storage.python_type
@@ -284,10 +286,10 @@ def call_built_in(
         number = functions.call_method(tx, receiver, name, args)
         if number is not None:
             return number
-        receiver = arithmetic.pinned(receiver)
+        receiver = arithmetic.specialized(receiver)
     formats = name == "__mod__" and issubclass(receiver.python_type, str | bytes)  # any object
     if isinstance(receiver, ConstantVariable) and name in _OPERATORS and not formats:
-        args = [*map(below, args)]
+        args = [*map(plain_operand, args)]
     part = None if kwargs else partial_reads.answer(tx, receiver, name, args)
     if part is not None:
         return part
@@ -304,56 +306,57 @@ def call_built_in(
 def _call_on_storage(
     tx: Tracer, obj: VariableTracker, storage: VariableTracker, name: str, args: Args, kwargs: Kwargs, cls: type
 ) -> VariableTracker:
-    """A method of `cls`, the built-in class below an instance or a base of it: `dict.copy` of an OrderedDict, say.
+    """Calls a method of `cls`, the built-in class below an instance, or a base of `cls`: `dict.copy` of an OrderedDict,
+    say.
 
-    A method that returns the container itself returns the instance.
-    """
+    A method that returns the container itself returns the instance."""
     owner = lookup_on_class(cls, name)[1]
     handler = None if owner is None else registry.SUBCLASS_METHODS.get((owner, name))
     if handler is not None:
         return call_handler(tx, handler, [obj, *args], kwargs)
-    if cls is list and (name in _COPY_THEMSELVES or (name == "__setitem__" and args[0].python_type is slice)):
+    if cls is list and (name in _COPYING_METHODS or (name == "__setitem__" and args[0].python_type is slice)):
         args = [storage if arg is obj else arg for arg in args]
     result = call_built_in(tx, storage, name, args, kwargs, cls)
-    if isinstance(storage, ConstantVariable) and _holds(result, storage.here):
-        return _of_subclass(tx, obj, storage, name, args, kwargs) or exact_copy(tx, storage)
+    if isinstance(storage, ConstantVariable) and _contains_object(result, storage.unguarded_value):
+        return _call_on_subclass(tx, obj, storage, name, args, kwargs) or exact_copy(tx, storage)
     if result is not storage:
         return result
     plain = exact_copy(tx, storage)
     return obj if plain is storage else plain
 
 
-def _holds(result: VariableTracker, value: object) -> bool:
-    """Whether it is this very object, or a sequence with it."""
+def _contains_object(result: VariableTracker, value: object) -> bool:
+    """Returns whether `result` is the very object `value`, or a sequence with this object in it."""
     if isinstance(result, SequenceVariable):
-        return any(_holds(item, value) for item in result.items)
-    return isinstance(result, ConstantVariable) and result.here is value
+        return any(_contains_object(item, value) for item in result.items)
+    return isinstance(result, ConstantVariable) and result.unguarded_value is value
 
 
-def _of_subclass(
+def _call_on_subclass(
     tx: Tracer, obj: VariableTracker, storage: ConstantVariable, name: str, args: Args, kwargs: Kwargs
 ) -> VariableTracker | None:
-    """What a method gives for a number or text of a subclass, which may be the object itself; None where it takes more
-    than constants."""
+    """Returns the result of a method on a number or text of a subclass; None if an argument is not a constant.
+
+    The result may be, or contain, the receiver itself."""
     cls = storage.python_type
-    stand_in = type(cls.__name__, (cls,), {})(storage.value)
+    source_key = type(cls.__name__, (cls,), {})(storage.value)
     try:
         plain, named = [as_constant(arg) for arg in args], {key: as_constant(arg) for key, arg in kwargs.items()}
     except NotConstant:
         return None
 
     def track(result: Any) -> VariableTracker:
-        if result is stand_in:
+        if result is source_key:
             return obj
         if type(result) is tuple:
             return TupleVariable([*map(track, result)])
         return ListVariable([*map(track, result)]) if type(result) is list else from_result(result, args, plain)
 
-    return track(getattr(cls, name)(stand_in, *plain, **named))
+    return track(getattr(cls, name)(source_key, *plain, **named))
 
 
 def call_method(tx: Tracer, obj: VariableTracker, name: str, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """Call a special method: looked up on the class alone. What it gives may be unread."""
+    """Calls a special method, found on the class alone. The result may be lazy."""
     if isinstance(obj, TensorVariable):
         return call_built_in(tx, obj, name, args, kwargs, obj.python_type)
     cls = obj.python_type
@@ -375,7 +378,7 @@ def _call_method_variable(tx: Tracer, method: MethodVariable, args: Args, kwargs
 
 
 def _call_partial(tx: Tracer, partial: PartialVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
-    named = {Keyword.of(key): value for key, value in entries_as_moved(partial.keywords.items).items()}
+    named = {Keyword.of(key): value for key, value in lazy_entries(partial.keywords.items).items()}
     return call(tx, partial.function, [*lazy_items(partial.args.items), *args], {**named, **kwargs})
 
 
@@ -391,7 +394,7 @@ def _call_class(tx: Tracer, cls: ClassVariable, args: Args, kwargs: Kwargs) -> V
     if rule.action not in (Action.HANDLER, Action.POLYFILL) and not plain:
         return construct(tx, cls, args, kwargs)
     if rule.action is not Action.POLYFILL:
-        args, kwargs = _as_taken(tx, rule.function, args, kwargs)
+        args, kwargs = _realize_read_arguments(tx, rule.function, args, kwargs)
     number = functions.call(tx, cls.value, args, kwargs)
     if number is not None:
         return number
@@ -399,24 +402,24 @@ def _call_class(tx: Tracer, cls: ClassVariable, args: Args, kwargs: Kwargs) -> V
         assert rule.function is not None
         return call_handler(tx, rule.function, args, kwargs)
     if rule.action is Action.POLYFILL:
-        return _call_class_twin(tx, cls.value, rule.function, args, kwargs)
+        return _call_class_polyfill(tx, cls.value, rule.function, args, kwargs)
     return _fold(tx, cls.value, args, kwargs)
 
 
-def _call_class_twin(tx: Tracer, cls: type, twin: object, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """What the twin of a class gives; an iterator keeps the class that the program asked for."""
-    taken = TAKES_ALL_ITEMS.get(cls, 0)
+def _call_class_polyfill(tx: Tracer, cls: type, twin: object, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """Calls the polyfill of a class; an iterator keeps the class that the program asked for."""
+    taken = EAGER_ITERABLES.get(cls, 0)
     args = [_all_items(tx, arg) if i < taken else arg for i, arg in enumerate(args)]
     if taken and "iterable" in kwargs:
         kwargs = {**kwargs, "iterable": _all_items(tx, kwargs["iterable"])}
-    made = realize(tx, _inline_twin(tx, twin, args, kwargs))
+    made = realize(tx, _inline_polyfill(tx, twin, args, kwargs))
     if made.python_type is cls or not issubclass(cls, Iterator):
         return made
-    return LibraryIterator(cls, made, cls, tuple(args), kwargs, taken=0 if taken else None)
+    return LibraryIterator(cls, made, cls, tuple(args), kwargs, items_taken=0 if taken else None)
 
 
 def _all_items(tx: Tracer, iterable: VariableTracker) -> VariableTracker:
-    return TupleVariable(hold(tx, unpack_sized(tx, realize(tx, iterable))))
+    return TupleVariable(sequence_items(tx, unpack_sized(tx, realize(tx, iterable))))
 
 
 def _leave_context(tx: Tracer, leave: ContextExitVariable, args: Args, kwargs: Kwargs) -> VariableTracker:

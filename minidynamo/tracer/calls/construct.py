@@ -1,8 +1,7 @@
-"""Owns calls of classes: making objects while tracing, by `__new__` and `__init__` as Python does.
+"""Owns calls of classes: constructs objects while tracing, by `__new__` and `__init__` as Python does.
 
-Built-in classes are handlers. The new object has no real counterpart; what its methods write is in the journal, and the
-residual makes it when somebody outside can see it.
-"""
+Built-in classes are handlers and not here. A new object has no real counterpart: writes to its attributes go to the
+journal of side effects, and the residual program constructs the object if code outside the frame can see it."""
 
 from __future__ import annotations
 
@@ -17,10 +16,10 @@ import torch
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.source import Attr
 from minidynamo.tracer.attributes import bind, class_source, guard_class_attribute, lookup_on_class
-from minidynamo.tracer.frames.exceptions import can_make, made_natively
-from minidynamo.tracer.lazy.lazy_containers import hold, unpack_lazy
+from minidynamo.tracer.frames.exceptions import can_make, native_exception
+from minidynamo.tracer.lazy.lazy_containers import sequence_items, unpack_lazy
 from minidynamo.tracer.lazy.lazy_value import realize_all
-from minidynamo.tracer.numbers.arithmetic import pinned
+from minidynamo.tracer.numbers.arithmetic import specialized
 from minidynamo.tracer.polyfills.enums import is_value_of, missing_member
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
@@ -41,8 +40,8 @@ from minidynamo.variables.objects import ClassVariable, ModuleVariable, ObjectVa
 
 _HEAP_TYPE = 1 << 9
 
-# Classes whose instances need more than `__new__` and `__init__` show, with what to say.
-_NOT_MADE: tuple[tuple[type, str], ...] = (
+# Classes whose instances need more than their `__new__` and `__init__` do, with the reason for the graph break.
+_NOT_CONSTRUCTED: tuple[tuple[type, str], ...] = (
     (torch.Tensor, "Tensor subclasses are made before the compiled function runs."),
 )
 
@@ -50,7 +49,7 @@ _NOT_MADE: tuple[tuple[type, str], ...] = (
 def construct(
     tx: Tracer, cls: ClassVariable, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
 ) -> VariableTracker:
-    """`cls(*args, **kwargs)`: the metaclass decides what a call means, and `type.__call__` makes an instance."""
+    """Calls `cls(*args, **kwargs)`: the metaclass decides how, and `type.__call__` makes an instance."""
     meta, owner = lookup_on_class(type(cls.value), "__call__")
     if isinstance(meta, types.FunctionType) and owner is not None and not is_trusted_class(owner):
         return tx.call(tx.wrap(meta, class_source(owner, "__call__")), [cls, *args], kwargs)
@@ -70,17 +69,17 @@ def _call_type(tx: Tracer, cls: ClassVariable, /, *args: VariableTracker, **kwar
 def _make_instance(
     tx: Tracer, cls: ClassVariable, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
 ) -> VariableTracker:
-    """What `type.__call__` does: `__new__`, then `__init__` of what it gave if that is an instance."""
+    """Does the work of `type.__call__`: `__new__`, then `__init__` if `__new__` returned an instance."""
     value = cls.value
-    reason = _cannot_make(value)
+    reason = _reason_against_construction(value)
     if issubclass(value, enum.Enum):
         return _enum_member(tx, cls, *realize_all(tx, args, kwargs))
     if reason is not None:
-        if issubclass(value, BaseException) and _is_filled_natively(tx, value):
-            return tx.call(made_natively, [cls, *args], kwargs)
+        if issubclass(value, BaseException) and _constructs_natively(tx, value):
+            return tx.call(native_exception, [cls, *args], kwargs)
         tx.break_graph("MD211", f"a {value.__name__} is made", why=reason, fix=MAKE_OUTSIDE)
     if lookup_on_class(value, "__del__")[1] is not None:
-        _leave_finalizer(tx, value)
+        _skip_for_finalizer(tx, value)
     new, owner = lookup_on_class(value, "__new__")
     if isinstance(new, staticmethod) and isinstance(new.__func__, types.FunctionType) and owner is not None:
         guard_class_attribute(tx, value, owner, "__new__", new)
@@ -96,15 +95,15 @@ def _make_instance(
     bound = bind(tx, initializer, owner, obj, value, "__init__")
     assert bound is not None
     if owner is object and new is not object.__dict__["__new__"]:
-        return obj  # object.__init__ takes what a `__new__` of the class took
+        return obj  # object.__init__ accepts the arguments of a class's own `__new__`
     result = tx.call(bound, args, kwargs)
     if not isinstance(result, ConstantVariable) or result.value is not None:
         tx.raises(TypeError(f"__init__() should return None, not '{result.python_type.__name__}'"), exact=True)
     return obj
 
 
-def _cannot_make(cls: type) -> str | None:
-    for base, reason in _NOT_MADE:
+def _reason_against_construction(cls: type) -> str | None:
+    for base, reason in _NOT_CONSTRUCTED:
         if issubclass(cls, base):
             return reason
     if issubclass(cls, BaseException):
@@ -115,8 +114,8 @@ def _cannot_make(cls: type) -> str | None:
     return None
 
 
-def _is_filled_natively(tx: Tracer, cls: type[BaseException]) -> bool:
-    """Whether making an exception of this class runs no Python, which is guarded."""
+def _constructs_natively(tx: Tracer, cls: type[BaseException]) -> bool:
+    """Returns whether constructing an exception of this class runs no Python code, and guards the answer."""
     if lookup_on_class(cls, "__del__")[1] is not None or isinstance(cls.__getattribute__, types.FunctionType):
         return False
     found = {name: lookup_on_class(cls, name) for name in ("__new__", "__init__")}
@@ -128,8 +127,8 @@ def _is_filled_natively(tx: Tracer, cls: type[BaseException]) -> bool:
     return True
 
 
-def _leave_finalizer(tx: Tracer, cls: type) -> NoReturn:
-    """Give up on the frame that makes an object with `__del__`; a callee is left to itself."""
+def _skip_for_finalizer(tx: Tracer, cls: type) -> NoReturn:
+    """Skips the frame that makes an object with `__del__`; inside a callee, breaks the graph instead."""
     what = f"a {cls.__name__} is made, which has `__del__`"
     why = "When the object dies is a part of what the program does."
     if len(tx.frames) == 1:
@@ -152,7 +151,7 @@ def _enum_member(
         tx.break_graph("MD208", f"{name}() is called with a value that is only known when the program runs")
     if has_own_missing(members):
         if len(args) + len(kwargs) != 1 or not {*kwargs} <= {"value"}:
-            tx.break_graph("MD211", f"a {name} is made", why="It decides by code of its own what it takes for what.")
+            tx.break_graph("MD211", f"a {name} is made", why="Its own `_missing_` maps values to members.")
         if not is_value_of(members, *values, *named.values()):
             return tx.call(missing_member, [cls, *args, *kwargs.values()])
     try:
@@ -163,16 +162,18 @@ def _enum_member(
         tx.raises(error)
 
 
-def class_to_make(
+def checked_class(
     tx: Tracer, new: Callable[..., object], cls: VariableTracker, count: int = 0, keywords: Iterable[str] = ()
 ) -> type:
-    """The class that `new`, the `__new__` of a built-in class, makes an instance of. Python says what it refuses: it
-    makes one, of `count` arguments and `keywords` where `new` does no more than count them."""
+    """Returns the class that `new`, the `__new__` of a built-in class, is asked to instantiate.
+
+    Python itself raises the errors: an instance is made, with `count` arguments and `keywords` if `new` only counts
+    them."""
     if not isinstance(cls, ClassVariable):
         tx.raises(TypeError("__new__(X): X is not a type object"))
     value = cls.value
     if lookup_on_class(value, "__del__")[1] is not None:
-        _leave_finalizer(tx, value)
+        _skip_for_finalizer(tx, value)
     try:
         new(value, *(None,) * count, **dict.fromkeys(keywords))
     except TypeError as error:
@@ -185,50 +186,51 @@ def class_to_make(
 def _new_object(
     tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    value = class_to_make(tx, object.__new__, cls, len(args), kwargs)
+    value = checked_class(tx, object.__new__, cls, len(args), kwargs)
     return (ModuleVariable if issubclass(value, torch.nn.Module) else ObjectVariable)(None, value)
 
 
 @registry.function(tuple.__new__)
 def _new_tuple(tx: Tracer, cls: VariableTracker, items: VariableTracker | None = None, /) -> VariableTracker:
-    value = class_to_make(tx, tuple.__new__, cls)
-    unpacked = [] if items is None else hold(tx, unpack_lazy(tx, items))
+    value = checked_class(tx, tuple.__new__, cls)
+    unpacked = [] if items is None else sequence_items(tx, unpack_lazy(tx, items))
     if value is tuple or is_plain_namedtuple(value):
         return TupleVariable(unpacked, value)
     return ObjectVariable(None, value, TupleVariable(unpacked))
 
 
-def _fresh(base: type, make: Callable[[type], VariableTracker | None]) -> None:
-    """Register the `__new__` of a class whose instances its `__init__` fills; `make` gives what one of a class holds,
-    where it holds more than attributes."""
+def _register_mutable(base: type, make: Callable[[type], VariableTracker | None]) -> None:
+    """Registers the `__new__` of a mutable class whose instances are filled by `__init__`.
+
+    `make` returns the storage of a new instance of a class, or None if instances have attributes only."""
 
     @registry.function(base.__new__)
     @registry.accepts_lazy("args", "kwargs")
     def new(tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        value = class_to_make(tx, base.__new__, cls)
-        made = make(value)
-        return made if made is not None and value is base else ObjectVariable(None, value, made)
+        value = checked_class(tx, base.__new__, cls)
+        storage = make(value)
+        return storage if storage is not None and value is base else ObjectVariable(None, value, storage)
 
 
-_fresh(types.SimpleNamespace, lambda cls: None)
-_fresh(list, lambda cls: ListVariable([]))
-_fresh(dict, lambda cls: DictVariable({}, storage_class(cls)))
-_fresh(set, lambda cls: SetVariable({}))
-_fresh(collections.deque, lambda cls: ListVariable([], collections.deque))
+_register_mutable(types.SimpleNamespace, lambda cls: None)
+_register_mutable(list, lambda cls: ListVariable([]))
+_register_mutable(dict, lambda cls: DictVariable({}, storage_class(cls)))
+_register_mutable(set, lambda cls: SetVariable({}))
+_register_mutable(collections.deque, lambda cls: ListVariable([], collections.deque))
 
 
-def _immutable(base: type) -> None:
-    """Register the `__new__` of an immutable built-in class, whose instances hold what a plain one would."""
+def _register_immutable(base: type) -> None:
+    """Registers the `__new__` of an immutable built-in class; instances of subclasses store the plain value."""
 
     @registry.function(base.__new__)
     def new(tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        value = class_to_make(tx, base.__new__, cls)
+        value = checked_class(tx, base.__new__, cls)
         plain = tx.call(base, args, kwargs)
-        return plain if value is base else ObjectVariable(None, value, pinned(plain))
+        return plain if value is base else ObjectVariable(None, value, specialized(plain))
 
 
 for _base in (frozenset, int, float, complex, str, bytes):
-    _immutable(_base)
+    _register_immutable(_base)
 
 
 @registry.method(object, "__init__", "__init_subclass__")

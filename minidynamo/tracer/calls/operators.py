@@ -1,8 +1,7 @@
 """Owns Python's operator protocol: which special methods an operator calls, in which order, for values of any kind.
 
-The special methods themselves are registered per type in `handlers/`, or written by the user. Constants are folded
-before anything else, and an operator with a tensor among its operands is a node of the graph.
-"""
+The special methods themselves are not here: they are registered per type in `handlers/`, or written by the user.
+Constants are folded first. An operator with a tensor operand becomes a graph node."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from typing import Any, NoReturn
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
-from minidynamo.tracer.calls.identity import is_the_same
-from minidynamo.tracer.frames.exceptions import says, tracked, unsaid
+from minidynamo.tracer.calls.identity import is_identical
+from minidynamo.tracer.frames.exceptions import same_message, tracked, without_message
 from minidynamo.tracer.lazy import partial_reads
 from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.numbers import arithmetic, formatting, numpy_numbers, tensor_items
@@ -28,13 +27,13 @@ from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import (
     NotConstant,
     as_constant,
-    asks_for_members,
-    below,
+    contains_override,
     from_result,
-    has_own,
-    involves_own,
+    may_create_members,
+    overrides_method,
+    plain_operand,
 )
-from minidynamo.tracer.records.fix_hints import instead_of
+from minidynamo.tracer.records.fix_hints import hint_for
 from minidynamo.tracer.records.operator_table import BINARY, COMPARISONS, IN_PLACE, UNARY
 from minidynamo.tracer.trace_rules import is_trusted_class, is_trusted_module
 from minidynamo.variables.base import VariableTracker
@@ -48,7 +47,7 @@ _COMPARISONS = frozenset(COMPARISONS.values())
 
 
 def involves_tensor(variable: VariableTracker) -> bool:
-    """Whether a tensor is the value, or an item of the tuple, list or slice that it is."""
+    """Returns whether the value is a tensor, or a tuple, list or slice with a tensor in it."""
     if isinstance(variable, TensorVariable):
         return True
     if isinstance(variable, SequenceVariable):
@@ -59,18 +58,19 @@ def involves_tensor(variable: VariableTracker) -> bool:
 
 
 def fold(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker | None:
-    """The result on constants, None when an operand is not one, or has operators of the program's own; errors are
-    raised natively."""
-    if any(map(involves_own, operands)):
+    """Returns the result on constants; None if an operand is not a constant or has operators defined by the user.
+
+    Errors are raised natively."""
+    if any(map(contains_override, operands)):
         return None
     for name in BINARY.get(function) or (UNARY.get(function, ""),):
         for operand in operands:
-            _guard_of_flag(tx, operand, name)
+            _guard_flag_operator(tx, operand, name)
     return _fold(tx, function, *operands)
 
 
-def _guard_of_flag(tx: Tracer, operand: VariableTracker, name: str) -> None:
-    """Guard what the library has put into the class of a flag; that it has no other names is guarded already."""
+def _guard_flag_operator(tx: Tracer, operand: VariableTracker, name: str) -> None:
+    """Guards an operator that the standard library put into a flag's class, whose names have a guard already."""
     cls = operand.python_type
     if isinstance(operand, ConstantVariable) and issubclass(cls, enum.Flag) and name in vars(cls):
         tx.guard(Constant(cls, cls.__name__), GuardKind.CLASS_ATTR, (name, vars(cls)[name]))
@@ -91,12 +91,13 @@ def folded(
     args: list[Any],
     kwargs: dict[str, Any],
 ) -> VariableTracker | None:
-    """The result of a pure function on plain values, those of `operands`, which are in the order of the call; None when
-    no tracker can stand for it."""
+    """Returns the result of a pure function; None if no tracker can represent the result.
+
+    `args` and `kwargs` hold the plain values of `operands`, which are in the order of the call."""
     try:
         result = function(*args, **kwargs)
     except Exception as error:
-        tx.raises(tracked(error, tx.side_effects, exact=says(error)))
+        tx.raises(tracked(error, tx.side_effects, exact=same_message(error)))
     try:
         return from_result(result, operands, [*args, *kwargs.values()])
     except NotConstant:
@@ -108,58 +109,58 @@ def _is_scalar(variable: VariableTracker) -> bool:
 
 
 def has_method(variable: VariableTracker, name: str) -> bool:
-    """Whether the class of `variable` has a special method, and does not say that it is None."""
+    """Returns whether the class of `variable` has a special method other than None."""
     return lookup_on_class(variable.python_type, name)[0] not in (MISSING, None)
 
 
-def _takes_anything(cls: type, name: str) -> bool:
-    """Whether the operator is `%` of a text, which puts anything into it, tensors too."""
+def _is_text_formatting(cls: type, name: str) -> bool:
+    """Returns whether the operator is `%` of a text, which formats any object, tensors included."""
     return name == "__mod__" and issubclass(cls, str | bytes | bytearray)
 
 
 def _attempt(tx: Tracer, left: VariableTracker, name: str, right: VariableTracker) -> VariableTracker | None:
-    """`left.name(right)`, or None when there is no such method or it answers NotImplemented."""
-    if lookup_on_class(left.python_type, name)[0] is None:  # the class says that it cannot, and Python calls that
+    """Returns `left.name(right)`; None if the method is missing or returns NotImplemented."""
+    if lookup_on_class(left.python_type, name)[0] is None:  # the class sets it to None, and Python calls the None
         tx.raises(TypeError("'NoneType' object is not callable"), exact=True)
     if not has_method(left, name):
         return None
     result: VariableTracker | None
-    is_folded = isinstance(left, ConstantVariable) and not _takes_anything(left.python_type, name)
-    if is_folded and not asks_for_members(left.python_type) and not has_own(left.python_type, name):
-        # Numbers and text know nothing of what is neither.
-        result = _fold(tx, getattr(left.python_type, name), left, below(right))
+    is_folded = isinstance(left, ConstantVariable) and not _is_text_formatting(left.python_type, name)
+    if is_folded and not may_create_members(left.python_type) and not overrides_method(left.python_type, name):
+        # Methods of numbers and texts reject operands of any other class.
+        result = _fold(tx, getattr(left.python_type, name), left, plain_operand(right))
     else:
         result = tx.call_method(left, name, [right])
-    return None if isinstance(result, ConstantVariable) and result.here is NotImplemented else result
+    return None if isinstance(result, ConstantVariable) and result.unguarded_value is NotImplemented else result
 
 
 def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
     @registry.function(function)
     def binary(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
         if isinstance(left, TensorVariable) or isinstance(right, TensorVariable):
-            answer = _answer_of_an_object(tx, left, name, right) or _answer_behind(tx, left, reflected, right)
+            answer = _try_object(tx, left, name, right) or _try_reflected_object(tx, left, reflected, right)
             return answer or tx.emit(function, [left, right])
-        if function in (operator.eq, operator.ne) and _are_of_two_kinds(left, right):
+        if function in (operator.eq, operator.ne) and _have_different_kinds(left, right):
             return ConstantVariable(function is operator.ne)
-        computed = arithmetic.binary(tx, function, left, right) or formatting.combined(tx, function, left, right)
-        computed = computed or numpy_numbers.combined(tx, function, left, right)
+        computed = arithmetic.binary(tx, function, left, right) or formatting.text_binary(tx, function, left, right)
+        computed = computed or numpy_numbers.numpy_binary(tx, function, left, right)
         if computed is not None:
             return computed
-        if _is_scalar(left) and _is_scalar(right) and not _takes_anything(left.python_type, name):
+        if _is_scalar(left) and _is_scalar(right) and not _is_text_formatting(left.python_type, name):
             result = fold(tx, function, left, right)
             if result is not None:
                 return result
-        result = _asked_as_numbers(tx, function, left, right) or _asked_as_sequences(tx, function, left, right)
+        result = _try_as_numbers(tx, function, left, right) or _try_as_sequences(tx, function, left, right)
         if result is not None:
             return result
         if function in (operator.eq, operator.ne):
-            return ConstantVariable(is_the_same(tx, left, right) is (function is operator.eq))
-        if any(issubclass(each.python_type, _JOINED.get(function, ())) for each in (left, right)):
-            tx.raises(TypeError("an operand cannot be joined"))  # asked once more than Python asks it
-        tx.raises(unsaid(TypeError))
+            return ConstantVariable(is_identical(tx, left, right) is (function is operator.eq))
+        if any(issubclass(each.python_type, _SEQUENCE_OPERATORS.get(function, ())) for each in (left, right)):
+            tx.raises(TypeError("an operand cannot be joined"))  # one call more than in Python
+        tx.raises(without_message(TypeError))
 
 
-# Values of different kinds are never equal: what they are need not be known.
+# Values of different kinds are never equal, so the values need not be known.
 _KINDS: dict[type, str] = {
     **dict.fromkeys((bool, int, float, complex), "number"),
     **dict.fromkeys((set, frozenset), "set"),
@@ -167,44 +168,46 @@ _KINDS: dict[type, str] = {
 }
 
 
-def _are_of_two_kinds(left: VariableTracker, right: VariableTracker) -> bool:
+def _have_different_kinds(left: VariableTracker, right: VariableTracker) -> bool:
     first, second = _KINDS.get(left.python_type), _KINDS.get(right.python_type)
     return first is not None and second is not None and first != second
 
 
-def _asked_as_numbers(
+def _try_as_numbers(
     tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
 ) -> VariableTracker | None:
-    """What the operands make of an operator, None for NotImplemented. Sequences are not asked to add or multiply yet,
-    unless a class of the user's says what that is."""
+    """Tries the number methods of both operands; None for NotImplemented.
+
+    Sequences are skipped, because Python concatenates and repeats later, except for a user's class that defines the
+    operator."""
     first, second = left.python_type, right.python_type
     name, reflected = BINARY[function]
-    order = [(left, name, right)] if _is_like_a_number(first, function) else []
-    # Operands of one class are not asked the other way round, except by comparisons.
+    order = [(left, name, right)] if _uses_number_protocol(first, function) else []
+    # Operands of the same class are not tried in reverse, except by comparisons.
     compares = function in _COMPARISONS
-    if _is_like_a_number(second, function) and (first is not second or compares):
+    if _uses_number_protocol(second, function) and (first is not second or compares):
         is_first = second is not first and issubclass(second, first)
         is_first = is_first and (compares or _overrides(second, first, reflected))
         order.insert(0 if is_first else len(order), (right, reflected, left))
-    joined = _JOINED.get(function, ())
+    joined = _SEQUENCE_OPERATORS.get(function, ())
     for receiver, method, other in order:
         if issubclass(other.python_type, joined) and lookup_on_class(receiver.python_type, method)[1] in _NUMBERS:
-            continue  # they know nothing of sequences, whose items stay unread
+            continue  # numbers reject sequences, whose items stay lazy
         result = _attempt(tx, receiver, method, other)
         if result is not None:
             return result
         if receiver is left and lookup_on_class(first, method)[1] in joined:
-            tx.raises(unsaid(TypeError))
+            tx.raises(without_message(TypeError))
     return None
 
 
-def _asked_as_sequences(
+def _try_as_sequences(
     tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
 ) -> VariableTracker | None:
-    """What sequences make of `+` and `*` after numbers have been asked."""
+    """Tries `+` and `*` of sequences, after the number methods."""
     name, reflected = BINARY[function]
     for receiver, method, other in ((left, name, right), (right, reflected, left)):
-        if issubclass(receiver.python_type, _JOINED.get(function, ())):
+        if issubclass(receiver.python_type, _SEQUENCE_OPERATORS.get(function, ())):
             return _attempt(tx, receiver, method, other)
         if function is operator.add:
             break
@@ -212,36 +215,36 @@ def _asked_as_sequences(
 
 
 _NUMBERS = (bool, int, float, complex)
-# Operators of sequences -> the classes that have them as such.
-_JOINED: dict[Callable[..., Any], tuple[type, ...]] = dict.fromkeys(
+# Operators of sequences -> the classes that concatenate or repeat with them.
+_SEQUENCE_OPERATORS: dict[Callable[..., Any], tuple[type, ...]] = dict.fromkeys(
     (operator.add, operator.mul), (list, tuple, str, bytes, bytearray, collections.deque)
 )
 
 
-def _is_like_a_number(cls: type, function: Callable[..., Any]) -> bool:
-    """Whether an operator asks a class as it asks numbers: all but sequences that leave it to Python's own class."""
-    joined = _JOINED.get(function, ())
+def _uses_number_protocol(cls: type, function: Callable[..., Any]) -> bool:
+    """Returns whether Python tries a class's number methods first: not for sequences with inherited methods."""
+    joined = _SEQUENCE_OPERATORS.get(function, ())
     owners = (lookup_on_class(cls, name)[1] for name in BINARY[function])
     return not issubclass(cls, joined) or any(owner not in (None, *joined) for owner in owners)
 
 
-def _answer_of_an_object(
-    tx: Tracer, obj: VariableTracker, name: str, tensor: VariableTracker
-) -> VariableTracker | None:
-    """What a user's object, or a text, beside a tensor makes of the operator."""
+def _try_object(tx: Tracer, obj: VariableTracker, name: str, tensor: VariableTracker) -> VariableTracker | None:
+    """Tries the operator of a user's object, or of a text, whose other operand is a tensor."""
     cls = obj.python_type
     if isinstance(obj, TensorVariable) or hasattr(cls, "__torch_function__"):
         return None
     is_plain = isinstance(obj, ObjectVariable) and obj.storage is None
     is_own = isinstance(lookup_on_class(cls, name)[0], types.FunctionType)  # in a subclass of list or int, say
-    return _attempt(tx, obj, name, tensor) if is_plain or is_own or _takes_anything(cls, name) else None
+    return _attempt(tx, obj, name, tensor) if is_plain or is_own or _is_text_formatting(cls, name) else None
 
 
-def _answer_behind(tx: Tracer, left: VariableTracker, reflected: str, right: VariableTracker) -> VariableTracker | None:
-    """The same of an object on the right: numbers, whatever their class, the tensor takes itself."""
+def _try_reflected_object(
+    tx: Tracer, left: VariableTracker, reflected: str, right: VariableTracker
+) -> VariableTracker | None:
+    """Tries the reflected operator of an object on the right; the tensor handles numbers of any class itself."""
     if issubclass(right.python_type, (int, float, complex)):
         return None
-    return _answer_of_an_object(tx, right, reflected, left)
+    return _try_object(tx, right, reflected, left)
 
 
 def _overrides(cls: type, base: type, name: str) -> bool:
@@ -253,21 +256,21 @@ def _in_place(function: Callable[..., Any], name: str, fallback: Callable[..., A
     def in_place(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
         if isinstance(left, TensorVariable):
             _, reflected = BINARY[fallback]
-            return _answer_behind(tx, left, reflected, right) or tx.emit(function, [left, right])
-        is_told = isinstance(lookup_on_class(left.python_type, name)[0], types.FunctionType)
-        result = None if is_told else _asked_before(tx, left, right, fallback)
+            return _try_reflected_object(tx, left, reflected, right) or tx.emit(function, [left, right])
+        is_user_defined = isinstance(lookup_on_class(left.python_type, name)[0], types.FunctionType)
+        result = None if is_user_defined else _try_before_inplace(tx, left, right, fallback)
         if result is None and not _is_scalar(left):
             result = _attempt(tx, left, name, right)
         return tx.call(fallback, [left, right]) if result is None else result
 
 
-def _asked_before(
+def _try_before_inplace(
     tx: Tracer, left: VariableTracker, right: VariableTracker, function: Callable[..., Any]
 ) -> VariableTracker | None:
-    """What a method of the user's makes of `+=` or `*=` before a list changes: where `+=` is inherited, it is first."""
+    """Tries a user's number methods before `+=` or `*=` changes a list: Python tries them before an inherited `+=`."""
     plain = (list, collections.deque)
     is_joined = left.python_type in plain if function is operator.add else issubclass(left.python_type, plain)
-    return _asked_as_numbers(tx, function, left, right) if is_joined and function in _JOINED else None
+    return _try_as_numbers(tx, function, left, right) if is_joined and function in _SEQUENCE_OPERATORS else None
 
 
 def _unary(function: Callable[..., Any], name: str) -> None:
@@ -281,7 +284,7 @@ def _unary(function: Callable[..., Any], name: str) -> None:
         if result is not None:
             return result
         if not has_method(operand, name):
-            tx.raises(unsaid(TypeError))
+            tx.raises(without_message(TypeError))
         return tx.call_method(operand, name)
 
 
@@ -316,15 +319,15 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
             fix="keep a tensor:  (t == item).any()",
         )
     is_new = container.source is None
-    if is_new and _holds_other_kinds(tx, container, item):
+    if is_new and _has_no_item_of_kind(tx, container, item):
         return ConstantVariable(False)
     by_answer = isinstance(item, NumberVariable) or (is_new and arithmetic.is_lazy(item))
     items = arithmetic.constant_items(container) if by_answer else None
     result = None
     if items is not None:
-        result = arithmetic.is_among(tx, item, items)
+        result = arithmetic.guarded_membership(tx, item, items)
     elif isinstance(container, ConstantVariable) or (is_new and not isinstance(container, DictVariable)):
-        # Containers from outside are not read as a whole, and of a dict only the keys are.
+        # External containers are not realized as a whole; a test on a dict reads its keys only.
         result = partial_reads.answer(tx, container, "__contains__", [item])
         if result is None and not arithmetic.involves_number(container):
             result = fold(tx, operator.contains, container, item)
@@ -333,38 +336,38 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
     if has_method(container, "__contains__"):
         return ConstantVariable(tx.truth(tx.call_method(container, "__contains__", [item])))
     iterator = tx.call(iter, [container])
-    while (candidate := tx.next_item(iterator)) is not None:  # no further than to the first that is found
+    while (candidate := tx.next_item(iterator)) is not None:  # stops at the first match
         if tx.truth(tx.call(same_or_equal, [candidate, item])):
             return ConstantVariable(True)
     return ConstantVariable(False)
 
 
-def _holds_other_kinds(tx: Tracer, container: VariableTracker, item: VariableTracker) -> bool:
-    """Whether a tuple or list made here has nothing of the kind of `item`."""
+def _has_no_item_of_kind(tx: Tracer, container: VariableTracker, item: VariableTracker) -> bool:
+    """Returns whether a tuple or list made by the program has no item of the same kind as `item`."""
     if container.python_type not in (tuple, list) or not isinstance(container, SequenceVariable):
         return False
-    return all(_are_of_two_kinds(realize(tx, part), item) for part in container.items)
+    return all(_have_different_kinds(realize(tx, part), item) for part in container.items)
 
 
-def _leave_to_python(tx: Tracer) -> NoReturn:
-    """Cut the graph at a decision about a tensor's value, which may be one of a library."""
+def _break_on_tensor_value(tx: Tracer) -> NoReturn:
+    """Cuts the graph where the program, or a library, branches on a tensor's value."""
     what, fix = "`if` on a tensor value", "To keep one graph:  out = torch.where(condition, a, b)"
     marker = "this is a tensor; its value is only known when the graph runs"
     if tx.frames[-1].code is decided.__code__:
         what = "`min` or `max` decides by a tensor's value"
         fix = "To keep one graph:  x.clamp(min=0), torch.maximum(a, b)"
-    frame = next((frame for frame in reversed(tx.frames) if not frame.is_ours), tx.frames[0])
+    frame = next((frame for frame in reversed(tx.frames) if not frame.is_polyfill), tx.frames[0])
     library = str(frame.namespace.get("__name__"))
     if frame is not tx.frames[0] and is_trusted_module(library):
         what += f", in {frame.code.co_qualname}() of {library}"
-        fix, marker = instead_of(frame.code.co_name, library), "this asks for the value of a tensor"
+        fix, marker = hint_for(frame.code.co_name, library), "this asks for the value of a tensor"
     why = "The graph ends here and Python decides. Cost: one more graph, one sync per call."
     tx.break_graph("MD201", what, why=why, fix=fix, marker=marker)
 
 
 def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
-    """`bool(obj)`, by `__bool__`, then `__len__`, else True."""
-    if isinstance(obj, ConstantVariable) and not has_own(obj.python_type, "__bool__", "__len__"):
+    """Returns `bool(obj)`: by `__bool__`, then `__len__`, else True."""
+    if isinstance(obj, ConstantVariable) and not overrides_method(obj.python_type, "__bool__", "__len__"):
         return partial_reads.truth(tx, obj)
     if isinstance(obj, NumberVariable):
         return arithmetic.truth(tx, obj)
@@ -375,8 +378,8 @@ def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
         number = tensor_items.read(tx, obj)
         if number is not None:
             return tx.truth(number)
-        _leave_to_python(tx)
-    if isinstance(obj, SequenceVariable) and is_trusted_class(obj.python_type):  # a namedtuple's can say otherwise
+        _break_on_tensor_value(tx)
+    if isinstance(obj, SequenceVariable) and is_trusted_class(obj.python_type):  # namedtuples may define `__bool__`
         return tx.truth(tx.call_method(obj, "__len__"))
     for name in ("__bool__", "__len__"):
         if has_method(obj, name):
@@ -385,6 +388,6 @@ def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
                 return tx.truth(result)
             if not isinstance(result, ConstantVariable) or (name == "__bool__" and type(result.value) is not bool):
                 error = TypeError(f"{name} should return bool, returned {result.python_type.__name__}")
-                tx.raises(error, exact=name == "__bool__")  # `__len__` has other words for it
+                tx.raises(error, exact=name == "__bool__")  # the message for `__len__` differs
             return bool(result.value)
     return True

@@ -1,10 +1,9 @@
-"""Owns the order in which tracked sets give their items, and how they came to be, which decides it.
+"""Owns the iteration order of tracked sets, and the steps that built each set and so decide the order.
 
-Equal sets may iterate in different orders: it depends on the hashes and on the history of the set. So there is an order
-while tracing only where a real set stands behind the tracker, one from outside, or one made here by the steps of the
-program. Behind the graph the steps are taken again, one by one, so that the sets are those of the program to the last
-bit of their tables (`tracer/reconstruct/containers.py`).
-"""
+Equal sets may iterate in different orders: the order depends on the hashes and on the history of the set. So the order
+is known during tracing only if the tracker has a real set: an external set, or a set that repeats the steps of the
+program. After the graph the residual program repeats the steps, and the hash tables of the sets equal eager's bit for
+bit (`tracer/reconstruct/containers.py`)."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Constant, stand_in
+from minidynamo.guards.source import Constant, source_key
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import NotConstant, as_constant, key_of
@@ -33,7 +32,7 @@ ADD, DISCARD, CLEAR, POP = "add", "discard", "clear", "pop"
 
 
 def _plain_values(items: Iterable[VariableTracker]) -> list[Any]:
-    """The values of constants whose hash is the same at every call; raises NotConstant for others."""
+    """Returns the values of constants whose hash is the same in every call; raises NotConstant for any other item."""
     values = []
     for item in items:
         if isinstance(item, TupleVariable) and item.cls is tuple:
@@ -45,13 +44,13 @@ def _plain_values(items: Iterable[VariableTracker]) -> list[Any]:
     return values
 
 
-def _is_counted(variable: SetVariable) -> bool:
-    """Whether `real` takes the steps of the program, too: a set from outside stays as it is."""
+def _repeats_steps(variable: SetVariable) -> bool:
+    """Returns whether `real` repeats the steps of the program; an external set is never changed."""
     return variable.source is None and isinstance(variable.real, set)
 
 
 def new_set(keys: Iterable[DictKey]) -> SetVariable:
-    """The set that a program makes by adding these one after the other."""
+    """Returns the set that a program makes by adding these keys in order."""
     made = SetVariable({}, real=set())
     for key in keys:
         add(made, key)
@@ -59,40 +58,41 @@ def new_set(keys: Iterable[DictKey]) -> SetVariable:
 
 
 def add(variable: SetVariable, key: DictKey) -> bool:
-    """Add an item as the program does; whether it was not there, as far as that is known."""
+    """Adds an item as the program does; returns whether it is new, as far as known."""
     unknown = isinstance(variable.items, LazyDict) and not variable.items.is_read
     if not unknown and key in variable.items:
         return False
     variable.items[key] = None
-    took_step(variable, SetStep(ADD, (key.variable,)))
+    record_step(variable, SetStep(ADD, (key.variable,)))
     return True
 
 
 def discard(variable: SetVariable, key: DictKey) -> bool:
-    """Remove an item as the program does; whether it was there."""
+    """Removes an item as the program does; returns whether the set had it."""
     if key not in variable.items:
         return False
     del variable.items[key]
     added = SetStep(ADD, (key.variable,))
     if _is_new(key.variable) and added in variable.steps and not variable.is_operand:
-        # Where a new object was kept is different at each call, so it need not live on: any other will do.
-        place, instead = variable.steps.index(added), _another(key.variable)
-        variable.steps[place] = replace(variable.steps[place], operands=(instead,))
-        took_step(variable, SetStep(DISCARD, (instead,)))
+        # A new object's address differs in each call anyway. The step may use any new object, and the present object
+        # can die.
+        position, instead = variable.steps.index(added), _substitute(key.variable)
+        variable.steps[position] = replace(variable.steps[position], operands=(instead,))
+        record_step(variable, SetStep(DISCARD, (instead,)))
     else:
-        took_step(variable, SetStep(DISCARD, (key.variable,)))
+        record_step(variable, SetStep(DISCARD, (key.variable,)))
     return True
 
 
-def _another(variable: VariableTracker) -> VariableTracker:
-    """What a set may hold in the place of a new object."""
+def _substitute(variable: VariableTracker) -> VariableTracker:
+    """Returns a substitute for a new object in a set."""
     if isinstance(variable, TupleVariable):
-        return TupleVariable([_another(item) if _is_new(item) else item for item in variable.items])
+        return TupleVariable([_substitute(item) if _is_new(item) else item for item in variable.items])
     return ObjectVariable(None, object)
 
 
 def _is_new(variable: VariableTracker) -> bool:
-    """Whether it is an object that the program has made, or the address of one, whose hash is another at each call."""
+    """Returns whether the value is a new object, or the address of a new object: its hash differs in each call."""
     if isinstance(variable, TupleVariable):
         return any(map(_is_new, variable.items))
     return isinstance(variable, IdVariable) or (
@@ -100,27 +100,27 @@ def _is_new(variable: VariableTracker) -> bool:
     )
 
 
-def took_step(variable: SetVariable, step: SetStep) -> None:
-    """Note what the program has done to a set, also where it only changes the places of the items."""
+def record_step(variable: SetVariable, step: SetStep) -> None:
+    """Records a change of a set by the program, including a change that only reorders the items."""
     variable.changes += 1
     operands = [exact(operand) for operand in step.operands]
     known = [operand[0] for operand in operands if operand is not None]
-    if not _is_counted(variable) or len(known) < len(operands):
+    if not _repeats_steps(variable) or len(known) < len(operands):
         variable.real = None
     else:
         getattr(set, step.method)(variable.real, *known)
     if step.method != CLEAR or variable.is_operand or any(before.method == POP for before in variable.steps):
         variable.steps.append(step)
     else:
-        variable.made = None
+        variable.creation = None
         variable.steps[:] = [] if variable.source is None else [step]
         variable.real = set() if variable.source is None else None
 
 
 def popped(variable: SetVariable) -> DictKey | None:
-    """Remove the item that `pop` gives; None when it is not known which."""
+    """Removes the item that `pop` returns; None if unknown."""
     keys = list(variable.items)
-    if _is_counted(variable):
+    if _repeats_steps(variable):
         value = variable.real.pop()  # type: ignore[union-attr]
         key = next(key for key in keys if key.token == value)
     elif len(keys) == 1:
@@ -135,9 +135,11 @@ def popped(variable: SetVariable) -> DictKey | None:
 
 
 def exact(variable: VariableTracker) -> tuple[Any] | None:
-    """A real value that sets take as they take this one, which also holds None; None when there is no such value."""
+    """Returns a 1-tuple with a real value that acts on sets as this value does; None if no such value exists.
+
+    The tuple distinguishes the value None."""
     if isinstance(variable, SetVariable):
-        # Of a set from outside only the order is guarded, not how it came to be.
+        # For an external set only the order is guarded, not the steps that built it.
         is_exact = variable.source is None or isinstance(variable.source, Constant)
         return (variable.real,) if is_exact and variable.real is not None else None
     try:
@@ -150,7 +152,7 @@ def exact(variable: VariableTracker) -> tuple[Any] | None:
 
 
 def as_operand(tx: Tracer, variable: VariableTracker) -> VariableTracker:
-    """What to give to a step for this set, dict or sequence, so that it takes it as it is now."""
+    """Returns the operand of a step for a set, dict or sequence, with the present contents."""
     if isinstance(variable, SetVariable):
         variable.is_operand = True
         return variable
@@ -159,8 +161,8 @@ def as_operand(tx: Tracer, variable: VariableTracker) -> VariableTracker:
     return TupleVariable(tx.unpack(variable))
 
 
-def _made_by(cls: type, step: SetStep) -> Any:
-    """The real set that a first step makes; None when it is not known."""
+def _real_set(cls: type, step: SetStep) -> Any:
+    """Returns the real set that a first step makes; None if unknown."""
     found = [exact(operand) for operand in step.operands]
     operands: Sequence[Any] = [operand[0] for operand in found if operand is not None]
     if len(operands) < len(found):
@@ -170,13 +172,13 @@ def _made_by(cls: type, step: SetStep) -> Any:
     return getattr(cls, step.method)(*operands)
 
 
-def made_by(items: Iterable[DictKey], cls: type, step: SetStep) -> SetVariable:
-    """A set of these items that the program makes by one step."""
-    return SetVariable(dict.fromkeys(items), cls, _made_by(cls, step), step)
+def set_of_step(items: Iterable[DictKey], cls: type, step: SetStep) -> SetVariable:
+    """Returns a set of the given items that the program makes in a single step."""
+    return SetVariable(dict.fromkeys(items), cls, _real_set(cls, step), step)
 
 
 def ordered_keys(tx: Tracer, variable: SetVariable) -> list[DictKey] | None:
-    """The items in the program's order, which is guarded from now on; None when it is not known."""
+    """Returns the items in the program's order, and guards the order; None if unknown."""
     keys = list(variable.items)
     if len(keys) < 2:
         return keys
@@ -188,5 +190,5 @@ def ordered_keys(tx: Tracer, variable: SetVariable) -> list[DictKey] | None:
     if tx.side_effects.is_changed(variable):
         return None
     if not isinstance(variable.source, Constant):
-        tx.guard(variable.source, GuardKind.DICT_KEYS, tuple(map(stand_in, variable.real)))
+        tx.guard(variable.source, GuardKind.DICT_KEYS, tuple(map(source_key, variable.real)))
     return keys

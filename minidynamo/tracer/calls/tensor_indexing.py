@@ -1,10 +1,9 @@
-"""Owns subscripts of tensors: by numbers that differ from call to call, which torch itself would take as constants, and
-by arrays of numpy.
+"""Owns subscripts of tensors by symbolic numbers, which torch would specialize, and by numpy arrays.
 
-A number chooses one place of a dimension, whatever stands beside it: `x[:, i]` is `x.select(1, i)`, the same view. As
-in torch, items are applied from left to right, which shows in strides, and tensors among them come last. An array
-stands, as in torch, for the tensor over its memory, as ints of 64 bits unless it is a mask.
-"""
+A number selects a position in a dimension, next to any other subscript: `x[:, i]` is `x.select(1, i)`, the same view.
+As in torch, items are applied from left to right, which shows in the strides, and tensors among the items are applied
+last. As in torch, an array is converted to a tensor over the same memory: int64 unless it is a mask. All other
+subscripts are left to torch and not here."""
 
 from __future__ import annotations
 
@@ -33,22 +32,22 @@ _NUMBERS = (bool, int, float)
 def select_numbers(
     tx: Tracer, tensor: VariableTracker, key: VariableTracker
 ) -> tuple[VariableTracker, VariableTracker]:
-    """The part of a tensor that such numbers in `key` choose, and the key to what is left: `...` where nothing is."""
+    """Applies the symbolic numbers in `key`; returns the selected part and the remaining key (`...` if empty)."""
     if not isinstance(tensor, TensorVariable):
         return tensor, key
-    key = _without_arrays(tx, numpy_numbers.plain_index(tx, key))
+    key = _without_arrays(tx, numpy_numbers.python_index(tx, key))
     items = key.items if isinstance(key, TupleVariable) else [key]
-    if not any(map(_is_place, items)):
+    if not any(map(_is_symbolic_index, items)):
         return tensor, key
-    taken = _dimensions(tx, items, tx.graph.use(tensor).dim())
-    if taken is None:
+    dim_counts = _dimensions(tx, items, tx.graph.use(tensor).dim())
+    if dim_counts is None:
         return tensor, key
     part: VariableTracker = tensor
     left: list[_Left] = []
-    for item, count in zip(items, taken):
-        if _is_place(item):
-            part, left = _applied(tx, part, left)
-            part = tx.emit("select", [part, ConstantVariable(sum(shown for _, shown in left)), item])
+    for item, count in zip(items, dim_counts):
+        if _is_symbolic_index(item):
+            part, left = _apply_basic(tx, part, left)
+            part = tx.emit("select", [part, ConstantVariable(sum(kept_dims for _, kept_dims in left)), item])
         elif _is(item, ...):
             left += [(_ALL, 1)] * count
         else:
@@ -56,11 +55,12 @@ def select_numbers(
     return part, WHOLE if all(item is _ALL for item, _ in left) else TupleVariable([item for item, _ in left])
 
 
-def one_bool_as_mask(
+def scalar_bool_as_mask(
     tx: Tracer, tensor: VariableTracker, key: VariableTracker, value: VariableTracker
 ) -> tuple[VariableTracker, VariableTracker]:
-    """Where one bool says whether a tensor is filled: the tensor and the bool with a dimension of one more, in which
-    the bool is a mask. Torch reads a bool that has no dimension."""
+    """Adds a dimension of size 1 to the tensor and the bool if a single bool decides whether the tensor is filled.
+
+    With that dimension the bool is a mask. Torch reads the value of a bool without dimensions."""
     if not isinstance(key, TensorVariable) or not isinstance(tensor, TensorVariable):
         return tensor, key
     mask = tx.graph.use(key)
@@ -70,7 +70,7 @@ def one_bool_as_mask(
 
 
 def _fills(tx: Tracer, value: VariableTracker) -> bool:
-    """Whether a value is put wherever a mask says so, and a gradient does not have to be read by the mask."""
+    """Returns whether a value is written wherever a mask is true, without a gradient through the mask."""
     if isinstance(value, TensorVariable):
         fake = tx.graph.use(value)
         return not fake.dim() and not fake.requires_grad
@@ -84,42 +84,46 @@ def _without_arrays(tx: Tracer, key: VariableTracker) -> VariableTracker:
     array = key.value if isinstance(key, ArrayVariable | OpaqueVariable) else None
     if type(array) is not np.ndarray or not array.ndim or array.dtype.kind not in "biu":
         return key
-    # Nobody else holds an array of constants: a copy is as good, and leaves its memory alone.
-    made = tx.call(torch.tensor if isinstance(key, ArrayVariable) else torch.from_numpy, [key])
-    return made if array.dtype in (np.bool_, np.uint8) else tx.emit("long", [made])
+    # An array of constants has no other owner: a copy is as good, and leaves its memory alone.
+    converted = tx.call(torch.tensor if isinstance(key, ArrayVariable) else torch.from_numpy, [key])
+    return converted if array.dtype in (np.bool_, np.uint8) else tx.emit("long", [converted])
 
 
-# An item that is not applied yet, and how many dimensions it leaves.
+# An item that is not applied yet, and the number of dimensions that it leaves.
 _Left = tuple[VariableTracker, int]
 
 
-def _applied(tx: Tracer, tensor: VariableTracker, left: Sequence[_Left]) -> tuple[VariableTracker, list[_Left]]:
-    """The tensor behind those items that are no tensors, and what stands for all of them from then on."""
-    basic = [one for item, shown in left for one in ([_ALL] * shown if isinstance(item, TensorVariable) else [item])]
+def _apply_basic(tx: Tracer, tensor: VariableTracker, left: Sequence[_Left]) -> tuple[VariableTracker, list[_Left]]:
+    """Applies the items that are not tensors; returns the tensor, and the items that remain to be applied."""
+    basic = [
+        one for item, kept_dims in left for one in ([_ALL] * kept_dims if isinstance(item, TensorVariable) else [item])
+    ]
     if any(item is not _ALL for item in basic):
         tensor = tx.emit(operator.getitem, [tensor, TupleVariable(basic)])
-    return tensor, [(item if isinstance(item, TensorVariable) else _ALL, shown) for item, shown in left if shown]
+    return tensor, [
+        (item if isinstance(item, TensorVariable) else _ALL, kept_dims) for item, kept_dims in left if kept_dims
+    ]
 
 
-def _is_place(item: VariableTracker) -> bool:
+def _is_symbolic_index(item: VariableTracker) -> bool:
     return isinstance(item, NumberVariable) and item.cls is int
 
 
 def _is(item: VariableTracker, value: object) -> bool:
-    return isinstance(item, ConstantVariable) and item.here is value
+    return isinstance(item, ConstantVariable) and item.unguarded_value is value
 
 
 def _dimensions(tx: Tracer, items: Sequence[VariableTracker], count: int) -> list[int] | None:
-    """How many of a tensor's `count` dimensions each item of a key is about; None where that is not known here."""
-    taken = [None if _is(item, ...) else _taken(tx, item) for item in items]
-    known = sum(number for number in taken if number is not None)
-    if taken.count(None) > 1 or known > count or any(number is not None and number < 0 for number in taken):
+    """Returns, per item of a key, how many of a tensor's `count` dimensions it indexes; None if unknown."""
+    dim_counts = [None if _is(item, ...) else _indexed_dimensions(tx, item) for item in items]
+    known = sum(number for number in dim_counts if number is not None)
+    if dim_counts.count(None) > 1 or known > count or any(number is not None and number < 0 for number in dim_counts):
         return None
-    return [count - known if number is None else number for number in taken]
+    return [count - known if number is None else number for number in dim_counts]
 
 
-def _taken(tx: Tracer, item: VariableTracker) -> int:
-    """How many dimensions an item of a key is about; -1 where it is not known."""
+def _indexed_dimensions(tx: Tracer, item: VariableTracker) -> int:
+    """Returns how many dimensions an item of a key indexes; -1 if unknown."""
     if isinstance(item, TensorVariable):
         index = tx.graph.use(item)
         return 1 if index.dtype not in _MASKS else index.dim() or -1
@@ -127,4 +131,4 @@ def _taken(tx: Tracer, item: VariableTracker) -> int:
         return 1
     if not isinstance(item, ConstantVariable):
         return -1
-    return 0 if item.here is None else 1 if type(item.here) in (int, slice) else -1
+    return 0 if item.unguarded_value is None else 1 if type(item.unguarded_value) in (int, slice) else -1

@@ -1,7 +1,6 @@
-"""Owns what attributes and methods of a tensor mean while tracing: constants, graph nodes, or a graph break.
+"""Owns the meaning of tensor attributes and methods while tracing: constants, graph nodes, or a graph break.
 
-Operators on tensors are in `operators.py`, functions of torch in `tracer/trace_rules.py`.
-"""
+Operators on tensors are in `operators.py`, functions of torch in `tracer/trace_rules.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import NoReturn
 
 import torch
 
-from minidynamo.compat import tells_history
+from minidynamo.compat import knows_history
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, InstanceAttr
 from minidynamo.tracer.calls import version_counter
@@ -26,7 +25,7 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
 
-# Facts that are known while tracing; reading one guards the tensor.
+# Attributes that are known while tracing; reading an attribute guards the tensor.
 _FLAGS = "cpu cuda meta mps xpu xla sparse sparse_csr quantized nested mkldnn"
 FACTS = frozenset(("shape", "dtype", "device", "layout", "ndim", "requires_grad", "itemsize", "nbytes", "names"))
 FACTS |= {f"is_{flag}" for flag in _FLAGS.split()}
@@ -38,7 +37,7 @@ COMPUTED = frozenset(("T", "mT", "H", "mH", "real", "imag", "data"))
 _VALUE = "The value is only known when the graph runs."
 _CHANGES = "It changes what a tensor is, not its values; the graph holds values only."
 
-# Methods that end the graph: what to say, why, what to write instead.
+# Methods that end the graph -> (reason, replacement).
 METHOD_BREAKS: dict[str, tuple[str, str]] = {
     "item": (_VALUE, "keep the tensor, or call .item() after the compiled function"),
     "tolist": (_VALUE, "keep the tensor, or call .tolist() after the compiled function"),
@@ -54,8 +53,8 @@ METHOD_BREAKS: dict[str, tuple[str, str]] = {
     "__str__": (_VALUE, "print outside the compiled function"),
     "__format__": (_VALUE, "format outside the compiled function"),
     "is_set_to": ("It compares storage.", ""),
-    "is_shared": ("Guards do not tell in which memory a tensor lies.", ""),
-    "_is_view": ("Guards do not tell views from other tensors.", ""),
+    "is_shared": ("Guards do not check in which memory a tensor is.", ""),
+    "_is_view": ("Guards do not distinguish views from other tensors.", ""),
     "backward": ("Gradients are computed by autograd, outside the graph.", "call .backward() outside"),
     "resize_": (_CHANGES, ""),
     "resize_as_": (_CHANGES, ""),
@@ -80,8 +79,8 @@ def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTrac
         return facts.attribute(tx, obj, name)
     if name in COMPUTED:
         return tx.emit(getattr, [obj, from_constant(name)])
-    if name in ("is_leaf", "grad_fn") and _requires_grad(tx, obj) and not tells_history(tx.graph.use(obj)):
-        why = "Its base was written to under another grad mode than it was made under, and torch raises an error."
+    if name in ("is_leaf", "grad_fn") and _requires_grad(tx, obj) and not knows_history(tx.graph.use(obj)):
+        why = "Its base was made and written under different grad modes, so torch raises an error."
         tx.break_graph("MD212", f"`{name}` of a view is used", why=why)
     if name == "is_leaf":
         return _is_leaf(tx, obj)
@@ -114,7 +113,7 @@ def _is_leaf(tx: Tracer, obj: TensorVariable) -> VariableTracker:
     fake, real = tx.graph.use(obj), tx.graph.real(obj)
     if fake.requires_grad and obj.source is not None and obj.cls is not torch.nn.Parameter:
         if real is None or real.is_leaf is not fake.is_leaf:
-            why = "Guards tell what it was when the frame began."
+            why = "Guards check its value at the start of the frame."
             tx.break_graph("MD212", "`is_leaf` of an argument that has changed is used", why=why)
         tx.graph.shapes.require(Computed("{0}.is_leaf", (obj.source,)), real.is_leaf)
     return from_constant(fake.is_leaf)
@@ -144,7 +143,7 @@ def _grad(tx: Tracer, obj: TensorVariable) -> VariableTracker:
     return tx.wrap(real.grad, Attr(obj.source, "grad"))
 
 
-# Methods that give Python values: those of a tensor made of constants are known.
+# Methods that return Python values, which are known for a tensor made of constants.
 _READING = frozenset(("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"))
 
 _READING_NUMBERS: dict[str, type | None] = {"item": None, "tolist": None, "__int__": int, "__float__": float}
@@ -157,7 +156,7 @@ def call_tensor_method(
     args: list[VariableTracker],
     kwargs: dict[str, VariableTracker],
 ) -> VariableTracker:
-    """`receiver.name(*args, **kwargs)` as a graph node, or a graph break."""
+    """Returns `receiver.name(*args, **kwargs)` as a graph node, or breaks the graph."""
     if name in _READING and not args and not kwargs:
         known = tx.graph.constant(receiver)
         if known is not None:
@@ -177,19 +176,20 @@ def call_tensor_method(
     if not hasattr(torch.Tensor, name):
         tx.raises(AttributeError(f"'Tensor' object has no attribute {name!r}"))
     if _changes_shape(name) and tx.side_effects.has_gradient_to_assign(receiver):
-        break_behind_gradient(tx, f"Tensor.{name}()")
+        break_after_gradient(tx, f"Tensor.{name}()")
     return tx.emit(name, [receiver, *args], kwargs)
 
 
 @functools.cache
 def _changes_shape(name: str) -> bool:
-    """Whether a method makes the tensor another view of its memory."""
+    """Returns whether a method turns the tensor into a different view of its memory."""
     packet = getattr(torch.ops.aten, name, None) if name.endswith("_") and not name.startswith("_") else None
     overloads = () if packet is None else (getattr(packet, overload) for overload in packet.overloads())
     return any(torch.Tag.inplace_view in overload.tags for overload in overloads)
 
 
-def break_behind_gradient(tx: Tracer, what: str) -> NoReturn:
-    """End the graph before something that changes a tensor's shape: torch takes no gradient of another one, and `.grad`
-    is assigned behind the graph."""
+def break_after_gradient(tx: Tracer, what: str) -> NoReturn:
+    """Ends the graph before an operation that changes a tensor's shape after an assignment to `.grad`.
+
+    Torch rejects a gradient of a different shape, and `.grad` is assigned after the graph."""
     tx.break_graph("MD212", f"{what} follows an assignment to `grad`", why=_CHANGES)

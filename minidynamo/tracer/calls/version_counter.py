@@ -1,8 +1,8 @@
-"""Owns how often torch counts a tensor as written (`tensor._version`), while a program is traced.
+"""Owns torch's count of writes to a tensor (`tensor._version`) while a program is traced.
 
-What it was when the frame began is a number that varies and that nothing is decided by; what the graph has added by now
-is known. So a program that sets the count back to what it has read takes a known number of writes back.
-"""
+The count at the start of the frame is a symbolic number without guards; the writes of the graph so far are known. So a
+program that restores an earlier value of the count takes back a known number of writes. The graph's
+operation for that is not here (`minidynamo/graph/version_counter.py`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import operator
 
 from minidynamo.compat import memory_of, set_version_counter, version_of
 from minidynamo.graph.autograd_calls import replace_data
-from minidynamo.graph.version_counter import uncount
+from minidynamo.graph.version_counter import lower_version
 from minidynamo.guards.source import Computed
 from minidynamo.tracer.lazy import facts
 from minidynamo.tracer.protocol import Tracer
@@ -23,18 +23,18 @@ _WHY = "It belongs to autograd or to storage."
 
 
 def read(tx: Tracer, tensor: TensorVariable) -> VariableTracker:
-    """`tensor._version`, of a tensor from outside."""
+    """Returns `tensor._version` of an external tensor."""
     fake, real = tx.graph.use(tensor), tx.graph.real(tensor)
     moved = any(node.target is replace_data or "_foreach_" in str(node.target) for node in tx.graph.graph.nodes)
     uncounted = version_of(fake) is None or (real is not None and version_of(real) is None)
     if real is None or tensor.source is None or uncounted or moved or tx.graph.subgraph is not None:
         tx.break_graph("MD212", "`_version` of a tensor is used", why=_WHY)
-    _keep_apart_from_written(tx, tensor)
+    _guard_apart_from_written(tx, tensor)
     count = tx.graph.integer(real._version, Computed("{0}._version", (tensor.source,)))
-    written = fake._version - tx.graph.version_on_arrival(tensor)
-    made = tx.call(operator.add, [count, from_constant(written)]) if written else count
-    tx.graph.write_counts[made] = tensor, fake._version
-    return made
+    written = fake._version - tx.graph.initial_version(tensor)
+    result = tx.call(operator.add, [count, from_constant(written)]) if written else count
+    tx.graph.write_counts[result] = tensor, fake._version
+    return result
 
 
 @registry.function(set_version_counter)
@@ -45,21 +45,21 @@ def _set_version_counter(tx: Tracer, tensors: VariableTracker, versions: Variabl
 
 
 def _set_back(tx: Tracer, tensor: VariableTracker, count: VariableTracker) -> None:
-    """Have torch count a tensor as written as often as when `count` was read of it."""
+    """Sets torch's count of writes to the value that it had when the program read `count`."""
     known, before = tx.graph.write_counts.get(count, (None, 0))
     if not isinstance(tensor, TensorVariable) or known is not tensor or tx.graph.subgraph is not None:
-        tx.break_graph("MD212", "a tensor is made to count as written another number of times", why=_WHY)
-    if any("_foreach_" in str(node.target) for node in tx.graph.graph.nodes):  # which torch counts for real ones only
-        tx.break_graph("MD212", "writes to lists of tensors are not to be counted", why=_WHY)
-    _keep_apart_from_written(tx, tensor)
+        tx.break_graph("MD212", "the version counter of a tensor is set to a value that was not read from it", why=_WHY)
+    if any("_foreach_" in str(node.target) for node in tx.graph.graph.nodes):  # torch counts real tensors only
+        tx.break_graph("MD212", "the version counter is set after a write to a list of tensors", why=_WHY)
+    _guard_apart_from_written(tx, tensor)
     if written := tx.graph.use(tensor)._version - before:
-        tx.emit(uncount, [tensor, from_constant(written)])
+        tx.emit(lower_version, [tensor, from_constant(written)])
 
 
-def _keep_apart_from_written(tx: Tracer, tensor: TensorVariable) -> None:
-    """Views count together: whatever else the graph has written to from outside must be none of this tensor."""
+def _guard_apart_from_written(tx: Tracer, tensor: TensorVariable) -> None:
+    """Guards that this tensor shares no memory with any other external tensor the graph writes: views share a count."""
     own = memory_of(tx.graph.use(tensor))
     written = {memory for node in tx.graph.graph.nodes for memory in node.meta.get("written_memory", ())} - {own}
     others = [owner for memory in written if (owner := tx.graph.owner_of(memory)) is not None]
-    if not facts.keep_apart(tx, tensor, others):
-        tx.break_graph("MD212", "the writes to a tensor are counted behind one to the same memory", why=_WHY)
+    if not facts.guard_no_shared_memory(tx, tensor, others):
+        tx.break_graph("MD212", "the writes to a tensor are counted after a write to the same memory", why=_WHY)

@@ -1,8 +1,8 @@
 """Owns the decision whether the derivative of a custom Function, or of an operator, is traced or runs eagerly.
 
-A Python derivative is traced in a trial, which guards all that it reads, as a frame is guarded. A derivative that a
-trial cannot follow (it reads numbers from tensors, changes Python objects, or writes to tensors that exist before it
-runs) runs eagerly: autograd calls it in every backward. The derivative is remembered, and the frame is traced anew.
+A Python derivative is traced in a trial, with guards on everything read. A derivative cannot be traced if Python code
+in it reads numbers from tensors, changes Python objects, or writes to tensors that existed before. Autograd then calls
+the Python function in every backward. The decision is recorded, and the frame is traced again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from minidynamo.graph.pytree import tensors_in
 from minidynamo.guards.source import Computed, Constant, Names, Source
 from minidynamo.tracer.frames.exceptions import Raised
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
-from minidynamo.tracer.numbers.arithmetic import pinned
+from minidynamo.tracer.numbers.arithmetic import specialized
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -30,29 +30,29 @@ from minidynamo.variables.containers import DictVariable, ListVariable, Sequence
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
-# Functions and operators whose derivative a trial could not follow. An eager backward is right for every call.
+# Functions and operators whose derivative could not be traced. An eager backward is correct for every call.
 _EAGER: WeakSet[Any] = WeakSet()
 
 
 class DerivativeNotTraced(Exception):
-    """The trial of a derivative failed. The frame is traced anew, and the derivative runs eagerly."""
+    """Raised when the trial of a derivative failed: the frame is traced again, and the derivative runs eagerly."""
 
 
 def runs_eagerly(owner: object) -> bool:
-    """Return whether the derivative of `owner`, a Function or an operator, runs eagerly."""
+    """Returns whether the derivative of `owner`, a Function or an operator, runs eagerly."""
     return owner in _EAGER
 
 
 def run_eagerly(owner: object) -> NoReturn:
-    """Have the derivative of `owner` run eagerly from now on, and the frame traced anew."""
+    """Marks `owner`: the derivative runs eagerly from now on. Raises DerivativeNotTraced, to trace the frame again."""
     _EAGER.add(owner)
     raise DerivativeNotTraced
 
 
-def follow(
+def trace_backward(
     tx: Tracer, owner: object, trial: Subgraph, result: VariableTracker, backward: Callable[..., VariableTracker]
 ) -> None:
-    """Trace `backward(*gradients)` for the results of a call in `trial`; guard what it reads.
+    """Traces `backward(*gradients)` for the results of a call in `trial`, and guards what backward reads.
 
     Raises DerivativeNotTraced if the graph cannot hold the derivative.
     """
@@ -65,7 +65,7 @@ def follow(
         made = items_of(backward(*gradients))
     except (GraphBreak, Raised):
         run_eagerly(owner)
-    if any(map(_is_read_elsewhere, {*trial.inputs} - numbers)):  # it differs from call to call
+    if any(map(_is_read_elsewhere, {*trial.inputs} - numbers)):  # the number may differ at the next call
         run_eagerly(owner)
     given = [value for value in gradients if isinstance(value, TensorVariable)]
     depends = all(_is_computed_from(given, value) for value in made if isinstance(value, TensorVariable))
@@ -73,16 +73,19 @@ def follow(
         run_eagerly(owner)
 
 
-def allow(tx: Tracer, name: str, args: Iterable[VariableTracker]) -> None:
-    """Break the graph if the call cannot be left to autograd: in a function that torch transforms, say, or with an
-    argument that a graph would rebuild, so that what backward does to it is lost."""
+def check_eager_call(tx: Tracer, name: str, args: Iterable[VariableTracker]) -> None:
+    """Breaks the graph if the call cannot run its backward eagerly.
+
+    - Inside a transformed function, or in a branch, a graph cannot contain an eager call.
+    - A list or dict argument is rebuilt by the graph: changes by backward would be lost.
+    """
     if any(isinstance(arg, ListVariable | DictVariable) for arg in args):
         tx.break_graph(
             "MD207",
-            f"{name} cannot be captured: its backward runs eagerly, and it is given a list or dict",
-            why="A graph makes lists and dicts anew. Backward may change them, or look for changes.",
+            f"{name} cannot be captured: its backward runs eagerly, and an argument is a list or dict",
+            why="A graph rebuilds lists and dicts. Backward may change them, or look for changes.",
         )
-    if not tx.graph.may_be_left:
+    if not tx.graph.may_run_eagerly:
         tx.break_graph(
             "MD207",
             f"{name} cannot be captured here: its derivative runs eagerly",
@@ -91,12 +94,13 @@ def allow(tx: Tracer, name: str, args: Iterable[VariableTracker]) -> None:
 
 
 def items_of(value: VariableTracker) -> Sequence[VariableTracker]:
-    """Return the items of a tuple or list, or the value as the only one."""
+    """Returns the items of a tuple or list; for any other value, the value alone."""
     return value.items if isinstance(value, SequenceVariable) else [value]
 
 
 def _is_computed_from(given: list[TensorVariable], made: TensorVariable) -> bool:
-    """Return whether a gradient depends on the incoming ones. A graph may leave out a backward that depends on none."""
+    """Returns whether a gradient depends on the incoming gradients. A graph may skip a backward that depends on
+    none."""
     sought, seen, todo = {value.node for value in given}, set[fx.Node](), [made.node]
     while todo:
         node = todo.pop()
@@ -109,7 +113,7 @@ def _is_computed_from(given: list[TensorVariable], made: TensorVariable) -> bool
 
 
 def _writes_to(before: Collection[fx.Node], graph: fx.Graph) -> bool:
-    """Return whether a node after those of `before` writes to a tensor that existed then, or comes from outside."""
+    """Returns whether a node outside `before` writes to a tensor of `before` or to an input of the graph."""
     old = {*before, *graph.find_nodes(op="placeholder")}
     memory = {memory_of(value) for node in old for value in tensors_in(node.meta.get("example_value"))}
     return any(not memory.isdisjoint(node.meta.get("written_memory", ())) for node in graph.nodes if node not in old)
@@ -117,7 +121,7 @@ def _writes_to(before: Collection[fx.Node], graph: fx.Graph) -> bool:
 
 @contextlib.contextmanager
 def without_grad(tx: Tracer) -> Iterator[None]:
-    """Trace with grad mode off, as autograd runs the forward and the backward of a Function."""
+    """Traces with grad mode off, as autograd runs the forward and the backward of a Function."""
     before = torch.is_grad_enabled()
     tx.graph.switch(set_grad_enabled, False)
     try:
@@ -130,8 +134,8 @@ def without_grad(tx: Tracer) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Given(Source):
-    """A number as an argument of a custom Function, which its code may find elsewhere, too."""
+class _ArgumentNumber(Source):
+    """A number that is an argument of a custom Function. The same number may also be read from elsewhere."""
 
     number: Source
 
@@ -146,28 +150,28 @@ class _Given(Source):
         return self.number.display()
 
 
-def given_to(tx: Tracer, arg: VariableTracker) -> VariableTracker:
-    """What is traced for an argument: a number that is known to be one."""
+def as_argument(tx: Tracer, arg: VariableTracker) -> VariableTracker:
+    """Returns the tracker to trace for an argument: a number gets a source of class `_ArgumentNumber`."""
     if not isinstance(arg, NumberVariable) or arg.source is None:
         return arg
     make = tx.graph.floating if arg.cls is float else tx.graph.integer
-    return make(arg.here, _Given(arg.source))
+    return make(arg.unguarded_value, _ArgumentNumber(arg.source))
 
 
-def pin_others(trial: Subgraph) -> None:
-    """Guard the values of numbers that traced code reads, unless they are among its arguments: it reads them when it is
-    compiled, and not in each call."""
+def pin_read_numbers(trial: Subgraph) -> None:
+    """Specializes the numbers that traced code reads from outside the arguments: generated code reads such numbers at
+    compile time, not at each call."""
     for value in trial.inputs:
         if _is_read_elsewhere(value):
-            pinned(value)
+            specialized(value)
 
 
 def _is_read_elsewhere(value: GraphValue) -> TypeGuard[NumberVariable]:
-    """Return whether a number is none of the arguments, nor computed from them."""
-    return isinstance(value, NumberVariable) and not _is_made_of_given(value.source)
+    """Returns whether a number is neither an argument nor computed from arguments."""
+    return isinstance(value, NumberVariable) and not _is_from_arguments(value.source)
 
 
-def _is_made_of_given(source: Source | None) -> bool:
+def _is_from_arguments(source: Source | None) -> bool:
     if isinstance(source, Computed):
-        return all(map(_is_made_of_given, source.operands))
-    return isinstance(source, _Given | Constant)
+        return all(map(_is_from_arguments, source.operands))
+    return isinstance(source, _ArgumentNumber | Constant)

@@ -1,7 +1,7 @@
-"""Owns which places outside a program empties of a tensor that its graph takes from there.
+"""Owns the early clears: container slots outside the frame from which the program removes a tensor of the graph.
 
-Effects are replayed behind the graph, so that such a tensor would live until then. Residual programs empty these places
-before the graph runs; `tracer/runtime/rollback.py` knows how, and puts everything back for a second run.
+Side effects are replayed after the graph, and an uncleared slot would keep the tensor alive until then. Residual
+programs clear the slots before the graph runs. `tracer/runtime/rollback.py` clears, and restores before a rerun.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.records.side_effects import AttrDeleted, AttrSet, CellSet, ContentsChanged, Effect, GlobalSet
 from minidynamo.tracer.records.traced_frame import EarlyClear, GraphInput
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import holds_none
+from minidynamo.variables.constants import is_none_constant
 from minidynamo.variables.containers import DictVariable, ListVariable
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
 
 
-def emptied_places(
+def find_early_clears(
     effects: Iterable[Effect], inputs: Iterable[GraphInput], needed: Collection[VariableTracker]
 ) -> tuple[EarlyClear, ...]:
-    """The places of graph inputs, other than those `needed` behind the graph, that effects empty whatever it computes.
+    """Returns the slots of graph inputs that side effects clear, except of inputs `needed` after the graph.
 
-    Items of lists are removed from the end, so that the positions in front stay what they are, and before that those
-    which are counted from the end, where it is not known how long the list is.
+    List items are removed from the end, so that the positions of earlier items stay valid. Items that are counted from
+    the end come first, if the length of the list is not known.
     """
     by_owner: dict[Source, list[Effect]] = {}
     for effect in effects:
@@ -45,7 +45,7 @@ def _from_the_end(place: EarlyClear) -> tuple[bool, int]:
 
 
 def _owner(effect: Effect) -> Source | None:
-    """Where that lies to which an effect writes."""
+    """Returns the source of the object or container written by an effect."""
     match effect:
         case ContentsChanged(ListVariable() | DictVariable() as container):
             return container.source
@@ -59,13 +59,13 @@ def _owner(effect: Effect) -> Source | None:
 
 
 def _emptied(given: GraphInput, effects: Iterable[Effect]) -> Iterator[EarlyClear]:
-    """The place of a graph input, if some effect on its owner empties it."""
+    """Yields the slot of a graph input, if an effect on the owner of the slot clears it."""
     place = given.source
     for effect in effects:
         match effect, place:
             case ContentsChanged(container), Item(key=key) | StorageItem(key=key):
                 items = getattr(container, "items", None)
-                removed = items.emptied(key) if isinstance(items, LazyList | LazyDict) else None
+                removed = items.cleared(key) if isinstance(items, LazyList | LazyDict) else None
                 if isinstance(items, LazyList) and items.has_known_length and isinstance(key, int):
                     key = items.from_front(key)
             case AttrDeleted(container, key), InstanceAttr(name=name) | Attr(name=name) if key == name:
@@ -85,7 +85,7 @@ def _emptied(given: GraphInput, effects: Iterable[Effect]) -> Iterator[EarlyClea
 
 
 def _removed(value: VariableTracker | None) -> bool | None:
-    """What `is_removed` says when this is written: None where the place is not empty behind it."""
+    """Returns `EarlyClear.is_removed` for a write of `value`; None if the slot is not empty after the write."""
     if value is None:
         return True
-    return False if holds_none(value) else None
+    return False if is_none_constant(value) else None

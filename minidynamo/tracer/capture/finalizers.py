@@ -1,7 +1,9 @@
-"""Owns what a program can see of the death of objects: who is told when one dies, and whether one may be dead by now.
+"""Owns the visible deaths of objects: whether a finalizer runs when an object dies, and whether an object may already
+be dead.
 
-While a frame is traced its real values are all held, so nothing dies then that dies while the program runs. Where that
-can be seen, the graph is cut, and Python lets go. Making objects with `__del__` is up to `tracer/calls/construct.py`.
+While a frame is traced, all of its real values are alive, so nothing dies at the point where it would die in eager. If
+the program can see the difference, the graph is cut and Python frees the object. `tracer/calls/construct.py` decides
+about new objects with `__del__`.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ import torch
 
 from minidynamo.compat import function_of
 from minidynamo.errors import Diagnostic, SkipFrame
-from minidynamo.guards.deaths import Lost, are_noticed, are_watched, ends_unseen, loses_unnoticed
+from minidynamo.guards.deaths import Lost, any_has_finalizers, any_is_observed, dies_unobserved, loses_unnoticed
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Local, Source
-from minidynamo.guards.writers import is_living
-from minidynamo.tracer.capture.lost_objects import dies_any, history_of, joins
+from minidynamo.guards.writers import is_survivor
+from minidynamo.tracer.capture.lost_objects import dies_any, history_of, is_in_history
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.graph.dead_code import is_pure
 from minidynamo.tracer.graph.output_graph import OutputGraph
@@ -41,23 +43,23 @@ _LASTING = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionTyp
 _VALUES = (ConstantVariable, NumberVariable)
 
 
-def lives_on(frame: Frame, variable: VariableTracker) -> bool:
-    """Whether somebody can see that a local of the frame is alive although the frame needs it no more."""
+def is_visibly_alive(frame: Frame, variable: VariableTracker) -> bool:
+    """Returns whether the program can see that a local stays alive after its last use in the frame."""
     held = [_real(frame, value) for value in _held_by([variable], frame.tx.side_effects)]
-    return dies_any(frame.tx.graph, held, (), are_watched)
+    return dies_any(frame.tx.graph, held, (), any_is_observed)
 
 
-def is_held_behind(frame: Frame, variable: VariableTracker) -> bool:
-    """Whether a local, unless it is bound anew, stays bound behind a break although the frame needs it no more."""
+def stays_bound_after_break(frame: Frame, variable: VariableTracker) -> bool:
+    """Returns whether a local that is not read after a break stays bound after the break, unless it is bound again."""
     source = variable.source
-    return source in frame.arrived and _holds_more(frame.tx.graph, source, frame.arrived[source])
+    return source in frame.entry_values and _may_hold_objects(frame.tx.graph, source, frame.entry_values[source])
 
 
-def _holds_more(graph: GraphView, source: Source, value: object) -> bool:
-    """Whether a value that the frame was entered with is more than it looks: a container, an object, or a tensor with
-    a history that the program has only moved.
+def _may_hold_objects(graph: GraphView, source: Source, value: object) -> bool:
+    """Returns whether an argument may keep more objects alive than itself: a container, an object, or a lazy tensor
+    with a history.
 
-    To know that nobody can see such a value die early, each call would have to look at all that dies with it.
+    An early death of such a value could be visible: a guard would have to check all objects that die at the same time.
     """
     if not issubclass(type(value), torch.Tensor):
         return not is_constant_value(value)
@@ -65,14 +67,15 @@ def _holds_more(graph: GraphView, source: Source, value: object) -> bool:
 
 
 def _real(frame: Frame, variable: VariableTracker) -> object:
-    found = variable.here if isinstance(variable, ConstantVariable) else getattr(variable, "value", None)
-    return frame.arrived.get(variable.source) if found is None and variable.source is not None else found
+    found = variable.unguarded_value if isinstance(variable, ConstantVariable) else getattr(variable, "value", None)
+    return frame.entry_values.get(variable.source) if found is None and variable.source is not None else found
 
 
-def let_go(frame: Frame, name: str) -> bool:
-    """Note that a local is bound anew or deleted; whether this ends the life of a value, and code may run that sees it.
+def record_unbinding(frame: Frame, name: str) -> bool:
+    """Records that a local is bound again or deleted. Returns whether a value dies by the change and a finalizer may
+    run.
 
-    Only what a root frame was entered with, and parts of that, can die: everything else is held elsewhere, or new.
+    Only arguments of a root frame, and parts of arguments, can die: all other values are held elsewhere, or new.
     """
     value = frame.local_slots.get(name)
     value = None if value is None else realized(frame.tx, value)
@@ -81,18 +84,16 @@ def let_go(frame: Frame, name: str) -> bool:
     held = [other.source for other in frame.held()]
     if not isinstance(_root(value.source), Local) or held.count(value.source) > 1:
         return False
-    if any(place in held for place in value.source.bases()) and not list(_replaced(frame.tx)):
-        return False  # what it is a part of still has it
+    if any(place in held for place in value.source.bases()) and not list(_replaced_values(frame.tx)):
+        return False  # the containing object is still alive
     real = _real(frame, value)
     frame.lost.append(value if real is None else real)
-    return _tells(frame, value.source, real)
+    return _death_is_visible(frame, value.source, real)
 
 
-def gives_up(frame: Frame) -> bool:
-    """Whether the last step of a root frame has ended the life of a value it was entered with, and somebody is told.
-
-    Where nobody is, that is guarded.
-    """
+def argument_died(frame: Frame) -> bool:
+    """Returns whether an argument of the root frame with a finalizer has died in the last step. For an argument without
+    a finalizer, adds a guard."""
     if not frame.temporary:
         return False
     contents = (cell.contents for cell in frame.cells.values())
@@ -101,91 +102,94 @@ def gives_up(frame: Frame) -> bool:
         if id(real) in held or _is_held(frame, real):
             continue
         del frame.temporary[source]
-        if _tells(frame, source, real):
+        if _death_is_visible(frame, source, real):
             return True
     return False
 
 
-def held_to_the_end(
+def kept_to_the_end(
     frame: Frame,
     left: Iterable[VariableTracker],
-    behind: Iterable[VariableTracker],
+    held_after: Iterable[VariableTracker],
     *,
     resumed: bool,
     returns: bool,
 ) -> frozenset[Source]:
-    """What a root frame was entered with and does not let go of before its end.
+    """Returns the sources of the arguments kept alive by a root frame until the end.
 
-    Of everything else that it does not leave behind, it is guarded that nobody can see that it dies earlier: tensors in
-    the graph, all others behind a break. What it only hands on to whoever is `behind` holds its own history.
+    Every other argument that the frame does not return may die earlier, and a guard checks that the death is not
+    visible: tensors die in the graph, all other values at a break. Values in `held_after` that are only moved keep
+    their own histories alive.
     """
     graph, own = frame.tx.graph, int(resumed)
-    told = {guard.source for guard in graph.guards if guard.kind is GuardKind.UNNOTICED_DEATH and not guard.expected}
-    kept = {value.source for value in left} - told
+    unnoticed = {
+        guard.source for guard in graph.guards if guard.kind is GuardKind.UNNOTICED_DEATH and not guard.expected
+    }
+    kept = {value.source for value in left} - unnoticed
     lasting, ends = set[Source](), list[object]()
     history = history_of(value.fake for value in left if isinstance(value, TensorVariable))
     quiet = returns and not frame.tx.side_effects.journal
-    for source, value in frame.arrived.items():
+    for source, value in frame.entry_values.items():
         variable = graph.known(source)
         if source in kept or is_constant_value(value):
             continue
-        if source in told:
+        if source in unnoticed:
             if isinstance(variable, TensorVariable):
-                lost = _how_lost(variable, history) or Lost.ITSELF
+                lost = _part_to_guard(variable, history) or Lost.ITSELF
                 frame.tx.guard(source, GuardKind.UNNOTICED_DEATH, (lost, own, loses_unnoticed))
             continue
-        emptied = variable is not None and frame.tx.side_effects.is_changed(variable)  # the dict of keywords, for one
-        if returns and not emptied and _holds_more(graph, source, value):
+        emptied = variable is not None and frame.tx.side_effects.is_changed(variable)  # for example `**kwargs`
+        if returns and not emptied and _may_hold_objects(graph, source, value):
             lasting.add(source)
             continue
         if quiet and isinstance(variable, TensorVariable) and not _reads_more_than(variable):
             continue
-        found = _how_lost(variable, history)
-        watched = dies_any(graph, [value], (), are_watched)
+        found = _part_to_guard(variable, history)
+        watched = dies_any(graph, [value], (), any_is_observed)
         if watched and emptied:
-            what = f"{frame.code.co_name} runs as written: what it takes out of its arguments is watched"
-            raise SkipFrame(Diagnostic("MD206", what, why="When it dies is a part of what the program does."))
+            what = f"{frame.code.co_name} runs eagerly: it removes an object with a finalizer from its arguments"
+            raise SkipFrame(Diagnostic("MD206", what, why="The program can see when the object dies."))
         if watched or (found is None and returns):
             lasting.add(source)
         else:
-            frame.tx.guard(source, GuardKind.UNNOTICED_DEATH, (found or Lost.ITSELF, own, ends_unseen))
+            frame.tx.guard(source, GuardKind.UNNOTICED_DEATH, (found or Lost.ITSELF, own, dies_unobserved))
             ends.append(value)
     if any(map(_is_in_history, ends)):
-        for place in _moved(graph, behind):
-            if place in kept and place in frame.arrived:
+        for place in _lazy_tensors(graph, held_after):
+            if place in kept and place in frame.entry_values:
                 frame.tx.guard(place, GuardKind.UNNOTICED_DEATH, (Lost.HELD,))
     return frozenset(lasting)
 
 
 def _is_in_history(value: object) -> bool:
-    if not issubclass(type(value), torch.Tensor):  # a question to the object itself would be seen
+    if not issubclass(type(value), torch.Tensor):  # do not run code of the object
         return False
     assert isinstance(value, torch.Tensor)
     return function_of(value) is not None
 
 
-def _moved(graph: GraphView, values: Iterable[VariableTracker]) -> list[Source]:
-    """Where, among `values`, tensors with a history are that the program has only moved: it has not changed these."""
+def _lazy_tensors(graph: GraphView, values: Iterable[VariableTracker]) -> list[Source]:
+    """Returns the sources of lazy tensors with a history among `values`."""
     lazy = (value for value in values if isinstance(value, LazyVariable) and _is_in_history(value.value))
     return [*dict.fromkeys(v.source for v in lazy if v.source is not None and graph.known(v.source) is None)]
 
 
-def keep_histories(graph: OutputGraph, left: Iterable[VariableTracker], effects: SideEffects) -> None:
-    """Tell the guards which histories are not lost whatever else is: those that what the frame leaves behind joins.
+def guard_kept_histories(graph: OutputGraph, left: Iterable[VariableTracker], effects: SideEffects) -> None:
+    """Adds guards on the histories that stay alive in any case: the histories joined by the results of the frame.
 
-    What is left holds them, and before it was made, what it was made from did.
+    The frame's results keep these histories alive; until a result exists, its inputs do.
     """
-    if all(guard.kind is not GuardKind.UNNOTICED_DEATH or is_living(guard) for guard in graph.guards):
+    if all(guard.kind is not GuardKind.UNNOTICED_DEATH or is_survivor(guard) for guard in graph.guards):
         return
     written = (value for effect in effects.journal if effects.is_last(effect) for value in needed_by(effect))
     held = [*_held_by((*left, *written), effects)]
-    for place in _moved(graph, held):
+    for place in _lazy_tensors(graph, held):
         graph.guard(place, GuardKind.UNNOTICED_DEATH, (Lost.NO_HISTORY,))
-    given = [v for v in graph.values.outside() if isinstance(v, TensorVariable) and _has_history(graph, v)]
+    given = [v for v in graph.values.external_values() if isinstance(v, TensorVariable) and _has_history(graph, v)]
     if given:
         history = history_of(value.fake for value in held if isinstance(value, TensorVariable))
         for tensor in given:
-            if tensor.source is not None and (tensor in held or joins(tensor.fake, history)):
+            if tensor.source is not None and (tensor in held or is_in_history(tensor.fake, history)):
                 graph.guard(tensor.source, GuardKind.UNNOTICED_DEATH, (Lost.NO_HISTORY,))
 
 
@@ -195,9 +199,9 @@ def _has_history(graph: OutputGraph, tensor: TensorVariable) -> bool:
 
 
 def _reads_more_than(tensor: TensorVariable) -> bool:
-    """Whether the graph may look at something from outside when a tensor is dead: at what its callback writes to.
+    """Returns whether the graph may read, after a tensor has died, a value written by a callback of the tensor.
 
-    What computes with results alone, or with the tensor as well, does not, in whichever order it is compiled.
+    A node that reads results alone, or the tensor as well, cannot, whatever the order of nodes in the compiled graph.
     """
     nodes = tensor.node.graph.nodes
     if not all(is_pure(node) for node in nodes if node.op.startswith("call")):
@@ -206,33 +210,34 @@ def _reads_more_than(tensor: TensorVariable) -> bool:
     return any(tensor.node not in user.all_input_nodes for other in others for user in other.users)
 
 
-def _how_lost(variable: VariableTracker | None, history: set[object]) -> Lost | None:
-    """What is to be looked at of a value that dies early; None if of a tensor nobody could tell at a glance."""
+def _part_to_guard(variable: VariableTracker | None, history: set[object]) -> Lost | None:
+    """Returns the part of a value that a guard has to check if the value dies early; None for a tensor with a history
+    too large to check."""
     if not isinstance(variable, TensorVariable):
         return Lost.ITSELF
     fake = variable.fake
     if not fake.requires_grad:
         return Lost.WITHOUT_HISTORY
-    return Lost.BUT_HISTORY if joins(fake, history) else None
+    return Lost.BUT_HISTORY if is_in_history(fake, history) else None
 
 
 def _is_held(frame: Frame, real: object) -> bool:
-    """Whether something that the program has made, or what it writes to, has got a value that is noticed."""
-    if not dies_any(frame.tx.graph, [real], (), are_noticed):
+    """Returns whether a new object, or an object that the program writes to, holds a value with a finalizer."""
+    if not dies_any(frame.tx.graph, [real], (), any_has_finalizers):
         return False
     effects = frame.tx.side_effects
-    lasting = (e for e in effects.journal if (target := target_of(e)) is None or not _is_passed(target))
+    lasting = (e for e in effects.journal if (target := target_of(e)) is None or not _may_be_gone(target))
     roots = [*frame.held(), *(value for effect in lasting for value in needed_by(effect))]
     return any(_real(frame, value) is real for value in _held_by(roots, effects))
 
 
-def _is_passed(target: VariableTracker) -> bool:
-    """Whether it is new, or was found in what the frame was entered with, so that it may be gone by now."""
+def _may_be_gone(target: VariableTracker) -> bool:
+    """Returns whether an object is new or part of an argument, and may be dead by now."""
     return target.source is None or isinstance(_root(target.source), Local)
 
 
 def _held_by(roots: Iterable[VariableTracker], effects: SideEffects) -> Iterator[VariableTracker]:
-    """The values themselves, what they are made of, and what has been written to them."""
+    """Yields the values, their parts, and the values written to them."""
     todo, found = [*roots], set[VariableTracker]()
     while todo:
         value = todo.pop()
@@ -243,10 +248,10 @@ def _held_by(roots: Iterable[VariableTracker], effects: SideEffects) -> Iterator
                 todo.extend(parts(value, effects))
 
 
-def _tells(frame: Frame, source: Source, real: object) -> bool:
+def _death_is_visible(frame: Frame, source: Source, real: object) -> bool:
     if is_constant_value(real):
         return False
-    if dies_any(frame.tx.graph, [real], (), are_noticed):
+    if dies_any(frame.tx.graph, [real], (), any_has_finalizers):
         return True
     frame.tx.guard(source, GuardKind.UNNOTICED_DEATH)
     return False
@@ -256,18 +261,19 @@ def _root(source: Source) -> Source:
     return _places(source)[-1]
 
 
-def may_be_gone(tx: Tracer, is_tensor: bool) -> bool:
-    """Whether something that held an object when the frame was entered may have let go of it."""
+def may_be_dead(tx: Tracer, is_tensor: bool) -> bool:
+    """Returns whether an object that was alive when the frame was entered may have lost its last reference."""
     root = tx.frames[0]
     assert isinstance(root, Frame)
     values = chain(root.cells.values(), *(frame.held() for frame in tx.frames))
     held = {place for value in values if value.source for place in _places(value.source)}
-    consumed = [real for place, real in root.arrived.items() if place not in held]
-    return any(_may_hold(value, is_tensor) for value in (*root.lost, *consumed, *_replaced(tx)))
+    consumed = [real for place, real in root.entry_values.items() if place not in held]
+    return any(_may_hold(value, is_tensor) for value in (*root.lost, *consumed, *_replaced_values(tx)))
 
 
 def is_held(tx: Tracer, made: VariableTracker) -> bool:
-    """Whether an object made while tracing lives for sure: variables of the frames hold it, or what was made does."""
+    """Returns whether an object made during tracing is certainly alive: a variable of a frame holds it, directly or
+    through new objects."""
     root = tx.frames[0]
     assert isinstance(root, Frame)
     waiting = [*root.cells.values(), *chain.from_iterable(frame.held() for frame in tx.frames)]
@@ -287,7 +293,8 @@ def _places(source: Source) -> tuple[Source, ...]:
 
 
 def _may_hold(value: object, is_tensor: bool) -> bool:
-    """Whether a value can be all that keeps another object (a tensor?) alive, or be that object."""
+    """Returns whether a value may be the only reference to another object, or may be the object itself. `is_tensor`:
+    the object is a tensor."""
     if is_constant_value(value) or issubclass(type(value), (*_LASTING, *_VALUES)):
         return False
     if type(value) in (dict, tuple) and not value:
@@ -295,8 +302,8 @@ def _may_hold(value: object, is_tensor: bool) -> bool:
     return is_tensor or not issubclass(type(value), (torch.Tensor, TensorVariable))
 
 
-def _replaced(tx: Tracer) -> Iterator[Any]:
-    """What others held before the effects of the program so far; the container itself where that is not known."""
+def _replaced_values(tx: Tracer) -> Iterator[Any]:
+    """Yields the values in external objects before the side effects so far; the effect itself for an unknown value."""
     for effect in tx.side_effects.journal:
         target = getattr(effect, "container", None) or getattr(effect, "obj", None) or getattr(effect, "cell", None)
         is_new = target is not None and target.source is None and not _is_real(target)
@@ -309,7 +316,7 @@ def _is_real(target: object) -> bool:
 
 
 def _old_value(effect: Effect) -> Any:
-    """What an effect on something from outside replaces there, if that is seen at once; else the effect."""
+    """Returns the value replaced by an effect, if a read runs no code; else the effect."""
     if isinstance(effect, AttrSet) and isinstance(effect.obj, ObjectVariable):
         names = getattr(effect.obj.value, "__dict__", None)
         return names.get(effect.name) if type(names) is dict else effect

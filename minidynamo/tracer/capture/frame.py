@@ -1,9 +1,9 @@
 """Owns the tracing of one frame: from a `FrameRequest` to a `TracedFrame`, in at most two attempts.
 
-It compiles nothing and prints nothing. Nothing is ever undone: when the first attempt cannot go on at an instruction of
-the root frame, a second one starts afresh and ends there. A trace starts afresh, too, when the graph checks what it
-must not (`tracer/frames/runtime_asserts.py`), and when a derivative turns out to run eagerly (`eager_backward.py`).
-Where a frame can be cut is in `cutting.py`, what it leaves to the next one in `frame_end.py`.
+Compiles nothing and prints nothing. A trace is never undone. If the first attempt fails at an instruction of the root
+frame, a second attempt starts again and ends before the instruction. Two more events restart a trace: a forbidden
+runtime assert in the graph (`tracer/frames/runtime_asserts.py`), and a derivative that has to run eagerly
+(`eager_backward.py`). `cutting.py` finds the cuts, `frame_end.py` closes the trace.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Local, Source
 from minidynamo.tracer.capture.cutting import Cut, Cuts, break_before
 from minidynamo.tracer.capture.eager_backward import DerivativeNotTraced
-from minidynamo.tracer.capture.finalizers import gives_up
+from minidynamo.tracer.capture.finalizers import argument_died
 from minidynamo.tracer.capture.frame_end import finish
 from minidynamo.tracer.capture.lost_objects import NOTICED_DEATH
 from minidynamo.tracer.capture.registrations import register_all
 from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.exceptions import Raised
 from minidynamo.tracer.frames.interpreter import NULL, Frame
-from minidynamo.tracer.frames.runtime_asserts import Unexpected, can_run_twice, may_expect
+from minidynamo.tracer.frames.runtime_asserts import AssertsNotAllowed, can_be_rerun, may_have_asserts
 from minidynamo.tracer.records.frame_request import FrameRequest, StackSlot
 from minidynamo.tracer.records.traced_frame import Break, Null, Return, TracedFrame
 from minidynamo.tracer.trace_rules import is_trusted_module
@@ -41,9 +41,11 @@ register_all()
 
 @dataclass(frozen=True, eq=False)
 class _Stop:
-    """Where the second attempt ends, and what the user is told."""
+    """The end of the second attempt."""
 
+    #: the step before which the attempt ends
     cut: Cut
+    #: the message to the user
     diagnostic: Diagnostic
 
 
@@ -54,21 +56,21 @@ class _Stopped(Exception):
 
 
 def trace_frame(request: FrameRequest) -> TracedFrame:
-    """Trace a frame to its return or to the first instruction that cannot be captured.
+    """Traces a frame to the return or to the first unsupported instruction.
 
-    Raises SkipFrame when the frame cannot be captured or cut, and GraphBreak with `fullgraph`.
+    Raises SkipFrame if the frame can be neither captured nor cut, and GraphBreak with `fullgraph`.
     """
     first = 0
-    if may_expect(request):
+    if may_have_asserts(request):
         try:
             return _traced(request, first)
-        except Unexpected:
+        except AssertsNotAllowed:
             first = 1
-    return _traced(replace(request, expects=False), first)
+    return _traced(replace(request, may_assert=False), first)
 
 
 def _traced(request: FrameRequest, first: int) -> TracedFrame:
-    while True:  # each time with one more derivative that runs eagerly
+    while True:  # each retry has one more eager derivative
         try:
             return _traced_once(request, first)
         except DerivativeNotTraced:
@@ -77,7 +79,7 @@ def _traced(request: FrameRequest, first: int) -> TracedFrame:
 
 def _traced_once(request: FrameRequest, first: int) -> TracedFrame:
     stop, number = None, first
-    while True:  # each attempt ends before the one before it
+    while True:  # each attempt ends earlier than the last attempt
         try:
             return _attempt(request, stop, number)
         except _Stopped as stopped:
@@ -88,17 +90,17 @@ def _traced_once(request: FrameRequest, first: int) -> TracedFrame:
 
 @preserved()
 def _attempt(request: FrameRequest, stop: _Stop | None, number: int) -> TracedFrame:
-    spread, expects = request.spread(), request.expects
-    tx = Trace(number, frozenset(request.steal), spread, request.profile, expects=expects)
-    tx.graph.may_end = not request.fullgraph
+    spread, may_assert = request.spread(), request.may_assert
+    tx = Trace(number, frozenset(request.steal), spread, request.profile, may_assert=may_assert)
+    tx.graph.may_break = not request.fullgraph
     try:
         tx.graph.guard(Constant(None, "global state", hidden=True), GuardKind.GLOBAL_STATE, state.current())
         frame = _root_frame(tx, request)
         _run(request, frame, stop)
-        tx.graph.may_end = False
+        tx.graph.may_break = False
         traced = finish(tx, request, frame, _end(request, frame, stop))
-        if not can_run_twice(traced):
-            raise Unexpected
+        if not can_be_rerun(traced):
+            raise AssertsNotAllowed
         return traced
     finally:
         tx.forget_values()
@@ -109,8 +111,8 @@ def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
     cells: dict[str, CellVariable] = {}
     frame = Frame(tx, request.code, request.namespace, {}, cells, tx.chain, trusted=trusted, index=request.index)
     tx.chain.frames.append(frame)
-    # What was opened in front of a break has to be closed behind it, error or not.
-    tx.chain.awaits_errors = request.index > 0 and not trusted and is_in_try(request.code, request.index)
+    # A `with` block or `try` that is open at a break is closed after the break, error or not.
+    tx.chain.user_may_catch = request.index > 0 and not trusted and is_in_try(request.code, request.index)
     for name, value in request.arguments.items():
         frame.local_slots[name] = LazyVariable(value, source=request.local(name))
     for name, cell in request.cells.items():
@@ -121,40 +123,40 @@ def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
     for slot in request.stack:
         frame.push(_stack_value(tx, slot))
     lazy = (value for value in frame.held() if isinstance(value, LazyVariable))
-    frame.arrived = {value.source: value.value for value in lazy if value.source is not None}
+    frame.entry_values = {value.source: value.value for value in lazy if value.source is not None}
     on_stack = {slot.name for slot in request.stack if slot is not None}
     frame.temporary = {
         source: value
-        for source, value in frame.arrived.items()
+        for source, value in frame.entry_values.items()
         if not issubclass(type(value), torch.Tensor) or (isinstance(source, Local) and source.name in on_stack)
     }
     if request.index:  # the cells are the frame's own
-        frame.arrived |= {request.local(name): cell for name, cell in request.cells.items()}
+        frame.entry_values |= {request.local(name): cell for name, cell in request.cells.items()}
     return frame
 
 
 def _stack_value(tx: Trace, slot: StackSlot | None) -> VariableTracker | Null:
     if slot is None:
         return NULL
-    # A cell on its way to a closure is known by identity, not by contents: wrapping it guards nothing.
+    # A cell that becomes part of a closure is known by identity, not by contents: wrapping guards nothing.
     source = Local(slot.name)
     is_cell = type(slot.value) is CellType
     return tx.wrap(slot.value, source) if is_cell else LazyVariable(slot.value, source=source)
 
 
 def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:
-    """Interpret the root frame until it returns or reaches the stop."""
+    """Interprets the root frame until it returns or reaches the stop."""
     step, cuts, tx = 0, Cuts(frame), frame.tx
     while frame.result is None and (stop is None or step < stop.cut.step):
         try:
             frame.step()
-            tx.graph.shapes.announce_decisions()
-            if frame.result is None and gives_up(frame):
-                tx.break_graph("MD206", NOTICED_DEATH, why="When the object dies is a part of what the program does.")
+            tx.graph.shapes.report_decisions()
+            if frame.result is None and argument_died(frame):
+                tx.break_graph("MD206", NOTICED_DEATH, why="The program can see when the object dies.")
         except SkipFrame:
             raise
         except Raised as raised:
-            cuts.note_raised(step)
+            cuts.record_raised(step)
             if not frame.handles(raised):
                 raise _Stopped(_Stop(cuts.before(step, raised.in_callee), raised.diagnostic)) from raised
         except GraphBreak as error:
@@ -162,11 +164,11 @@ def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:
                 raise
             in_callee = len(frame.chain.frames) > 1
             raise _Stopped(_Stop(cuts.before(step, in_callee), error.diagnostic)) from error
-        cuts.note_new(step)
+        cuts.record_new(step)
         step += 1
     if frame.result is not None:
-        _expect_none_escaping(request, cuts, frame.result)
-    elif stop is not None and (earlier := cuts.in_front_of(stop.cut)).step < stop.cut.step:
+        _refuse_escaping(request, cuts, frame.result)
+    elif stop is not None and (earlier := cuts.no_later_than(stop.cut)).step < stop.cut.step:
         raise _Stopped(_Stop(earlier, stop.diagnostic))
 
 
@@ -177,7 +179,7 @@ def _end(request: FrameRequest, frame: Frame, stop: _Stop | None) -> Return | Br
     return break_before(frame, request.title, stop.diagnostic, request.steal, in_callee=stop.cut.in_callee)
 
 
-def _expect_none_escaping(request: FrameRequest, cuts: Cuts, result: VariableTracker) -> None:
+def _refuse_escaping(request: FrameRequest, cuts: Cuts, result: VariableTracker) -> None:
     escaping = cuts.escaping([result])
     if not escaping:
         return
@@ -189,7 +191,7 @@ def _expect_none_escaping(request: FrameRequest, cuts: Cuts, result: VariableTra
 
 
 def _ends_program(frame: Frame, error: GraphBreak) -> bool:
-    """Whether the program raises here, and no handler is in sight: nothing follows."""
+    """Returns whether the program raises at the present instruction without a handler in any frame: nothing follows."""
     frames = frame.chain.frames
     if any(f.instructions[f.index].handler for f in frames):
         return False

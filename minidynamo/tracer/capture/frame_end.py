@@ -1,6 +1,6 @@
-"""Owns the end of a trace: what the frame leaves behind, and what is guarded, returned, given up or refused for it.
+"""Owns the end of a trace: the results of the frame, their guards, donated lists, and the reasons to refuse the frame.
 
-How the frame got there is in `frame.py`; `residual.py` prints the program for it.
+`frame.py` runs the trace up to here; `residual.py` prints the residual program.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from dataclasses import replace
 
 import torch
 
-from minidynamo.bytecode.analysis import group_of, sees_deaths
+from minidynamo.bytecode.analysis import group_of, observes_deaths
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.graph.marks import RECORDS_WRITES
-from minidynamo.graph.torch_settings import Settings, settings, way_to
+from minidynamo.graph.torch_settings import Settings, settings, switches_between
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Source
 from minidynamo.tracer.attributes import MODULE_TABLES, instance_dict
-from minidynamo.tracer.capture.early_clears import emptied_places
-from minidynamo.tracer.capture.finalizers import held_to_the_end, keep_histories
-from minidynamo.tracer.capture.operator_order import takings_of
+from minidynamo.tracer.capture.early_clears import find_early_clears
+from minidynamo.tracer.capture.finalizers import guard_kept_histories, kept_to_the_end
+from minidynamo.tracer.capture.idle_slots import find_idle_slots
 from minidynamo.tracer.capture.trace import Trace
-from minidynamo.tracer.frames.generators import cannot_go_on
+from minidynamo.tracer.frames.generators import why_not_resumable
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.graph.dead_code import may_raise
-from minidynamo.tracer.handlers.vjp import spoilt
+from minidynamo.tracer.handlers.vjp import why_stale
 from minidynamo.tracer.opcodes.calls import callable_position
-from minidynamo.tracer.reachable import reachable, target_of, would_differ
+from minidynamo.tracer.reachable import cannot_be_rebuilt, reachable, target_of
 from minidynamo.tracer.records.frame_request import FrameRequest
 from minidynamo.tracer.records.side_effects import ContentsChanged
 from minidynamo.tracer.records.traced_frame import Break, GraphInput, Return, TracedFrame
@@ -43,28 +43,28 @@ from minidynamo.variables.transforms import PullBackVariable
 
 
 def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) -> TracedFrame:
-    """Close the graph and the journal. Raises SkipFrame when Python alone can make what the frame leaves behind."""
+    """Closes the graph and the journal. Raises SkipFrame if only Python itself can create a result of the frame."""
     found, journal = reachable(end.values(), tx.side_effects)
     if _keep_settings(tx, found):
         found, journal = reachable(end.values(), tx.side_effects)
-    _refuse_what_only_python_makes(tx, request, frame, end, found)
+    _refuse_unrebuildable(tx, request, frame, end, found)
     written, tx.side_effects.journal[:] = [*tx.side_effects.journal], journal
     for value in found:
         if isinstance(value, ConstantVariable):
-            value.identify()
-    _guard_changed_apart(tx)
+            value.require_identity()
+    _guard_distinct(tx)
     outputs = tuple(v for v in found if isinstance(v, TensorVariable | HookVariable) and v.source is None)
     changed = [effect.container for effect in journal if isinstance(effect, ContentsChanged)]
-    stolen = _stolen_lists(tx, request)
+    donated_lists = _donated_lists(tx, request)
     graph, inputs = tx.graph.finish(outputs, [v for v in changed if isinstance(v, ListVariable)])
-    lent = _empty(tx, stolen, found if isinstance(end, Break) else (), inputs)
+    donated_after_break = _empty_donated(tx, donated_lists, found if isinstance(end, Break) else (), inputs)
     lasting = _lasting(request, frame, end, found)
     raises = graph is not None and any(map(may_raise, graph.graph.nodes))
     writes, lookups = (None, None) if graph is None else tx.graph.writes_of(graph, may_raise=raises)
     if graph is not None and raises and lookups is None and writes is not None and writes.are_recorded:
         graph.meta[RECORDS_WRITES] = True
-    keep_histories(tx.graph, end.values(), tx.side_effects)
-    emptied = emptied_places(written, inputs, {*found})
+    guard_kept_histories(tx.graph, end.values(), tx.side_effects)
+    early_clears = find_early_clears(written, inputs, {*found})
     return TracedFrame(
         request.title,
         tuple(tx.graph.guards),
@@ -74,72 +74,73 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
         tx.side_effects,
         end,
         emits_in_try=tx.chain.emits_in_try,
-        awaits_errors=tx.chain.awaits_errors,
+        user_may_catch=tx.chain.user_may_catch,
         shapes=tx.graph.shapes,
-        lent=lent,
+        donated_after_break=donated_after_break,
         lasting=lasting,
         writes=writes,
         lookups=lookups,
         may_raise=raises,
-        emptied=emptied,
-        takings=takings_of(graph, inputs, emptied, tx.side_effects.times),
+        early_clears=early_clears,
+        idle_slots=find_idle_slots(graph, inputs, early_clears, tx.side_effects.times),
     )
 
 
 def _lasting(
     request: FrameRequest, frame: Frame, end: Return | Break, found: Iterable[VariableTracker]
 ) -> frozenset[Source]:
-    """What must not die before the end of the frame: not what the caller gave up."""
-    if sees_deaths(request.code):
-        return frozenset(frame.arrived)
-    if isinstance(end, Break):  # what lies on the stack, the next instruction takes; a local is held behind it, too
-        arrived = {request.local(slot.name) for slot in request.stack if slot is not None}
-        on_stack = [v for v in end.stack if isinstance(v, VariableTracker) and v.source in arrived]
-        behind = [*end.local_variables.values(), *end.cells.values()]
-        found, _ = reachable([*on_stack, *behind], frame.tx.side_effects)
+    """Returns the sources of the arguments that must not die before the end of the frame: no donated argument is among
+    them."""
+    if observes_deaths(request.code):
+        return frozenset(frame.entry_values)
+    if isinstance(end, Break):  # the next instruction pops the stack, but locals keep their values after it
+        stack_sources = {request.local(slot.name) for slot in request.stack if slot is not None}
+        on_stack = [v for v in end.stack if isinstance(v, VariableTracker) and v.source in stack_sources]
+        held_after = [*end.local_variables.values(), *end.cells.values()]
+        found, _ = reachable([*on_stack, *held_after], frame.tx.side_effects)
     else:
-        behind = [*end.values()]
+        held_after = [*end.values()]
     resumed, returns = request.index > 0, isinstance(end, Return)
-    return held_to_the_end(frame, found, behind, resumed=resumed, returns=returns) - request.steal.keys()
+    return kept_to_the_end(frame, found, held_after, resumed=resumed, returns=returns) - request.steal.keys()
 
 
-def _refuse_what_only_python_makes(
+def _refuse_unrebuildable(
     tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break, found: list[VariableTracker]
 ) -> None:
     code, what, why = "MD202", "", ""
     if any(isinstance(v, ExceptionVariable) and v.is_raised for v in found):
         what = "an exception that was raised is kept"
         why = "Its traceback exists only when Python itself raises it."
-    elif unfinished := cannot_go_on(tx.chain, found) or _shows_started_iterator(tx, frame, end):
-        code, what, why = "MD222", "a generator has not come to its end", unfinished
-    elif lost := _lost_function(tx, found):
-        code, what, why = "MD220", "what torch.func.vjp() gave is kept", f"{lost.capitalize()}."
-    elif any(would_differ(tx.side_effects, v) for v in found):
-        what = "a dict gets other keys while it is looped over"
-        why = "Going on with the loop raises RuntimeError."
+    elif unfinished := why_not_resumable(tx.chain, found) or _shows_started_iterator(tx, frame, end):
+        code, what, why = "MD222", "a generator has not finished", unfinished
+    elif lost := _vjp_error(tx, found):
+        code, what, why = "MD220", "the gradient function of torch.func.vjp() is kept", f"{lost.capitalize()}."
+    elif any(cannot_be_rebuilt(tx.side_effects, v) for v in found):
+        what = "the keys of a dict change during a loop over the dict"
+        why = "The next step of the loop raises RuntimeError."
     if what:
-        raise SkipFrame(Diagnostic(code, f"{request.title} runs as written: {what}", why=why))
+        raise SkipFrame(Diagnostic(code, f"{request.title} runs eagerly: {what}", why=why))
 
 
-def _lost_function(tx: Trace, found: Iterable[VariableTracker]) -> str:
-    """Why torch cannot make a gradient function behind the graph, or ""."""
-    reasons = (spoilt(v, tx.graph.entry_settings) for v in found if isinstance(v, PullBackVariable))
+def _vjp_error(tx: Trace, found: Iterable[VariableTracker]) -> str:
+    """Returns the reason why torch cannot create a gradient function after the graph; "" if it can."""
+    reasons = (why_stale(v, tx.graph.entry_settings) for v in found if isinstance(v, PullBackVariable))
     return next(filter(None, reasons), "")
 
 
 def _shows_started_iterator(tx: Trace, frame: Frame, end: Return | Break) -> str:
-    """Why an iterator of a library that has started cannot be left to Python, or "".
+    """Returns the reason why a started iterator of a library cannot be left to Python; "" if none has started.
 
-    The iterator of a loop can: only the loop's next step looks at it, and what plays it takes the same steps.
+    The iterator of a loop can: only the next step of the loop reads it, and the replacement takes the same steps.
     """
     at_hand = replace(end, stack=end.stack[_first_operand(frame, end) :]) if isinstance(end, Break) else end
     found, _ = reachable(at_hand.values(), tx.side_effects)
     started = [v.cls.__name__ for v in found if isinstance(v, LibraryIterator) and v.is_lost]
-    return f"Nothing but Python itself can make a {started[0]} iterator that has started." if started else ""
+    return f"Only Python itself can create a started {started[0]} iterator." if started else ""
 
 
 def _first_operand(frame: Frame, end: Break) -> int:
-    """Where on the stack the values begin that the instruction at the break may use."""
+    """Returns the stack position of the first operand of the instruction at the break."""
     instruction = frame.instructions[group_of(frame.code, end.index)[-1]]
     called = callable_position(frame, instruction)
     if called is not None:
@@ -148,38 +149,38 @@ def _first_operand(frame: Frame, end: Break) -> int:
     return max(0, len(end.stack) - most)
 
 
-def _stolen_lists(tx: Trace, request: FrameRequest) -> list[ListVariable]:
-    """The lists that the caller gave up, also those that the program has not looked at."""
+def _donated_lists(tx: Trace, request: FrameRequest) -> list[ListVariable]:
+    """Returns the lists donated by the caller, read or not."""
     found = [tx.wrap(value, source) for source, value in request.steal.items()]
     return [variable for variable in found if isinstance(variable, ListVariable)]
 
 
-def _empty(
+def _empty_donated(
     tx: Trace,
-    stolen: Iterable[ListVariable],
-    travelling: Iterable[VariableTracker],
+    donated_lists: Iterable[ListVariable],
+    needed: Iterable[VariableTracker],
     inputs: Iterable[GraphInput],
 ) -> tuple[ListVariable, ...]:
-    """Lists that were given up are empty at the end, whether the graph took them or not.
+    """Empties the donated lists at the end, whether or not the graph took their elements.
 
-    Behind a break the frame goes on with what is `travelling`; the lists among that are returned.
+    Returns the donated lists that are in `needed`: after a break the frame still needs them.
     """
-    lent: list[ListVariable] = []
-    handled = [given.variable for given in inputs if given.given_up]
-    places = {value.source for value in travelling}
-    for variable in stolen:
+    donated_after_break: list[ListVariable] = []
+    handled = [given.variable for given in inputs if given.is_emptied]
+    places = {value.source for value in needed}
+    for variable in donated_lists:
         assert variable.source is not None
         if not places.isdisjoint((variable.source, *variable.source.bases())):
-            lent.append(variable)
+            donated_after_break.append(variable)
         elif variable not in handled:
             variable.items = []
             tx.side_effects.contents_changed(variable)
-    return tuple(lent)
+    return tuple(donated_after_break)
 
 
 def _keep_settings(tx: Trace, found: Iterable[VariableTracker]) -> bool:
-    """Have what was switched for good switched again behind the graph, and contexts entered that stay open among what
-    was `found` to live on. Whether there is any of that."""
+    """Replays changed torch settings, and open contexts in `found`, after the graph. Returns whether the journal got
+    new calls."""
     now, left = tx.graph.entry_settings, settings()
     before = len(tx.side_effects.journal)
     still_open = [value for value in found if isinstance(value, ContextVariable) and value.depth is not None]
@@ -188,7 +189,7 @@ def _keep_settings(tx: Trace, found: Iterable[VariableTracker]) -> bool:
             _switch(tx, replace(now, grad_enabled=context.saved), now)
             now = replace(now, inference=(*now.inference, *context.args), grad_enabled=not context.args[0])
         enter = vars(context.factory)["__enter__"]
-        tx.side_effects.call_later(BuiltinVariable(enter, source=Constant(enter, "enter")), context)
+        tx.side_effects.record_call(BuiltinVariable(enter, source=Constant(enter, "enter")), context)
     _switch(tx, left, now)
     return len(tx.side_effects.journal) > before
 
@@ -198,34 +199,34 @@ def _depth(context: ContextVariable) -> int:
 
 
 def _switch(tx: Trace, wanted: Settings, now: Settings) -> None:
-    for function, arguments in way_to(wanted, now):
+    for function, arguments in switches_between(wanted, now):
         switch = BuiltinVariable(function, source=Constant(function, function.__name__))
-        tx.side_effects.call_later(switch, *map(ConstantVariable, arguments))
+        tx.side_effects.record_call(switch, *map(ConstantVariable, arguments))
 
 
-def _is_in_a_variable(source: Source | None) -> bool:
-    """Whether a dict may also be the `__dict__` of an object: dicts that other objects hold are not."""
+def _may_be_instance_dict(source: Source | None) -> bool:
+    """Returns whether a dict may also be the `__dict__` of an object: a dict in an attribute of an object may not."""
     return source is not None and not any(isinstance(place, InstanceAttr) for place in (source, *source.bases()))
 
 
 def _tables_like(tx: Trace, changed: VariableTracker) -> Iterator[Source]:
-    """Where modules of the same class have what a module has in a table that is changed, as long as those tables are
-    other ones that nobody tracks: shallow copies of a module share its tables."""
+    """Yields the sources of the same table in other modules of the class, where the table is a different dict without a
+    tracker: a shallow copy of a module shares its tables."""
     place = changed.source
     owner = tx.graph.known(place.of) if isinstance(place, InstanceAttr) and place.name in MODULE_TABLES else None
     if not isinstance(place, InstanceAttr) or not isinstance(owner, ModuleVariable) or owner.value is None:
         return
     table = (instance_dict(owner.value) or {}).get(place.name)
-    for other in tx.graph.values.outside():
+    for other in tx.graph.values.external_values():
         if isinstance(other, ModuleVariable) and other is not owner and other.cls is owner.cls and other.source:
             apart = (instance_dict(other.value) or {}).get(place.name)
             if isinstance(apart, dict) and apart is not table and tx.graph.tracker_of(apart) is None:
                 yield InstanceAttr(other.source, place.name)
 
 
-def _guard_changed_apart(tx: Trace) -> None:
-    """What the program writes to must not be, next time, the same object as another one that it also looks at."""
-    known = [v for v in tx.graph.values.outside() if not isinstance(v, TensorVariable)]
+def _guard_distinct(tx: Trace) -> None:
+    """Guards that a written object is not, at the next call, identical with another object that the program reads."""
+    known = [v for v in tx.graph.values.external_values() if not isinstance(v, TensorVariable)]
     changed = {target_of(effect) for effect in tx.side_effects.journal}
     for target in known:
         below = target.storage if isinstance(target, ObjectVariable) else None
@@ -235,7 +236,7 @@ def _guard_changed_apart(tx: Trace) -> None:
         others += tuple(_tables_like(tx, target))
         if others:
             tx.guard(target.source, GuardKind.DISTINCT_OBJECTS, others)
-    dicts = [v for v in known if type(v) is DictVariable and _is_in_a_variable(v.source)]
+    dicts = [v for v in known if type(v) is DictVariable and _may_be_instance_dict(v.source)]
     for obj in known if dicts else ():
         if type(obj) is ObjectVariable and obj.source is not None and instance_dict(obj.value) is not None:
             apart = tuple(v.source for v in dicts if obj in changed or v in changed)

@@ -1,8 +1,8 @@
-"""Owns what writes to things from outside let go of: whether somebody is told when that dies, now or at a later call.
+"""Owns the objects that lose a reference by a write to an external object: whether a finalizer can see the death, in
+this call or in a later call.
 
-The effects of a program are replayed behind its graph. What dies by one of them dies there, too late for a program that
-goes on to look at what a finalizer or a callback has done; so the graph ends before the write. What locals let go of is
-in `finalizers.py`.
+Side effects are replayed after the graph. A replayed write frees an object too late for a program that reads the work
+of the finalizer. The graph therefore ends before the write. `finalizers.py` handles deaths by locals.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from minidynamo import compat
 from minidynamo.guards.deaths import (
     any_dying,
-    are_noticed,
+    any_has_finalizers,
+    has_finalizers,
     has_gradient,
-    history_behind,
+    history_from,
     holds_nothing,
-    is_noticed,
 )
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, CellContents, Constant, InstanceAttr, Referent, Source, global_source
@@ -36,36 +36,34 @@ from minidynamo.variables.containers import DictVariable, ListVariable, SetVaria
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
-NOTICED_DEATH = "an object is given up that has `__del__`, or weak references with callbacks"
+NOTICED_DEATH = "the program drops an object with `__del__`, or with weak references that have callbacks"
 
-# From so many losses of one container on, one guard looks at all that it holds.
+# From this number of losses per container on, a single guard checks all contents.
 _MANY = 4
 
 
 class Losses:
-    """What the writes of one trace let go of, as far as that is not a thing of the trace itself."""
+    """The references removed from external objects by the writes of a trace."""
 
     def __init__(self, graph: OutputGraph) -> None:
         self._graph = graph
         self._seen: set[tuple[Source, object]] = set()
         self._lost: list[Loss] = []
 
-    def is_noticed(self, effect: Effect) -> bool:
-        """Whether an effect, which is not in the journal yet, ends the life of something that somebody watches.
-
-        That nobody does is guarded.
-        """
+    def has_finalizers(self, effect: Effect) -> bool:
+        """Returns whether an effect, not yet in the journal, ends the life of an object with a finalizer. If not, adds
+        a guard."""
         owner, losses = _losses(self._graph, effect)
         if owner is None:
-            return self._may_tell(losses)
+            return self._deaths_are_visible(losses)
         new = [loss for loss in losses if loss.key is EVERYTHING or (owner, loss.key) not in self._seen]
         self._seen |= {(owner, loss.key) for loss in new}
         new = [loss for loss in new if not self._is_plain(loss.place)]
-        if self._may_tell(new):
+        if self._deaths_are_visible(new):
             return True
         container = effect.container if isinstance(effect, ContentsChanged) else None
         items = container.items if isinstance(container, ListVariable | DictVariable | SetVariable) else None
-        many = len(new) >= _MANY and isinstance(items, LazyList | LazyDict) and items.hold_nothing(is_noticed)
+        many = len(new) >= _MANY and isinstance(items, LazyList | LazyDict) and items.none_match(has_finalizers)
         if many or any(loss.key is EVERYTHING for loss in new):
             self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, ())
         else:
@@ -80,57 +78,57 @@ class Losses:
                 self._graph.guard(loss.key, GuardKind.UNNOTICED_DEATH, None)
 
     def _is_plain(self, place: Source | None) -> bool:
-        """Whether the guards say that there is a number, text or the like."""
+        """Returns whether the guards say that the value at `place` is a constant or a number."""
         known = None if place is None else self._graph.known(place)
         return isinstance(known, ConstantVariable | NumberVariable)
 
-    def _may_tell(self, losses: Sequence[Loss]) -> bool:
-        """Whether somebody is told of what dies with these losses and all before."""
+    def _deaths_are_visible(self, losses: Sequence[Loss]) -> bool:
+        """Returns whether a finalizer runs for the objects that die with these losses and all earlier losses."""
         new = [value for loss in losses for value in loss.values]
-        if are_noticed(new):  # that is what the guard will ask
+        if any_has_finalizers(new):  # the guard checks the same
             return True
         if all(map(holds_nothing, new)):
             return False
         self._lost += [loss for loss in losses if not all(map(holds_nothing, loss.values))]
         lost = [value for loss in self._lost for value in loss.values]
-        return dies_any(self._graph, lost, [loss.place for loss in self._lost], are_noticed)
+        return dies_any(self._graph, lost, [loss.place for loss in self._lost], any_has_finalizers)
 
 
 def dies_any(
     graph: GraphView,
     lost: Iterable[object],
     places: Iterable[Source | None],
-    are_such: Callable[[list[Any]], bool],
+    predicate: Callable[[list[Any]], bool],
 ) -> bool:
-    """Whether, of what dies with `lost`, which was at `places`, some objects are such.
+    """Returns whether `predicate` is True for the objects that die with `lost`, formerly at `places`.
 
-    Trackers refer to what the program has come to. By these places it came to what dies as well.
+    An object with a source below `places` dies too, although a tracker refers to the object.
     """
     values = [*lost]
-    sources = {*places, *map(graph.place_of, values)} - {None}
+    sources = {*places, *map(graph.source_of, values)} - {None}
     surely = {*map(id, values)}
 
     def dies(part: object) -> bool:
-        source = graph.place_of(part)
+        source = graph.source_of(part)
         return id(part) in surely or (source is not None and not sources.isdisjoint(source.bases()))
 
-    return any_dying(values, are_such, dies)
+    return any_dying(values, predicate, dies)
 
 
 def history_of(results: Iterable[torch.Tensor]) -> set[object]:
-    """The gradient functions behind some tensors, and the ids of the leaves there."""
+    """Returns the gradient functions in the histories of some tensors, and the ids of their leaves."""
     functions = set[object]()
-    leaves = {id(compat.leaf_of(function)) for function in history_behind(map(compat.function_of, results), functions)}
+    leaves = {id(compat.leaf_of(function)) for function in history_from(map(compat.function_of, results), functions)}
     return functions | leaves
 
 
-def joins(tensor: torch.Tensor, history: set[object]) -> bool:
-    """Whether the history of a tensor is a part of another one."""
+def is_in_history(tensor: torch.Tensor, history: set[object]) -> bool:
+    """Returns whether the history of a tensor is a part of `history`."""
     return id(tensor) in history or compat.function_of(tensor) in history
 
 
 def _losses(graph: OutputGraph, effect: Effect) -> tuple[Source | None, list[Loss]]:
-    """What an effect replaces, and where, if that is to be guarded."""
+    """Returns the references replaced by an effect, and the source of the owner if a guard is needed."""
     match effect:
         case ContentsChanged(ListVariable() | DictVariable() | SetVariable() as container):
             items = container.items

@@ -1,9 +1,9 @@
-"""Owns what is known to vary of the values with which a frame goes on behind a graph break, or that it calls with.
+"""Owns the prediction of the sizes and numbers that vary after a graph break, in the resume function and in the
+function that is called at the break.
 
-A frame behind a break, and a function that is called there, is compiled on its own, and would see a size that varies
-for the first time. What the frame in front of the break has found out is handed on as a profile, so that no second
-compile is needed to find it out again. It is a guess: what the instruction at the break does to the values is not
-known. A wrong one costs a symbol.
+A resume function, and a function called at a break, are compiled separately and would see a varying size for the first
+time. The facts that the frame before the break has found are passed on as a profile, which saves a second compile. The
+profile is a guess: the effect of the instruction at the break is unknown. A wrong guess costs a symbol.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minidynamo.guards.profile import Fact, FrameProfile, relative_strides
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Attr, CellContents, Item, Local, Source
 from minidynamo.guards.stable_names import stable_name
-from minidynamo.tracer.lazy.lazy_containers import LazyItems, LazyTable, entries_as_moved, lazy_items
+from minidynamo.tracer.lazy.lazy_containers import LazyItems, LazyTable, lazy_entries, lazy_items
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.traced_frame import Break, Null, TracedFrame
 from minidynamo.variables.base import VariableTracker
@@ -37,23 +37,24 @@ Args = Sequence[VariableTracker]
 Kwargs = Mapping[str, VariableTracker]
 
 
-def foreseen(traced: TracedFrame, cut: Break, following: FramePoint, profile: FrameProfile) -> FrameProfile:
-    """What varies where the frame goes on at `following`, behind the instruction at the cut; `profile` is its own."""
+def predicted(traced: TracedFrame, cut: Break, following: FramePoint, profile: FrameProfile) -> FrameProfile:
+    """Returns the predicted profile of the frame point `following`, after the instruction at the cut; `profile` belongs
+    to the present frame."""
     found = _Facts(traced, profile)
-    for name, value in _arriving(cut, following).items():
+    for name, value in _values_by_parameter(cut, following).items():
         found.add(value, Local(name))
-    if cut.diagnostic.code == NEEDS_CONSTANT:  # of which the instruction makes another one
-        found.facts.numbers |= dict.fromkeys((stable_name(Local(name)) for name in _left(cut, following)), None)
+    if cut.diagnostic.code == NEEDS_CONSTANT:  # the instruction changes the number
+        found.facts.numbers |= dict.fromkeys((stable_name(Local(name)) for name in _pushed(cut, following)), None)
     return found.facts
 
 
-def foreseen_of_callee(
+def predicted_of_callee(
     traced: TracedFrame, cut: Break, code: CodeType, profile: FrameProfile
 ) -> tuple[CodeType, FrameProfile] | None:
-    """The function that the instruction at the cut calls as one that is compiled, and what varies of its arguments;
-    `code` and `profile` are the frame's own."""
+    """Returns the code of the function called through its own dispatcher at the cut, and the predicted profile of the
+    arguments; `code` and `profile` belong to the present frame. Returns None for any other call."""
     callee = None if cut.compiled_callee is None else cut.stack[cut.compiled_callee]
-    given = _given(cut, code)
+    given = _call_arguments(cut, code)
     if not isinstance(callee, VariableTracker) or given is None:
         return None
     function, args = _unbound(callee, given[0])
@@ -64,7 +65,7 @@ def foreseen_of_callee(
     else:
         return None
     found = _Facts(traced, profile)
-    for value, place in (*_bound(callee_code, args, given[1]), *zip(cells, map(Local, callee_code.co_freevars))):
+    for value, place in (*_bind(callee_code, args, given[1]), *zip(cells, map(Local, callee_code.co_freevars))):
         found.add(value, place)
         if isinstance(place, Local) and place.name in callee_code.co_cellvars:
             found.add(value, CellContents(place))
@@ -72,7 +73,7 @@ def foreseen_of_callee(
 
 
 def _unbound(callee: VariableTracker, args: Args) -> tuple[Any, Args]:
-    """The function that runs when a callee is called, and all that it is given."""
+    """Returns the function run by a call of `callee`, and the complete arguments."""
     if isinstance(callee, MethodVariable):
         return _unbound(callee.function, (callee.receiver, *args))
     if not isinstance(callee, FunctionVariable | ModuleVariable | LazyVariable):
@@ -86,8 +87,8 @@ def _unbound(callee: VariableTracker, args: Args) -> tuple[Any, Args]:
     return called, args
 
 
-def _given(cut: Break, code: CodeType) -> tuple[Args, Kwargs] | None:
-    """The arguments of the call at a cut, as far as they are known one by one."""
+def _call_arguments(cut: Break, code: CodeType) -> tuple[Args, Kwargs] | None:
+    """Returns the positional and keyword arguments of the call at a cut; None for an unknown `*` or `**` argument."""
     group = [decode(code)[k] for k in group_of(code, cut.index)]
     stack = [*cut.stack[(cut.compiled_callee or 0) + 1 :]]
     if any(isinstance(value, Null) for value in stack[1:]):
@@ -103,8 +104,8 @@ def _given(cut: Break, code: CodeType) -> tuple[Args, Kwargs] | None:
     return values[:positional], dict(zip(names, values[positional:]))
 
 
-def _bound(code: CodeType, args: Args, kwargs: Kwargs) -> list[tuple[VariableTracker, Source]]:
-    """Where the arguments of a call arrive in a function."""
+def _bind(code: CodeType, args: Args, kwargs: Kwargs) -> list[tuple[VariableTracker, Source]]:
+    """Returns each argument of a call with its source in the called function."""
     count = code.co_argcount
     own = code.co_varnames[: count + code.co_kwonlyargcount]
     starred = iter(code.co_varnames[count + code.co_kwonlyargcount :])
@@ -122,7 +123,7 @@ def _bound(code: CodeType, args: Args, kwargs: Kwargs) -> list[tuple[VariableTra
 
 
 def _items(spread: VariableTracker) -> Args:
-    """The items of a tuple or list."""
+    """Returns the items of a tuple or list."""
     if isinstance(spread, LazyVariable) and spread.source is not None and type(spread.value) is tuple:
         return [LazyVariable(item, source=Item(spread.source, k)) for k, item in enumerate(spread.value)]
     items = spread.items if isinstance(spread, SequenceVariable) else None
@@ -130,14 +131,14 @@ def _items(spread: VariableTracker) -> Args:
 
 
 def _items_by_name(table: VariableTracker) -> dict[str, VariableTracker]:
-    """The items of a dict under texts."""
+    """Returns the items of a dict under text keys."""
     items = table.items if isinstance(table, DictVariable) else None
-    found = entries_as_moved(items) if isinstance(items, dict | LazyTable) else {}
+    found = lazy_entries(items) if isinstance(items, dict | LazyTable) else {}
     return {key.token: value for key, value in found.items() if type(key.token) is str}
 
 
-def _arriving(cut: Break, following: FramePoint) -> Mapping[str, VariableTracker]:
-    """The values by the names under which they arrive, but for those that the instruction takes from the stack."""
+def _values_by_parameter(cut: Break, following: FramePoint) -> Mapping[str, VariableTracker]:
+    """Returns the values by their parameter names, except the stack values that the instruction pops."""
     below = min(len(cut.stack), len(following.stack)) - 1
     stack = [None if isinstance(v, Null) else v for v in (*cut.stack[:below], *[None] * len(following.stack))]
     values = [
@@ -148,8 +149,8 @@ def _arriving(cut: Break, following: FramePoint) -> Mapping[str, VariableTracker
     return {name: value for name, value in zip(following.parameters, values) if value is not None}
 
 
-def _left(cut: Break, following: FramePoint) -> Sequence[str]:
-    """The names under which that arrives which the instruction leaves on the stack."""
+def _pushed(cut: Break, following: FramePoint) -> Sequence[str]:
+    """Returns the parameter names of the values that the instruction pushes."""
     below = max(min(len(cut.stack), len(following.stack)) - 1, 0)
     before, all_ = (sum(kind != NULL for kind in kinds) for kinds in (following.stack[:below], following.stack))
     first = len(following.cells)
@@ -157,13 +158,13 @@ def _left(cut: Break, following: FramePoint) -> Sequence[str]:
 
 
 class _Facts:
-    """Collects facts about the values that travel."""
+    """Collects facts about the values that the next frame gets."""
 
     def __init__(self, traced: TracedFrame, profile: FrameProfile) -> None:
         numbers: dict[str, Fact] = {name: fact for name, fact in profile.numbers.items() if fact is None}
         tensors = {name: parts for name, parts in profile.tensors.items() if None in (*parts[0], *parts[1])}
         self._known = FrameProfile(numbers=numbers, tensors=tensors)
-        # What lies outside the frame has the same name behind the break.
+        # External values keep their names after the break.
         self.facts = FrameProfile(
             numbers={name: fact for name, fact in numbers.items() if "L[" not in name},
             tensors={name: parts for name, parts in tensors.items() if "L[" not in name},
@@ -173,7 +174,7 @@ class _Facts:
         self._seen: set[tuple[VariableTracker, Source]] = set()
 
     def add(self, value: VariableTracker, place: Source) -> None:
-        """What varies of a value that arrives at a place, and of what it holds."""
+        """Adds the facts about a value at `place`, and about the contents of the value."""
         if (value, place) in self._seen or len(self._seen) >= _MOST_VALUES:
             return
         self._seen.add((value, place))
@@ -181,7 +182,7 @@ class _Facts:
             self._carry_over(stable_name(value.source), stable_name(place))
         if isinstance(value, TensorVariable | NumberVariable):
             if self._shapes is not None:
-                self._add_made(value, stable_name(place), self._shapes)
+                self._add_fact(value, stable_name(place), self._shapes)
         elif isinstance(value, CellVariable):
             if value.contents is not None:
                 self.add(value.contents, CellContents(place))
@@ -189,15 +190,15 @@ class _Facts:
             for position, item in enumerate(lazy_items(value.items)):
                 self.add(item, Item(place, position))
         elif isinstance(value, DictVariable) and isinstance(value.items, dict | LazyTable):
-            for key, item in entries_as_moved(value.items).items():
+            for key, item in lazy_entries(value.items).items():
                 if isinstance(key.token, int | str):
                     self.add(item, Item(place, key.token))
-        for name, held in self._side_effects.written_attrs(value).items():
+        for name, held in self._side_effects.written_attributes(value).items():
             if isinstance(held, VariableTracker):
                 self.add(held, Attr(place, name))
 
     def _carry_over(self, old: str, new: str) -> None:
-        """What is known of a place, for the name that it has now."""
+        """Copies the facts about the source `old` to the new name."""
         for name in self._known.numbers:
             if _is_within(name, old):
                 self.facts.numbers[new + name[len(old) :]] = None
@@ -205,36 +206,36 @@ class _Facts:
             if _is_within(name, old):
                 self.facts.tensors[new + name[len(old) :]] = parts
 
-    def _add_made(self, value: TensorVariable | NumberVariable, name: str, shapes: Shapes) -> None:
+    def _add_fact(self, value: TensorVariable | NumberVariable, name: str, shapes: Shapes) -> None:
         if isinstance(value, NumberVariable):
-            is_constant = isinstance(value.value, torch.SymInt) and shapes.constant_behind(value.value) is not None
-            if value.pinned is None and not is_constant:
+            is_constant = isinstance(value.value, torch.SymInt) and shapes.known_constant(value.value) is not None
+            if value.specialized is None and not is_constant:
                 self.facts.numbers[name] = None
             return
         sizes, strides = (_now(shapes, part) for part in (value.fake.shape, value.fake.stride()))
         if None in sizes:
-            here = [[_here(number) for number in part] for part in (value.fake.shape, value.fake.stride())]
+            here = [[_current(number) for number in part] for part in (value.fake.shape, value.fake.stride())]
             relative = relative_strides(*here)
             jumps = [fact if isinstance(fact, str) else known for fact, known in zip(relative, strides)]
             self.facts.tensors[name] = (tuple(sizes), tuple(jumps))
 
 
 def _is_within(name: str, place: str) -> bool:
-    """Whether a name is that of a place, or of something that it holds."""
+    """Returns whether a name belongs to a source, or to a part of the value."""
     return name.startswith(place) and name[len(place) : len(place) + 1] in ("", ".", "[")
 
 
 def _now(shapes: Shapes, numbers: tuple[int | torch.SymInt, ...]) -> list[Fact]:
-    """Numbers that are constants, and None for those that vary."""
-    return [shapes.constant_behind(n) if isinstance(n, torch.SymInt) else n for n in numbers]
+    """Returns the constants among numbers, and None for varying numbers."""
+    return [shapes.known_constant(n) if isinstance(n, torch.SymInt) else n for n in numbers]
 
 
-def _here(number: int | torch.SymInt) -> int:
+def _current(number: int | torch.SymInt) -> int:
     here: int = number.node.hint if isinstance(number, torch.SymInt) else number
     return here
 
 
-# The code of a break in front of what needs a number as a constant.
+# The code of a break before an instruction that needs a number as a constant.
 NEEDS_CONSTANT = "MD218"
-# Of frames that hold more, the rest is left to be found out again.
+# A limit for large frames: later values are not predicted.
 _MOST_VALUES = 500

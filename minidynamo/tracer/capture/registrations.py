@@ -1,6 +1,6 @@
-"""Owns the import of everything that registers itself (opcodes, handlers, polyfills, wrappers): no list to keep.
+"""Owns the import of all files that register handlers (opcodes, handlers, polyfills, wrappers). No list is needed.
 
-Where they are looked up is in `tracer/records/registry.py` and `tracer/opcodes/table.py`.
+`tracer/records/registry.py` and `tracer/opcodes/table.py` look the handlers up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from minidynamo.tracer import handlers, opcodes, polyfills, wrappers
 
 
 def register_all() -> None:
-    """Import every file of opcodes, handlers, polyfills and wrappers."""
+    """Imports every file of opcodes, handlers, polyfills and wrappers."""
     for package in (opcodes, handlers, polyfills, wrappers):
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)

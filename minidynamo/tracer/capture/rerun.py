@@ -1,14 +1,15 @@
-"""Owns the text around the graph of a residual program that lets the frame run again as written when the graph raises.
+"""Owns the lines around the graph call in a residual program, which run the frame again eagerly when the graph raises.
 
-In front of the graph it keeps what the graph changes or gives up; behind an error everything is put back. Where that
-could not be done, the graph is not run in the first place. What the text calls is in `tracer/runtime/rollback.py`.
+Before the graph, the lines keep all values that the graph changes or frees. After an error, the values are restored. If
+restoring would be impossible, the frame runs eagerly from the start. `tracer/runtime/rollback.py` holds the called
+functions.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -17,7 +18,7 @@ from minidynamo.compat import has_saved_tensor_hooks
 from minidynamo.core.names import Namespace
 from minidynamo.errors import ResultDiffers
 from minidynamo.graph.boxed import BoxedCallable
-from minidynamo.graph.marks import COMPUTES_FIRST, TELLS_OPERATORS
+from minidynamo.graph.marks import COMPUTES_FIRST
 from minidynamo.graph.scalar_arguments import operator_of
 from minidynamo.guards.source import Constant, key_expression
 from minidynamo.tracer.attributes import instance_dict
@@ -28,8 +29,8 @@ from minidynamo.tracer.lazy.lazy_containers import lazy_items
 from minidynamo.tracer.reachable import target_of
 from minidynamo.tracer.reconstruct.effects import lost_effects
 from minidynamo.tracer.records.side_effects import AttrDeleted, AttrSet, Effect
-from minidynamo.tracer.records.traced_frame import EarlyClear, GraphInput, Takings, TracedFrame
-from minidynamo.tracer.runtime.graph_failures import Failure, running_again
+from minidynamo.tracer.records.traced_frame import EarlyClear, GraphInput, IdleSlots, TracedFrame
+from minidynamo.tracer.runtime.graph_failures import Failure, rerunner
 from minidynamo.tracer.runtime.rollback import (
     HeldList,
     HeldPlace,
@@ -47,34 +48,31 @@ from minidynamo.variables.containers import ListVariable
 
 
 @dataclass(frozen=True, kw_only=True)
-class Again:
-    """What a second run of a frame takes.
+class RerunOptions:
+    """The settings of a rerun."""
 
-    `run(list)` runs the frame as the user wrote it and ends as the residual program does; it is used when the graph
-    raises, nothing has been written or given up, and either effects are pending or it is `wanted` (there are try or
-    with regions, or the user wants it) or the graph was to write. `failed` is told what the graph raised if the
-    program raises nothing like that in the second run. `may_handle`: the program may handle an error of the graph
-    itself. `kept` are the parameters that the frame as written holds to its end; `spread` are those that take the
-    arguments of `*` and `**`.
-    """
-
+    #: `run(list)` runs the frame eagerly and ends as the residual program does. It is used when the graph raises,
+    #: nothing has been written or freed yet, and effects are pending, `wanted` is set, or the graph was going to write.
     run: BoxedCallable | None = None
+    #: a rerun is useful even without effects: the frame has `try` or `with` blocks, or the user asked for it
     wanted: bool = False
+    #: called with the graph's error if the program raises no such error in the rerun
     failed: Callable[[Failure], None] | None = None
+    #: whether the program may handle an error of the graph itself
     may_handle: bool = False
+    #: names of the parameters kept alive to the end of the frame in eager
     kept: Collection[str] = frozenset()
+    #: names of the `*` and `**` parameters
     spread: Collection[str] = ()
 
 
-class SecondRun:
-    """Prints what stands around the call of a graph. `parameters` are names of the frame's values, `args` that of the
-    list of the graph's inputs; `effects` are replayed behind the graph, on what is `found` to outlive the frame.
-    `returns_pair`: behind a second run, the residual returns `(None, value)`."""
+class RerunPrinter:
+    """Prints the lines around the call of a graph."""
 
     def __init__(
         self,
         traced: TracedFrame,
-        again: Again,
+        options: RerunOptions,
         names: Namespace,
         *,
         parameters: Sequence[str],
@@ -84,150 +82,157 @@ class SecondRun:
         returns_pair: bool,
     ) -> None:
         self.traced = traced
-        self.again = again
+        self.options = options
         self.names = names
+        #: names of the frame's values
         self.parameters = parameters
+        #: name of the list of the graph's inputs
         self.args = args
+        #: the values that outlive the frame
         self.found = found
+        #: the side effects that are replayed after the graph, on values in `found`
         self.effects = effects
+        #: whether the residual returns `(None, value)` after a rerun
         self.returns_pair = returns_pair
-        # The names of what a second run needs: the arguments, lists and places that are emptied, what the graph
-        # overwrites, and the states of generators.
+        # Names of the values that a rerun needs: arguments, cleared lists and slots, overwritten tensors, generator
+        # states.
         self.held = self.taken = self.overwritten = self.random = self.drawn = ""
 
-    # What there is to do
+    # Decisions
 
     @property
-    def may_come(self) -> bool:
-        """Whether an error of the graph is answered by running the frame again."""
-        if self.again.run is None:
+    def can_rerun(self) -> bool:
+        """True if an error of the graph may be answered by a rerun."""
+        if self.options.run is None:
             return False
-        # A dict of keywords that is held would keep what the program has taken out of it.
-        return self.is_asked_for or (not self.again.spread and calls_operators_of_users(self.traced.graph))
+        # A kept `**` dict would keep elements popped by the program.
+        return self.is_useful or (not self.options.spread and calls_operators_of_users(self.traced.graph))
 
     @property
-    def is_asked_for(self) -> bool:
-        """Whether a second run tells, or does, what an error alone does not. Otherwise the frame runs again only if an
-        operator returns something else than promised."""
-        asked = bool(self.effects) or self.again.wanted or self.traced.writes is not None
+    def is_useful(self) -> bool:
+        """True if a rerun does more than repeat the error. Otherwise the frame runs again only if the result of an
+        operator differs from the fake implementation."""
+        asked = bool(self.effects) or self.options.wanted or self.traced.writes is not None
         return asked or self.checks or any(draw.late for draw in self.traced.side_effects.draws)
 
     @property
-    def needs_everything(self) -> bool:
-        """Whether an error that data may raise has to find all that the frame began with: somebody waits for it, there
-        are effects, or it finds places from which tensors were taken.
+    def needs_all_arguments(self) -> bool:
+        """True if all arguments of the frame must still be alive after an error that depends on data: a handler may
+        wait for the error, there are effects, or slots of tensors were cleared.
 
-        Tensors die in time there in spite of operators of the user's, of which anything may be expected, if it is known
-        what those find there, and which has raised.
+        Errors of the user's own operators do not count if nothing but clearing has changed the containers of the slots:
+        then tensors die as in eager, except for `idle_slots`.
         """
         if self.checks or not self.traced.may_raise:
             return self.checks
-        if self.traced.awaits_errors or self.others_change:
+        if self.traced.user_may_catch or self.has_other_effects:
             return True
-        takes = bool(self.places) or any(not given.stolen for given in self.emptied.values())
+        takes = bool(self.places) or any(not given.is_donated for given in self.emptied_lists.values())
         if not takes:
             return False
-        is_known = self.traced.takings is not None and self.marked(TELLS_OPERATORS)
-        return not is_known or any(may_raise(node) and only_computes(node) for node in self.nodes)
+        return self.idle_slots is None or any(may_raise(node) and only_computes(node) for node in self.nodes)
 
     @property
-    def takings(self) -> Takings | None:
-        """What an error of the user's operators finds in the places that are emptied, without a second run."""
-        return self.traced.takings if self.traced.may_raise and not self.needs_everything else None
+    def idle_slots(self) -> IdleSlots | None:
+        """The cleared slots that are held firmly."""
+        return self.traced.idle_slots
 
     @property
-    def others_change(self) -> bool:
-        """Whether there are effects, besides those on lists and places that are emptied."""
-        emptied = [given.variable for given in self.emptied.values()]
+    def has_other_effects(self) -> bool:
+        """True if an effect is not on a cleared list or slot."""
+        emptied_lists = [given.variable for given in self.emptied_lists.values()]
         known = [place.effect for place in self.places]
-        return any(target_of(effect) not in emptied and effect not in known for effect in self.effects)
+        return any(target_of(effect) not in emptied_lists and effect not in known for effect in self.effects)
 
     @functools.cached_property
-    def emptied(self) -> dict[int, GraphInput]:
-        """The lists that the graph empties, by their place among its inputs."""
-        return {k: given for k, given in enumerate(self.traced.inputs) if given.given_up}
+    def emptied_lists(self) -> dict[int, GraphInput]:
+        """The lists emptied by the graph, by position among the inputs."""
+        return {k: given for k, given in enumerate(self.traced.inputs) if given.is_emptied}
 
     @functools.cached_property
     def places(self) -> list[EarlyClear]:
-        """The places that are emptied before the graph runs."""
-        return [place for place in self.traced.emptied if isinstance(place.owner, dict) or place.owner in self.found]
+        """The slots that are cleared before the graph runs."""
+        return [
+            place for place in self.traced.early_clears if isinstance(place.owner, dict) or place.owner in self.found
+        ]
 
     @property
     def checks(self) -> bool:
-        """Whether the graph checks decisions of the program, so that it is nothing unusual when it raises."""
+        """True if the graph contains runtime asserts, so that an error of the graph is nothing unusual."""
         return checks(self.traced.graph)
 
     @property
-    def redraws(self) -> bool:
-        """Whether the graph may draw random numbers, which a second run has to draw again.
+    def redraws_numbers(self) -> bool:
+        """True if the graph may draw random numbers, to be drawn again by a rerun.
 
-        The states of the generators take longer to copy than a small graph runs. If the frame runs again only because
-        an operator was wrong about its result, operators of the user's count only if their tags say that they draw.
+        Copying the states of the generators takes longer than a small graph runs. If the frame runs again only because
+        of a wrong operator result, an operator of the user counts only if tagged as random.
         """
-        return any(node.meta.get("draws") and (self.is_asked_for or _says_so(node)) for node in self.nodes)
+        return any(node.meta.get("draws") and (self.is_useful or _is_known_random(node)) for node in self.nodes)
 
     @property
     def nodes(self) -> Iterable[fx.Node]:
-        """The operations that were captured."""
+        """The captured operations."""
         return () if self.traced.graph is None else self.traced.graph.graph.nodes
 
     @property
-    def shows_at_once(self) -> bool:
-        """Whether the graph runs as it was captured, so that hooks and autograd see what it does before it raises."""
+    def runs_as_captured(self) -> bool:
+        """True if the graph runs as captured: hooks and autograd then see its operations before an error."""
         return self.traced.graph is not None and not self.marked(COMPUTES_FIRST)
 
     def marked(self, mark: str) -> bool:
-        """Whether there is a graph that has a mark of `graph/marks.py`."""
+        """Returns whether there is a graph with the mark `mark` of `graph/marks.py`."""
         return self.traced.graph is not None and mark in self.traced.graph.meta
 
-    # In front of the graph
+    # Before the graph
 
     def hold(self, known: Mapping[VariableTracker, str], bound: Sequence[str]) -> list[str]:
-        """Keep for a second run what this one changes or gives up. `known` are names of what lives outside, `bound` all
-        names that hold values.
+        """Prints the lines that keep all values changed or freed by the graph, for a rerun. `known` maps external
+        values to names; `bound` are all names of values.
 
-        What the frame may give up before its end is held only weakly, unless an error that data may raise would have to
-        find it. Where positions alone decide whether there is one, they are looked at.
+        If the frame may free an argument before the end, only a weak reference is kept, unless an error that depends on
+        data needs the argument. If positions alone decide about the error, a check of the positions comes first.
         """
         lookups, writes = self.traced.lookups, self.traced.writes
-        given_up = [name for name in self.parameters if name not in self.again.kept]
-        takes = bool(self.emptied or self.places)
-        holds = self.needs_everything and (takes or bool(given_up))
-        weak = self.names.constant(weakly_held, "weakly_held") if takes or given_up else ""
+        may_be_freed = [name for name in self.parameters if name not in self.options.kept]
+        takes = bool(self.emptied_lists or self.places)
+        holds = self.needs_all_arguments and (takes or bool(may_be_freed))
+        weak = self.names.constant(weakly_held, "weakly_held") if takes or may_be_freed else ""
         hold, lines, sure = "" if holds else weak, [], ""
         if lookups is not None and (holds or writes is not None):
             sure = self.names.fresh("sure")
             lines.append(f"{sure} = {self.positions_exist()}")
-        lines += self.run_as_written_first(sure, bound)
+        lines += self.run_eagerly_first(sure, bound)
         if sure and holds:
             hold, firm = self.names.fresh("hold"), self.names.constant(firmly_held, "firmly_held")
             lines.append(f"{hold} = {weak} if {sure} else {firm}")
         self.held = self.names.fresh("held")
-        held = [f"{hold}({name})" if hold and name in given_up else name for name in self.parameters]
+        held = [f"{hold}({name})" if hold and name in may_be_freed else name for name in self.parameters]
         lines.append(f"{self.held} = [{', '.join(held)}]")
         if writes is not None:
             lines.append(self.keep_overwritten(writes, sure))
-        if self.redraws:
+        if self.redraws_numbers:
             self.random = self.names.fresh("random")
             lines.append(f"{self.random} = {self.names.constant(random_states, 'random_states')}()")
-        if takes:  # last, since nothing may fail between that and the graph
-            lines.append(self.hold_taken(hold or self.names.constant(firmly_held, "firmly_held"), known))
+        if takes:  # last: no line between this and the graph may fail
+            lines.append(self.keep_cleared(hold or self.names.constant(firmly_held, "firmly_held"), known))
         return lines
 
     def positions_exist(self) -> str:
-        """Asks whether all positions that the graph looks up exist."""
+        """Prints the check that all positions looked up by the graph exist."""
         assert self.traced.lookups is not None
         return f"{self.names.constant(self.traced.lookups.exist, 'positions_exist')}({self.args})"
 
-    def run_as_written_first(self, sure: str, bound: Sequence[str]) -> list[str]:
-        """Do not run a graph that may raise, where nobody could take back what autograd has recorded or hooks have seen
-        by then. `sure` is the name of whether it will not raise, if that is known."""
+    def run_eagerly_first(self, sure: str, bound: Sequence[str]) -> list[str]:
+        """Prints the lines that run the frame eagerly instead of a graph that may raise, if the records of autograd or
+        the observations of hooks could not be undone. `sure` is the name of a variable: True if the graph cannot
+        raise."""
         writes, lookups = self.traced.writes, self.traced.lookups
-        if not self.shows_at_once:
+        if not self.runs_as_captured:
             return []
-        if writes is not None and writes.are_recorded and (sure or self.needs_everything):
+        if writes is not None and writes.are_recorded and (sure or self.needs_all_arguments):
             condition = f"not {sure}" if sure else "True"
-        elif self.needs_everything:
+        elif self.needs_all_arguments:
             condition = f"{self.names.constant(has_saved_tensor_hooks, 'has_saved_tensor_hooks')}()"
             if lookups is not None:
                 condition += f" and not {sure or self.positions_exist()}"
@@ -238,29 +243,30 @@ class SecondRun:
         if self.drawn:
             given = f"{self.names.constant(undrawn, 'undrawn')}({self.drawn}, {given})"
         lines = [f"{values} = {given}", f"{self.args}.clear()"]
-        lines += [f"del {', '.join(bound)}"] * bool(bound)  # which may die in the run
-        return [f"if {condition}:", *(f"    {line}" for line in [*lines, f"return {self.as_written(values)}"])]
+        lines += [f"del {', '.join(bound)}"] * bool(bound)  # these values may die during the run
+        return [f"if {condition}:", *(f"    {line}" for line in [*lines, f"return {self.eager_run(values)}"])]
 
-    def hold_taken(self, hold: str, known: Mapping[VariableTracker, str]) -> str:
-        """Keep the elements of lists that the graph empties, those that the frame takes as `hold` says. So are tensors
-        in places that the program empties, which is done here."""
+    def keep_cleared(self, hold: str, known: Mapping[VariableTracker, str]) -> str:
+        """Prints the line that keeps the elements of emptied lists (popped elements by `hold`), clears the slots of
+        `places` and keeps the tensors in the slots."""
         self.taken = self.names.fresh("taken")
         held = []
-        for position, given in self.emptied.items():
+        for position, given in self.emptied_lists.items():
             variable = given.variable
             assert isinstance(variable, ListVariable) and variable.original is not None
-            present = set() if given.stolen else {*lazy_items(variable.items)}
-            left = [k for k, item in enumerate(variable.original) if item in present]
+            present = set() if given.is_donated else {*lazy_items(variable.items)}
+            idle = (
+                self.idle_slots.lists.get(variable, ()) if self.idle_slots is not None and self.traced.may_raise else ()
+            )
+            left = [k for k, item in enumerate(variable.original) if item in present or k in idle]
             keep = self.names.constant(HeldList, "HeldList")
-            told = [f"{self.args}[{position}]", repr((*left,)), hold]
-            if self.takings is not None and not given.stolen:
-                told.append(repr({k: astuple(taking) for k, taking in self.takings.lists[variable].items()}))
-            held.append(f"{keep}({', '.join(told)})")
-        held += [self.hold_place(place, hold, known) for place in self.places]
+            extra = [f"{self.args}[{position}]", repr((*left,)), hold]
+            held.append(f"{keep}({', '.join(extra)})")
+        held += [self.clear_slot(place, hold, known) for place in self.places]
         return f"{self.taken} = [{', '.join(held)}]"
 
-    def hold_place(self, place: EarlyClear, hold: str, known: Mapping[VariableTracker, str]) -> str:
-        """Empty a place, and keep what is there."""
+    def clear_slot(self, place: EarlyClear, hold: str, known: Mapping[VariableTracker, str]) -> str:
+        """Prints the call that clears a slot and keeps the tensor."""
         if isinstance(place.owner, dict):
             owner = self.names.constant(place.owner, "G")
         elif isinstance(place.owner.source, Constant):
@@ -270,15 +276,14 @@ class SecondRun:
         if isinstance(place.effect, AttrSet | AttrDeleted) and not place.is_slot:
             owner = f"{self.names.constant(instance_dict, 'instance_dict')}({owner})"
         how = HeldSlot if place.is_slot else HeldPlace
-        told = ", is_removed=False" * (not place.is_removed)
-        if self.takings is not None and (taking := self.takings.places[place]).behind:
-            told += f", behind={taking.behind}"
-            hold = self.names.constant(firmly_held, "firmly_held") if taking.is_idle else hold
+        extra = ", is_removed=False" * (not place.is_removed)
+        if self.traced.may_raise and self.idle_slots is not None and place in self.idle_slots.others:
+            hold = self.names.constant(firmly_held, "firmly_held")
         empty, key = self.names.constant(how, how.__name__), key_expression(place.key, self.names)
-        return f"{empty}({owner}, {key}, {hold}{told})"
+        return f"{empty}({owner}, {key}, {hold}{extra})"
 
     def keep_overwritten(self, writes: Writes, sure: str) -> str:
-        """Keep what the graph overwrites, which has to be there again before the frame runs a second time."""
+        """Prints the line that copies the memory overwritten by the graph, to be restored before a rerun."""
         self.overwritten = self.names.fresh("overwritten")
         arguments = [self.names.constant(writes, "writes"), self.args, *[sure] * bool(sure)]
         keep = self.names.constant(Overwritten, "Overwritten")
@@ -286,32 +291,31 @@ class SecondRun:
 
     # Around the graph
 
-    def guarded(self, call: str) -> list[str]:
-        """The call of the graph, with what has to happen when it raises."""
+    def call_with_handler(self, call: str) -> list[str]:
+        """Prints the call of the graph with error handling."""
         error = self.names.fresh("error")
         lost = f"{lost_effects(self.effects)} of {self.traced.name} before this error were not replayed."
-        if self.may_come:
-            return self.recovering(call, error, lost if self.effects else "")
+        if self.can_rerun:
+            return self.call_with_rerun(call, error, lost if self.effects else "")
         explained = f"{self.names.constant(explain, 'explain')}({error}{f', {lost!r}' if self.effects else ''})"
         return ["try:", f"    {call}", f"except Exception as {error}:", f"    {explained}", "    raise"]
 
-    def recovering(self, call: str, error: str, lost: str) -> list[str]:
-        """The call of the graph; when it raises, the frame runs as written, unless that is too late."""
+    def call_with_rerun(self, call: str, error: str, lost: str) -> list[str]:
+        """Prints the call of the graph; when the graph raises, the frame runs again eagerly, unless it is too late."""
         arguments = [error, self.held, *[repr(lost)] * bool(lost)]
-        arguments += ["is_numbered=True"] * bool(self.taken and self.takings is not None)
         arguments += [
             f"{name}={value}" for name in ("taken", "overwritten", "random", "drawn") if (value := getattr(self, name))
         ]
         revived = f"{self.held} = {self.names.constant(revive, 'revive')}({', '.join(arguments)})"
-        run, told = self.names.constant(self.again.run, "run_as_written"), []
+        run, extra = self.names.constant(self.options.run, "run_eagerly"), []
         run = f"{run}({self.held})"
-        if self.again.run is not None and self.again.failed is not None:
+        if self.options.run is not None and self.options.failed is not None:
             failure = self.names.fresh("failure")
-            told = [f"    {failure} = {self.names.constant(Failure.of, 'failure_of')}({error})"]
-            watch = running_again(self.again.run, self.again.failed, may_handle=self.again.may_handle)
+            extra = [f"    {failure} = {self.names.constant(Failure.of, 'failure_of')}({error})"]
+            watch = rerunner(self.options.run, self.options.failed, may_handle=self.options.may_handle)
             run = f"{self.names.constant(watch, 'run_again')}({self.held}, {failure})"
         awaited = "BaseException" if self.taken else "Exception"
-        if not self.is_asked_for and not self.taken:
+        if not self.is_useful and not self.taken:
             awaited = self.names.constant(ResultDiffers, "ResultDiffers")
         return [
             "try:",
@@ -320,23 +324,23 @@ class SecondRun:
             f"    {revived}",
             f"    if {self.held} is None:",
             "        raise",
-            *told,
+            *extra,
             "else:",
             f"    {' = '.join(filter(None, (self.held, self.taken, self.overwritten)))} = None",
             f"if {self.held} is not None:",
             f"    return {self.returned(run)}",
         ]
 
-    def as_written(self, values: str) -> str:
-        """A run of the frame as the user wrote it, and what the residual returns then."""
-        return self.returned(f"{self.names.constant(self.again.run, 'run_as_written')}({values})")
+    def eager_run(self, values: str) -> str:
+        """Prints a run of the frame in eager, as the residual returns it."""
+        return self.returned(f"{self.names.constant(self.options.run, 'run_eagerly')}({values})")
 
     def returned(self, run: str) -> str:
-        """What the residual returns for what a run of the frame returns."""
+        """Prints the residual's return value for the result of a run of the frame."""
         return f"(None, {run})" if self.returns_pair else run
 
 
-def _says_so(node: fx.Node) -> bool:
-    """Whether a node that may draw random numbers is torch's, or has the tag of operators that draw."""
+def _is_known_random(node: fx.Node) -> bool:
+    """Returns whether a node that may draw random numbers is torch's, or has the tag of random operators."""
     op = operator_of(node.target)
     return op is None or torch.Tag.nondeterministic_seeded in op.tags

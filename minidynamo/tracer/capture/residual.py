@@ -1,16 +1,16 @@
-"""Owns the residual program: the Python source that stands for a captured frame.
+"""Owns the residual program: the Python source that replaces a captured frame.
 
-It unpacks the frame's arguments, calls the graph, rebuilds what the frame leaves behind, replays its side effects and
-ends as the frame does. It does not know how a graph is compiled or who calls the program. The parts, in order:
+The program unpacks the frame's arguments, calls the graph, rebuilds the frame's results, replays side effects and ends
+as the frame does. How a graph is compiled, and the caller of the program, are not known here. The parts, in order:
 
-    x, m = boxed; boxed.clear()           the arguments
+    x, m = boxed; boxed.clear()           arguments
     drawn_0 = random(generator)           random numbers, in program order
-    m_total = m.__dict__['total']         what lives outside and is needed behind the graph (loads)
-    args = [x, ...]; del x                the graph's inputs; names that are not needed any more go before it runs
+    m_total = m.__dict__['total']         external values that are needed after the graph (loads)
+    args = [x, ...]; del x                graph inputs; unused names are deleted before the graph runs
     out0, = graph(args)
     items = [out0]                        new values
-    object.__setattr__(m, 'last', out0)   effects in program order (stores)
-    return items                          or the way to the break function
+    object.__setattr__(m, 'last', out0)   side effects, in program order (stores)
+    return items                          or the call of the break function
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from minidynamo.core import artifacts
 from minidynamo.core.names import Namespace
 from minidynamo.graph.boxed import BoxedCallable, mark_boxed
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import Constant, Local, Source, is_passed, is_read_anew
-from minidynamo.tracer.capture.rerun import Again, SecondRun
+from minidynamo.guards.source import Constant, Local, Source, is_argument_or_item, is_new_each_read
+from minidynamo.tracer.capture.rerun import RerunOptions, RerunPrinter
 from minidynamo.tracer.lazy.lazy_containers import lazy_items
-from minidynamo.tracer.reachable import is_outside, needed_by, reachable, target_of
+from minidynamo.tracer.reachable import is_external, needed_by, reachable, target_of
 from minidynamo.tracer.reconstruct.draws import print_draws
 from minidynamo.tracer.reconstruct.effects import replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
-from minidynamo.tracer.reconstruct.sets import take_steps
-from minidynamo.tracer.records.copies import can_be_two
+from minidynamo.tracer.reconstruct.sets import replay_set_steps
+from minidynamo.tracer.records.copies import may_be_distinct
 from minidynamo.tracer.records.side_effects import ContentsChanged
 from minidynamo.tracer.records.traced_frame import Break, Null, Return, TracedFrame
 from minidynamo.variables.base import VariableTracker
@@ -42,72 +42,75 @@ from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.iterators import DictIterator
 from minidynamo.variables.numbers import NumberVariable
 
-# From this many inputs on that lie outside the arguments, the guards hand on what they have read.
+# From this number of inputs outside the arguments on, the guards pass on the values already read.
 MANY_INPUTS = 16
 
 
 @dataclass(frozen=True)
 class Residual:
-    """A residual program: its text, its globals, and the boxed plain function `body(boxed)`.
+    """A residual program."""
 
-    Where `inputs` are given, the list of their values can be handed to it as a second argument. `steps`: it stands for
-    the beginning of a function, and yet returns a step and its list, for its caller to go on with.
-    """
-
+    #: the text
     source: str
+    #: the globals
     namespace: dict[str, Any]
+    #: the boxed plain function `body(boxed)`
     body: types.FunctionType
+    #: sources of the graph inputs; if there are any, the list of their values may be passed as a second argument
     inputs: tuple[Source, ...] = ()
+    #: whether the program replaces the beginning of a function, and still returns `(break_function, list)` for its
+    #: caller to continue
     steps: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """Where a residual program stands, and what it may call.
+class ResidualContext:
+    """The position of a residual program in the function, and the functions to call."""
 
-    `root`: the frame is a function's beginning, whose value is returned as it is, and which drives the steps behind a
-    break with `drive`; a resumed frame returns `(None, value)` or `(break_function, list)` instead. So does a root that
-    is `driven_outside`, if there is a break and nothing is left to do behind the steps. `point` is the break's frame
-    point: which values travel in the list, in which order (all, when None). `dispatcher_for` gives the compiled form of
-    a function called at the break. `again` says what happens when the graph raises.
-    """
-
+    #: whether the frame is the beginning of a function: a root frame returns the value itself, and runs the steps after
+    #: a break with `run_steps`. A resumed frame returns `(None, value)` or `(break_function, list)` instead.
     root: bool
+    #: runs the instruction at the break and continues; None without a break
     break_function: BoxedCallable | None = None
+    #: the frame point of the break: the values in the list, in order; None means all values
     point: FramePoint | None = None
+    #: returns the compiled form of a function that is called at the break
     dispatcher_for: Callable[[Any], Any] | None = None
-    drive: Callable[[Any, list[Any]], Any] | None = None
-    driven_outside: bool = False
-    again: Again = field(default_factory=Again)
+    #: runs the steps after a break
+    run_steps: Callable[[Any, list[Any]], Any] | None = None
+    #: whether a root frame returns like a resumed frame, if there is a break and no work is left after the steps
+    caller_runs_steps: bool = False
+    #: the settings of a rerun, for a graph that raises
+    again: RerunOptions = field(default_factory=RerunOptions)
 
 
 def print_residual(
-    traced: TracedFrame, parameters: Sequence[str], graph: BoxedCallable | None, surroundings: Surroundings
+    traced: TracedFrame, parameters: Sequence[str], graph: BoxedCallable | None, context: ResidualContext
 ) -> Residual:
-    """Print and load the program for `traced`; `parameters` name the items of the list that it takes.
+    """Prints and loads the program for `traced`; `parameters` name the items of the list argument.
 
-    `graph` is the compiled graph (boxed), None when nothing was captured. Raises InternalError for a value that the
-    tracer should not have let through.
+    `graph` is the compiled graph (boxed), None if nothing was captured. Raises InternalError for a value that the
+    tracer should have refused.
     """
-    program = _Program(traced, parameters, graph, surroundings)
+    program = _Program(traced, parameters, graph, context)
     source = program.text()
     namespace = program.names.values
     body = artifacts.load("residual", traced.name, source, namespace, program.function)
-    program.pins.put_into(body)
-    del namespace[program.function]  # a function that its own globals hold would be a reference cycle
+    program.pins.replace_constants_of(body)
+    del namespace[program.function]  # a function in its own globals is a reference cycle
     mark_boxed(body)
     inputs = tuple(program.inputs) if program.takes_inputs else ()
-    return Residual(source, namespace, body, inputs, steps=surroundings.root and program.hands_on)
+    return Residual(source, namespace, body, inputs, steps=context.root and program.returns_step)
 
 
 class _Program:
     def __init__(
-        self, traced: TracedFrame, parameters: Sequence[str], graph: BoxedCallable | None, surroundings: Surroundings
+        self, traced: TracedFrame, parameters: Sequence[str], graph: BoxedCallable | None, context: ResidualContext
     ) -> None:
         self.traced = traced
         self.parameters = list(parameters)
         self.graph = graph
-        self.around = surroundings
+        self.around = context
         self.draws = traced.side_effects.draws
         self.names = Namespace([*parameters, *(draw.number.name for draw in self.draws if draw.number)])
         self.function = self.names.fresh(traced.name.rpartition(".")[2])
@@ -115,31 +118,31 @@ class _Program:
         self.leaving = self._leaving()
         restored = self._restored_lists()
         items = [item for container in restored for item in lazy_items(container.items)]
-        self.lent = traced.lent if surroundings.root else ()
-        is_driven = surroundings.driven_outside and isinstance(traced.exit, Break) and not self.lent
-        self.hands_on = is_driven or not surroundings.root
-        found, effects = reachable([*self.leaving, *items, *self.lent], traced.side_effects)
+        self.donated_after_break = traced.donated_after_break if context.root else ()
+        is_driven = context.caller_runs_steps and isinstance(traced.exit, Break) and not self.donated_after_break
+        self.returns_step = is_driven or not context.root
+        found, effects = reachable([*self.leaving, *items, *self.donated_after_break], traced.side_effects)
         self.found = dict.fromkeys(found)
         self.effects = [*map(ContentsChanged, restored), *effects]
         self.known: dict[VariableTracker, str] = {}
         self.bound: list[str] = []  # names that hold values when the frame ends
         self.args = self.names.fresh("args")
         self.inputs = [given.source for given in traced.inputs] if graph is not None else []
-        self.takes_inputs = sum(not is_passed(source) for source in self.inputs) >= MANY_INPUTS
+        self.takes_inputs = sum(not is_argument_or_item(source) for source in self.inputs) >= MANY_INPUTS
         self.takes_inputs = self.takes_inputs and not self.draws
-        self.second_run = SecondRun(
+        self.rerun_printer = RerunPrinter(
             traced,
-            surroundings.again,
+            context.again,
             self.names,
             parameters=self.parameters,
             args=self.args,
             found=self.found,
             effects=self.effects,
-            returns_pair=self.hands_on and surroundings.root,
+            returns_pair=self.returns_step and context.root,
         )
 
     def _leaving(self) -> list[VariableTracker]:
-        """The values with which the frame ends, in the order in which they travel."""
+        """Returns the values with which the frame ends, in the order of the list."""
         leave = self.traced.exit
         if isinstance(leave, Return):
             return [leave.value]
@@ -151,11 +154,11 @@ class _Program:
         return [*cells.values(), *stack, *plain.values()]
 
     def _restored_lists(self) -> list[ListVariable]:
-        """Lists that the graph empties although the frame goes on with them behind a break, with all their items."""
+        """Returns the lists emptied by the graph, although the frame needs the elements after a break."""
         if isinstance(self.traced.exit, Return):
             return []
         leaving, _ = reachable(self.leaving, self.traced.side_effects)
-        lists = [given.variable for given in self.traced.inputs if given.given_up and given.variable in leaving]
+        lists = [given.variable for given in self.traced.inputs if given.is_emptied and given.variable in leaving]
         changed = self.traced.side_effects.is_changed
         return [v for v in lists if isinstance(v, ListVariable) and not changed(v)]
 
@@ -164,7 +167,7 @@ class _Program:
         call = self.call_graph()
         rebuild = Rebuilder(self.names, self.traced.side_effects, self.known, self.needed())
         self.pins = rebuild.pins
-        take_steps(rebuild, self.found)
+        replay_set_steps(rebuild, self.found)
         for variable in self.found:
             if isinstance(variable, DictIterator):
                 rebuild.value(variable)
@@ -178,7 +181,7 @@ class _Program:
         return "\n".join([f"def {self.function}({signature}):", *(f"    {line}" for line in lines), ""])
 
     def needed(self) -> list[VariableTracker]:
-        """Every value that an effect or the ending asks for, as often as it does."""
+        """Returns every value that an effect or the ending reads, once per read."""
         needed = list(self.leaving)
         for effect in self.effects:
             target = target_of(effect)
@@ -195,27 +198,27 @@ class _Program:
         on_stack = [name for name in self.parameters if name.startswith("stack_")]
         if not on_stack or not self.traced.lasting:
             return lines
-        # Python lets go of locals in the order in which they are bound first: temporaries are bound to later ones.
+        # Python frees locals in the order of their first binding: temporaries must come last.
         order = [*(name for name in self.parameters if name not in on_stack), *on_stack]
         return [f"{' = '.join(order)} = None", *lines]
 
     def load(self) -> list[str]:
-        """Read what lives outside: effects, and a graph that empties a list, change what is found there.
+        """Reads the external values before the graph: effects, and a graph that empties a list, change the contents.
 
-        What is not needed behind the graph is given to it and forgotten.
+        Values for the graph alone are passed to the graph, and the names are deleted.
         """
-        outside = [(v, v.source) for v in self.found if v.source is not None and is_outside(v) and not _is_constant(v)]
+        outside = [(v, v.source) for v in self.found if v.source is not None and is_external(v) and not _is_constant(v)]
         reader = Reader(self.traced.guards, self.names)
         looks: dict[Source, VariableTracker] = {}
-        copies: dict[str, str] = {}  # of what the program has read again, as another object
+        copies: dict[str, str] = {}  # values that the program has read again, as another object
         for variable, source in outside:
             self.known[variable] = name = reader.name(source, source.display())
-            if is_read_anew(source) and not _is_one_look(looks.setdefault(source, variable), variable):
+            if is_new_each_read(source) and not _is_same_object(looks.setdefault(source, variable), variable):
                 self.known[variable] = copy = self.names.fresh(name)
                 copies[copy] = source.expression(self.names)
         inputs = ", ".join(map(reader.read, self.inputs))
-        recovers = self.graph is not None and self.second_run.may_come
-        self.second_run.drawn, draws = print_draws(self.draws, reader, self.names, keeps=recovers)
+        recovers = self.graph is not None and self.rerun_printer.can_rerun
+        self.rerun_printer.drawn, draws = print_draws(self.draws, reader, self.names, keeps=recovers)
         reader.count([*draws, *(reader.read(source) for _, source in outside), inputs])
         lines = [reader.write(line) for line in draws]
         lines += [line for _, source in outside if (line := reader.assignment(source)) is not None]
@@ -224,7 +227,7 @@ class _Program:
         if self.graph is not None:
             lines += self.read_inputs(reader, inputs, names)
         if recovers:
-            lines += self.second_run.hold(self.known, names)
+            lines += self.rerun_printer.hold(self.known, names)
         lasting = (name for name in self.parameters if Local(name) in self.traced.lasting)
         kept = {*self.known.values(), *lasting}
         self.bound += [name for name in names if name in kept]
@@ -232,7 +235,8 @@ class _Program:
         return [*lines, f"del {', '.join(dead)}"] if dead else lines
 
     def read_inputs(self, reader: Reader, inputs: str, names: list[str]) -> list[str]:
-        """The list that the graph is called with, if the guards have not made it. What stays bound joins `names`."""
+        """Prints the list of graph inputs, unless the guards have built the list. Names that stay bound are added to
+        `names`."""
         read = f"{self.args} = [{reader.write(inputs)}]"
         temporaries = [name for name in reader.temporaries() if name not in names]
         if not self.takes_inputs:
@@ -257,7 +261,7 @@ class _Program:
         self.bound += [name for name in names if name not in unused]
         targets = f"{', '.join(names)}{',' * (len(names) == 1)} = " if names else ""
         call = f"{targets}{self.names.constant(self.graph, 'graph')}({self.args})"
-        lines = self.second_run.guarded(call)
+        lines = self.rerun_printer.call_with_handler(call)
         return [*lines, f"del {', '.join(unused)}"] if unused else lines
 
     # The end
@@ -274,33 +278,38 @@ class _Program:
         comment = f"# graph break: {leave.diagnostic.what.removeprefix('graph break: ')}"
         comment += f" ({leave.diagnostic.where})" if leave.diagnostic.where else ""
         values = f"[{', '.join(leaving)}]"
-        if self.hands_on:
+        if self.returns_step:
             return [comment, f"return {step}, {values}"]
-        # This frame stays while the steps run; it must not keep anything alive.
+        # This frame is on the stack while the steps run; it must not keep anything alive.
         boxed = self.boxed
-        lent = [self.known[variable] for variable in self.lent]
-        bound = [name for name in dict.fromkeys(self.bound) if name not in lent]
+        donated_after_break = [self.known[variable] for variable in self.donated_after_break]
+        bound = [name for name in dict.fromkeys(self.bound) if name not in donated_after_break]
         lines = [comment, f"{boxed} = {values}"]
         lines += [f"del {', '.join(bound)}"] * bool(bound)
-        driven = f"{self.names.constant(self.around.drive, 'drive')}({step}, {boxed})"
-        if not lent:
+        driven = f"{self.names.constant(self.around.run_steps, 'drive')}({step}, {boxed})"
+        if not donated_after_break:
             return [*lines, f"return {driven}"]
         result = self.names.fresh("result")
-        return [*lines, f"{result} = {driven}", *(f"{name}.clear()" for name in lent), f"return {result}"]
+        return [
+            *lines,
+            f"{result} = {driven}",
+            *(f"{name}.clear()" for name in donated_after_break),
+            f"return {result}",
+        ]
 
     def position_of_stack_slot(self, leave: Break, slot: int) -> int:
-        """The place of a stack slot among the values that travel."""
+        """Returns the position of a stack slot in the list of values."""
         cells = len(leave.cells if self.around.point is None else self.around.point.cells)
         return cells + sum(not isinstance(value, Null) for value in leave.stack[:slot])
 
 
-def _is_one_look(first: VariableTracker, other: VariableTracker) -> bool:
-    """Whether two trackers with one source stand for one object."""
-    pinned = [v.pinned for v in (first, other) if isinstance(v, NumberVariable)]
-    return first is other or first in pinned or other in pinned
+def _is_same_object(first: VariableTracker, other: VariableTracker) -> bool:
+    """Returns whether two trackers with the same source track the same object."""
+    specialized = [v.specialized for v in (first, other) if isinstance(v, NumberVariable)]
+    return first is other or first in specialized or other in specialized
 
 
 def _is_constant(variable: VariableTracker) -> bool:
-    """Whether the value is known now, and which object it is cannot be seen, so that its place need not be read."""
-    known = isinstance(variable, ConstantVariable) and variable.is_read and not can_be_two(variable.value)
+    """Returns whether the value is a known constant without visible identity: the source need not be read."""
+    known = isinstance(variable, ConstantVariable) and variable.is_read and not may_be_distinct(variable.value)
     return known or isinstance(variable.source, Constant)

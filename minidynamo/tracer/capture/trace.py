@@ -1,6 +1,6 @@
-"""Owns the tracer object `tx`: the `Tracer` protocol, each question handed to the file that answers it.
+"""Owns the tracer object `tx`: the `Tracer` protocol, implemented by calls of the responsible files.
 
-It holds the state of one attempt at one frame and decides nothing itself.
+Holds the state of an attempt to trace a frame and decides nothing itself.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from minidynamo.tracer.calls.call import call, call_method
 from minidynamo.tracer.calls.operators import truth_of
 from minidynamo.tracer.calls.overrides import call_override
 from minidynamo.tracer.capture.lost_objects import NOTICED_DEATH, Losses
-from minidynamo.tracer.frames.exceptions import description, says, tracked, unsaid
+from minidynamo.tracer.frames.exceptions import description, same_message, tracked, without_message
 from minidynamo.tracer.frames.interpreter import Frame, FrameChain
 from minidynamo.tracer.frames.unrolling import (
     MOST_NUMBERS,
     depends_on_float,
-    expect_no_constant,
-    expect_no_size,
     free_numbers,
+    limit_constants,
+    limit_sizes,
     unroll_lists,
     unroll_pieces,
 )
@@ -41,9 +41,9 @@ from minidynamo.tracer.lazy import facts
 from minidynamo.tracer.lazy.lazy_containers import next_lazy
 from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.numbers import tensor_items
-from minidynamo.tracer.numbers.scalar_arguments import with_plain_numbers
+from minidynamo.tracer.numbers.scalar_arguments import mark_scalar_arguments
 from minidynamo.tracer.records.constants import as_torch_reads
-from minidynamo.tracer.records.fix_hints import INSTEAD, instead_of_values
+from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS, hint_for_values
 from minidynamo.tracer.records.side_effects import Effect, SideEffects, Written
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.base import VariableTracker
@@ -65,7 +65,8 @@ T = TypeVar("T")
 
 
 def _weakly(method: Callable[P, T | None]) -> Callable[P, T | None]:
-    """A bound method without its object: what a trace made dies with it, not at a run of the garbage collector."""
+    """Returns a bound method without a reference to the object: a trace is then freed at once, not by the garbage
+    collector."""
     reference = weakref.WeakMethod(method)
 
     def called(*args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -76,7 +77,7 @@ def _weakly(method: Callable[P, T | None]) -> Callable[P, T | None]:
 
 
 class Trace:
-    """One attempt at tracing one frame. `steal`, `spread` and `profile` are those of `OutputGraph`, `expects` that of
+    """An attempt to trace a frame. For `steal`, `spread` and `profile` see `OutputGraph`, for `may_assert` see
     `FrameRequest`."""
 
     def __init__(
@@ -86,18 +87,18 @@ class Trace:
         spread: frozenset[Source] = frozenset(),
         profile: FrameProfile | None = None,
         *,
-        expects: bool = False,
+        may_assert: bool = False,
     ) -> None:
         self.attempt = attempt
         self.side_effects = SideEffects(spread)
         self.chain = FrameChain()
-        self.graph = OutputGraph(_weakly(self.location), steal, spread, profile, expects=expects)
+        self.graph = OutputGraph(_weakly(self.location), steal, spread, profile, may_assert=may_assert)
         self._losses = Losses(self.graph)
-        self.side_effects.on_effect = _weakly(self._expect_no_death)
+        self.side_effects.on_effect = _weakly(self._refuse_visible_death)
         self.side_effects.time = _weakly(self._time)
-        self.graph.on_pin = _weakly(self._expect_no_constant)
-        self.graph.shapes.on_decision = _weakly(self._expect_no_decision)
-        self.graph.shapes.on_fixed = self.graph.on_pin
+        self.graph.on_specialize = _weakly(self._limit_constants)
+        self.graph.shapes.on_decision = _weakly(self._refuse_drawn_decision)
+        self.graph.shapes.on_fixed = self.graph.on_specialize
 
     @property
     def frames(self) -> Sequence[Frame]:
@@ -105,41 +106,42 @@ class Trace:
         return self.chain.frames
 
     def location(self) -> UserLocation | None:
-        """The innermost place in the user's own code; where a module of torch's is compiled, in torch's."""
+        """Returns the innermost line of the user's code; inside a compiled torch module, the line in torch."""
         frames = self.chain.frames
         own = [frame for frame in frames if not frame.trusted]
-        shown = own or [frame for frame in frames if not frame.is_ours] or frames[:1]
+        shown = own or [frame for frame in frames if not frame.is_polyfill] or frames[:1]
         return shown[-1].location if shown else None
 
-    def _expect_no_death(self, effect: Effect) -> None:
-        if self._losses.is_noticed(effect):
-            self.break_graph("MD206", NOTICED_DEATH, why="When the object dies is a part of what the program does.")
+    def _refuse_visible_death(self, effect: Effect) -> None:
+        if self._losses.has_finalizers(effect):
+            self.break_graph("MD206", NOTICED_DEATH, why="The program can see when the object dies.")
 
     def _time(self) -> int:
         return self.graph.time
 
-    def _expect_no_decision(self, place: Source) -> None:
+    def _refuse_drawn_decision(self, place: Source) -> None:
         if self.side_effects.draws and is_drawn(place):
             self.break_graph(
                 "MD230",
-                "Python, or an operation, decides by a random number that the program draws",
-                why="It is another one at each call; from here on it is an argument.",
+                "Python, or an operation, decides by a random number that the program has drawn",
+                why="The number differs at each call; from here on it is an argument.",
             )
 
-    def _expect_no_constant(self, place: Source, value: object) -> None:
-        self._expect_no_decision(place)
+    def _limit_constants(self, place: Source, value: object) -> None:
+        self._refuse_drawn_decision(place)
         if depends_on_float(self, place, value):
-            expect_no_constant(self, place, "the program", self.location(), most=0)
+            limit_constants(self, place, "the program", self.location(), most=0)
         else:
-            expect_no_constant(self, place, "the program", self.location())
+            limit_constants(self, place, "the program", self.location())
 
     def forget_values(self) -> None:
-        """Let go of the user's objects at the end, so that those which die in the first call die as in later ones."""
+        """Drops all references to the user's objects at the end: objects then die at the same point in the first call
+        as in later calls."""
         for frame in self.frames:
             frame.forget_values()
         for table in (self.chain.frames, self.chain.raised, self.chain.generators):
             table.clear()
-        self.side_effects = SideEffects()  # the traced frame has them; containers in them refer to this trace
+        self.side_effects = SideEffects()  # the traced frame keeps the old ones
         self.graph.forget_values()
 
     def call(
@@ -150,7 +152,7 @@ class Trace:
         *,
         lazy: bool = False,
     ) -> VariableTracker:
-        """Call anything. A real callable stands for itself, trusted and unguarded."""
+        """Calls anything. A real callable is accepted in place of its tracker, trusted and unguarded."""
         tracked = function if isinstance(function, VariableTracker) else wrap(self.graph, function, None)
         result = call(self, tracked, list(args), dict(kwargs or {}))
         return result if lazy else realize(self, result)
@@ -164,20 +166,20 @@ class Trace:
         *,
         lazy: bool = False,
     ) -> VariableTracker:
-        """Call a special method, found on the class."""
+        """Calls a special method, found on the class."""
         result = call_method(self, obj, name, list(args), dict(kwargs or {}))
         return result if lazy else realize(self, result)
 
     def getattr(self, obj: VariableTracker, name: str) -> VariableTracker:
-        """`obj.name`."""
+        """Returns `obj.name`."""
         return read_attribute(self, obj, name)
 
     def wrap(self, value: object, source: Source | None) -> VariableTracker:
-        """The tracker of a real value that lives at `source`."""
+        """Returns the tracker of the real value at `source`."""
         return wrap(self.graph, value, source)
 
     def guard(self, source: Source | None, kind: GuardKind, expected: object = None) -> None:
-        """Check this before the entry is used again."""
+        """Adds a guard; does nothing without a source."""
         if source is not None:
             self.graph.guard(source, kind, expected)
 
@@ -187,38 +189,38 @@ class Trace:
         args: Sequence[VariableTracker],
         kwargs: Mapping[str, VariableTracker] | None = None,
     ) -> VariableTracker:
-        """Put a call into the graph and track what it gives."""
+        """Adds a call to the graph and returns the tracker of its result."""
         known = facts.answer(self, target, args) if target in facts.ANSWERS and not kwargs else None
         if known is None:
             known = call_override(self, target, args, kwargs or {})
         if known is not None:
             return known
-        if kwargs and target is not torch.asarray and self._makes_leaf(kwargs):  # which may give its argument
+        if kwargs and target is not torch.asarray and self._makes_leaf(kwargs):  # asarray may return its argument
             others = {name: value for name, value in kwargs.items() if name != "requires_grad"}
             return self.call_method(self.emit(target, args, others), "requires_grad_")
         name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
         unroll_lists(self, name, args)
         for number in free_numbers([*args, *(kwargs or {}).values()]):
             is_float = depends_on_float(self, number.source, number.value)
-            expect_no_constant(self, number.source, name, self.location(), most=1 if is_float else MOST_NUMBERS)
-        expect_no_size(self, args, name, self.location())
+            limit_constants(self, number.source, name, self.location(), most=1 if is_float else MOST_NUMBERS)
+        limit_sizes(self, args, name, self.location())
         try:
             args, kwargs = tensor_items.as_numbers(self, target, args, kwargs or {})
-            stored = tensor_items.written(self, target, args, kwargs)
+            stored = tensor_items.numbers_of_write(self, target, args, kwargs)
             read = as_torch_reads(target, args, kwargs)
-            made = self.graph.emit(target, *with_plain_numbers(self, target, *read))
-            self.graph.shapes.announce_decisions()
-            tensor_items.note(self, [*stored, *tensor_items.made(self, target, args, made)])
-            if not self.chain.awaits_errors:
+            made = self.graph.emit(target, *mark_scalar_arguments(self, target, *read))
+            self.graph.shapes.report_decisions()
+            tensor_items.record(self, [*stored, *tensor_items.numbers_of_result(self, target, args, made)])
+            if not self.chain.user_may_catch:
                 around = [frame for frame in self.frames if is_in_try(frame.code, frame.index)]
                 self.chain.emits_in_try |= bool(around)
-                self.chain.awaits_errors = not all(frame.trusted for frame in around)
+                self.chain.user_may_catch = not all(frame.trusted for frame in around)
         except NotInGraph as error:
             self.break_graph(
                 "MD214",
-                f"{name} takes or gives a {error}",
+                f"{name} takes or returns a {error}",
                 why="A graph holds tensors, numbers, text, and lists, tuples, dicts and slices of them.",
-                fix=INSTEAD.get(str(error), ""),
+                fix=HINTS_BY_CLASS.get(str(error), ""),
             )
         except CallFailed as failed:
             sizes = tensor_items.as_sizes(self, args, kwargs or {}) if _needs_values(failed) else None
@@ -232,39 +234,40 @@ class Trace:
         return made
 
     def _refuse(self, name: str, failed: CallFailed, *, as_given: bool) -> NoReturn:
-        """Raise what a call raises, or cut the graph there. `as_given`: torch has seen what the program gives it."""
+        """Raises the error of a failed call in the program, or cuts the graph. `as_given`: torch got exactly the
+        arguments of the program."""
         cause = failed.__cause__
         assert cause is not None
         if _needs_values(failed):
-            what, fix = f"{name} needs the values of tensors", instead_of_values(name)
-            self.break_graph("MD215", what, why="They are known when it runs.", fix=fix)
+            what, fix = f"{name} needs the values of tensors", hint_for_values(name)
+            self.break_graph("MD215", what, why="The values are known only when the graph runs.", fix=fix)
         if isinstance(cause, _NO_FAKE_FORM) or "no fake impl" in str(cause):
-            self.break_graph("MD216", f"{name} has no form without data", why=first_line(cause))
+            self.break_graph("MD216", f"{name} cannot be computed for fake tensors", why=first_line(cause))
         if "symbolic sizes" in str(cause):
-            what = f"{name} has no form for sizes that vary"
-            self.break_graph("MD216", what, why="torch runs it on numbers alone.")
+            what = f"{name} does not support symbolic sizes"
+            self.break_graph("MD216", what, why="torch runs it for constant sizes only.")
         found = failed.in_eager()
         if found is None:
             self.raises(cause)
         real, is_said = found
-        if is_said and as_given and says(real):
+        if is_said and as_given and same_message(real):
             self.raises(real, exact=True)
-        self.raises(unsaid(type(real)))
+        self.raises(without_message(type(real)))
 
     def _makes_leaf(self, kwargs: Mapping[str, VariableTracker]) -> bool:
-        """Whether a call makes a tensor whose gradient the program may look at: autograd must see that it is a leaf."""
+        """Returns whether a call creates a tensor whose gradient the program may read: autograd must see a leaf."""
         wanted = kwargs.get("requires_grad")
         is_asked = isinstance(wanted, ConstantVariable) and wanted.value is True
         return is_asked and "out" not in kwargs and self.graph.subgraph is None
 
     def break_graph(self, code: str, what: str, *, why: str = "", fix: str = "", marker: str = "") -> NoReturn:
-        """Cut the graph before the current instruction of the root frame."""
+        """Cuts the graph before the current instruction of the root frame."""
         raise GraphBreak(Diagnostic(code, f"graph break: {what}", why, fix, marker, self.location()))
 
     def raises(
         self, error: BaseException | ExceptionVariable, *, exact: bool = False, **fields: VariableTracker
     ) -> NoReturn:
-        """The program raises here: while tracing where that is `exact`, else by a cut, so that Python itself does."""
+        """Raises an error in the program: during tracing if `exact`, else through Python itself, after a graph cut."""
         exception = tracked(error, self.side_effects, exact=exact) if isinstance(error, BaseException) else error
         exception.fields.update(fields)
         diagnostic = Diagnostic("MD202", "graph break: the program raises an exception here", where=self.location())
@@ -272,15 +275,15 @@ class Trace:
         if isinstance(error, BaseException):
             if not exact:
                 raise GraphBreak(diagnostic)
-            self.frames[-1].forget_words(exception)
+            self.frames[-1].forget_message(exception)
         self.chain.throw(exception, diagnostic)
 
     def truth(self, obj: VariableTracker) -> bool:
-        """`bool(obj)`."""
+        """Returns `bool(obj)`."""
         return truth_of(self, obj)
 
     def unpack(self, obj: VariableTracker) -> list[VariableTracker]:
-        """`list(obj)`."""
+        """Returns `list(obj)`."""
         if isinstance(obj, SequenceVariable):
             return list(obj.items)
         iterator = self.call(iter, [obj])
@@ -290,6 +293,6 @@ class Trace:
         return items
 
     def next_item(self, iterator: VariableTracker) -> VariableTracker | None:
-        """The next item of an iterator; None when it is exhausted."""
+        """Returns the next item of an iterator; None when it is exhausted."""
         item = next_lazy(self, iterator)
         return None if item is None else realize(self, item)

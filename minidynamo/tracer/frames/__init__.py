@@ -1,6 +1,6 @@
-"""Symbolic frames: one per function that is traced.
+"""Symbolic frames: one per traced call of a function.
 
 Owns stack, locals, inlining, generators, exceptions, unrolled loops.
-Does not own what an instruction does (`opcodes/`).
+Does not own the effect of an instruction (`opcodes/`).
 Enter at `interpreter.Frame`, `inlining.inline_function`.
 """

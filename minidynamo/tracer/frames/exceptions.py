@@ -1,7 +1,7 @@
-"""Owns raising while tracing: the exception that unwinds the tracer to the handler, and how exceptions are chained.
+"""Owns raising during tracing: the exception that unwinds the tracer to a handler, and the chaining of exceptions.
 
-It knows no opcode and finds no handler: `Frame` looks for one in its own code, `tracer/capture/frame.py` ends the trace
-when there is none. What exceptions can do is in `tracer/handlers/exceptions.py`.
+Knows no opcode and finds no handler: `Frame` searches its own code, and `tracer/capture/frame.py` ends the trace if no
+frame has a handler. `tracer/handlers/exceptions.py` implements the attributes and methods of exceptions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeVar
 from minidynamo.errors import Diagnostic
 from minidynamo.tracer.lazy.lazy_containers import lazy_items
 from minidynamo.tracer.records.constants import NotConstant, from_constant
-from minidynamo.tracer.records.copies import SHORTER_LIST, anew
+from minidynamo.tracer.records.copies import SHORTER_LIST, fresh_copy
 from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -26,77 +26,76 @@ from minidynamo.variables.numbers import NumberVariable
 
 T = TypeVar("T")
 
-# Built-in classes all of whose state is in `args`, or follows from it.
+# Built-in classes whose complete state is in `args`, or follows from `args`.
 _FROM_ARGS = (StopIteration, AttributeError, NameError, UnboundLocalError)
 EXCEPTIONS: tuple[type[BaseException], ...] = tuple(
     value
     for name, value in vars(builtins).items()
     if isinstance(value, type)
-    and value.__name__ == name  # OSError has other names, too
+    and value.__name__ == name  # OSError has aliases
     and issubclass(value, BaseException)
     and (value.__basicsize__ == BaseException.__basicsize__ or value in _FROM_ARGS)
 )
 
 
 class Raised(Exception):
-    """The program raises `exception`, and a frame that is traced may handle it.
-
-    `diagnostic` is what the user is told when none does; `in_callee`: it was raised below the root frame.
-    """
+    """The program raises `exception`, and a traced frame may handle it."""
 
     def __init__(self, exception: ExceptionVariable, diagnostic: Diagnostic, *, in_callee: bool) -> None:
         super().__init__(diagnostic.what)
         self.exception = exception
+        #: the message to the user if no frame handles the exception
         self.diagnostic = diagnostic
+        #: whether it was raised below the root frame
         self.in_callee = in_callee
 
     def of(self, exception: ExceptionVariable) -> Raised:
-        """The same for the exception that takes this one's place."""
+        """Returns the same error for a replacement of the exception."""
         exception.is_raised = True
         return Raised(exception, self.diagnostic, in_callee=self.in_callee)
 
 
 def can_make(cls: type) -> bool:
-    """Whether exceptions of this class can be made while tracing."""
+    """Returns whether exceptions of this class can be created during tracing."""
     if isinstance(cls.__getattribute__, types.FunctionType):
         return False
     return all(base in EXCEPTIONS for base in cls.__mro__[:-1] if base.__module__ == "builtins")
 
 
-def made_natively(cls: type[BaseException], *args: object, **kwargs: object) -> BaseException:
-    """An exception of a class that leaves it to a built-in one to fill its instances."""
+def native_exception(cls: type[BaseException], *args: object, **kwargs: object) -> BaseException:
+    """Returns an exception of a class with a built-in base that fills the instances."""
     return cls(*args, **kwargs)
 
 
 def native_base(cls: type) -> type[BaseException]:
-    """The built-in class that makes exceptions of this class: the largest of its bases."""
+    """Returns the built-in class that creates instances of this class: the largest base."""
     natives = [base for base in EXCEPTIONS if base in cls.__mro__]
     return max(natives, key=lambda base: (base.__basicsize__, len(base.__mro__)))
 
 
 def description(error: BaseException | ExceptionVariable) -> str:
-    """What the user is told of an exception: its class and the first line of what it says."""
+    """Returns the text for the user: the class of an exception and the first line of its message."""
     if isinstance(error, ExceptionVariable):
-        words, name = _words(error.args), error.cls.__name__
+        words, name = _message(error.args), error.cls.__name__
     else:
         words, name = str(error), type(error).__name__
     message = words.partition("\n")[0]
     return f"{name}: {message}" if message else name
 
 
-def _words(args: TupleVariable | None) -> str:
-    """What arguments say, as far as that is known without reading what has only been moved."""
+def _message(args: TupleVariable | None) -> str:
+    """Returns the message for some arguments; "" if an argument is lazy or has no known text."""
     items = [] if args is None else lazy_items(args.items)
     plain = [item for item in items if isinstance(item, ConstantVariable | NumberVariable)]
-    return ", ".join([str(item.here) for item in plain]) if len(plain) == len(items) else ""
+    return ", ".join([str(item.unguarded_value) for item in plain]) if len(plain) == len(items) else ""
 
 
 def tracked(error: BaseException, effects: SideEffects, *, exact: bool) -> ExceptionVariable:
-    """The tracker of what Python would raise here; `exact`: it would also say the same, and keep the same."""
+    """Returns the tracker of the exception that Python would raise; `exact`: with the same message and attributes."""
     exception = ExceptionVariable(None, type(error))
     if not exact:
         return exception
-    words = error.args if error.__traceback__ is not None else map(_said_anew, error.args)
+    words = error.args if error.__traceback__ is not None else map(_fresh_text, error.args)
     with contextlib.suppress(NotConstant):
         attributes = {name: from_constant(value) for name, value in vars(error).items()}
         args = from_constant(tuple(words))
@@ -104,7 +103,7 @@ def tracked(error: BaseException, effects: SideEffects, *, exact: bool) -> Excep
         exception.args = args
         for name, value in attributes.items():
             effects.set_attr(exception, name, value)
-        if says_itself(type(error)):
+        if formats_itself(type(error)):
             exception.text = str(error)
     for name in own_fields(type(error)):
         with contextlib.suppress(NotConstant, AttributeError):
@@ -113,8 +112,9 @@ def tracked(error: BaseException, effects: SideEffects, *, exact: bool) -> Excep
 
 
 def own_fields(cls: type) -> frozenset[str]:
-    """The names of what the built-in classes below `cls` keep beside the arguments, all but those in `EXCEPTIONS`."""
-    names = (name for base in cls.__mro__ if _keeps_more(base) for name in vars(base))
+    """Returns the names of the fields, besides `args`, that built-in base classes add (except the classes in
+    `EXCEPTIONS`)."""
+    names = (name for base in cls.__mro__ if _adds_fields(base) for name in vars(base))
     return frozenset(
         name
         for name in names
@@ -122,40 +122,40 @@ def own_fields(cls: type) -> frozenset[str]:
     )
 
 
-def says_itself(cls: type[BaseException]) -> bool:
-    """Whether the text of such an exception is made by a built-in class, of more than the arguments."""
-    return _keeps_more(next(base for base in cls.__mro__ if "__str__" in vars(base)))
+def formats_itself(cls: type[BaseException]) -> bool:
+    """Returns whether a built-in class formats the text of the exception from more than its arguments."""
+    return _adds_fields(next(base for base in cls.__mro__ if "__str__" in vars(base)))
 
 
-def _keeps_more(cls: type) -> bool:
+def _adds_fields(cls: type) -> bool:
     return cls.__module__ == "builtins" and issubclass(cls, BaseException) and cls not in EXCEPTIONS
 
 
-def _said_anew(word: object) -> object:
-    """What an error that nobody has raised says in words written here: Python makes a text for each error."""
-    return anew(word) if type(word) is str and word is not SHORTER_LIST else word
+def _fresh_text(word: object) -> object:
+    """Returns the message word of a new error: Python creates a new text for each raised error."""
+    return fresh_copy(word) if type(word) is str and word is not SHORTER_LIST else word
 
 
 def made(cls: type[BaseException], *args: VariableTracker) -> ExceptionVariable:
-    """The tracker of what Python would raise here, whose arguments are known."""
+    """Returns the tracker of an exception with known arguments."""
     return ExceptionVariable(None, cls, args=TupleVariable(list(args)))
 
 
-def unsaid(cls: type[BaseException]) -> ExceptionVariable:
-    """The tracker of what Python would raise here, in words that are not known."""
+def without_message(cls: type[BaseException]) -> ExceptionVariable:
+    """Returns the tracker of an exception with an unknown message."""
     return ExceptionVariable(None, cls)
 
 
-def left_generator(inner: ExceptionVariable) -> ExceptionVariable:
-    """What comes out of a generator for a StopIteration, which would be taken for its end."""
-    error = made(RuntimeError, ConstantVariable(anew("generator raised StopIteration")))
+def generator_stop_error(inner: ExceptionVariable) -> ExceptionVariable:
+    """Returns the RuntimeError that replaces a StopIteration leaving a generator, where it would look like the end."""
+    error = made(RuntimeError, ConstantVariable(fresh_copy("generator raised StopIteration")))
     error.cause = error.context = inner
     error.suppresses_context = True
     return error
 
 
 def set_context(exception: ExceptionVariable, handled: VariableTracker | None) -> None:
-    """Python links a raised exception to the one that is being handled, and keeps that chain free of circles."""
+    """Links a raised exception to the exception being handled, as Python does, and keeps the chain free of cycles."""
     if handled is None or handled is exception:
         return
     link: VariableTracker | None = handled
@@ -166,17 +166,18 @@ def set_context(exception: ExceptionVariable, handled: VariableTracker | None) -
     exception.context = handled
 
 
-def says(error: BaseException) -> bool:
-    """Whether the message of an error that a function raised is also that of the operator or method it stands for."""
+def same_message(error: BaseException) -> bool:
+    """Returns whether a function's error has the same message as the error of its operator or method."""
     return not isinstance(error, TypeError)
 
 
-def caught(
+def catch_raised(
     kind: type[BaseException] | tuple[type[BaseException], ...],
     act: Callable[[], T],
     handle: Callable[[ExceptionVariable], object],
 ) -> T | None:
-    """What `act` gives; None when the program raises an exception of class `kind` in it, which `handle` is told."""
+    """Returns the result of `act`; None if the program raises an exception of class `kind`, which is passed to
+    `handle`."""
     try:
         return act()
     except Raised as raised:

@@ -1,7 +1,7 @@
-"""Owns generators that are made while tracing: suspended frames that go on when the next item is asked for.
+"""Owns generators created during tracing: suspended frames that continue at the next request for an item.
 
-The opcodes that suspend a frame are in `tracer/opcodes/generators.py`. A generator that outlives the graph is made
-again: by its call when it has not started, else as a frame that is entered where it was suspended.
+`tracer/opcodes/generators.py` has the opcodes that suspend a frame. A generator that outlives the graph is created
+again: by a call before the start, else as a frame that is entered at the suspension point.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 from minidynamo import compat
 from minidynamo.bytecode.breaks import make_suspended
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_point
-from minidynamo.tracer.frames.exceptions import Raised, caught, left_generator, made
+from minidynamo.tracer.frames.exceptions import Raised, catch_raised, generator_stop_error, made
 from minidynamo.tracer.frames.interpreter import Frame, FrameChain
-from minidynamo.tracer.lazy.lazy_containers import hold
+from minidynamo.tracer.lazy.lazy_containers import sequence_items
 from minidynamo.tracer.lazy.lazy_value import is_none
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.protocol import Tracer
@@ -34,16 +34,16 @@ from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVa
 
 @dataclass(eq=False)
 class GeneratorVariable(VariableTracker):
-    """A generator: its frame, and the call that made it, which can be repeated as long as it has not started.
+    """A generator created during tracing."""
 
-    `returned` is the value that the frame returned when the generator was last asked for an item and gave none.
-    """
-
+    #: its frame
     frame: Frame
+    #: the called generator function; its call can be repeated until the generator starts
     function: VariableTracker
     args: tuple[VariableTracker, ...] = ()
     kwargs: dict[str, VariableTracker] = field(default_factory=dict)
     started: bool = False
+    #: the return value of the frame, after a request for an item ended the frame
     returned: VariableTracker | None = None
 
     @property
@@ -52,12 +52,13 @@ class GeneratorVariable(VariableTracker):
 
     @property
     def finished(self) -> bool:
-        """Whether its frame has come to its end."""
+        """True if the frame has returned or raised."""
         return self.frame.result is not None
 
 
 def send(tx: Tracer, generator: GeneratorVariable, value: VariableTracker) -> VariableTracker | None:
-    """Go on with `value` as the result of the `yield`: the next item; None when the frame returned."""
+    """Resumes the generator with `value` as the result of `yield`. Returns the next item; None if the frame
+    returned."""
     frame = generator.frame
     if generator.finished:
         generator.returned = ConstantVariable(None)
@@ -70,17 +71,17 @@ def send(tx: Tracer, generator: GeneratorVariable, value: VariableTracker) -> Va
         generator.started = True
         frame.chain.generators.append(generator)
     frame.push(value)
-    return _go_on(generator)
+    return _resume(generator)
 
 
-def _go_on(generator: GeneratorVariable) -> VariableTracker | None:
+def _resume(generator: GeneratorVariable) -> VariableTracker | None:
     frame = generator.frame
     try:
         item = frame.resume()
     except Raised as raised:
         if compat.PY312 or not issubclass(raised.exception.cls, StopIteration):
             raise
-        error = left_generator(raised.exception)  # since 3.12 the generator's own code does this
+        error = generator_stop_error(raised.exception)  # from 3.12 on, the generator's own code does this
         frame.chain.raised[error] = raised.of(error)
         raise frame.chain.raised[error] from None
     if item is None:
@@ -112,9 +113,9 @@ def _next(tx: Tracer, generator: VariableTracker, /) -> VariableTracker:
 
 
 def stop(tx: Tracer, generator: GeneratorVariable) -> NoReturn:
-    """Raise the StopIteration that carries what the generator returned."""
+    """Raises the StopIteration that carries the generator's return value."""
     value = generator.returned
-    given = [] if value is None or is_none(tx, value) else hold(tx, [value])
+    given = [] if value is None or is_none(tx, value) else sequence_items(tx, [value])
     tx.raises(ExceptionVariable(None, StopIteration, args=TupleVariable(given)))
 
 
@@ -122,7 +123,7 @@ def stop(tx: Tracer, generator: GeneratorVariable) -> NoReturn:
 
 
 def throw(tx: Tracer, generator: GeneratorVariable, exception: ExceptionVariable) -> VariableTracker | None:
-    """Raise an exception where the generator waits: the next item; None when the frame returned."""
+    """Raises an exception at the suspension point. Returns the next item; None if the frame returned."""
     frame = generator.frame
     if frame in tx.frames:
         tx.raises(ValueError("generator already executing"))
@@ -139,11 +140,12 @@ def throw(tx: Tracer, generator: GeneratorVariable, exception: ExceptionVariable
             frame.result = ConstantVariable(None)
             raise
     frame.chain.frames.pop()
-    return item or _go_on(generator)
+    return item or _resume(generator)
 
 
 def _raise_inside(tx: Tracer, frame: Frame, exception: ExceptionVariable) -> VariableTracker | None:
-    """Raise in the frame, or in the generator that it waits for in `yield from`: that one's next item."""
+    """Raises in the frame, or in the generator of its active `yield from`. Returns the next item of the inner
+    generator."""
     send_index = frame.index - 1
     inner = frame.stack[-1] if frame.instructions[send_index].opname == "SEND" else None
     if isinstance(inner, GeneratorVariable):
@@ -154,17 +156,20 @@ def _raise_inside(tx: Tracer, frame: Frame, exception: ExceptionVariable) -> Var
             return item
         close(tx, inner)
     elif isinstance(inner, (ObjectVariable, OpaqueVariable)):
-        tx.break_graph("MD209", "an exception is thrown into `yield from`", why="What it waits for was not made here.")
+        tx.break_graph(
+            "MD209", "an exception is thrown into `yield from`", why="The inner iterator is an external value."
+        )
     tx.raises(exception)
 
 
 def close(tx: Tracer, generator: GeneratorVariable) -> VariableTracker:
-    """Raise GeneratorExit where the generator waits, and expect it to end: what it returned."""
+    """Raises GeneratorExit at the suspension point, and expects the generator to end. Returns the value of its
+    `return`."""
     if not generator.started or generator.finished:
         generator.started, generator.frame.result = True, ConstantVariable(None)
         return ConstantVariable(None)
     ended: list[VariableTracker] = []
-    item = caught(GeneratorExit, lambda: throw(tx, generator, made(GeneratorExit)), ended.append)
+    item = catch_raised(GeneratorExit, lambda: throw(tx, generator, made(GeneratorExit)), ended.append)
     if item is not None:
         tx.raises(RuntimeError("generator ignored GeneratorExit"), exact=True)
     return ConstantVariable(None) if ended else generator.returned or ConstantVariable(None)
@@ -176,7 +181,7 @@ def _throw(tx: Tracer, generator: VariableTracker, error: VariableTracker, /) ->
     if isinstance(error, ClassVariable) and issubclass(error.value, BaseException):
         error = tx.call(error)
     if not isinstance(error, ExceptionVariable):
-        tx.break_graph("MD209", "an exception from elsewhere is thrown into a generator", why="It was not made here.")
+        tx.break_graph("MD209", "an external exception is thrown into a generator", why="Its traceback is not known.")
     item = throw(tx, generator, error)
     return item if item is not None else stop(tx, generator)
 
@@ -191,14 +196,15 @@ def _close(tx: Tracer, generator: VariableTracker, /) -> VariableTracker:
 # Generators that outlive the graph
 
 
-def cannot_go_on(chain: FrameChain, found: Iterable[VariableTracker]) -> str:
-    """Why one of the generators that have started cannot be left to Python, whose values outlive the graph; or ""."""
+def why_not_resumable(chain: FrameChain, found: Iterable[VariableTracker]) -> str:
+    """Returns the reason why Python cannot continue a started generator that outlives the graph; "" if there is
+    none."""
     outliving = {v for v in found if isinstance(v, GeneratorVariable)}
     for generator in (g for g in chain.generators if isinstance(g, GeneratorVariable) and not g.finished):
         frame = generator.frame
         if generator not in outliving:
             if _is_protected(frame):
-                return "It was given up inside `try` or `with`, which Python leaves when it frees the generator."
+                return "It was dropped inside `try` or `with`, which Python leaves when it frees the generator."
         elif any(isinstance(value, ContextExitVariable) for value in frame.stack):
             return "It waits inside a `with` block that the graph has entered."
         elif frame.handled is not None:
@@ -207,7 +213,7 @@ def cannot_go_on(chain: FrameChain, found: Iterable[VariableTracker]) -> str:
 
 
 def _is_protected(frame: Frame) -> bool:
-    """Whether the program does something about an exception that is raised where the frame waits."""
+    """Returns whether a handler or cleanup of the program runs if an exception is raised at the suspension point."""
     handler = frame.instruction.handler
     while handler is not None and frame.instructions[handler.target].opname in ("CLEANUP_THROW", "CALL_INTRINSIC_1"):
         handler = frame.instructions[handler.target].handler
@@ -215,9 +221,9 @@ def _is_protected(frame: Frame) -> bool:
 
 
 def suspension(generator: GeneratorVariable) -> tuple[FramePoint, list[VariableTracker]]:
-    """Where a started generator is suspended, and the values that its frame holds there, in the order of the point."""
+    """Returns the frame point of a started generator, and the values in the frame, in the order of the point."""
     frame = generator.frame
-    stack = [*frame.stack, ConstantVariable(None)]  # what it yields when it is taken there
+    stack = [*frame.stack, ConstantVariable(None)]  # the value yielded on the move to this point
     kinds = [NULL if isinstance(v, Null) else CELL if isinstance(v, CellVariable) else VALUE for v in stack]
     point = frame_point(frame.code, frame.index, kinds, frame.local_slots, frame.cells)
     values: list[VariableTracker] = [frame.cells[name] for name in point.cells]
@@ -226,7 +232,8 @@ def suspension(generator: GeneratorVariable) -> tuple[FramePoint, list[VariableT
 
 
 def parts_of_generator(generator: GeneratorVariable) -> Iterator[VariableTracker]:
-    """The values that a generator holds: those of its call, later those of its frame."""
+    """Yields the values held by a generator: the callee and arguments before the start, then the values in the
+    frame."""
     if generator.finished:
         return
     if generator.started:
@@ -236,19 +243,19 @@ def parts_of_generator(generator: GeneratorVariable) -> Iterator[VariableTracker
 
 
 def maker_of(generator: GeneratorVariable) -> types.FunctionType:
-    """The function that makes a generator suspended as this one is, from the list of its values."""
+    """Returns a function that creates a generator suspended at the same point, from the list of its values."""
     return make_suspended(suspension(generator)[0], generator.frame.namespace, generator.frame.code.co_qualname)
 
 
 def suspended(make: types.FunctionType, values: list[Any]) -> Any:
-    """A generator that waits where `make` enters its frame."""
+    """Returns a generator that is suspended at the point where `make` enters its frame."""
     generator = make(values)
     next(generator)
     return generator
 
 
 def finished(code: types.CodeType) -> Any:
-    """A generator of a function with this code that has come to its end."""
+    """Returns a finished generator of a function with this code."""
     make = types.FunctionType(code, {}, code.co_name, None, tuple(types.CellType() for _ in code.co_freevars))
     names = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
     generator = make(*[None] * code.co_argcount, **dict.fromkeys(names))
@@ -261,7 +268,7 @@ _DONE = object()
 
 @registry.polyfill(contextlib._GeneratorContextManager.__exit__)
 def leave_generator_context(self, typ, value, traceback):  # type: ignore[no-untyped-def]
-    """The way out of a `with` block of a @contextmanager function."""
+    """Leaves a `with` block of a @contextmanager function."""
     if typ is None:
         if next(self.gen, _DONE) is not _DONE:
             return cannot_trace("a @contextmanager function that yields twice", "it raises RuntimeError")
@@ -271,7 +278,7 @@ def leave_generator_context(self, typ, value, traceback):  # type: ignore[no-unt
     except StopIteration as error:
         return error is not value
     except BaseException as error:
-        # Python itself wraps a StopIteration that leaves the generator.
+        # Python wraps a StopIteration that leaves the generator.
         if error is value or (isinstance(value, StopIteration) and error.__cause__ is value):
             return False
         raise

@@ -1,6 +1,6 @@
-"""Owns inlining: the arguments of a Python function are bound, and its body is traced as a child frame.
+"""Owns inlining: binding the arguments of a Python function, and tracing its body as a child frame.
 
-Whether a function is inlined is decided by `tracer/trace_rules.py`.
+`tracer/trace_rules.py` decides whether a function is inlined.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.tracer.frames.generators import GeneratorVariable
 from minidynamo.tracer.frames.interpreter import Frame
-from minidynamo.tracer.lazy.lazy_containers import entries_as_moved, hold, hold_named, lazy_items
+from minidynamo.tracer.lazy.lazy_containers import lazy_entries, lazy_items, mapping_items, sequence_items
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.records.constants import NotConstant, from_constant, key_named
+from minidynamo.tracer.records.constants import NotConstant, from_constant, keyword_key
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable, NestedFunctionVariable
@@ -30,18 +30,18 @@ INLINE_DEPTH = 60
 
 
 def trusted_source(value: object) -> Source:
-    """Where a function or class lives that is taken as it is."""
+    """Returns the source of a trusted function or class: a constant, without a guard."""
     return Constant(value, getattr(value, "__name__", "value"))
 
 
 def inline_nested(tx: Tracer, function: NestedFunctionVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """Trace the body of a function that the program made while it was traced."""
+    """Traces the body of a function that was created during tracing."""
     code = function.code
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         tx.break_graph("MD209", f"{code.co_name} is a coroutine", why="An event loop drives it.")
     defaults = lazy_items(function.defaults.items) if isinstance(function.defaults, TupleVariable) else []
     keyword_defaults = function.kwdefaults.items if isinstance(function.kwdefaults, DictVariable) else {}
-    named = {key.token: value for key, value in entries_as_moved(keyword_defaults).items()}
+    named = {key.token: value for key, value in lazy_entries(keyword_defaults).items()}
     local_slots = bind_arguments(
         tx, code, function.qualname, args, kwargs, len(defaults), defaults.__getitem__, lambda name: named.get(name)
     )
@@ -50,17 +50,17 @@ def inline_nested(tx: Tracer, function: NestedFunctionVariable, args: Args, kwar
 
 
 def inline_function(tx: Tracer, function: FunctionVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """Trace the body of a Python function that existed before the trace."""
+    """Traces the body of a Python function that existed before the trace."""
     value = function.value
     code, source = value.__code__, function.source or trusted_source(value)
     defaults = value.__defaults__ or ()
     keyword_defaults = value.__kwdefaults__ or {}
     trusted = is_trusted_module(value.__module__)
-    if not trusted:  # what reloads code while a program runs puts new code into the old function
+    if not trusted:  # tools that reload code replace the code of the old function
         tx.guard(Attr(source, "__code__"), GuardKind.IDENTITY, code)
 
     def default(position: int) -> VariableTracker:
-        place = Item(Attr(source, "__defaults__"), position - len(defaults))  # they belong to the last parameters
+        place = Item(Attr(source, "__defaults__"), position - len(defaults))  # defaults belong to the last parameters
         return _default(tx, defaults[position], place, trusted)
 
     def keyword_default(name: str) -> VariableTracker | None:
@@ -68,8 +68,8 @@ def inline_function(tx: Tracer, function: FunctionVariable, args: Args, kwargs: 
             return None
         return _default(tx, keyword_defaults[name], Item(Attr(source, "__kwdefaults__"), name), trusted)
 
-    is_twin = str(value.__globals__.get("__name__")).startswith("minidynamo.")
-    title = None if is_twin else value.__qualname__
+    is_polyfill = str(value.__globals__.get("__name__")).startswith("minidynamo.")
+    title = None if is_polyfill else value.__qualname__
     local_slots = bind_arguments(tx, code, title, args, kwargs, len(defaults), default, keyword_default)
     cells = {}
     for position, (name, cell) in enumerate(zip(code.co_freevars, value.__closure__ or ())):
@@ -90,7 +90,7 @@ def _default(tx: Tracer, value: object, source: Source, trusted: bool) -> Variab
 
 @dataclass(frozen=True, eq=False)
 class _Body:
-    """A function that is about to be inlined, its arguments bound."""
+    """A function that is about to be inlined, with bound arguments."""
 
     function: VariableTracker
     code: types.CodeType
@@ -127,21 +127,21 @@ def bind_arguments(
     default: Callable[[int], VariableTracker],
     keyword_default: Callable[[str], VariableTracker | None],
 ) -> dict[str, VariableTracker]:
-    """The locals that a function starts with. A call that does not fit raises TypeError in the program: in Python's
-    words where the function is what the program calls, under the name `title`."""
+    """Returns the locals with which a function starts. A call that does not fit raises TypeError in the program: with
+    Python's own message if the program calls the function itself, under the name `title`."""
 
     def refuse() -> NoReturn:
         if title is None:
             tx.raises(TypeError(f"{code.co_name}() is called with other arguments than it takes"))
         given = {name: None for name in keyword_only if keyword_default(name) is not None}
-        tx.raises(_said_by_python(code, title, len(args), kwargs, default_count, given), exact=True)
+        tx.raises(_python_error(code, title, len(args), kwargs, default_count, given), exact=True)
 
     count = code.co_argcount
     positional, keyword_only = code.co_varnames[:count], code.co_varnames[count : count + code.co_kwonlyargcount]
     starred = iter(code.co_varnames[count + code.co_kwonlyargcount :])
     bound = dict(zip(positional, args))
     if code.co_flags & inspect.CO_VARARGS:
-        bound[next(starred)] = TupleVariable(hold(tx, args[count:]))
+        bound[next(starred)] = TupleVariable(sequence_items(tx, args[count:]))
     elif len(args) > count:
         refuse()
     names = {*positional[code.co_posonlyargcount :], *keyword_only}
@@ -150,8 +150,8 @@ def bind_arguments(
     bound |= {str(name): value for name, value in kwargs.items() if name in names}
     extra = {name: value for name, value in kwargs.items() if name not in names}
     if code.co_flags & inspect.CO_VARKEYWORDS:
-        named = {key_named(key): value for key, value in extra.items()}
-        bound[next(starred)] = DictVariable(hold_named(tx, named))
+        named = {keyword_key(key): value for key, value in extra.items()}
+        bound[next(starred)] = DictVariable(mapping_items(tx, named))
     elif extra:
         refuse()
     first_default = count - default_count
@@ -172,10 +172,10 @@ _NOTHING = (lambda: None).__code__
 _STARRED = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
-def _said_by_python(
+def _python_error(
     code: types.CodeType, title: str, given: int, kwargs: Iterable[str], default_count: int, keyword_defaults: Any
 ) -> TypeError:
-    """What Python says of a call that does not fit: one like it, of a function that does nothing, is made."""
+    """Returns Python's error for a call that does not fit, raised by an empty function with the same signature."""
     starred = code.co_flags & _STARRED
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + starred.bit_count()]
     alike = _NOTHING.replace(
@@ -186,10 +186,10 @@ def _said_by_python(
         co_nlocals=len(names),
         co_flags=_NOTHING.co_flags | starred,
     )
-    stand_in = types.FunctionType(alike, {}, code.co_name, (None,) * default_count)
-    stand_in.__qualname__, stand_in.__kwdefaults__ = title, keyword_defaults
+    source_key = types.FunctionType(alike, {}, code.co_name, (None,) * default_count)
+    source_key.__qualname__, source_key.__kwdefaults__ = title, keyword_defaults
     try:
-        stand_in(*[None] * given, **dict.fromkeys(map(str, kwargs)))
+        source_key(*[None] * given, **dict.fromkeys(map(str, kwargs)))
     except TypeError as error:
         return error.with_traceback(None)
     raise AssertionError(f"{title} takes these arguments")

@@ -1,6 +1,6 @@
-"""Owns one symbolic frame: its stack, locals and cells, where it is, and the step from one instruction to the next.
+"""Owns one symbolic frame: stack, locals, cells, current instruction, and the step to the next instruction.
 
-It knows no opcode; the functions in `opcodes/` act on a `Frame`. It decides nothing about calls: `tx` does.
+Knows no opcode: the functions in `opcodes/` act on a `Frame`. Decides nothing about calls: `tx` does.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.objects import LazyVariable
 
 NULL = Null()
-# Since 3.12 the exhausted iterator of a `yield from` stays below the value until END_SEND.
+# From 3.12 on, the exhausted iterator of a `yield from` stays below the value until END_SEND.
 _HAS_END_SEND = "END_SEND" in dis.opmap
 STEP_LIMIT = 500_000
 
 
 class FrameChain:
-    """The frames of one trace, the root first, and how many more instructions they may interpret together.
-
-    `raised` has every exception that the program raised in them, in order; `emits_in_try`: an operation of the graph
-    has a `try` or `with` around it, in any of them, `awaits_errors` in one of the user's; `generators` those that have
-    started.
-    """
+    """The frames of one trace, the root first, and their common limit of instructions."""
 
     def __init__(self, steps: int = STEP_LIMIT) -> None:
         self.frames: list[Frame] = []
+        #: the number of instructions that the frames may still interpret
         self.steps_left = steps
+        #: every exception raised by the program in these frames, in order
         self.raised: dict[ExceptionVariable, Raised] = {}
+        #: the started generators
         self.generators: list[VariableTracker] = []
-        self.emits_in_try = self.awaits_errors = False
+        #: whether an operation of the graph has a `try` or `with` around it, in any frame; `user_may_catch`: in a frame
+        #: of the user
+        self.emits_in_try = self.user_may_catch = False
 
     @property
     def handled(self) -> VariableTracker | None:
-        """The exception that the program is handling, in the innermost frame that handles one."""
+        """The exception handled at present, in the innermost frame with a handler at work."""
         return next((frame.handled for frame in reversed(self.frames) if frame.handled is not None), None)
 
     def throw(self, exception: ExceptionVariable, diagnostic: Diagnostic) -> NoReturn:
-        """Raise an exception; `diagnostic` is what the user is told when no frame handles it."""
+        """Raises an exception in the program; `diagnostic` is the message to the user if no frame handles it."""
         set_context(exception, self.handled)
         exception.is_raised = True
         self.raised[exception] = Raised(exception, diagnostic, in_callee=len(self.frames) > 1)
@@ -63,12 +63,7 @@ class FrameChain:
 class Frame:
     """A Python frame whose values are trackers.
 
-    `trusted` frames run library code, whose functions, classes and modules are not guarded. Locals and stack slots of a
-    frame may be unread: `pop` and `read_local` look at them, so what the program only moves needs no guard.
-    `result` is set by the instruction that returns; `keyword_names` by KW_NAMES for the call that follows. `handled` is
-    the exception that a handler of this frame is at work on. `arrived` has the values that a root frame was entered
-    with, by their places; `lost` those, and parts of them, that no local holds any more; `temporary` those that may die
-    before the frame ends.
+    Locals and stack slots may be lazy: `pop` and `read_local` realize. Values that are only moved need no guard.
     """
 
     def __init__(
@@ -89,24 +84,31 @@ class Frame:
         self.namespace = namespace
         self.local_slots = local_slots
         self.cells = cells
+        #: whether the frame runs library code, whose functions, classes and modules are not guarded
         self.trusted = trusted
         self.instructions = decode(code)
-        linecache.lazycache(code.co_filename, namespace)  # messages show lines of modules in archives, too
+        linecache.lazycache(code.co_filename, namespace)  # for messages about modules in archives
         self.index = index
         self.next_index = index
         self.stack: list[VariableTracker | Null] = []
+        #: set by KW_NAMES for the next call
         self.keyword_names: tuple[str, ...] = ()
+        #: set by the instruction that returns
         self.result: VariableTracker | None = None
         self.yielded: VariableTracker | None = None
+        #: the exception for which a handler of this frame is at work
         self.handled: VariableTracker | None = None
-        self.arrived: dict[Source, Any] = {}
+        #: the values with which a root frame was entered, by source
+        self.entry_values: dict[Source, Any] = {}
+        #: arguments, or parts of arguments, that no local holds any more
         self.lost: list[Any] = []
+        #: the arguments that may die before the frame ends, by source
         self.temporary: dict[Source, Any] = {}
 
     def forget_values(self) -> None:
-        """Let go of what the frame holds, at the end of the trace."""
+        """Drops all values at the end of the trace."""
         self.stack.clear()
-        self.arrived.clear()
+        self.entry_values.clear()
         self.lost.clear()
         self.temporary.clear()
         self.local_slots.clear()
@@ -114,17 +116,17 @@ class Frame:
 
     @property
     def instruction(self) -> Instruction:
-        """The instruction that is being, or was last, interpreted."""
+        """The current instruction, or the last instruction of a finished frame."""
         return self.instructions[self.index]
 
     @property
     def location(self) -> UserLocation:
-        """The user's place of that instruction."""
+        """The user's line of the current instruction."""
         return location(self.code, self.index)
 
     @property
-    def is_ours(self) -> bool:
-        """Whether it runs the twin of a library function."""
+    def is_polyfill(self) -> bool:
+        """True if the frame runs a polyfill."""
         return str(self.namespace.get("__name__")).partition(".")[0] == "minidynamo"
 
     @property
@@ -135,31 +137,31 @@ class Frame:
         return {**{name: realized(self.tx, value) for name, value in self.local_slots.items()}, **filled}
 
     def held(self) -> list[VariableTracker]:
-        """What is on the stack, in locals and in cells, unread values included."""
+        """Returns all values on the stack, in locals and in cells, including lazy values."""
         return [*self.on_stack(), *self.local_slots.values(), *self.cells.values()]
 
     def on_stack(self) -> list[VariableTracker]:
-        """The values on the stack, bottom first."""
+        """Returns the values on the stack, bottom first."""
         return [value for value in self.stack if not isinstance(value, Null)]
 
     @property
     def offset(self) -> int:
-        """Where in the bytecode the frame is."""
+        """The frame's position in the bytecode."""
         return self.instruction.offset
 
     def read(self, name: str) -> VariableTracker | None:
-        """What the local, cell or free variable `name` holds; None when it holds nothing."""
+        """Returns the value of the local, cell or free variable `name`; None if it is unbound."""
         return self.read_cell(self.cells[name]) if name in self.cells else self.read_local(name)
 
     def read_cell(self, cell: CellVariable) -> VariableTracker | None:
-        """What a cell holds, looking into a real one when the program has not done so yet; None when it is empty."""
-        value = self.unread_cell(cell)
+        """Returns the contents of a cell, after reading a real cell at first use; None for an empty cell."""
+        value = self.lazy_cell(cell)
         if value is not None:
             cell.contents = value = self.realize(value)
         return value
 
-    def unread_cell(self, cell: CellVariable) -> VariableTracker | None:
-        """What a cell holds, for who only moves it."""
+    def lazy_cell(self, cell: CellVariable) -> VariableTracker | None:
+        """Returns the contents of a cell, maybe as a lazy value."""
         if cell.contents is None and cell.cell is not None and not self.tx.side_effects.is_written(cell):
             try:
                 value = cell.cell.cell_contents
@@ -170,25 +172,25 @@ class Frame:
         return cell.contents
 
     def realize(self, variable: VariableTracker) -> VariableTracker:
-        """The tracker to work with; an unread value is wrapped, and guarded, now."""
+        """Returns the tracker to work with; a lazy value is wrapped and guarded."""
         return realize(self.tx, variable)
 
     def read_local(self, name: str) -> VariableTracker | None:
-        """The value of a plain local; None when it is not bound."""
+        """Returns the value of a plain local; None if it is not bound."""
         value = self.local_slots.get(name)
         if isinstance(value, LazyVariable):
             value = self.local_slots[name] = self.realize(value)
         return value
 
     def write_local(self, name: str, value: VariableTracker | None) -> None:
-        """Bind a plain local, or unbind it with None."""
+        """Binds a plain local, or unbinds it with None."""
         if value is None:
             self.local_slots.pop(name, None)
         else:
             self.local_slots[name] = value
 
     def step(self) -> None:
-        """Interpret one instruction."""
+        """Interprets one instruction."""
         self.chain.steps_left -= 1
         if self.chain.steps_left < 0:
             what = f"{self.code.co_name} runs more than {STEP_LIMIT} instructions while it is traced"
@@ -203,13 +205,13 @@ class Frame:
         function(self, instruction)
 
     def run(self) -> VariableTracker:
-        """Interpret until the frame returns; gives its result."""
+        """Interprets until the frame returns. Returns its result."""
         self.resume()
         assert self.result is not None
         return self.result
 
     def resume(self) -> VariableTracker | None:
-        """Interpret until the frame returns or yields; gives what it yields, None when it returned."""
+        """Interprets until the frame returns or yields. Returns the yielded value, None after a return."""
         self.yielded = None
         self.chain.frames.append(self)
         while self.result is None and self.yielded is None:
@@ -224,7 +226,7 @@ class Frame:
         return self.yielded
 
     def handles(self, raised: Raised) -> bool:
-        """Go on at the handler of the current instruction, if it has one."""
+        """Continues at the handler of the current instruction. Returns False if there is no handler."""
         handler = self.instruction.handler
         if handler is None:
             return False
@@ -236,52 +238,52 @@ class Frame:
         return True
 
     def end_delegation(self, send: Instruction, returned: VariableTracker) -> None:
-        """Go on behind a `yield from`, whose iterator lies on top of the stack and has returned."""
+        """Continues after a `yield from` whose iterator, on top of the stack, has returned."""
         if not _HAS_END_SEND:
             self.pop()
         self.push(returned)
         self.jump(send.target)
 
-    def forget_words(self, exception: ExceptionVariable) -> None:
-        """Twins of library functions raise what their originals do, but may say it in other words."""
-        if self.is_ours:
+    def forget_message(self, exception: ExceptionVariable) -> None:
+        """Drops the message of an exception that a polyfill raises: the original function may word it differently."""
+        if self.is_polyfill:
             exception.args, exception.text = None, None
             exception.fields.clear()
 
     def jump(self, target: int | None) -> None:
-        """Go on at instruction `target`."""
+        """Continues at instruction `target`."""
         assert target is not None
         self.next_index = target
 
     def push(self, variable: VariableTracker | Null) -> None:
-        """Put a value (or NULL) on top of the stack."""
+        """Pushes a value or NULL."""
         self.stack.append(variable)
 
     def pop(self) -> VariableTracker:
-        """Take the top value, which is not NULL, to look at it."""
+        """Pops and realizes the top value, which must not be NULL."""
         variable = self.stack.pop()
         assert not isinstance(variable, Null)
         return self.realize(variable)
 
-    def move(self) -> VariableTracker:
-        """Take the top value, which is not NULL, without looking at it."""
+    def pop_lazy(self) -> VariableTracker:
+        """Pops the top value, which must not be NULL, without realizing."""
         variable = self.stack.pop()
         assert not isinstance(variable, Null)
         return variable
 
     def pop_many(self, count: int) -> list[VariableTracker]:
-        """Take the top `count` values, the lowest first."""
+        """Pops and realizes the top `count` values, the lowest first."""
         return [self.realize(variable) for variable in self.pop_many_lazy(count)]
 
     def pop_many_lazy(self, count: int) -> list[VariableTracker]:
-        """Take the top `count` values, the lowest first, without looking at them."""
+        """Pops the top `count` values, the lowest first, without realizing."""
         start = len(self.stack) - count
         taken = self.stack[start:]
         del self.stack[start:]
         return [variable for variable in taken if not isinstance(variable, Null)]
 
     def peek(self, depth: int = 1) -> Any:
-        """The value `depth` places from the top (1 is the top), to look at it."""
+        """Returns the value `depth` slots from the top (1 is the top), realized."""
         variable = self.stack[-depth]
         if isinstance(variable, LazyVariable):
             variable = self.stack[-depth] = self.realize(variable)

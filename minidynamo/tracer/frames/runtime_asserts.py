@@ -1,8 +1,9 @@
-"""Owns decisions about a tensor's value of which one way only raises: the graph checks that the program goes the other.
+"""Owns runtime asserts, for a branch on a tensor's value with a side that only raises: the graph checks that the
+program takes the other side.
 
-When the check fails, the graph raises and the frame runs again as the user wrote it, so that Python raises what the
-program says, and its handlers run. So nothing may have happened by then that cannot be taken back: a graph that checks
-has autograd record no write to what is outside, and calls nothing but torch's own functions.
+When a check fails, the graph raises and the frame runs again eagerly: Python then raises the program's error and runs
+the handlers. Until then, nothing irreversible may happen. A graph with runtime asserts therefore has no write to an
+external tensor recorded by autograd, and calls only torch's own functions.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from minidynamo.graph.torch_settings import is_switch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer.frames.interpreter import Frame
-from minidynamo.tracer.graph.dead_code import PYTHON_NAMESPACES, is_of_torch
+from minidynamo.tracer.graph.dead_code import PYTHON_NAMESPACES, is_torch_function
 from minidynamo.tracer.numbers import tensor_items
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.frame_request import FrameRequest
@@ -35,19 +36,25 @@ from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
 
 aten = torch.ops.aten
-assert_async = aten._assert_async.msg  # of a tensor on the CPU it asserts at once
+assert_async = aten._assert_async.msg  # asserts at once for a CPU tensor
 _HOOKED = Result(Constant(has_saved_tensor_hooks, "has_saved_tensor_hooks"))
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_MANY = 200  # instructions of one way that are looked at
+_MANY = 200  # the most instructions to search on one side of a branch
 
 
-class Unexpected(Exception):
-    """A graph that checks cannot be run twice: the frame is to be traced anew, without checks."""
+class AssertsNotAllowed(Exception):
+    """Raised when a graph with runtime asserts could not be rerun: the frame is traced again, without runtime
+    asserts."""
 
 
 def expected(frame: Frame, condition: VariableTracker, jump: Instruction, jumps_if: bool) -> bool | None:
-    """The truth of `condition` at a jump, for a check in the graph; None where that is not the way to know it."""
-    if not isinstance(condition, TensorVariable) or not frame.tx.graph.expects or frame.tx.graph.subgraph is not None:
+    """Returns the truth of `condition` at a jump, and adds a runtime assert to the graph; None if the jump allows
+    none."""
+    if (
+        not isinstance(condition, TensorVariable)
+        or not frame.tx.graph.may_assert
+        or frame.tx.graph.subgraph is not None
+    ):
         return None
     fake = frame.tx.graph.use(condition)
     if fake.dtype != torch.bool or fake.dim() or frame.tx.graph.constant(condition) is not None:
@@ -56,7 +63,7 @@ def expected(frame: Frame, condition: VariableTracker, jump: Instruction, jumps_
     jump_raises, going_on_raises = only_raises(frame.code, jump.target), only_raises(frame.code, jump.index + 1)
     if jump_raises is going_on_raises:
         return None
-    if has_saved_tensor_hooks():  # which cannot be told that what they have seen is saved once more
+    if has_saved_tensor_hooks():  # hooks cannot be informed that a tensor is saved again
         return None
     frame.tx.guard(_HOOKED, GuardKind.IDENTITY, False)
     wanted = jumps_if is not jump_raises
@@ -66,18 +73,21 @@ def expected(frame: Frame, condition: VariableTracker, jump: Instruction, jumps_
     return wanted
 
 
-# What is read of a tensor, by the method or the class that reads it, and how long integers are that a float can hold.
+# Conversions that read a tensor's number, by class; and the largest int that a float represents exactly.
 _READERS: dict[Any, str] = {bool: "bool", int: "int", float: "float"}
 _EXACT = 2**53
 
 
-def read_to_check(
+def tensor_to_assert(
     frame: Frame, call: Instruction, function: VariableTracker, args: Sequence[VariableTracker]
 ) -> VariableTracker | None:
-    """What stands for the number that `t.item()`, `float(t)` and the like give, where only a jump of which one way only
-    raises looks at it, perhaps compared with a literal: the tensor, with the same value to the last bit."""
+    """Returns a tensor in place of the number returned by `t.item()`, `float(t)` and similar calls; None if impossible.
+
+    Only a jump with a raising side may read the number, perhaps in a comparison with a literal. The tensor has the same
+    value to the last bit.
+    """
     tensor, reader = _reading(frame, function, args)
-    if tensor is None or not frame.tx.graph.expects or frame.tx.graph.subgraph is not None:
+    if tensor is None or not frame.tx.graph.may_assert or frame.tx.graph.subgraph is not None:
         return None
     following = [one for one in frame.instructions[call.index + 1 : call.index + 5] if one.opname != "TO_BOOL"][:3]
     compared = len(following) == 3 and [one.opname for one in following[:2]] == ["LOAD_CONST", "COMPARE_OP"]
@@ -109,7 +119,7 @@ def read_to_check(
 def _reading(
     frame: Frame, function: VariableTracker, args: Sequence[VariableTracker]
 ) -> tuple[TensorVariable | None, str]:
-    """The tensor of which a call reads the number, and how; None for other calls."""
+    """Returns the tensor whose number a call reads, and the kind of conversion; None for other calls."""
     if isinstance(function, BoundBuiltin) and function.name == "item" and not args:
         return (function.receiver if isinstance(function.receiver, TensorVariable) else None), "item"
     if isinstance(function, ClassVariable) and function.value in _READERS and len(args) == 1:
@@ -120,7 +130,7 @@ def _reading(
 
 @functools.lru_cache(maxsize=1000)
 def only_raises(code: CodeType, start: int) -> bool:
-    """Whether every way from instruction `start` on ends in a `raise`."""
+    """Returns whether every path from instruction `start` ends in a `raise`."""
     instructions, pending, seen = decode(code), [start], set[int]()
     while pending:
         index = pending.pop()
@@ -136,37 +146,41 @@ def only_raises(code: CodeType, start: int) -> bool:
 
 
 def checks(graph: torch.fx.GraphModule | None) -> bool:
-    """Whether the graph checks a decision of the program."""
+    """Returns whether the graph has a runtime assert."""
     return graph is not None and any(node.target is assert_async for node in graph.graph.nodes)
 
 
-def may_expect(request: FrameRequest) -> bool:
-    """Whether a graph of this frame may check something, as far as that can be told before it is traced: it gives up no
-    list, nor a variable that holds a tensor, since nothing may die before the frame's end that is to run again."""
+def may_have_asserts(request: FrameRequest) -> bool:
+    """Returns whether a graph of this frame may have runtime asserts, as far as known before tracing.
+
+    The frame may donate no list and rebind no variable that holds a tensor: before a rerun, nothing may die.
+    """
     written = written_slots(request.code, request.index)
     values = [value for name, value in request.arguments.items() if name in written]
     values += [slot.value for slot in request.stack if slot is not None]
-    return request.expects and not request.steal and not any(issubclass(type(value), torch.Tensor) for value in values)
+    return (
+        request.may_assert and not request.steal and not any(issubclass(type(value), torch.Tensor) for value in values)
+    )
 
 
-def can_run_twice(traced: TracedFrame) -> bool:
-    """Whether the graph checks nothing, or its frame can run again after a failure."""
+def can_be_rerun(traced: TracedFrame) -> bool:
+    """Returns whether the graph has no runtime assert, or its frame can be rerun after a failure."""
     graph, writes = traced.graph, traced.writes
     if graph is None or not checks(graph):
         return True
-    if any(given.given_up for given in traced.inputs) or not all(map(only_computes, graph.graph.nodes)):
+    if any(given.is_emptied for given in traced.inputs) or not all(map(only_computes, graph.graph.nodes)):
         return False
-    return writes is None or (writes.can_be_put_back and not writes.are_recorded)
+    return writes is None or (writes.can_roll_back and not writes.are_recorded)
 
 
 def calls_operators_of_users(graph: torch.fx.GraphModule | None) -> bool:
-    """Whether the graph runs code of the user's, whose results may be others than promised."""
+    """Returns whether the graph runs code of the user, whose results may differ from the promised results."""
     return graph is not None and not all(map(only_computes, graph.graph.nodes))
 
 
 def only_computes(node: torch.fx.Node) -> bool:
-    """Whether a node runs no code of the user's."""
+    """Returns whether a node runs no code of the user."""
     target = node.target
-    computes = is_of_torch(target) or target in (getattr, assert_async) or is_switch(target)
+    computes = is_torch_function(target) or target in (getattr, assert_async) or is_switch(target)
     computes = computes or getattr(target, "__module__", "") in PYTHON_NAMESPACES or hasattr(target, "only_computes")
     return computes or node.op != "call_function"

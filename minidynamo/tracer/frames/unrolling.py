@@ -1,9 +1,9 @@
-"""Owns when the program stops being unrolled: where the number of turns differs from call to call.
+"""Owns the limit on unrolling: the graph ends before a loop whose trip count differs too often from call to call.
 
-A loop over a range and a recurrent layer are captured turn by turn, a list of tensors or one that is copied item by
-item: one version for each number of turns. After a few of those the graph ends there. Then Python runs the loop, whose
-body is captured once for all turns, and torch the layer. It is the same with numbers that Python, torch or a backend
-needs as constants.
+A loop over a range, a recurrent layer, a list of tensors, and a list copied item by item are captured once per trip
+count or length. Each count needs a version of its own. After a few versions the graph ends before the loop. Python then
+runs the loop, whose body is captured once for all iterations; torch runs the layer. The same limit holds for numbers
+that Python, torch or a backend needs as constants.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import Guard
-from minidynamo.guards.profile import Line, Turns
+from minidynamo.guards.profile import Line, TripCounts
 from minidynamo.guards.source import Source
 from minidynamo.guards.stable_names import stable_name
 from minidynamo.tracer.lazy.lazy_containers import LazyItems
@@ -30,49 +30,52 @@ from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import LazyVariable
 from minidynamo.variables.tensors import TensorVariable
 
-# For how many numbers of turns a line is captured.
+# The most trip counts for which a line is captured.
 MOST_NUMBERS = 3
 
 
-def unroll(tx: Tracer, turns: float, what: str, *, varies: bool = True) -> None:
-    """Count the turns for which `what`, at this line of the program, is captured; the graph breaks there where it was
-    captured for too many other numbers. Unless it `varies`, the number is one of this capture, and does not count."""
-    known = tx.graph.shapes.turns
-    if known is None or not tx.graph.may_end_here:
+def unroll(tx: Tracer, count: float, what: str, *, varies: bool = True) -> None:
+    """Records the trip count `count` of `what` at this line of the program. Breaks the graph if the line was
+    already captured for too many different counts.
+
+    If `varies` is False, the count is specific to this capture and is not recorded.
+    """
+    known = tx.graph.shapes.trip_counts
+    if known is None or not tx.graph.may_break_here:
         return
-    where = next(frame for frame in reversed(tx.frames) if not frame.is_ours).location
+    where = next(frame for frame in reversed(tx.frames) if not frame.is_polyfill).location
     line = where.filename, where.lineno, ""
     captures, numbers = known.numbers(line)
-    if captures >= MOST_NUMBERS and turns not in numbers:
+    if captures >= MOST_NUMBERS and count not in numbers:
         tx.break_graph(
             "MD218",
-            f"{what} has had {MOST_NUMBERS} other numbers of turns, and now has {turns}",
-            why="Each number of turns that is captured takes a version of its own; from here on it is left to Python.",
+            f"{what} was captured for {MOST_NUMBERS} other trip counts, and now has {count}",
+            why="Each trip count needs a version of its own; from here on Python runs the loop.",
             fix="pad to a few lengths, or use operations on the whole tensor",
         )
     if varies:
-        tx.graph.shapes.unrolled.setdefault(line, set()).add(turns)
+        tx.graph.shapes.unrolled.setdefault(line, set()).add(count)
     numbers_so_far = known.unrolled.setdefault(line, set())
-    numbers_so_far.add(turns)
+    numbers_so_far.add(count)
     if len(numbers_so_far) > 1:
         tx.graph.shapes.differing.add(line)
 
 
 def unroll_comparison(tx: Tracer) -> None:
-    """Count how often a frame compares numbers that may vary with the same instruction: in a `while` loop each number
-    of turns gives other answers."""
-    known = tx.graph.shapes.turns
-    if known is None or not tx.graph.may_end_here:
+    """Counts how often a frame compares varying numbers with the same instruction: each trip count of a `while` loop
+    gives different answers."""
+    known = tx.graph.shapes.trip_counts
+    if known is None or not tx.graph.may_break_here:
         return
-    frame = next(frame for frame in reversed(tx.frames) if not frame.is_ours)
+    frame = next(frame for frame in reversed(tx.frames) if not frame.is_polyfill)
     line = frame.location.filename, frame.location.lineno, "while"
     captures, _ = known.numbers(line)
     if captures >= MOST_NUMBERS:
         tx.break_graph(
             "MD218",
-            f"a loop with a comparison has had {captures} numbers of turns",
-            why="Each number of turns that is captured takes a version of its own; from here on it is left to Python.",
-            fix="use a fixed number of turns, or operations on the whole tensor",
+            f"a loop with a comparison was captured for {captures} trip counts",
+            why="Each trip count needs a version of its own; from here on Python runs the loop.",
+            fix="use a fixed trip count, or operations on the whole tensor",
         )
     times = tx.graph.shapes.compared.setdefault(frame, Counter())
     times[frame.offset] += 1
@@ -81,20 +84,21 @@ def unroll_comparison(tx: Tracer) -> None:
 
 
 def size_here(size: int) -> int:
-    """A size in this call; nothing is guarded."""
+    """Returns the size in this call, without a guard."""
     here: int = size.node.hint if isinstance(size, torch.SymInt) else size
     return here
 
 
 def unroll_lists(tx: Tracer, name: str, args: Sequence[VariableTracker]) -> None:
-    """Count the lengths of lists from outside that a function of torch is given: a graph takes them item by item."""
+    """Counts the lengths of external lists among the arguments of a torch function: a graph takes each item
+    separately."""
     for arg in args:
         if isinstance(arg, SequenceVariable):
             _unroll_items(tx, arg, f"{name} of a list")
 
 
 def unroll_pieces(tx: Tracer, name: str, args: Sequence[VariableTracker], made: VariableTracker) -> None:
-    """Count the pieces of a tensor that is split, where their number hangs on a size, or on a number, that varies."""
+    """Counts the pieces of a split tensor, if their number depends on a varying size or number."""
     if name.strip("().").rpartition(".")[2] not in _SPLITTING or not isinstance(made, SequenceVariable):
         return
     sizes = args[0].fake.shape if args and isinstance(args[0], TensorVariable) else ()
@@ -106,33 +110,33 @@ _SPLITTING = ("split", "chunk", "unbind")
 
 
 def unroll_loop(tx: Tracer, sequence: SequenceVariable) -> None:
-    """Count the length of a sequence of tensors from outside that is looped over. What is done with other items hangs
-    on each of them: a loop's body that is captured for itself would have a version for each."""
+    """Counts the length of an external sequence of tensors in a loop. Sequences of different items do not count: a
+    separately captured loop body would need a version for each item."""
     items = sequence.items
-    first = items.unread_at(0) if isinstance(items, LazyList | LazyTuple) else None
+    first = items.find_lazy(0) if isinstance(items, LazyList | LazyTuple) else None
     value = first.value if isinstance(first, LazyVariable) else None
     if isinstance(first, TensorVariable) or isinstance(value, torch.Tensor):
         _unroll_items(tx, sequence, "a loop over tensors")
 
 
 def unroll_copy(tx: Tracer, sequence: VariableTracker) -> None:
-    """Count the length of a list or tuple from outside that is copied: all of its items are read."""
+    """Counts the length of an external list or tuple that is copied: a copy reads all items."""
     if isinstance(sequence, SequenceVariable):
         _unroll_items(tx, sequence, "a copy of a list")
 
 
 def _unroll_items(tx: Tracer, sequence: SequenceVariable, what: str) -> None:
     items = sequence.items
-    length = items.unread_length() if isinstance(items, LazyList | LazyTuple) else None
+    length = items.lazy_length() if isinstance(items, LazyList | LazyTuple) else None
     if length is not None:
         unroll(tx, length.now, what)
 
 
 def free_numbers(args: Iterable[VariableTracker]) -> list[NumberVariable]:
-    """The numbers among arguments, and among items of tuples and lists, that are no constants so far."""
+    """Returns the numbers among arguments, and among items of tuples and lists, that are not constants yet."""
     found = []
     for arg in args:
-        if isinstance(arg, NumberVariable) and arg.pinned is None:
+        if isinstance(arg, NumberVariable) and arg.specialized is None:
             found.append(arg)
         elif isinstance(arg, TupleVariable | ListVariable) and isinstance(arg.items, list | tuple | LazyItems):
             found += free_numbers(arg.items)
@@ -140,59 +144,59 @@ def free_numbers(args: Iterable[VariableTracker]) -> list[NumberVariable]:
 
 
 def depends_on_float(tx: Tracer, source: Source | None, value: object) -> bool:
-    """Whether a number or text is as good as a float that has varied: there is no end of values. An int that is made of
-    a float has few, and so have infinity and NaN."""
+    """Returns whether a number or text depends on a float that has varied: the number of versions would be unlimited.
+    An int computed from a float has few values, and so do infinity and NaN."""
     is_special = isinstance(value, float) and not math.isfinite(value)
     if source is None or is_special or isinstance(value, int | torch.SymInt):
         return False
     return not tx.graph.shapes.varied_floats.isdisjoint((source, *source.bases()))
 
 
-def expect_no_constant(
+def limit_constants(
     tx: Tracer, source: Source | None, what: str, where: UserLocation | None, *, most: int = MOST_NUMBERS
 ) -> None:
-    """End the graph where `what` takes the number at a place, if `most` others were needed at this line."""
-    known = tx.graph.shapes.turns
-    if known is None or where is None or not tx.graph.may_end_here:
+    """Ends the graph before `what` if it needs a constant at this line and `most` values were already captured."""
+    known = tx.graph.shapes.trip_counts
+    if known is None or where is None or not tx.graph.may_break_here:
         return
     for place in () if source is None else (source, *source.bases()):
         captures, _ = known.numbers((where.filename, where.lineno, stable_name(place)))
         if captures >= most:
-            others = f"has been {captures} other ones" if most == MOST_NUMBERS else "changes"
+            others = f"had {captures} other values before" if most == MOST_NUMBERS else "changes"
             tx.break_graph(
                 "MD218",
                 f"{what} needs a value as a constant, which {others}",
-                why="Each value takes a version of its own; from here on it is left to Python.",
+                why="Each value needs a version of its own; from here on Python runs the code.",
                 fix="keep to a few values, or put a number into a tensor",
             )
 
 
-def expect_no_size(tx: Tracer, args: Iterable[VariableTracker], what: str, where: UserLocation | None) -> None:
-    """End the graph where `what` takes tensors whose sizes were constants at this line too often:
-    inside torch, `kron` fixes them, and so do derivatives such as that of `block_diag`."""
-    known = tx.graph.shapes.turns
+def limit_sizes(tx: Tracer, args: Iterable[VariableTracker], what: str, where: UserLocation | None) -> None:
+    """Ends the graph before `what` if the sizes of the tensors became constants at this line too often. torch's `kron`
+    specializes sizes, as does the derivative of `block_diag`, for example."""
+    known = tx.graph.shapes.trip_counts
     if known is None or not known.captures:
         return
     for arg in args:
-        for place in tx.graph.shapes.sizes_behind(arg.fake) if isinstance(arg, TensorVariable) else ():
-            expect_no_constant(tx, place, what, where)
+        for place in tx.graph.shapes.sources_of_sizes(arg.fake) if isinstance(arg, TensorVariable) else ():
+            limit_constants(tx, place, what, where)
 
 
-def newly_constant(traced: TracedFrame, turns: Turns) -> bool:
-    """Whether a backend has needed a float that varies as a constant, which is now noted. A capture that ends in front
-    of what takes it does without a version for each value."""
+def newly_constant(traced: TracedFrame, trip_counts: TripCounts) -> bool:
+    """Returns whether a backend has specialized a varying float, and records the line. The next capture ends before the
+    line and needs no version per value."""
     if traced.shapes is None or not traced.shapes.varied_floats:
         return False
     names = {stable_name(place) for place in traced.shapes.varied_floats}
     found = {line: numbers for line, numbers in constants(traced, traced.all_guards()).items() if line[2] in names}
-    new = {line: numbers for line, numbers in found.items() if not turns.numbers(line)[0]}
-    turns.note(new)
+    new = {line: numbers for line, numbers in found.items() if not trip_counts.numbers(line)[0]}
+    trip_counts.note(new)
     return bool(new)
 
 
 def constants(traced: TracedFrame, guards: Iterable[Guard]) -> dict[Line, set[float | str]]:
-    """The numbers that may vary, and texts of them, that have become constants, by the lines that need them; `guards`
-    are all there are."""
+    """Returns the specialized numbers, and texts of numbers, by the lines that need constants; `guards` are all guards
+    of the frame."""
     found: dict[Line, set[float | str]] = {}
     for source, value, where in () if traced.shapes is None else traced.shapes.fixed(guards):
         lines = [where] if where is not None else _lines_that_take(traced, source)
@@ -203,7 +207,8 @@ def constants(traced: TracedFrame, guards: Iterable[Guard]) -> dict[Line, set[fl
 
 
 def _lines_that_take(traced: TracedFrame, source: Source) -> list[UserLocation]:
-    """The lines whose operations are given a number, or what is computed of it: a backend may need it for any."""
+    """Returns the lines whose operations read a number, or a value computed from the number: a backend may specialize
+    at any."""
     nodes = [given.node for given in traced.inputs if source in (given.source, *given.source.bases())]
     for node in nodes:
         if not isinstance(node.meta.get("example_value"), torch.Tensor):

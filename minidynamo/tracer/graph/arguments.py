@@ -1,7 +1,6 @@
-"""Owns what stands for a tracker among the arguments of a call: in its node, and when it runs on fake tensors.
+"""Owns the arguments of a call: their form in a graph node, and their form in a run on fake tensors.
 
-Which calls become nodes is decided in `output_graph.py`.
-"""
+The choice of calls that become nodes is not here (`output_graph.py`)."""
 
 from __future__ import annotations
 
@@ -26,37 +25,37 @@ from minidynamo.variables.tensors import TensorVariable
 
 
 class NotInGraph(Exception):
-    """A value cannot be an argument of a graph node, or its result; the message names its class."""
+    """Raised if a value cannot be an argument or result of a graph node; the message names the class."""
 
 
 _READ_BY_TORCH = ("__len__", "__getitem__", "__iter__", "__index__", "__int__", "__float__", "__bool__", "keys")
 
 
-def _reads_itself(cls: type) -> bool:
-    """Whether a class of containers overrides a method by which some functions of torch read it, and others do not."""
+def _overrides_reading(cls: type) -> bool:
+    """Returns whether a container class overrides a method by which only some functions of torch read it."""
     return any(isinstance(getattr(cls, name, None), types.FunctionType) for name in _READ_BY_TORCH)
 
 
 class Arguments:
-    """Gives pairs: what stands for trackers in a node, and in a call on fake tensors."""
+    """Converts trackers to pairs: (argument of a node, argument of a run on fake tensors)."""
 
     def __init__(self, graphs: OpenGraphs, inputs: GraphInputs) -> None:
         self._open = graphs
         self._inputs = inputs
 
-    def all(self, variables: Iterable[VariableTracker]) -> tuple[list[Any], list[Any]]:
-        """What stands for several trackers."""
-        pairs = [self.one(variable) for variable in variables]
+    def convert_all(self, variables: Iterable[VariableTracker]) -> tuple[list[Any], list[Any]]:
+        """Converts several trackers; returns two lists."""
+        pairs = [self.convert(variable) for variable in variables]
         return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
-    def named(self, variables: Mapping[Any, VariableTracker]) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """What stands for the values of a dict."""
-        nodes, fakes = self.all(variables.values())
+    def convert_named(self, variables: Mapping[Any, VariableTracker]) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Converts the values of a dict; returns two dicts."""
+        nodes, fakes = self.convert_all(variables.values())
         keys = [str(key) if isinstance(key, Keyword) else key for key in variables]
         return dict(zip(keys, nodes)), dict(zip(keys, fakes))
 
-    def one(self, variable: VariableTracker) -> tuple[Any, Any]:
-        """What stands for a tracker. Raises NotInGraph where nothing can."""
+    def convert(self, variable: VariableTracker) -> tuple[Any, Any]:
+        """Converts a tracker. Raises NotInGraph if a graph cannot hold the value."""
         if isinstance(variable, TensorVariable):
             return self.node(variable), self._inputs.use(variable)
         if isinstance(variable, ConstantVariable):
@@ -66,43 +65,43 @@ class Arguments:
         if isinstance(variable, NumberVariable):
             return self._number(variable)
         if isinstance(variable, ClassVariable):
-            raise NotInGraph("class")  # the text of a graph has no name for it
+            raise NotInGraph("class")  # a class has no name in the text of a graph
         if isinstance(variable, ObjectVariable) and variable.storage is not None:
-            if isinstance(variable.storage, SequenceVariable | DictVariable) and _reads_itself(variable.cls):
+            if isinstance(variable.storage, SequenceVariable | DictVariable) and _overrides_reading(variable.cls):
                 raise NotInGraph(variable.cls.__name__)
-            return self.one(variable.storage)  # torch looks at the container below
+            return self.convert(variable.storage)  # torch reads the container below
         if isinstance(variable, SequenceVariable) and variable.cls in (list, tuple, torch.Size):
             cls = list if variable.cls is list else tuple
-            nodes, fakes = self.all(variable.items)
+            nodes, fakes = self.convert_all(variable.items)
             return cls(nodes), cls(fakes)
         if isinstance(variable, SliceVariable):
             bounds = (variable.start, variable.stop, variable.step)
             if not all(isinstance(bound, ConstantVariable) for bound in bounds):
-                nodes, fakes = self.all(bounds)
+                nodes, fakes = self.convert_all(bounds)
                 return slice(*nodes), slice(*fakes)
         try:
             if isinstance(variable, DictVariable) and variable.cls is dict:
-                return self.named({as_constant(key.variable): value for key, value in variable.items.items()})
+                return self.convert_named({as_constant(key.variable): value for key, value in variable.items.items()})
             value = as_constant(variable)
         except NotConstant:
             raise NotInGraph(variable.python_type.__name__) from None
         return value, value
 
     def node(self, tensor: TensorVariable) -> torch.fx.Node:
-        """What stands for a tensor in a node, whatever is asked of the tensor."""
-        self._inputs.bring_home(tensor)
+        """Returns the node of a tensor, without a guard on the tensor."""
+        self._inputs.move_to_list(tensor)
         if not self._open.holds(tensor.node):
             raise NotInGraph("tensor that a branch of cond has computed")
         return self._open.node_of(tensor)
 
     def _number(self, variable: NumberVariable) -> tuple[Any, Any]:
-        # What is asked of a symbol that is infinite, torch decides without a guard.
-        if not self._open.takes_numbers or not math.isfinite(variable.here):
-            value = variable.pin()
+        # Torch decides branches on an infinite symbol without a guard.
+        if not self._open.takes_numbers or not math.isfinite(variable.unguarded_value):
+            value = variable.specialize()
             return value, value
         if variable.node is None or not self._open.holds(variable.node):
             variable.node = self._inputs.number(variable)
         node = self._open.node_of(variable)
         if variable.plain and self._open.subgraph is not None:
-            self._open.subgraph.has_plain_numbers = True
-        return node, variable.here if variable.plain else node.meta["example_value"]
+            self._open.subgraph.has_scalar_arguments = True
+        return node, variable.unguarded_value if variable.plain else node.meta["example_value"]

@@ -1,9 +1,8 @@
-"""Owns constant folding: the values of tensors that the graph computes of constants alone.
+"""Owns constant folding: the values of tensors that the graph computes from constants alone.
 
-A program that asks for such a value, as in `torch.arange(2, x.dim()).tolist()`, gets it while it is traced. Torch's own
-functions compute it then as they do when the graph runs, so that it is the same to the last bit; nothing is guarded,
-since nothing from outside is in it.
-"""
+A program may read such a value while it is traced, as in `torch.arange(2, x.dim()).tolist()`. Torch's own functions
+compute the value, with the same last bit as a run of the graph. No guard is needed, because no external value
+contributes. Constants of Python are not here."""
 
 from __future__ import annotations
 
@@ -15,15 +14,17 @@ import torch.fx
 
 from minidynamo.compat import memory_of, without_torch_function
 from minidynamo.graph.pytree import leaves
-from minidynamo.tracer.graph.dead_code import has_no_effect, is_of_torch, name_called
+from minidynamo.tracer.graph.dead_code import has_no_effect, is_torch_function, name_called
 
-_MOST_NODES, _MOST_ELEMENTS = 100, 4096  # so that a loop that counts in a tensor is cut after some rounds
+_MOST_NODES, _MOST_ELEMENTS = 100, 4096  # a loop that counts in a tensor is cut after some iterations
 _PROPERTIES = frozenset(("T", "H", "mT", "mH", "real", "imag"))
 
 
 def folded(node: torch.fx.Node, open_graphs: Iterable[torch.fx.Graph]) -> torch.Tensor | None:
-    """The tensor that a node of one of the graphs computes; None where that hangs on something from outside, on random
-    numbers, on memory that is written to in one of them, or would take long."""
+    """Returns the tensor that a node computes.
+
+    None if the tensor depends on an external value, on random numbers, or on memory that an open graph writes, or if
+    the computation would take long."""
     needed = _needed(node)
     if needed is None or any(_writes_to(graph, needed) for graph in open_graphs):
         return None
@@ -32,16 +33,16 @@ def folded(node: torch.fx.Node, open_graphs: Iterable[torch.fx.Graph]) -> torch.
         with torch.no_grad(), without_torch_function():
             for each in filter(needed.__contains__, node.graph.nodes):
                 values[each] = _computed(each, values)
-                if not _alike(values[each], each.meta["example_value"]):  # settings of that moment were others
+                if not _matches_prediction(values[each], each.meta["example_value"]):  # settings have changed since
                     return None
-    except Exception:  # whatever it is, the graph raises it when it runs
+    except Exception:  # any error: the graph raises it when it runs
         return None
     value: torch.Tensor = values[node]
     return value
 
 
 def _needed(node: torch.fx.Node) -> set[torch.fx.Node] | None:
-    """The node and all that it is computed from; None where some of that is not known while tracing."""
+    """Returns the node and all nodes it depends on; None if a value among them is unknown while tracing."""
     needed, pending = set[torch.fx.Node](), [node]
     while pending:
         each = pending.pop()
@@ -55,7 +56,7 @@ def _needed(node: torch.fx.Node) -> set[torch.fx.Node] | None:
 
 
 def _computes(node: torch.fx.Node) -> bool:
-    """Whether a node computes few elements of nothing but its arguments."""
+    """Returns whether a node computes few elements from nothing but its arguments."""
     if "example_value" not in node.meta or node.meta.get("mutates") or node.meta.get("draws") or "out" in node.kwargs:
         return False
     tensors = [value for value in leaves(node.meta["example_value"]) if isinstance(value, torch.Tensor)]
@@ -63,7 +64,7 @@ def _computes(node: torch.fx.Node) -> bool:
         return False
     if node.target is getattr:
         return node.args[1] in _PROPERTIES
-    is_function = node.op == "call_function" and not isinstance(node.target, type) and is_of_torch(node.target)
+    is_function = node.op == "call_function" and not isinstance(node.target, type) and is_torch_function(node.target)
     name = name_called(node)
     return (is_function or node.op == "call_method") and has_no_effect(name) and "empty" not in name
 
@@ -71,14 +72,14 @@ def _computes(node: torch.fx.Node) -> bool:
 def _is_small(fake: torch.Tensor) -> bool:
     if fake.device.type != "cpu" or fake.layout is not torch.strided or fake.requires_grad or fake.is_quantized:
         return False
-    count = fake.numel()  # a symbol hangs on a size from outside
+    count = fake.numel()  # a symbol depends on an external size
     return type(count) is int and count <= _MOST_ELEMENTS
 
 
 def _writes_to(graph: torch.fx.Graph, needed: set[torch.fx.Node]) -> bool:
-    """Whether the graph writes so far to what a node gives, through whichever view."""
-    made = [value for node in needed for value in leaves(node.meta["example_value"])]
-    memories = {memory_of(value) for value in made if isinstance(value, torch.Tensor)}
+    """Returns whether the graph has written to the result of a needed node, through any view."""
+    results = [value for node in needed for value in leaves(node.meta["example_value"])]
+    memories = {memory_of(value) for value in results if isinstance(value, torch.Tensor)}
     writes = (node.meta["written_memory"] or (None,) for node in graph.nodes if node.meta.get("mutates"))
     return any(memory is None or memory in memories for written in writes for memory in written)
 
@@ -91,9 +92,9 @@ def _computed(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
     return target(*args, **kwargs)
 
 
-def _alike(made: Any, foretold: Any) -> bool:
-    """Whether tensors are what fake ones have foretold."""
-    pairs = list(zip(leaves(made), leaves(foretold), strict=True))
+def _matches_prediction(results: Any, predicted: Any) -> bool:
+    """Returns whether tensors have the metadata that fake tensors predicted."""
+    pairs = list(zip(leaves(results), leaves(predicted), strict=True))
     return all(
         isinstance(one, torch.Tensor)
         and (one.dtype, one.device, one.shape, one.stride()) == (other.dtype, other.device, other.shape, other.stride())

@@ -1,8 +1,7 @@
-"""Owns the removal of graph nodes that nobody needs: a node goes only when running it can change nothing.
+"""Owns the removal of unused graph nodes: a node is removed only if running it can change nothing else.
 
-Operations that write to a tensor, draw random numbers, are not torch's own, or could raise an error that depends on the
-values of tensors, are kept, whether used or not.
-"""
+An operation stays, used or not, if it writes to a tensor, draws random numbers, is not torch's own, or could raise an
+error that depends on the values of tensors. Dead code of the loop IR is not here."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ from minidynamo.compat import OPERATOR_NAMESPACES, OpOverloadPacket
 from minidynamo.graph.pytree import leaves
 from minidynamo.graph.torch_settings import is_switch
 
-# Operations that use a random number generator or update statistics without saying so in their schema.
+# Operations that draw random numbers or update statistics, although their schema does not say so.
 _IMPURE_WORDS = ("rand", "dropout", "rrelu", "bernoulli", "multinomial", "normal", "poisson", "binomial", "norm")
 _IMPURE_NAMES = {"scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"}
 
-# Besides torch's pointwise operations and reductions, those whose errors are about shapes and types alone, which
-# fake tensors have raised already.
+# Operations, besides torch's pointwise operations and reductions, whose errors depend on shapes and types alone: fake
+# tensors have raised those already.
 _SAFE_NAMES = """
     absolute addbmm addmm addmv addr adjoint arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh argsort
     as_tensor bartlett_window bfloat16 blackman_window bmm bool broadcast_to bucketize byte cat char chunk
@@ -39,7 +38,7 @@ _SAFE_NAMES = """
     unsafe_split unsqueeze vdot view view_as_complex view_as_real vsplit vstack zeros zeros_like
 """
 _CANNOT_RAISE = frozenset(_SAFE_NAMES.split())
-# More operations that raise for no data, which are kept all the same: they warn, write, or draw.
+# More operations without errors that depend on data. They stay nevertheless: they warn, write, or draw.
 _KEPT_NAMES = """
     adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool1d_with_indices
     adaptive_max_pool2d adaptive_max_pool2d_with_indices adaptive_max_pool3d adaptive_max_pool3d_with_indices
@@ -56,12 +55,12 @@ _KEPT_NAMES = """
     softmin softplus stft triplet_margin_loss uniform upsample upsample_bilinear upsample_nearest view_as zero
 """
 _KEPT = frozenset(_KEPT_NAMES.split())
-# Parts of the names of operations whose outcome the program waits for on any device.
-_WAITED_FOR = ("linalg", "cholesky", "eig", "geqrf", "inverse", "lstsq", "lu_", "qr", "solve", "svd")
-# Operations that raise for some values of integers and bools: a division by zero, the difference of two bools.
+# Parts of names of operations for whose errors the program waits on any device.
+_SYNCHRONOUS_ERRORS = ("linalg", "cholesky", "eig", "geqrf", "inverse", "lstsq", "lu_", "qr", "solve", "svd")
+# Operations that raise for some values of integers and bools: division by zero, subtraction of bools.
 _INTEGER_NAMES = "div divide divmod floor_divide floordiv fmod gcd lcm mod pow remainder rsub sub subtract"
-_FOR_FLOATS = frozenset(_INTEGER_NAMES.split())
-# Python's operators of assignments, like `ifloordiv`, which do what those without the "i" do.
+_RAISE_ON_INTEGERS = frozenset(_INTEGER_NAMES.split())
+# Python's operators of assignments, such as `ifloordiv`; each computes the same as the operator without the "i".
 _IN_PLACE = frozenset(name for name in dir(operator) if name[0] == "i" and hasattr(operator, name[1:]))
 
 PYTHON_NAMESPACES = ("torch.functional", "torch.nn.functional")
@@ -69,7 +68,7 @@ PYTHON_NAMESPACES = ("torch.functional", "torch.nn.functional")
 
 
 def remove_dead_code(graph: torch.fx.Graph) -> None:
-    """Erase unused pure nodes, last first, and switches of settings when nothing else is left."""
+    """Erases unused pure nodes, last first, and switches of settings if no other call is left."""
     for node in reversed(list(graph.nodes)):
         if not node.users and is_pure(node):
             graph.erase_node(node)
@@ -80,7 +79,7 @@ def remove_dead_code(graph: torch.fx.Graph) -> None:
 
 
 def is_pure(node: torch.fx.Node) -> bool:
-    """Whether leaving the node out can change nothing but its own result."""
+    """Returns whether removing the node changes nothing but its own result."""
     if node.meta.get("mutates") or "out" in node.kwargs:
         return False
     if node.op not in ("call_function", "call_method") or is_switch(node.target):
@@ -88,88 +87,88 @@ def is_pure(node: torch.fx.Node) -> bool:
     name = name_called(node)
     if getattr(operator, name, None) is node.target:
         return _operator_cannot_raise(name, node)
-    is_torchs = node.op == "call_method" or is_of_torch(node.target)
-    return is_torchs and _cannot_raise(name, node) and has_no_effect(name)
+    is_torch_operator = node.op == "call_method" or is_torch_function(node.target)
+    return is_torch_operator and _cannot_raise(name, node) and has_no_effect(name)
 
 
 def may_raise(node: torch.fx.Node) -> bool:
-    """Whether running a node may raise an error that hangs on data, which fake tensors have not raised."""
+    """Returns whether running a node may raise an error that depends on data, which fake tensors have not raised."""
     if node.op not in ("call_function", "call_method") or is_switch(node.target) or node.target is getattr:
         return False
     name = name_called(node)
     if getattr(operator, name, None) is node.target:
         return not _operator_cannot_raise(name.removeprefix("i") if name in _IN_PLACE else name, node)
-    is_torchs = node.op == "call_method" or is_of_torch(node.target)
-    if not is_torchs and getattr(node.target, "__module__", "") not in PYTHON_NAMESPACES:
+    is_torch_operator = node.op == "call_method" or is_torch_function(node.target)
+    if not is_torch_operator and getattr(node.target, "__module__", "") not in PYTHON_NAMESPACES:
         return True
-    plain = name.removeprefix("_foreach_").rstrip("_")
+    base_name = name.removeprefix("_foreach_").rstrip("_")
     made = leaves(node.meta.get("example_value"))
     if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in made):
-        # Nobody waits for it; the device refuses all work behind an error in a kernel.
-        return any(word in name for word in _WAITED_FOR)
-    if plain == "bernoulli" and len(node.all_input_nodes) == 1:  # of one number, which has been looked at
+        # The program does not wait for the device; after an error in a kernel the device refuses all work.
+        return any(word in name for word in _SYNCHRONOUS_ERRORS)
+    if base_name == "bernoulli" and len(node.all_input_nodes) == 1:  # of a single number, already checked
         return False
-    if name == "normal":  # of tensors, whose deviations may be negative
+    if name == "normal":  # standard deviations in a tensor may be negative
         return bool(node.all_input_nodes)
-    return not (_cannot_raise(plain, node) or plain in _KEPT)
+    return not (_cannot_raise(base_name, node) or base_name in _KEPT)
 
 
 def name_called(node: torch.fx.Node) -> str:
-    """The name of the method or function that a node calls; empty where it has none."""
+    """Returns the name of the method or function that a node calls; empty if it has none."""
     return str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
 
 
-def is_of_torch(function: object) -> bool:
-    """Whether it is one of torch's functions that compute tensors, or an operator of Python."""
+def is_torch_function(function: object) -> bool:
+    """Returns whether the function is a function of torch that computes tensors, or an operator of Python."""
     name = getattr(function, "__name__", "")
     return any(getattr(space, name, None) is function for space in (operator, *OPERATOR_NAMESPACES))
 
 
 def has_no_effect(name: str) -> bool:
-    """Whether the function or method of torch with this name neither draws random numbers nor writes to its tensor."""
+    """Returns whether the torch function or method neither draws random numbers nor writes to its tensor."""
     return name not in _IMPURE_NAMES and not name.endswith("_") and not any(word in name for word in _IMPURE_WORDS)
 
 
 def _operator_cannot_raise(name: str, node: torch.fx.Node) -> bool:
-    """Whether an operator of Python has raised on fake tensors if it raises at all."""
-    if name == "setitem" and _fills(node):
+    """Returns whether a Python operator raises all its errors on fake tensors already."""
+    if name == "setitem" and _is_masked_fill(node):
         return True
     if name in ("getitem", "setitem"):
-        return not _looks_up_by_values(node.args[1])
-    return name not in _FOR_FLOATS or not _gives_integers(node)
+        return not _has_index_tensor(node.args[1])
+    return name not in _RAISE_ON_INTEGERS or not _returns_integers(node)
 
 
 def _cannot_raise(name: str, node: torch.fx.Node) -> bool:
-    """The same for one of torch's functions or methods."""
-    if name in _FOR_FLOATS:
-        return not _gives_integers(node)
+    """Returns whether a torch function or method raises all its errors on fake tensors already."""
+    if name in _RAISE_ON_INTEGERS:
+        return not _returns_integers(node)
     return name in _CANNOT_RAISE or _is_elementwise(name)
 
 
 @functools.cache
 def _is_elementwise(name: str) -> bool:
-    """Whether torch calls the operation pointwise or a reduction."""
-    packet = getattr(torch.ops.aten, name, None)  # which has methods of Python's as well: `__eq__`
+    """Returns whether torch tags the operation as pointwise or as a reduction."""
+    packet = getattr(torch.ops.aten, name, None)  # may be a Python method: `__eq__`
     names = packet.overloads() if isinstance(packet, OpOverloadPacket) else ()
     overloads = [getattr(packet, each) for each in names]
     return any(tag.name in ("pointwise", "reduction") for overload in overloads for tag in overload.tags)
 
 
-def _gives_integers(node: torch.fx.Node) -> bool:
+def _returns_integers(node: torch.fx.Node) -> bool:
     result = node.meta.get("example_value")
     return isinstance(result, torch.Tensor) and not (result.is_floating_point() or result.is_complex())
 
 
-def _fills(node: torch.fx.Node) -> bool:
-    """Whether one number is put wherever a mask of bools says so."""
+def _is_masked_fill(node: torch.fx.Node) -> bool:
+    """Returns whether a single number is written wherever a mask of bools is true."""
     _, mask, value = node.args
     values = [each.meta.get("example_value") if isinstance(each, torch.fx.Node) else each for each in (mask, value)]
     is_mask = isinstance(values[0], torch.Tensor) and values[0].dtype == torch.bool
     return is_mask and not (isinstance(values[1], torch.Tensor) and values[1].dim())
 
 
-def _looks_up_by_values(index: object) -> bool:
-    """Whether an index holds a tensor or list of positions, which may be out of range."""
+def _has_index_tensor(index: object) -> bool:
+    """Returns whether an index contains a tensor or list of positions, which may be out of range."""
     parts = index if isinstance(index, tuple) else (index,)
     of_node = (part.meta.get("example_value") for part in parts if isinstance(part, torch.fx.Node))
     return any(isinstance(part, list) for part in parts) or any(isinstance(value, torch.Tensor) for value in of_node)

@@ -1,7 +1,6 @@
-"""Owns what a graph takes from outside: its placeholders, where the values for them are read, what is guarded of them.
+"""Owns the inputs of a graph: its placeholders, their sources, and their guards.
 
-Which values become inputs is decided in `wrap.py`.
-"""
+The choice of values that become inputs is not here (`wrap.py`)."""
 
 from __future__ import annotations
 
@@ -33,17 +32,22 @@ from minidynamo.variables.tensors import TensorVariable
 
 
 @dataclass(frozen=True, eq=False)
-class _Arrival:
-    """A tensor as it comes from outside, the layout of the fake one, and how often that counts as written then."""
+class _ExternalTensor:
+    """An external tensor at the start of the frame."""
 
+    #: the external tensor
     real: torch.Tensor
+    #: sizes and strides of the fake tensor
     layout: Layout
+    #: version counter of the fake tensor
     version: int | None
 
 
 class GraphInputs:
-    """The placeholders of one graph. `steal` are the places of the lists that the user gave up, `spread` of the tuple
-    and dict that hold further arguments."""
+    """The placeholders of a graph.
+
+    `steal`: sources of the donated lists. `spread`: sources of `*args` and `**kwargs`.
+    """
 
     def __init__(
         self,
@@ -65,50 +69,50 @@ class GraphInputs:
         self._steal = steal
         self._spread = spread
         self._placeholders: list[tuple[torch.fx.Node, TensorVariable | ListVariable | NumberVariable]] = []
-        self._arrivals: dict[TensorVariable, _Arrival] = {}
+        self._external_tensors: dict[TensorVariable, _ExternalTensor] = {}
         self._unguarded: dict[TensorVariable, TensorFacts] = {}
-        self._single_facts: dict[TensorVariable, list[ConstantVariable]] = {}  # of tensors that are not guarded
+        self._single_facts: dict[TensorVariable, list[ConstantVariable]] = {}  # of unguarded tensors
         self._numbers: dict[Source, torch.fx.Node] = {}
-        self._lists: set[ListVariable] = set()  # those that are handed over as one
-        self._homes: dict[TensorVariable, ListVariable] = {}  # of tensors in them that were only asked for facts
+        self._lists: set[ListVariable] = set()  # passed to the graph as a whole
+        # Tensors in lists, of which only facts were read -> the list.
+        self._list_of_tensor: dict[TensorVariable, ListVariable] = {}
 
     def is_argument(self, source: Source) -> bool:
-        """Whether a value at `source` was handed to the frame as it is, on its own or among `*args` and `**kwargs`."""
+        """Returns whether the value is an argument of the frame: by name, or an item of `*args` or `**kwargs`."""
         return isinstance(source, Local) or (isinstance(source, Item) and source.of in self._spread)
 
-    def is_stolen(self, source: Source) -> bool:
-        """Whether the user gave up the list at `source`."""
+    def is_donated(self, source: Source) -> bool:
+        """Returns whether the caller donated the list at `source`."""
         return source in self._steal
 
     # Tensors
 
     def tensor(self, value: torch.Tensor, source: Source) -> TensorVariable:
-        """Track a real tensor as a placeholder of its own. Its facts are guarded when it is first used."""
+        """Tracks a real tensor as a placeholder of its own; its facts are guarded on first use."""
         node = self._placeholder(source)
         variable = self._tensor(value, source, node)
         self._placeholders.append((node, variable))
         owner = self._values.at(source.of) if isinstance(source, Item) else None
         if isinstance(owner, ListVariable) and owner.original is None and owner in self._lists:
-            self._homes[variable] = owner
+            self._list_of_tensor[variable] = owner
         return variable
 
-    def may_come_as_one(self, variable: ListVariable) -> None:
-        """The list becomes one placeholder when the graph needs it, or one of the tensors in it."""
+    def may_become_list_input(self, variable: ListVariable) -> None:
+        """Makes the list a single placeholder as soon as the graph uses the list, or a tensor in it."""
         self._lists.add(variable)
 
-    def bring_home(self, tensor: TensorVariable) -> None:
-        """The graph is about to use a tensor: one that was found in a list becomes an item of that, as the others."""
-        owner = self._homes.pop(tensor, None)
+    def move_to_list(self, tensor: TensorVariable) -> None:
+        """Makes a tensor found in a list an item of the list's placeholder, before the graph uses the tensor."""
+        owner = self._list_of_tensor.pop(tensor, None)
         if owner is not None:
-            len(owner.items)  # which tracks all of them
+            len(owner.items)  # tracks all items
 
     def list_of_tensors(
         self, value: list[Any], variable: ListVariable, constants: Mapping[int, VariableTracker]
     ) -> list[VariableTracker]:
-        """Track a real list of tensors and constants as one placeholder, and each tensor in it as an item of that.
+        """Tracks a real list of tensors and constants as a single placeholder, and each tensor in it as an item.
 
-        Gives the trackers of the items; those of the constants are given, by position.
-        """
+        Returns the trackers of all items; `constants` holds the trackers of the constants by position."""
         source = variable.source
         assert source is not None
         node = self._placeholder(source)
@@ -116,7 +120,7 @@ class GraphInputs:
         items: list[VariableTracker] = []
         for position, item in enumerate(value):
             known = constants.get(position) or self._values.of(item)
-            if known is None or (isinstance(known, TensorVariable) and self._is_at(known, variable)):
+            if known is None or (isinstance(known, TensorVariable) and self._is_unused_item(known, variable)):
                 getitem = self._graph.call_function(operator.getitem, (node, position))
                 getitem.meta["user_location"] = self._where()
                 if isinstance(known, TensorVariable):
@@ -127,8 +131,8 @@ class GraphInputs:
         node.meta["example_value"] = [v.fake if isinstance(v, TensorVariable) else c for v, c in zip(items, value)]
         return items
 
-    def _is_at(self, tensor: TensorVariable, owner: ListVariable) -> bool:
-        """Whether nobody has used a tensor that was found in this list."""
+    def _is_unused_item(self, tensor: TensorVariable, owner: ListVariable) -> bool:
+        """Returns whether a tensor was found in this list, and is unused."""
         is_item = isinstance(tensor.source, Item) and tensor.source.of == owner.source
         return is_item and tensor.node.op == "placeholder" and not tensor.node.users
 
@@ -136,43 +140,43 @@ class GraphInputs:
         layout = self._shapes.layout(source, value)
         fake = self._fakes.of_real(value, layout)
         node.meta["example_value"] = fake
-        variable = self._fakes.note(TensorVariable(node, fake, type(value), source=source))
+        variable = self._fakes.register(TensorVariable(node, fake, type(value), source=source))
         self._unguarded[variable] = facts_of(value, layout)
-        self._arrivals[variable] = _Arrival(value, layout, version_of(fake))
+        self._external_tensors[variable] = _ExternalTensor(value, layout, version_of(fake))
         self._values.remember(value, variable)
         return variable
 
     def use(self, tensor: TensorVariable) -> torch.Tensor:
-        """The fake tensor, whose facts are guarded from now on."""
+        """Returns the fake tensor, whose facts are guarded from now on."""
         pending = self._unguarded.pop(tensor, None)
         if pending is not None and tensor.source is not None:
             self._guards.install(tensor.source, GuardKind.TENSOR, pending)
             self._shapes.use(tensor.source)
             for fact in self._single_facts.pop(tensor, ()):
-                fact.settle()
+                fact.mark_guarded()
         return tensor.fake
 
     def is_guarded(self, tensor: TensorVariable) -> bool:
-        """Whether all facts about a tensor are known to hold; of one that is not used, single ones may be read."""
+        """Returns whether all facts about a tensor are guarded; of an unused tensor, single facts may be read."""
         return tensor not in self._unguarded
 
     def note_fact(self, tensor: TensorVariable, fact: ConstantVariable) -> None:
-        """Remember what tells a single fact about a tensor: when the tensor is used, it need not be read any more."""
+        """Registers a single fact about a tensor: its own guard becomes redundant once the tensor is used."""
         self._single_facts.setdefault(tensor, []).append(fact)
 
     def real(self, tensor: TensorVariable) -> torch.Tensor | None:
-        """The real tensor that a tracker was made from; None for one that the graph computes."""
-        arrival = self._arrivals.get(tensor)
+        """Returns the real tensor of a tracker; None for a tensor that the graph computes."""
+        arrival = self._external_tensors.get(tensor)
         return None if arrival is None else arrival.real
 
-    def version_on_arrival(self, tensor: TensorVariable) -> int:
-        """How often the fake tensor counted as written when the frame began."""
-        return self._arrivals[tensor].version or 0
+    def initial_version(self, tensor: TensorVariable) -> int:
+        """Returns the version counter of the fake tensor at the start of the frame."""
+        return self._external_tensors[tensor].version or 0
 
     # Numbers
 
     def number(self, variable: NumberVariable) -> torch.fx.Node:
-        """The placeholder of a number that Python reads or computes."""
+        """Returns the placeholder of a number that Python reads or computes."""
         source = variable.source
         assert source is not None
         node = self._numbers.get(source)
@@ -192,7 +196,7 @@ class GraphInputs:
         last = self._placeholders[-1][0] if self._placeholders else None
         with self._graph.inserting_after(last):
             node = self._graph.placeholder(next(name for name in unused if name not in taken))
-        node.target = node.name  # which hides nothing that the code of the graph calls
+        node.target = node.name  # shadows no name that the graph's code calls
         node.meta.update(user_location=self._where(), source=source)
         return node
 
@@ -201,10 +205,12 @@ class GraphInputs:
     def finish(
         self, changed_lists: Iterable[ListVariable], identity_keys: Set[VariableTracker]
     ) -> tuple[GraphInput, ...]:
-        """The inputs that the graph needs. Lists are given up by the user, or because the program takes elements from
-        them. `identity_keys` are the trackers whose identity was asked for."""
-        self._read_sizes_alone()
-        emptied = {variable for variable in changed_lists if _lost_elements(variable)}
+        """Returns the inputs that the graph needs.
+
+        A list is emptied by the call if the caller donated it, or if the program removes elements. `identity_keys` are
+        the trackers whose identity the program used."""
+        self._replace_by_sizes()
+        emptied = {variable for variable in changed_lists if _has_removed_tensors(variable)}
         inputs = []
         for node, variable in self._placeholders:
             if not node.users:
@@ -213,17 +219,17 @@ class GraphInputs:
             for tensor in self._used_tensors(variable):
                 self.use(tensor)
             self._restore_example(node, variable)
-            source = node.meta.pop("source")  # it may lead to values of the user's, and graphs are cycles
+            source = node.meta.pop("source")  # it may refer to values of the user's, and graphs are cycles
             stolen = isinstance(variable, ListVariable) and source in self._steal
-            given_up = stolen or variable in emptied
-            if given_up:
+            is_emptied = stolen or variable in emptied
+            if is_emptied:
                 node.meta["steal_arg"] = True
-            inputs.append(GraphInput(node, source, variable, given_up, stolen))
+            inputs.append(GraphInput(node, source, variable, is_emptied, stolen))
         self._guard_distinct(inputs, identity_keys)
         return tuple(inputs)
 
-    def _read_sizes_alone(self) -> None:
-        """Of a tensor of which the graph takes nothing but sizes, these become its inputs, and are all that matters."""
+    def _replace_by_sizes(self) -> None:
+        """Replaces a tensor by its sizes, as inputs, if the graph uses nothing but sizes."""
         for node, tensor in [*self._placeholders]:
             if not isinstance(tensor, TensorVariable) or self.is_guarded(tensor) or tensor.source is None:
                 continue
@@ -238,16 +244,16 @@ class GraphInputs:
                 self._graph.erase_node(user)
 
     def _restore_example(self, node: torch.fx.Node, variable: VariableTracker) -> None:
-        """An example shows an input as it arrives; the fake one may have been given another shape or history since."""
+        """Restores the example value of an input to its shape and history at the start of the frame."""
         examples = node.meta["example_value"]
         if isinstance(variable, TensorVariable):
-            node.meta["example_value"] = self._as_it_arrived(examples)
+            node.meta["example_value"] = self._initial_example(examples)
         elif isinstance(variable, ListVariable):
-            node.meta["example_value"] = [self._as_it_arrived(example) for example in examples]
+            node.meta["example_value"] = [self._initial_example(example) for example in examples]
 
-    def _as_it_arrived(self, example: Any) -> Any:
+    def _initial_example(self, example: Any) -> Any:
         variable = self._fakes.tracker_of(example)
-        arrival = None if variable is None else self._arrivals.get(variable)
+        arrival = None if variable is None else self._external_tensors.get(variable)
         if arrival is None:
             return example
         real, (sizes, strides) = arrival.real, arrival.layout
@@ -256,10 +262,9 @@ class GraphInputs:
         return example if same else self._fakes.of_real(real, arrival.layout)
 
     def _guard_distinct(self, inputs: Iterable[GraphInput], identity_keys: Set[VariableTracker]) -> None:
-        """A graph may assume that its tensors are different objects: writing to one must not change another.
+        """Guards that the tensors of the graph are different objects: writing to a tensor must not change another.
 
-        So do tables in which they are keys.
-        """
+        Tables with tensors as keys need the same guard."""
         tensors: dict[VariableTracker, None] = {}
         for graph_input in inputs:
             variable = graph_input.variable
@@ -270,20 +275,20 @@ class GraphInputs:
                 self._guards.install(sources[0], GuardKind.DISTINCT_OBJECTS, tuple(sources[1:]))
 
     def _used_tensors(self, variable: VariableTracker) -> Iterable[TensorVariable]:
-        """The tensors of an input that the graph uses."""
+        """Returns the tensors of an input that the graph uses."""
         items = variable.original or () if isinstance(variable, ListVariable) else (variable,)
         return (v for v in items if isinstance(v, TensorVariable) and v.node.graph is self._graph and v.node.users)
 
     def forget_values(self) -> None:
-        """Let go of the user's objects."""
-        for table in (self._arrivals, self._homes, self._lists):
+        """Drops references to the user's objects."""
+        for table in (self._external_tensors, self._list_of_tensor, self._lists):
             table.clear()
         for node, _ in self._placeholders:
             node.meta.pop("source", None)
         self._placeholders.clear()
 
 
-def _lost_elements(variable: ListVariable) -> bool:
+def _has_removed_tensors(variable: ListVariable) -> bool:
     if variable.original is None:
         return False
     present = set(variable.items)

@@ -1,7 +1,7 @@
-"""Owns which graph operations go into: the root, or a graph inside it that is being traced.
+"""Owns the choice of the graph that records an operation: the root, or a subgraph that is being traced.
 
-What a subgraph knows is in `subgraphs.py`; the nodes over closed ones are made by `output_graph.py`.
-"""
+The state of a subgraph is not here (`subgraphs.py`), nor are the nodes that call closed subgraphs
+(`output_graph.py`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minidynamo.variables.tensors import HookVariable, TensorVariable
 
 
 class OpenGraphs:
-    """The root graph and the subgraphs that are open, the innermost last; the modules made of closed ones."""
+    """The root graph, the open subgraphs, innermost last, and the modules of closed subgraphs."""
 
     def __init__(self) -> None:
         self.root = torch.fx.Graph()
@@ -27,35 +27,35 @@ class OpenGraphs:
 
     @property
     def subgraph(self) -> Subgraph | None:
-        """The innermost open subgraph."""
+        """Returns the innermost open subgraph."""
         return self._subgraphs[-1] if self._subgraphs else None
 
     @property
     def graph(self) -> torch.fx.Graph:
-        """The graph that operations go into."""
+        """Returns the graph that records operations."""
         return self._subgraphs[-1].graph if self._subgraphs else self.root
 
     @property
     def graphs(self) -> list[torch.fx.Graph]:
-        """All that are open, the root first."""
+        """Returns all open graphs, the root first."""
         return [self.root, *(subgraph.graph for subgraph in self._subgraphs)]
 
     @property
     def takes_numbers(self) -> bool:
-        """Whether the graph takes numbers that are not known, and computes with them."""
+        """Returns whether the open graph has symbolic numbers, as inputs and in operations."""
         return all(subgraph.takes_numbers for subgraph in self._subgraphs)
 
     @property
-    def may_be_left(self) -> bool:
-        """Whether the root graph may end in front of what the open subgraphs are traced for."""
-        return all(subgraph.may_be_left for subgraph in self._subgraphs)
+    def may_run_eagerly(self) -> bool:
+        """Returns whether the root graph may end before the calls for which the open subgraphs are traced."""
+        return all(subgraph.may_run_eagerly for subgraph in self._subgraphs)
 
     def holds(self, node: torch.fx.Node) -> bool:
-        """Whether a node is in a graph that is open: in one that is closed, nobody can use it any more."""
+        """Returns whether the node is in an open graph; nodes of a closed graph can no longer be used."""
         return any(node.graph is graph for graph in self.graphs)
 
     def node_of(self, variable: GraphValue) -> torch.fx.Node:
-        """The node that stands for a value in the graph that operations go into."""
+        """Returns the node of a value in the graph that records operations."""
         if self.subgraph is not None:
             return self.subgraph.node_of(variable)
         assert variable.node is not None
@@ -63,10 +63,11 @@ class OpenGraphs:
 
     @contextlib.contextmanager
     def open(
-        self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False, may_be_left: bool = False
+        self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False, may_run_eagerly: bool = False
     ) -> Iterator[Subgraph]:
-        """Until the block ends, operations go into a graph of its own, which takes `inputs` and what else it reads."""
-        subgraph = Subgraph(takes_numbers, may_be_left)
+        """Records operations in a new subgraph until the block ends; its inputs are `inputs`, then any value read in
+        the block."""
+        subgraph = Subgraph(takes_numbers, may_run_eagerly)
         self._subgraphs.append(subgraph)
         subgraph.take(inputs)
         try:
@@ -74,12 +75,12 @@ class OpenGraphs:
         finally:
             self._subgraphs.pop()
             if self.subgraph is not None:
-                self.subgraph.asks_grad_mode |= subgraph.asks_grad_mode
+                self.subgraph.reads_grad_mode |= subgraph.reads_grad_mode
                 self.subgraph.draws |= subgraph.draws
-                self.subgraph.has_plain_numbers |= subgraph.has_plain_numbers
+                self.subgraph.has_scalar_arguments |= subgraph.has_scalar_arguments
 
     def close(self, subgraph: Subgraph, outputs: Sequence[TensorVariable], name: str) -> torch.fx.Node:
-        """Let the subgraph return `outputs`; gives the node that stands for it in the graph around it."""
+        """Makes the subgraph return `outputs`; returns the node of the subgraph in the surrounding graph."""
         give(subgraph.graph, outputs)
         remove_dead_code(subgraph.graph)
         number = len(self._modules) // 2
@@ -90,16 +91,16 @@ class OpenGraphs:
         return self.graph.create_node("get_attr", name, name=name)
 
     def module(self, node: torch.fx.Node) -> torch.fx.GraphModule:
-        """The closed subgraph that a node stands for."""
+        """Returns the closed subgraph of a node."""
         return self._modules[str(node.target)]
 
     def root_module(self) -> torch.fx.GraphModule:
-        """The root with all subgraphs."""
+        """Returns the root with all subgraphs."""
         modules: dict[str, Any] = {**self._modules}
         return compat.graph_module(modules, self.root)
 
 
 def give(graph: torch.fx.Graph, outputs: Sequence[TensorVariable | HookVariable]) -> None:
-    """Let a graph return these values."""
+    """Makes a graph return these values."""
     output = graph.output(tuple(variable.node for variable in outputs))
     output.meta["example_value"] = tuple(variable.fake for variable in outputs)

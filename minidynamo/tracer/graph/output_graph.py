@@ -1,9 +1,8 @@
-"""Owns the graph under construction: how a call becomes a node, and a result a tracker.
+"""Owns the graph under construction: turns a call into a node, and its result into a tracker.
 
-Operations run on fake tensors first (`fake_tensors.py`), with what stands for their arguments (`arguments.py`). What
-the graph takes from outside is in `inputs.py`, who is who in `known_values.py`, which graph is open in
-`open_graphs.py`; `tracer/capture/trace.py` says what to record.
-"""
+Operations run on fake tensors first (`fake_tensors.py`), with arguments from `arguments.py`. Not here are the inputs
+(`inputs.py`), the identity of values (`known_values.py`), the open subgraphs (`open_graphs.py`), and the choice of
+calls to record (`tracer/capture/trace.py`)."""
 
 from __future__ import annotations
 
@@ -22,28 +21,28 @@ from minidynamo.compat import (
     ATTENTION_FUNCTIONS,
     SYMBOLIC_NUMBERS,
     OpOverload,
-    constant_behind,
     constant_of,
     forget_constant,
     keeping_thread_state,
+    known_constant,
     memory_of,
     written_lists,
 )
 from minidynamo.errors import UserLocation
 from minidynamo.graph.func_transforms import Transformation
 from minidynamo.graph.pytree import leaves, nodes_in, tensors_in
-from minidynamo.graph.tensor_index import at_first_places
-from minidynamo.graph.torch_settings import allowed_attention, settings, way_to
+from minidynamo.graph.tensor_index import with_first_indices
+from minidynamo.graph.torch_settings import allowed_attention, settings, switches_between
 from minidynamo.guards.class_checks import ClassChecks
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.guard_list import GuardList
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.shapes import Shapes
-from minidynamo.guards.source import Computed, Constant, Result, Size, Source, TensorFact, is_read_anew
+from minidynamo.guards.source import Computed, Constant, Result, Size, Source, TensorFact, is_new_each_read
 from minidynamo.tracer.graph.arguments import Arguments, NotInGraph
 from minidynamo.tracer.graph.constant_folding import folded
 from minidynamo.tracer.graph.dead_code import remove_dead_code
-from minidynamo.tracer.graph.fake_tensors import FakeTensors, Versions, has_symbols, without_symbols
+from minidynamo.tracer.graph.fake_tensors import FakeTensors, VersionCounters, has_symbols, without_symbols
 from minidynamo.tracer.graph.inputs import GraphInputs
 from minidynamo.tracer.graph.known_values import KnownValues
 from minidynamo.tracer.graph.open_graphs import OpenGraphs, give
@@ -51,7 +50,7 @@ from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.graph.written_places import Lookups, Writes, find_writes
 from minidynamo.tracer.protocol import Number
 from minidynamo.tracer.records.constants import NotConstant, from_constant
-from minidynamo.tracer.records.copies import anew
+from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.tracer.records.traced_frame import GraphInput
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -67,8 +66,10 @@ _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.qui
 
 
 class OutputGraph:
-    """One trace's graph. `where` tells the user's line; `steal` and `spread` are those of `GraphInputs`, `expects` that
-    of `FrameRequest`."""
+    """The graph of a trace.
+
+    `where` returns the user's line; `steal` and `spread` are as in `GraphInputs`, `may_assert` is as in `FrameRequest`.
+    """
 
     def __init__(
         self,
@@ -77,13 +78,13 @@ class OutputGraph:
         spread: frozenset[Source] = frozenset(),
         profile: FrameProfile | None = None,
         *,
-        expects: bool = False,
+        may_assert: bool = False,
     ) -> None:
         self._where = where
-        self.expects = expects
-        self.may_end = True  # at a graph break
-        # Called with the place of a number, and the number, before that becomes a constant.
-        self.on_pin: Callable[[Source, object], object] = lambda place, value: None
+        self.may_assert = may_assert
+        self.may_break = True  # at a graph break
+        # Called with the source of a number, and the number, before it is specialized.
+        self.on_specialize: Callable[[Source, object], object] = lambda source, value: None
         self._open = OpenGraphs()
         self._guards = GuardList(where)
         self.shapes = Shapes(FrameProfile(dynamic=False) if profile is None else profile, where)
@@ -93,75 +94,76 @@ class OutputGraph:
             self._open.root, where, self.shapes, self._guards, self._fakes, self.values, steal, spread
         )
         self._arguments = Arguments(self._open, self.inputs)
-        # The trackers whose identity was asked for, as the key of a dict or an element of a set.
+        # Trackers whose identity the program used, as a key of a dict or an element of a set.
         self.identity_keys: dict[VariableTracker, None] = {}
-        # The numbers that tensors of one element hold, by their memory (`tracer/numbers/tensor_items.py`).
-        self.held_numbers: dict[object, Number] = {}
-        # The storages that the program has asked for, by their memory (`handlers/storages.py`).
+        # Numbers in tensors with a single element, by memory (`tracer/numbers/tensor_items.py`).
+        self.tensor_numbers: dict[object, Number] = {}
+        # Storages that the program has read, by memory (`handlers/storages.py`).
         self.storages: dict[object, StorageVariable] = {}
-        # Of which tensor a count of writes was read, and how often its fake one counted as written then.
+        # Count of writes -> (tensor with this count, version counter of the fake tensor at that time).
         self.write_counts: dict[VariableTracker, tuple[TensorVariable, int]] = {}
         self.class_checks = ClassChecks()
-        self.time = 0  # how many operations have been recorded
+        self.time = 0  # number of recorded operations
         self.entry_settings = settings()
 
     @property
-    def may_end_here(self) -> bool:
-        """Whether the graph may end in what is being traced, or in front of it."""
-        return self.may_end and self.may_be_left
+    def may_break_here(self) -> bool:
+        """Returns whether the graph may end at or before the call that is being traced."""
+        return self.may_break and self.may_run_eagerly
 
     @property
-    def may_be_left(self) -> bool:
-        """Whether every subgraph that is open may run eagerly instead, after a graph break."""
-        return self._open.may_be_left
+    def may_run_eagerly(self) -> bool:
+        """Returns whether every open subgraph may run eagerly instead, after a graph break."""
+        return self._open.may_run_eagerly
 
-    # What is known of the outside
+    # External values
 
     @property
     def guards(self) -> Sequence[Guard]:
-        """The guards so far, in the order of installation."""
+        """Returns the guards so far, in the order of installation."""
         return tuple(self._guards)
 
     def guard(self, source: Source, kind: GuardKind, expected: object) -> None:
-        """Install a guard, once."""
+        """Installs a guard, once."""
         self._guards.install(source, kind, expected)
 
     def guard_attention(self) -> None:
-        """Guard what attention may be computed by, which is no part of the global state."""
+        """Guards the allowed implementations of attention, which are not part of the global state."""
         source = Result(Constant(allowed_attention, "allowed_attention"))
         self.guard(source, GuardKind.EQUALS, self.entry_settings.attention)
 
-    def guard_when_asked(
+    def guard_on_read(
         self, source: Source, kind: GuardKind, expected: object, *, has_varied: bool = False
     ) -> Callable[[], None]:
-        """What installs the guard when it is called, as long as the trace goes on. What is there `has_varied`, or is
-        computed of what may."""
+        """Returns a function that installs the guard during the trace.
+
+        `has_varied`: the value has differed between calls; a computed value may differ too."""
 
         def install() -> None:
-            assert not self.values.is_over, "a constant from outside is read when the trace is over"
+            assert not self.values.has_ended, "a constant from outside is read when the trace is over"
             if has_varied or isinstance(source, Computed):
-                self.on_pin(source, expected)
+                self.on_specialize(source, expected)
             self.guard(source, kind, expected)
 
         return install
 
     def known(self, source: Source) -> VariableTracker | None:
-        """The tracker of the value at `source`, if there is one already."""
+        """Returns the tracker of the value at `source`; None if it has none yet."""
         return self.values.at(source)
 
     def tracker_of(self, value: object) -> VariableTracker | None:
-        """The tracker of a real object, if there is one already."""
+        """Returns the tracker of a real object; None if it has none yet."""
         return self.values.of(value)
 
     def claim_namespace(self, namespace: object, owner: VariableTracker) -> bool:
-        """Whether nobody else stands for the dictionary that holds the attributes of `owner`; from now on it does."""
+        """Makes `owner` the owner of its attribute dictionary; returns False if the dictionary has another tracker."""
         return self.values.claim_namespace(namespace, owner)
 
     def lazy(self, value: object, source: Source, *, is_there: bool = False) -> VariableTracker:
-        """A value that the program has come to: its tracker if there is one; else it is unread, and must be there.
+        """Returns the tracker of a value that the program moves; an unknown value becomes lazy, with a guard on its
+        presence.
 
-        `is_there`: other guards say so.
-        """
+        `is_there`: another guard checks the presence."""
         known = self.values.at(source)
         if known is not None:
             return known
@@ -170,60 +172,62 @@ class OutputGraph:
             self.guard(source, GuardKind.PRESENT, None)
         return LazyVariable(value, source=source)
 
-    def place_of(self, value: object) -> Source | None:
-        """Where the program has come to this very object, whether it has looked at it or not."""
-        return self.values.place_of(value)
+    def source_of(self, value: object) -> Source | None:
+        """Returns the source of this very object, read or lazy; None if the program has not seen it."""
+        return self.values.source_of(value)
 
     def real(self, tensor: TensorVariable) -> torch.Tensor | None:
-        """The real tensor that a tracker was made from; None for one that the graph computes."""
+        """Returns the real tensor of a tracker; None for a tensor that the graph computes."""
         return self.inputs.real(tensor)
 
-    def version_on_arrival(self, tensor: TensorVariable) -> int:
-        """How often the fake tensor of one from outside counted as written when the frame began."""
-        return self.inputs.version_on_arrival(tensor)
+    def initial_version(self, tensor: TensorVariable) -> int:
+        """Returns the version counter of an external tensor's fake tensor at the start of the frame."""
+        return self.inputs.initial_version(tensor)
 
     def may_have_written(self) -> bool:
-        """Whether the graph may have written to a tensor from outside so far."""
+        """Returns whether the graph may have written to an external tensor so far."""
         nodes = [node.meta for node in self.graph.nodes if node.meta.get("mutates")]
         where = [memory for meta in nodes for memory in meta["written_memory"] or [None]]
         return any(memory is None or self.owner_of(memory) is not None for memory in where)
 
     def owner_of(self, memory: object) -> TensorVariable | None:
-        """A tensor from outside that lies in this memory; None for memory that the graph makes."""
+        """Returns an external tensor in this memory; None for memory that the graph allocates."""
         return self._fakes.owner_of(memory)
 
     def writes_of(self, graph: torch.fx.GraphModule, *, may_raise: bool) -> tuple[Writes | None, Lookups | None]:
-        """What the finished graph writes to outside, and which positions it looks up. `may_raise`: data may make it
-        raise an error."""
+        """Returns the writes of the finished graph to external memory, and its lookups of positions.
+
+        `may_raise`: the graph may raise an error that depends on data."""
         nodes = dict.fromkeys(graph.graph.nodes)
-        fakes = {node: fake for node, fake in self._fakes.from_outside().items() if node in nodes}
+        fakes = {node: fake for node, fake in self._fakes.external_tensors().items() if node in nodes}
         return find_writes(graph, fakes, may_raise=may_raise)
 
     def use(self, tensor: TensorVariable) -> torch.Tensor:
-        """The fake tensor, whose facts are guarded from now on."""
+        """Returns the fake tensor, whose facts are guarded from now on."""
         return self.inputs.use(tensor)
 
     def constant(self, tensor: TensorVariable) -> torch.Tensor | None:
-        """The tensor with its values, where it was made of constants alone."""
-        known = constant_behind(self.use(tensor))
+        """Returns the tensor with its values, if it is computed from constants alone."""
+        known = known_constant(self.use(tensor))
         return folded(tensor.node, self._open.graphs) if known is None else known
 
     def is_guarded(self, tensor: TensorVariable) -> bool:
-        """Whether all facts about a tensor are known to hold; of one that is not used, single ones may be read."""
+        """Returns whether all facts about a tensor are guarded; of an unused tensor, single facts may be read."""
         return self.inputs.is_guarded(tensor)
 
     def fact(self, tensor: TensorVariable, place: Source, value: Any) -> ConstantVariable:
-        """One fact about a tensor, which is at `place`. It is guarded when somebody reads it, unless the tensor is."""
+        """Returns a fact about a tensor, found at `place`; reading it installs a guard, unless the tensor is
+        guarded."""
         if self.inputs.is_guarded(tensor):
-            return ConstantVariable(anew(value))
+            return ConstantVariable(fresh_copy(value))
         kind = GuardKind.EQUALS if type(value) in (int, torch.device) else GuardKind.IDENTITY
-        read = self.guard_when_asked(place, kind, value)
-        fact = ConstantVariable(anew(value), source=place, on_read=read, read_anew=True)
+        read = self.guard_on_read(place, kind, value)
+        fact = ConstantVariable(fresh_copy(value), source=place, on_read=read, new_on_each_read=True)
         self.inputs.note_fact(tensor, fact)
         return fact
 
     def forget_values(self) -> None:
-        """Let go of the user's objects. The parts of a trace refer to each other and wait for the garbage collector."""
+        """Drops references to the user's objects: the parts of a trace form cycles, which die late."""
         self.values.forget()
         self.inputs.forget_values()
 
@@ -235,42 +239,44 @@ class OutputGraph:
         args: Sequence[VariableTracker],
         kwargs: Mapping[str, VariableTracker],
     ) -> VariableTracker:
-        """Run a call on fake tensors and record it as a node, unless its result is a plain constant.
+        """Runs a call on fake tensors and records it as a node, unless its result is a plain constant.
 
-        Raises NotInGraph for arguments and results that a graph cannot hold, CallFailed when the call itself raises.
-        """
+        Raises NotInGraph for arguments and results that a graph cannot hold, and CallFailed if the call itself
+        raises."""
         if target in ATTENTION_FUNCTIONS:
             self.guard_attention()
-        node_args, fake_args = self._arguments.all(args)
-        node_kwargs, fake_kwargs = self._arguments.named(kwargs)
-        if node_kwargs.get("generator", self) is None:  # with one, torch takes no symbolic sizes, not even with None
+        node_args, fake_args = self._arguments.convert_all(args)
+        node_kwargs, fake_kwargs = self._arguments.convert_named(kwargs)
+        if node_kwargs.get("generator", self) is None:  # with this keyword, even None, torch takes no symbolic sizes
             del node_kwargs["generator"], fake_kwargs["generator"]
-        versions = Versions((fake_args, fake_kwargs))
+        versions = VersionCounters((fake_args, fake_kwargs))
         self._fakes.take_draws()
-        run_args = fake_args if self.subgraph is not None else at_first_places(target, fake_args)
+        run_args = fake_args if self.subgraph is not None else with_first_indices(target, fake_args)
         result = self._fakes.run(target, run_args, fake_kwargs)
-        if _takes_free_numbers(node_args, node_kwargs):
+        if _has_varying_numbers(node_args, node_kwargs):
             for fake in tensors_in(result):
                 forget_constant(fake)
         uncounted = [*_written_lists(target, fake_args), *_updated_statistics(target, fake_args, fake_kwargs)]
         written = [*versions.written(), *tensors_in(uncounted)]
-        self._note_writes(written)
+        self._record_writes(written)
         known = not has_symbols(result) or not self.takes_numbers or isinstance(result, torch.SymBool | torch.SymFloat)
-        if known and not written and not _is_made_by_the_graph(result):
+        if known and not written and not _needs_node(result):
             return _constant_result(without_symbols(result))
         draws = self._fakes.take_draws()
         if draws and self.subgraph is not None:
             self.subgraph.draws = True
         where = tuple(map(memory_of, written))
-        made = self._record(target, node_args, node_kwargs, result, mutates=bool(written), written=where, draws=draws)
+        recorded = self._record(
+            target, node_args, node_kwargs, result, mutates=bool(written), written=where, draws=draws
+        )
         given = kwargs.get("out")
-        return given if given is not None and result is fake_kwargs["out"] else made
+        return given if given is not None and result is fake_kwargs["out"] else recorded
 
-    def _note_writes(self, written: Iterable[torch.Tensor]) -> None:
+    def _record_writes(self, written: Iterable[torch.Tensor]) -> None:
         for fake in written:
-            self.held_numbers[memory_of(fake)] = _unknown
+            self.tensor_numbers[memory_of(fake)] = _unknown_number
             if self.subgraph is not None and not fake.is_inference():
-                self.subgraph.note_write(fake)
+                self.subgraph.record_write(fake)
 
     def _record(
         self,
@@ -284,7 +290,7 @@ class OutputGraph:
         written: Sequence[object] = (),
         draws: bool = False,
     ) -> VariableTracker:
-        """Put a node that gives `result` into the open graph, and track what it gives."""
+        """Adds a node with the given result to the open graph, and tracks the result."""
         op = "call_method" if isinstance(target, str) else "call_function"
         self.time += 1
         node = self.graph.create_node(op, target, tuple(args), kwargs, name=name)
@@ -294,21 +300,21 @@ class OutputGraph:
 
     def _track(self, result: Any, node: torch.fx.Node) -> VariableTracker:
         if isinstance(result, torch.Tensor):
-            if result.dtype in _QUANTIZED:  # fake ones do not compute what real ones do
+            if result.dtype in _QUANTIZED:  # fake quantized tensors compute different results
                 raise NotInGraph("quantized tensor")
             cls = torch.nn.Parameter if isinstance(result, torch.nn.Parameter) else torch.Tensor
-            return self._fakes.tracker_of(result) or self._fakes.note(TensorVariable(node, result, cls))
+            return self._fakes.tracker_of(result) or self._fakes.register(TensorVariable(node, result, cls))
         if isinstance(result, list | tuple):
             items = [self._record(operator.getitem, (node, k), {}, item) for k, item in enumerate(result)]
             return TupleVariable(items, type(result)) if isinstance(result, tuple) else ListVariable(items)
         if isinstance(result, RemovableHandle):
             return HookVariable(node)
         if isinstance(result, torch.SymInt):
-            return self._number(result, int, lambda: int(result), self.shapes.place_of(result), node)
+            return self._number(result, int, lambda: int(result), self.shapes.source_of(result), node)
         return _constant_result(result)
 
     def switch(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Change a setting of torch, here and in the graph; nothing happens when it is so already."""
+        """Changes a setting of torch, here and in the graph, unless it already has the new value."""
         before = settings()
         function(*arguments)
         if settings() != before:
@@ -319,50 +325,50 @@ class OutputGraph:
 
     @property
     def takes_numbers(self) -> bool:
-        """Whether the graph that is open takes numbers that are not known, and computes with them."""
+        """Returns whether the open graph has symbolic numbers, as inputs and in operations."""
         return self._open.takes_numbers
 
     def integer(self, value: int, source: Source) -> NumberVariable:
-        """Track an int that Python reads or computes, with a symbol of its own."""
+        """Tracks an int that Python reads or computes, with a symbol of its own."""
         known = self.values.at(source)
         if isinstance(known, NumberVariable):
-            return replace(known) if is_read_anew(source) else known
+            return replace(known) if is_new_each_read(source) else known
         symbol = self.shapes.integer(source, value)
 
-        def pin() -> int:
-            int(symbol)  # which guards it
-            return value  # this very object: what Python makes of it may be the same one
+        def specialize() -> int:
+            int(symbol)  # this guards the symbol
+            return value  # the very object: an operation of Python may return it unchanged
 
-        number = self._number(symbol, int, pin, source)
+        number = self._number(symbol, int, specialize, source)
         self.values.place(source, number)
         return number
 
     def floating(self, value: float, source: Source) -> NumberVariable:
-        """Track a float that Python reads or computes; `value` is that of this call."""
+        """Tracks a float that Python reads or computes; `value` is the float in this call."""
 
-        def pin() -> float:
+        def specialize() -> float:
             self.guard(source, GuardKind.EQUALS, value)
             return value
 
-        return self._number(value, float, pin, source)
+        return self._number(value, float, specialize, source)
 
     def _number(
-        self, value: Any, cls: type, pin: Callable[[], Any], source: Source, node: torch.fx.Node | None = None
+        self, value: Any, cls: type, specialize: Callable[[], Any], source: Source, node: torch.fx.Node | None = None
     ) -> NumberVariable:
         def announced() -> Any:
-            self.on_pin(source, value)
-            return pin()
+            self.on_specialize(source, value)
+            return specialize()
 
         return NumberVariable(value, cls, announced, node, source=source)
 
     def number(self, value: Any, function: Callable[..., Any], operands: Sequence[VariableTracker]) -> VariableTracker:
-        """Track `value`, what `function` gives for ints; a node computes it from theirs."""
+        """Tracks `value`, the result of `function` on ints; a node computes it from the operands."""
         if not isinstance(value, torch.SymInt):
             return ConstantVariable(value)
-        return self._record(function, self._arguments.all(operands)[0], {}, value)
+        return self._record(function, self._arguments.convert_all(operands)[0], {}, value)
 
     def size(self, tensor: TensorVariable, dim: int) -> VariableTracker:
-        """The size of a tensor in one dimension, which is all that is guarded of a tensor that is not used."""
+        """Returns a tensor's size in a dimension; for an unused tensor, only this size is guarded."""
         size, source = tensor.fake.shape[dim], tensor.source
         if source is not None and not self.inputs.is_guarded(tensor):
             if not isinstance(size, torch.SymInt):
@@ -373,33 +379,34 @@ class OutputGraph:
             self.guard(Size(source, dim), GuardKind.PRESENT, None)
             self.shapes.use_size(Size(source, dim))
         if not isinstance(size, torch.SymInt) or not self.takes_numbers:
-            return ConstantVariable(anew(int(size)))
+            return ConstantVariable(fresh_copy(int(size)))
         return self._record("size", (self._arguments.node(tensor), dim), {}, size)
 
     # Subgraphs
 
     @property
     def subgraph(self) -> Subgraph | None:
-        """The innermost open subgraph."""
+        """Returns the innermost open subgraph."""
         return self._open.subgraph
 
     @property
     def graph(self) -> torch.fx.Graph:
-        """The graph that operations go into."""
+        """Returns the graph that records operations."""
         return self._open.graph
 
     def open_subgraph(
-        self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False, may_be_left: bool = False
+        self, inputs: Iterable[GraphValue], *, takes_numbers: bool = False, may_run_eagerly: bool = False
     ) -> AbstractContextManager[Subgraph]:
-        """Until the block ends, operations go into a graph of its own, which takes `inputs` and what else it reads."""
-        return self._open.open(inputs, takes_numbers=takes_numbers, may_be_left=may_be_left)
+        """Records operations in a new subgraph until the block ends; its inputs are `inputs`, then any value read in
+        the block."""
+        return self._open.open(inputs, takes_numbers=takes_numbers, may_run_eagerly=may_run_eagerly)
 
     def close_subgraph(self, subgraph: Subgraph, outputs: Sequence[TensorVariable], name: str) -> torch.fx.Node:
-        """Let the subgraph return `outputs`; gives the node that stands for it in the graph around it."""
+        """Makes the subgraph return `outputs`; returns the node of the subgraph in the surrounding graph."""
         return self._open.close(subgraph, outputs, name)
 
     def module_of(self, subgraph: torch.fx.Node) -> torch.fx.GraphModule:
-        """The closed subgraph that a node stands for."""
+        """Returns the closed subgraph of a node."""
         return self._open.module(subgraph)
 
     def emit_on_subgraphs(
@@ -411,60 +418,66 @@ class OutputGraph:
         inputs: Iterable[GraphValue],
         results: Sequence[tuple[torch.Tensor, bool]],
     ) -> list[VariableTracker]:
-        """Record `target(pred, *subgraphs, inputs)`, which gives a tuple; `results`: tensors like those in it, and
-        whether each requires grad. Without `pred` the subgraphs come first."""
-        first = () if pred is None else (self._arguments.one(pred)[0],)
-        args = (*first, *subgraphs, tuple(self._arguments.all(inputs)[0]))
+        """Records `target(pred, *subgraphs, inputs)`, which returns a tuple; without `pred`, the subgraphs come first.
+
+        `results` has, per tensor in the tuple, an example and whether the tensor requires grad."""
+        first = () if pred is None else (self._arguments.convert(pred)[0],)
+        args = (*first, *subgraphs, tuple(self._arguments.convert_all(inputs)[0]))
         fakes = tuple(self._fakes.computed(like, requires_grad) for like, requires_grad in results)
-        self.held_numbers |= dict.fromkeys(self.held_numbers, _unknown)  # the subgraphs may write to any of them
-        made = self._record(target, args, {}, fakes, name=name, mutates=True, draws=True)
-        assert isinstance(made, TupleVariable)
-        return [*made.items]
+        self.tensor_numbers |= dict.fromkeys(
+            self.tensor_numbers, _unknown_number
+        )  # the subgraphs may write to any tensor
+        recorded = self._record(target, args, {}, fakes, name=name, mutates=True, draws=True)
+        assert isinstance(recorded, TupleVariable)
+        return [*recorded.items]
 
     def inner_input(self, like: TensorVariable, dim: int | None, requires_grad: bool) -> TensorVariable:
-        """A tensor that the open subgraph takes: like `like`, without dimension `dim` if that is given."""
+        """Returns a new input of the open subgraph: a tensor like `like`, without dimension `dim` unless None."""
         fake = self._fakes.part(self.use(like), dim, requires_grad)
         assert self.subgraph is not None
         node = self.subgraph.placeholder(like.node.name)
         node.meta.update(example_value=fake, user_location=self._where())
-        return self._fakes.note(TensorVariable(node, fake))
+        return self._fakes.register(TensorVariable(node, fake))
 
     def example(self, variable: GraphValue) -> Any:
-        """What stands for a value where only the layout of what is computed matters: a float is that of this call."""
+        """Returns an example of a value, for computing layouts: a float is the float in this call."""
         return self.use(variable) if isinstance(variable, TensorVariable) else variable.value
 
     def infers_symbolic_floats(
         self, op: OpOverload, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
     ) -> bool:
-        """Whether an operator of the program tells what it gives for floats that are not known."""
-        return self._fakes.infers_symbolic_floats(op, self._arguments.all(args)[1], self._arguments.named(kwargs)[1])
+        """Returns whether a custom operator infers its results for symbolic floats."""
+        return self._fakes.infers_symbolic_floats(
+            op, self._arguments.convert_all(args)[1], self._arguments.convert_named(kwargs)[1]
+        )
 
     def emit_transformed(
-        self, made: Transformation, name: str, subgraph: torch.fx.Node, inputs: Sequence[GraphValue]
+        self, transformation: Transformation, name: str, subgraph: torch.fx.Node, inputs: Sequence[GraphValue]
     ) -> tuple[Any, list[VariableTracker]]:
-        """Record `made` over a subgraph: what it gives for fake tensors, and the trackers of the tensors in that.
+        """Records a transformation of a subgraph; returns its result on fake tensors, and the trackers of the result's
+        tensors.
 
-        Raises what torch does; nothing is recorded then.
-        """
+        Raises torch's error; nothing is recorded then."""
         fakes = [self.example(variable) for variable in inputs]
-        versions = Versions(fakes)
-        with keeping_thread_state(), self._fakes.mode:  # the program goes on after an error
-            outcome = made.call(self._open.module(subgraph), fakes)
+        versions = VersionCounters(fakes)
+        with keeping_thread_state(), self._fakes.mode:  # the program continues after an error
+            outcome = transformation.call(self._open.module(subgraph), fakes)
         if not all(fake.is_inference() for fake in versions.written()):
             raise RuntimeError("the function writes to its arguments")
         results = [(leaf, leaf.requires_grad) for leaf in leaves(outcome) if isinstance(leaf, torch.Tensor)]
-        return outcome, self.emit_on_subgraphs(made.node_function(name), name, None, [subgraph], inputs, results)
+        return outcome, self.emit_on_subgraphs(
+            transformation.node_function(name), name, None, [subgraph], inputs, results
+        )
 
     # The end
 
     def finish(
         self, outputs: Sequence[TensorVariable | HookVariable], changed_lists: Iterable[ListVariable]
     ) -> tuple[torch.fx.GraphModule | None, tuple[GraphInput, ...]]:
-        """Close the graph: restore settings, return `outputs`, drop what is not needed, find lists that are given up.
+        """Closes the graph: restores settings, returns `outputs`, removes dead code, finds the lists to empty.
 
-        None instead of a graph when nothing was captured; then `outputs` must be empty.
-        """
-        for function, arguments in way_to(self.entry_settings, settings()):
+        Returns None instead of a graph if nothing was captured; then `outputs` must be empty."""
+        for function, arguments in switches_between(self.entry_settings, settings()):
             self.switch(function, *arguments)
         give(self.graph, outputs)
         self._write_constants()
@@ -475,17 +488,17 @@ class OutputGraph:
         return self._open.root_module(), inputs
 
     def _write_constants(self) -> None:
-        """Write numbers that have turned out to be constants as what they are."""
+        """Replaces symbolic numbers that turned out to be constants."""
         for node in self.graph.nodes if self.shapes.is_symbolic else ():
             number = node.meta.get("example_value")
-            value = self.shapes.constant_behind(number) if isinstance(number, torch.SymInt) else None
+            value = self.shapes.known_constant(number) if isinstance(number, torch.SymInt) else None
             for user in list(node.users) if value is not None else ():
                 replace = lambda arg, node=node, value=value: value if arg is node else arg  # noqa: E731
                 user.args = torch.fx.map_arg(user.args, replace)
                 user.kwargs = torch.fx.map_arg(user.kwargs, replace)
 
 
-# Where running statistics stand among the arguments; `training` is the sixth.
+# Positions of the running statistics among the arguments; `training` is at position 5.
 _STATISTICS: dict[object, dict[str, int]] = {
     torch.nn.functional.batch_norm: {"running_mean": 1, "running_var": 2},
     torch.batch_norm: {"running_mean": 3, "running_var": 4},
@@ -493,32 +506,33 @@ _STATISTICS: dict[object, dict[str, int]] = {
 }
 
 
-def _takes_free_numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a number is among the arguments of a node that may be another one in the next call."""
+def _has_varying_numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Returns whether an argument is a number that may differ in the next call."""
     values = [node.meta["example_value"] for node in nodes_in((args, kwargs))]
     return any(isinstance(value, SYMBOLIC_NUMBERS) and constant_of(value) is None for value in values)
 
 
 def _written_lists(target: object, args: Sequence[Any]) -> list[Any]:
-    """The arguments that are lists of tensors which the function writes to, one way or another."""
+    """Returns the list arguments whose tensors the function writes to, directly or not."""
     positions = written_lists(target) if isinstance(target, types.BuiltinFunctionType) else ()
     return [args[position] for position in positions if position < len(args)]
 
 
 def _updated_statistics(target: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """What a batch norm in training writes to; torch does not count that."""
-    places = _STATISTICS.get(target)
-    if places is None or not (args[5] if len(args) > 5 else kwargs.get("training", False)):
+    """Returns the statistics that a batch norm in training updates; torch's version counters do not show it."""
+    positions = _STATISTICS.get(target)
+    if positions is None or not (args[5] if len(args) > 5 else kwargs.get("training", False)):
         return []
-    return [args[place] if place < len(args) else kwargs.get(name) for name, place in places.items()]
+    return [args[position] if position < len(args) else kwargs.get(name) for name, position in positions.items()]
 
 
-def _unknown() -> None:
-    """The number in a tensor that was written to."""
+def _unknown_number() -> None:
+    """The unknown number in a tensor after a write."""
 
 
-def _is_made_by_the_graph(result: Any) -> bool:
-    """Whether a call has to be in the graph for the sake of what it gives, or of what it does: it gives nothing."""
+def _needs_node(result: Any) -> bool:
+    """Returns whether the graph must contain the call, for tensors in the result, or for the effect of a call that
+    returns None."""
     return result is None or isinstance(result, RemovableHandle) or any(True for _ in tensors_in(result))
 
 

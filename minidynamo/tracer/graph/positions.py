@@ -1,7 +1,6 @@
-"""Owns which positions operations look up, so that it is known before a graph runs whether they all exist.
+"""Owns the positions that operations look up, so that a check before the graph runs can find positions out of range.
 
-Which operations may raise for other reasons is in `dead_code.py`; who looks at the positions, in `written_places.py`.
-"""
+Operations that may raise for other reasons are not here (`dead_code.py`), nor is the check (`written_places.py`)."""
 
 from __future__ import annotations
 
@@ -14,12 +13,13 @@ import torch.fx
 _INTEGERS = (torch.int32, torch.int64)
 
 Range = tuple[torch.fx.Node, int, int]
-"""A tensor of positions, the first that exists, and the first behind those."""
+"""A tensor of positions, the first valid position, and the end of the valid positions (exclusive)."""
 
 
 def positions_of(node: torch.fx.Node) -> list[Range] | None:
-    """What has to be so for an operation, one that may raise for its data, to raise nothing; None where that is not
-    known, or hangs on more than positions."""
+    """Returns the positions that must exist for an operation to raise nothing.
+
+    None if that is unknown, or if errors depend on more than positions."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     find = _FINDERS.get(name.rstrip("_"))
     try:

@@ -1,7 +1,7 @@
-"""Owns the record of a graph inside a graph: a branch of `cond`, and what of the surroundings it reads.
+"""Owns the record of a subgraph: a branch of `cond`, for example, and the values that it reads from the surrounding
+graph.
 
-It runs nothing and decides nothing; `output_graph.py` writes operations into it while it is open.
-"""
+Operations are not recorded here, but by `output_graph.py` while the subgraph is open."""
 
 from __future__ import annotations
 
@@ -16,42 +16,45 @@ from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
 GraphValue = TensorVariable | NumberVariable
-"""What a graph takes from the one around it."""
+"""A value that a graph takes from the surrounding graph."""
 
 
 @dataclass(eq=False)
 class Subgraph:
-    """A graph whose placeholders are tensors and numbers of the surrounding ones, in the order of `inputs`.
+    """A graph whose placeholders are tensors and numbers of the surrounding graphs, in the order of `inputs`."""
 
-    Where it does not take numbers (`takes_numbers`), sizes and the like are constants in it. `asks_grad_mode`: what is
-    traced into it has asked whether gradients are wanted; `writes`: it writes to an input; `draws`: it draws random
-    numbers; `has_plain_numbers`: a call takes one that varies as a plain number. `may_be_left`: what it is traced for
-    may as well run as written, behind a graph break.
-    """
-
+    #: symbolic numbers may be inputs; otherwise sizes and other numbers are constants here
     takes_numbers: bool = False
-    may_be_left: bool = False
-    asks_grad_mode: bool = False
+    #: the call for which the graph is traced may run eagerly instead, after a graph break
+    may_run_eagerly: bool = False
+    #: the traced code has read whether gradients are enabled
+    reads_grad_mode: bool = False
+    #: the graph writes to an input
     writes: bool = False
+    #: the graph draws random numbers
     draws: bool = False
-    has_plain_numbers: bool = False
+    #: a call takes a scalar argument that varies
+    has_scalar_arguments: bool = False
     graph: torch.fx.Graph = field(default_factory=torch.fx.Graph)
+    #: value of a surrounding graph -> placeholder
     inputs: dict[GraphValue, torch.fx.Node] = field(default_factory=dict)
+    #: input tensor -> shape, strides and requires_grad when it became an input
     _facts: dict[TensorVariable, tuple[object, ...]] = field(default_factory=dict)
+    #: inputs written since the last `take_written`
     _written: list[TensorVariable] = field(default_factory=list)
 
     @property
     def tensors(self) -> list[TensorVariable]:
-        """The tensors among the inputs."""
+        """Returns the tensors among the inputs."""
         return [variable for variable in self.inputs if isinstance(variable, TensorVariable)]
 
     def take(self, variables: Iterable[GraphValue]) -> None:
-        """Make the values inputs, behind those that are inputs already."""
+        """Makes the values inputs, after the present inputs."""
         for variable in variables:
             self.node_of(variable)
 
     def node_of(self, variable: GraphValue) -> torch.fx.Node:
-        """The node that stands for a value in this graph; one that another graph has becomes an input."""
+        """Returns the node of a value in this graph; a value of a different graph becomes an input."""
         assert variable.node is not None
         if variable.node.graph is self.graph:
             return variable.node
@@ -72,7 +75,7 @@ class Subgraph:
         return self.inputs[variable]
 
     def placeholder(self, name: str) -> torch.fx.Node:
-        """Another placeholder, of an argument that is called `name` if none is called so yet."""
+        """Returns a new placeholder, named `name` unless that name is taken."""
         taken = {node.target for node in self.graph.find_nodes(op="placeholder")}
         node = self.graph.placeholder(name)
         if name in taken:
@@ -80,22 +83,22 @@ class Subgraph:
         return node
 
     def input_in_memory_of(self, fake: torch.Tensor) -> TensorVariable | None:
-        """The input that a tensor is, or shares memory with."""
+        """Returns the input that is the tensor, or shares memory with it."""
         return next((variable for variable in self.tensors if memory_of(variable.fake) == memory_of(fake)), None)
 
-    def note_write(self, fake: torch.Tensor) -> None:
-        """Remember that an operation wrote to a tensor, if that is an input's memory."""
+    def record_write(self, fake: torch.Tensor) -> None:
+        """Records that an operation wrote to a tensor, if it is in an input's memory."""
         found = self.input_in_memory_of(fake)
         if found is not None:
             self.writes = True
             self._written.append(found)
 
     def take_written(self) -> TensorVariable | None:
-        """An input that was written to since the last call."""
+        """Returns an input that was written since the last call."""
         return self._written.pop() if self._written else None
 
     def changed_facts(self) -> TensorVariable | None:
-        """An input that has another shape, other strides or another history than when it came in."""
+        """Returns an input whose shape, strides or history have changed since it became an input."""
         return next((variable for variable, facts in self._facts.items() if _facts(variable.fake) != facts), None)
 
 

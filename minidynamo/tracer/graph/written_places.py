@@ -1,10 +1,9 @@
-"""Owns where a graph writes outside of itself: a small program that finds those places before the graph runs.
+"""Owns the external memory that a graph writes: small programs find it before the graph runs.
 
-With what they hold, the graph can be taken back when it raises (`tracer/runtime/rollback.py`). The places are looked
-for only where some operation of the graph may raise an error that hangs on data; which of them comes first is not
-asked, since a backend may compute in another order than the program says. Where all that can go wrong is a position
-that does not exist, a program as small looks at the positions first.
-"""
+With a copy of the memory, the writes of a graph that raises are rolled back (`tracer/runtime/rollback.py`, not here).
+The programs are made only if an operation of the graph may raise an error that depends on data; which operation comes
+first does not matter, since a backend may reorder operations. If positions out of range are the only possible errors,
+another small program checks the positions first."""
 
 from __future__ import annotations
 
@@ -22,48 +21,51 @@ from minidynamo.graph.autograd_calls import replace_data
 from minidynamo.graph.pytree import leaves, nodes_in
 from minidynamo.graph.version_counter import UNCOUNTED
 from minidynamo.tracer.graph import dead_code
-from minidynamo.tracer.graph.dead_code import is_of_torch
+from minidynamo.tracer.graph.dead_code import is_torch_function
 from minidynamo.tracer.graph.positions import Range, positions_of
 
 
 @dataclass(frozen=True)
 class Part:
-    """Part of a tensor: how to copy what is there, and how to write it back."""
+    """A part of a tensor, with functions to copy it and to write it back."""
 
+    #: read(*where) -> copy
     read: Callable[..., Any]
+    #: write(*where, copy)
     write: Callable[..., object]
+    #: the tensor, then the arguments that select the part
     where: tuple[Any, ...]
 
 
 def memory(tensor: torch.Tensor) -> Part:
-    """All of a tensor's memory, whatever part of it the tensor shows."""
+    """Returns all of a tensor's memory, even if the tensor shows only a part of it."""
     return Part(lambda owner: owner.clone(), lambda owner, kept: owner.copy_(kept), (tensor.untyped_storage(),))
 
 
 def subscript(tensor: torch.Tensor, key: Any) -> Part:
-    """`tensor[key]`."""
+    """Returns the part `tensor[key]`."""
     return _part(lambda tensor, key: tensor[key].clone(), operator.setitem, tensor, key)
 
 
 def rows(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> Part:
-    """The slices along `dim` whose positions are in `index`."""
+    """Returns the slices along `dim` at the positions in `index`."""
     return _part(torch.index_select, torch.Tensor.index_copy_, tensor, dim, index)
 
 
 def elements(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> Part:
-    """The elements that `gather` reads."""
+    """Returns the elements that `gather` reads."""
     return _part(torch.gather, torch.Tensor.scatter_, tensor, dim, index)
 
 
 def _part(read: Callable[..., Any], write: Callable[..., object], tensor: torch.Tensor, *where: Any) -> Part:
-    """Part of a tensor, or all of it where that is less to copy."""
+    """Returns a part of a tensor, or the whole tensor if that is less to copy."""
     positions = sum(index.numel() for index in leaves(where) if isinstance(index, torch.Tensor))
     if positions >= tensor.numel():
         return Part(torch.clone, torch.Tensor.copy_, (tensor,))
     return Part(read, write, (tensor, *where))
 
 
-# Operations that write to a part of their first argument, and how many of the next arguments say which.
+# Operations that write to a part of their first argument -> (part, number of next arguments that select it).
 _PARTS: dict[str, tuple[Callable[..., Part], int]] = {
     "setitem": (subscript, 1),
     "index_add_": (rows, 2),
@@ -77,73 +79,75 @@ _PARTS: dict[str, tuple[Callable[..., Part], int]] = {
 
 
 _NAMES = "as_strided_ resize_ resize_as_ set_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_"
-# Operations behind which a tensor shows its memory in another way, or has other memory than when it came.
-_LAYS_ANEW = {*_NAMES.split(), *UNCOUNTED}
+# Operations after which a tensor shows different memory, or has a different layout.
+_RELAYOUT = {*_NAMES.split(), *UNCOUNTED}
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where a graph writes: the tensors from outside, and what of them is written: views as wholes, and parts. To those
-    that are `moved` it gives other memory."""
+    """The external memory that a graph writes."""
 
+    #: external tensors that are written or moved
     tensors: list[torch.Tensor]
+    #: external tensors to which the graph assigns new memory
     moved: list[torch.Tensor]
+    #: views that are written as a whole
     wholes: list[torch.Tensor]
+    #: parts that are written
     parts: list[Part]
 
 
 class Writes:
-    """What a graph writes to outside, found by programs that take the graph's inputs at `positions`.
+    """The external writes of a graph, found by programs that take the graph's inputs at `positions`.
 
-    `can_be_put_back`: data may make the graph raise, so it is found out which places are written. Otherwise there are
-    only the tensors. `are_counted`: torch counts all writes that the graph does. `are_recorded`: autograd records one
-    of them, which a graph that runs as it was captured cannot take back. The programs are compiled when they are first
-    needed.
-    """
+    The programs are compiled on first use."""
 
-    def __init__(self, finder: _Finder, *, can_be_put_back: bool) -> None:
+    def __init__(self, finder: _Finder, *, can_roll_back: bool) -> None:
         moved = finder.moved
         tensors = [node for node, where in finder.owners.items() if where in finder.written or node in moved]
-        wholes, parts = finder.places() if can_be_put_back else ([], [])
-        self.can_be_put_back = can_be_put_back
+        wholes, parts = finder.places() if can_roll_back else ([], [])
+        #: data may make the graph raise, so the written memory is known; otherwise only the tensors are
+        self.can_roll_back = can_roll_back
+        #: torch's version counters show all writes of the graph
         self.are_counted = not moved and all(node.target not in UNCOUNTED for node in finder.by_node)
+        #: autograd records a write, which a graph that runs as captured cannot roll back
         self.are_recorded = finder.are_recorded()
-        taken = finder.placeholders_of((tensors, wholes, [part.args for part in parts]))
-        self.positions = [*taken.values()]
-        self._precise = _graph_of(taken, Places, (tensors, moved, wholes, parts))
-        if can_be_put_back:
+        placeholders = finder.placeholders_of((tensors, wholes, [part.args for part in parts]))
+        self.positions = [*placeholders.values()]
+        self._precise = _graph_of(placeholders, Places, (tensors, moved, wholes, parts))
+        if can_roll_back:
             memories = [_Call(memory, (node,)) for node in tensors]
-            self._safe = _graph_of(taken, Places, (tensors, moved, [], memories))
+            self._safe = _graph_of(placeholders, Places, (tensors, moved, [], memories))
 
     @functools.cached_property
     def find(self) -> Callable[..., Places]:
-        """The places, as narrow as they are known. Raises an error where a position does not exist."""
+        """Returns a program that finds the written memory as narrowly as possible; raises for missing positions."""
         return _compiled(self._precise)
 
     @functools.cached_property
     def find_memories(self) -> Callable[..., Places]:
-        """The same, with all the memory of each tensor."""
+        """Returns a program that finds the written tensors, each with all of the tensor's memory."""
         return _compiled(self._safe)
 
 
 class Lookups:
-    """The positions that a graph looks up, which are known before it runs; nothing else can make it raise."""
+    """The positions that a graph looks up, if known before the run; no other data can make the graph raise."""
 
     def __init__(self, finder: _Finder, ranges: list[Range]) -> None:
         looked_up = [index for index, _, _ in ranges]
-        taken = finder.placeholders_of(looked_up)
+        placeholders = finder.placeholders_of(looked_up)
         self._ranges = [(first, end) for _, first, end in ranges]
-        self._positions = [*taken.values()]
-        self._graph = _graph_of(taken, tuple, (looked_up,))
+        self._positions = [*placeholders.values()]
+        self._graph = _graph_of(placeholders, tuple, (looked_up,))
 
     def exist(self, args: Sequence[Any]) -> bool:
-        """Whether all positions exist, given the inputs of the graph, so that it will not raise."""
+        """Returns whether all positions exist for these inputs, so that the graph will not raise."""
         with torch.inference_mode():
             try:
                 found = self._find(*(args[k] for k in self._positions)) if self._ranges else ()
-            except Exception:  # a position of positions does not exist, which is for the graph to say
+            except Exception:  # a position of positions is out of range; the graph will raise
                 return False
-            return all(_lies_in(tensor, *each) for tensor, each in zip(found, self._ranges))
+            return all(_are_in_range(tensor, *each) for tensor, each in zip(found, self._ranges))
 
     @functools.cached_property
     def _find(self) -> Callable[..., Sequence[torch.Tensor]]:
@@ -153,12 +157,13 @@ class Lookups:
 def find_writes(
     root: torch.fx.GraphModule, fakes: Mapping[torch.fx.Node, torch.Tensor], *, may_raise: bool
 ) -> tuple[Writes | None, Lookups | None]:
-    """The writes of a graph to memory from outside, if there are any, and the positions that it looks up, if they can
-    be looked at before. `fakes` are the nodes of the tensors that come from there, each with the fake one that it has
-    become by the end; `may_raise`: data may make the graph raise."""
+    """Returns the external writes of a graph, if any, and its lookups, if they can be checked before it runs.
+
+    `fakes` has the nodes of external tensors with their fake tensors at the end of the graph; `may_raise`: data may
+    make the graph raise."""
     finder = _Finder(root, fakes)
     ranges = finder.positions() if may_raise else None
-    writes = Writes(finder, can_be_put_back=may_raise) if finder.written or finder.moved else None
+    writes = Writes(finder, can_roll_back=may_raise) if finder.written or finder.moved else None
     return writes, None if ranges is None else Lookups(finder, ranges)
 
 
@@ -167,7 +172,7 @@ def _compiled(graph: torch.fx.Graph) -> Callable[..., Any]:
     return function
 
 
-def _lies_in(positions: torch.Tensor, first: int, end: int) -> bool:
+def _are_in_range(positions: torch.Tensor, first: int, end: int) -> bool:
     if not positions.numel():
         return True
     least, most = positions.aminmax()
@@ -176,32 +181,32 @@ def _lies_in(positions: torch.Tensor, first: int, end: int) -> bool:
 
 @dataclass(frozen=True)
 class _Call:
-    """What makes a part, and the nodes and constants that it is called with."""
+    """The call that makes a part, with nodes and constants as arguments."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
 
 
 def _graph_of(
-    taken: Iterable[torch.fx.Node], function: Callable[..., Any], args: tuple[list[Any], ...]
+    placeholders: Iterable[torch.fx.Node], function: Callable[..., Any], args: tuple[list[Any], ...]
 ) -> torch.fx.Graph:
-    """A graph that takes some inputs of another one, and calls a function with lists of nodes and calls."""
+    """Returns a graph that takes some inputs of another graph, and calls a function with lists of nodes and calls."""
     graph = torch.fx.Graph()
-    copies = {node: graph.node_copy(node) for node in taken}
+    copies = {node: graph.node_copy(node) for node in placeholders}
 
     def copy(node: torch.fx.Node) -> torch.fx.Node:
         if node not in copies:
-            for given in node.all_input_nodes:
-                copy(given)
+            for operand in node.all_input_nodes:
+                copy(operand)
             copies[node] = graph.node_copy(node, copies.__getitem__)
         return copies[node]
 
-    def placed(value: Any) -> Any:
+    def copied(value: Any) -> Any:
         if isinstance(value, _Call):
             return graph.call_function(value.function, torch.fx.map_arg(value.args, copy))
         return copy(value)
 
-    graph.output(graph.call_function(function, tuple([*map(placed, values)] for values in args)))
+    graph.output(graph.call_function(function, tuple([*map(copied, values)] for values in args)))
     for node in graph.nodes:
         node.meta.clear()
     return graph
@@ -215,29 +220,29 @@ class _Finder:
         self.outside = frozenset(self.owners.values())
         self.by_node = {node: self._written_by(node) & self.outside for node in root.graph.nodes}
         self.written = frozenset[object]().union(*self.by_node.values())
-        self.foreseen: dict[torch.fx.Node, bool] = {}
+        self.known_early: dict[torch.fx.Node, bool] = {}
         targets = [node.args[0] for node in root.graph.nodes if node.target is replace_data]
-        # The tensors to which the graph gives other memory (`x.data = y`).
+        # Tensors to which the graph assigns new memory (`x.data = y`).
         self.moved = [node for node in dict.fromkeys(targets) if isinstance(node, torch.fx.Node) and node in fakes]
-        # Whether tensors show all the time what they show when they come.
-        self.stay = not self.moved and not any(node.target in _LAYS_ANEW for node in root.graph.nodes)
+        # Whether each tensor shows the same memory, in the same layout, throughout the graph.
+        self.stay = not self.moved and not any(node.target in _RELAYOUT for node in root.graph.nodes)
 
     def _written_by(self, node: torch.fx.Node) -> frozenset[object]:
-        """The memory that a node writes to; what functions that are inputs of it write to, it does."""
+        """Returns the memory that a node writes to, directly or in a subgraph."""
         written = frozenset(node.meta.get("written_memory", ()))
         around = node.graph.owning_module
-        modules = [getattr(around, str(given.target)) for given in node.all_input_nodes if given.op == "get_attr"]
+        modules = [getattr(around, str(operand.target)) for operand in node.all_input_nodes if operand.op == "get_attr"]
         return written.union(*(self._written_by(inner) for module in modules for inner in module.graph.nodes))
 
     def places(self) -> tuple[list[torch.fx.Node], list[_Call]]:
-        """What is written to, as narrow as it is known before the graph runs: views, and parts."""
+        """Returns the written memory, as narrow as known before the graph runs: views, and parts."""
         wholes: dict[torch.fx.Node, None] = {}
         parts: dict[str, _Call] = {node.name: _Call(memory, (node,)) for node in self.moved}
         for node, memories in self.by_node.items():
-            targets = [given for given in node.all_input_nodes if self._memory(given) in memories]
+            targets = [operand for operand in node.all_input_nodes if self._memory(operand) in memories]
             if self.stay and (part := self._part(node)) is not None:
                 parts[repr(part)] = part
-            elif self.stay and memories == {*map(self._memory, targets)} and all(map(self._is_foreseen, targets)):
+            elif self.stay and memories == {*map(self._memory, targets)} and all(map(self._is_known_early, targets)):
                 wholes |= dict.fromkeys(targets)
             else:
                 owners = [owner for owner, where in self.owners.items() if where in memories]
@@ -245,14 +250,15 @@ class _Finder:
         return [*wholes], [*parts.values()]
 
     def positions(self) -> list[Range] | None:
-        """The positions that the graph looks up, if it is known before it runs which these are, and if it can raise
-        for nothing else."""
+        """Returns the positions that the graph looks up.
+
+        None if a position is unknown before the graph runs, or if the graph can raise for other reasons."""
         found: list[Range] = []
         if not self.stay:
             return None
         for node in filter(dead_code.may_raise, self.root.graph.nodes):
             ranges = positions_of(node)
-            if ranges is None or not all(self._is_foreseen(index) for index, _, _ in ranges):
+            if ranges is None or not all(self._is_known_early(index) for index, _, _ in ranges):
                 return None
             if self._reads_written([index for index, _, _ in ranges]) or self._reads_own_target(node):
                 return None
@@ -260,7 +266,7 @@ class _Finder:
         return found
 
     def are_recorded(self) -> bool:
-        """Whether a tensor that is written to has a history by the end of the graph."""
+        """Returns whether a written tensor has an autograd history at the end of the graph."""
         written = [fake for node, fake in self.fakes.items() if self.owners[node] in self.written]
         return any(fake.grad_fn is not None for fake in written)
 
@@ -272,27 +278,27 @@ class _Finder:
         target, *where = node.args[: 1 + count]
         if len(where) < count or self.by_node[node] != {self._memory(target)}:
             return None
-        foreseen = self._are_foreseen((target, where)) and not self._reads_written(where)
-        return _Call(part, (target, *where)) if foreseen else None
+        known_early = self._are_known_early((target, where)) and not self._reads_written(where)
+        return _Call(part, (target, *where)) if known_early else None
 
     def _memory(self, node: Any) -> object:
         value = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
         return self.owners.get(node) or (memory_of(value) if isinstance(value, torch.Tensor) else None)
 
-    def _are_foreseen(self, args: Any) -> bool:
-        """Whether arguments can be had before the graph runs, with little work: views, and positions."""
-        return all(map(self._is_foreseen, nodes_in(args)))
+    def _are_known_early(self, args: Any) -> bool:
+        """Returns whether arguments can be computed before the graph runs, with little work: views, and positions."""
+        return all(map(self._is_known_early, nodes_in(args)))
 
-    def _is_foreseen(self, node: torch.fx.Node) -> bool:
-        if node not in self.foreseen:
-            self.foreseen[node] = node.op == "placeholder" or self._can_be_had(node)
-        return self.foreseen[node]
+    def _is_known_early(self, node: torch.fx.Node) -> bool:
+        if node not in self.known_early:
+            self.known_early[node] = node.op == "placeholder" or self._is_computable_early(node)
+        return self.known_early[node]
 
-    def _can_be_had(self, node: torch.fx.Node) -> bool:
-        computes = node.op == "call_method" or is_of_torch(node.target) or node.target is getattr
+    def _is_computable_early(self, node: torch.fx.Node) -> bool:
+        computes = node.op == "call_method" or is_torch_function(node.target) or node.target is getattr
         if not computes or node.meta.get("mutates") or node.meta.get("draws"):
             return False
-        if not self._are_foreseen((node.args, node.kwargs)):
+        if not self._are_known_early((node.args, node.kwargs)):
             return False
         value = node.meta.get("example_value")
         if not isinstance(value, torch.Tensor) or self._memory(node) in self.outside:
@@ -300,16 +306,16 @@ class _Finder:
         return not value.dtype.is_floating_point and not self._reads_written((node.args, node.kwargs))
 
     def _reads_own_target(self, node: torch.fx.Node) -> bool:
-        """Whether an operation reads the memory that it writes to, which some refuse."""
+        """Returns whether an operation reads the memory it writes to, which some operations refuse."""
         read, written = nodes_in((node.args[1:], node.kwargs)), self._written_by(node)
-        return any(self._memory(given) in written for given in read)
+        return any(self._memory(operand) in written for operand in read)
 
     def _reads_written(self, args: Any) -> bool:
-        """Whether the values of arguments are others when the graph comes to them."""
+        """Returns whether the graph may change the values of arguments before it uses them."""
         return any(self._memory(node) in self.written for node in nodes_in(args))
 
     def placeholders_of(self, nodes: Any) -> dict[torch.fx.Node, int]:
-        """The inputs of the root from which nodes are computed, each with its place."""
+        """Returns the inputs of the root that nodes depend on, with their positions."""
         pending = nodes_in(nodes)
         found: dict[torch.fx.Node, None] = {}
         while pending:

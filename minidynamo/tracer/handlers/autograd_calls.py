@@ -1,8 +1,7 @@
-"""Owns what programs ask of autograd while they are traced: parameters, `requires_grad_`, hooks of tensors, gradients,
-`tensor.data = other`.
+"""Owns calls of autograd during capture: parameters, `requires_grad_`, tensor hooks, gradients, `tensor.data = other`.
 
-Each is a node of the graph; its function is in `minidynamo/graph/autograd_calls.py`. The bodies of hooks are not
-traced: they run as written when gradients are computed.
+Each call is a node of the graph; the node's function is in `minidynamo/graph/autograd_calls.py`. The bodies of hooks
+are not traced: they run eagerly when gradients are computed.
 """
 
 from __future__ import annotations
@@ -10,18 +9,18 @@ from __future__ import annotations
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from minidynamo.compat import memory_of, tells_history, version_of
+from minidynamo.compat import knows_history, memory_of, version_of
 from minidynamo.errors import GraphBreak
 from minidynamo.graph.autograd_calls import (
     fill_hook,
     gradients,
     make_parameter,
-    plant_hook,
     replace_data,
     require_grad,
+    reserve_hook,
     retain_grad,
 )
-from minidynamo.tracer.calls.tensors import break_behind_gradient
+from minidynamo.tracer.calls.tensors import break_after_gradient
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
@@ -35,7 +34,7 @@ _WHY = "It is between autograd and the real tensor."
 
 
 def _in_main_graph(tx: Tracer, name: str) -> None:
-    """A subgraph is run again, or not at all; what autograd sees happens once."""
+    """Breaks the graph inside a subgraph, which may run twice or not at all: effects on autograd must happen once."""
     if tx.graph.subgraph is not None:
         tx.break_graph("MD212", f"{name} is called in a part of the graph that may run twice", why=_WHY)
 
@@ -59,10 +58,10 @@ def _parameter(
 def _requires_grad(tx: Tracer, self: TensorVariable, requires_grad: VariableTracker | None = None) -> VariableTracker:
     wanted = True if requires_grad is None else expect_constant(tx, requires_grad, "requires_grad")
     fake = tx.graph.use(self)
-    if not tells_history(fake):
+    if not knows_history(fake):
         why = "Its base was written to under another grad mode than it was made under, and torch raises an error."
         tx.break_graph("MD212", "`requires_grad_()` is called on a view", why=why)
-    is_silent = fake.is_leaf and fake._is_view()  # one made with the grad mode off; from now on it gets a gradient
+    is_silent = fake.is_leaf and fake._is_view()  # a view made with the grad mode off; it gets a gradient from now on
     if wanted is fake.requires_grad and not is_silent:
         return self
     _in_main_graph(tx, "Tensor.requires_grad_()")
@@ -71,7 +70,7 @@ def _requires_grad(tx: Tracer, self: TensorVariable, requires_grad: VariableTrac
 
 @registry.function(replace_data)
 def _replace_data(tx: Tracer, tensor: TensorVariable, data: VariableTracker) -> VariableTracker:
-    """The tensor is the same object from now on, and over the memory of `data`; it counts as written to."""
+    """Moves the tensor object to the memory of `data`; this counts as a write to the tensor."""
     _in_main_graph(tx, "an assignment to `data`")
     if not isinstance(data, TensorVariable):
         tx.break_graph("MD212", f"`data` becomes a {data.python_type.__name__}", why="It is not a plain tensor.")
@@ -79,10 +78,10 @@ def _replace_data(tx: Tracer, tensor: TensorVariable, data: VariableTracker) -> 
     if old.device != new.device:
         tx.break_graph("MD212", "`data` is moved to another device", why=_WHY)
     if tx.side_effects.has_gradient_to_assign(tensor) and (old.shape, old.dtype) != (new.shape, new.dtype):
-        break_behind_gradient(tx, "an assignment to `data`")
+        break_after_gradient(tx, "an assignment to `data`")
     result = tx.emit(replace_data, [tensor, data])
     next(iter(reversed(tx.graph.graph.nodes))).meta["mutates"] = True
-    tx.graph.held_numbers.setdefault(memory_of(tensor.fake), lambda: None)
+    tx.graph.tensor_numbers.setdefault(memory_of(tensor.fake), lambda: None)
     return result
 
 
@@ -96,23 +95,23 @@ def _retain_grad(tx: Tracer, self: TensorVariable) -> VariableTracker:
 # Hooks
 
 
-def _register(name: str) -> registry.Handler:
+def _registering_handler(name: str) -> registry.Handler:
     def register(tx: Tracer, self: TensorVariable, hook: VariableTracker) -> VariableTracker:
         _in_main_graph(tx, f"Tensor.{name}()")
         _check_unwritten(tx, self, f"Tensor.{name}()")
-        handle = tx.emit(plant_hook, [self, constant(name)])
-        tx.side_effects.call_later(tx.wrap(fill_hook, None), handle, hook)
+        handle = tx.emit(reserve_hook, [self, constant(name)])
+        tx.side_effects.record_call(tx.wrap(fill_hook, None), handle, hook)
         return handle
 
     return register
 
 
 for _name in ("register_hook", "register_post_accumulate_grad_hook"):
-    registry.method(torch.Tensor, _name)(_register(_name))
+    registry.method(torch.Tensor, _name)(_registering_handler(_name))
 
 
 def _check_unwritten(tx: Tracer, tensor: TensorVariable, name: str) -> None:
-    """A compiled graph ends where the tensor is computed, not where it is written to."""
+    """Breaks the graph if `tensor` was written to: its result node is at the computation, not at the write."""
     fake = tx.graph.use(tensor)
     if tensor.source is None and version_of(fake):
         tx.break_graph("MD212", f"{name} is called on a tensor that was written to", why=_WHY)
@@ -120,7 +119,7 @@ def _check_unwritten(tx: Tracer, tensor: TensorVariable, name: str) -> None:
 
 @registry.method(RemovableHandle, "remove")
 def _remove(tx: Tracer, handle: VariableTracker) -> VariableTracker:
-    tx.side_effects.call_later(tx.wrap(RemovableHandle.remove, None), handle)
+    tx.side_effects.record_call(tx.wrap(RemovableHandle.remove, None), handle)
     return none()
 
 
@@ -143,36 +142,36 @@ def _gradients(
     **options: VariableTracker,
 ) -> VariableTracker:
     _in_main_graph(tx, "torch.autograd.grad()")
-    if any(node.target is plant_hook for node in tx.graph.graph.nodes):
-        tx.break_graph("MD212", "gradients are computed behind a hook", why="The hook has not got its function yet.")
+    if any(node.target is reserve_hook for node in tx.graph.graph.nodes):
+        tx.break_graph("MD212", "gradients are computed after a hook", why="The hook has not got its function yet.")
     options = {name: value for name, value in options.items() if not _is_default(name, value)}
     if not {"retain_graph", "create_graph", "allow_unused"}.issuperset(options):
         tx.break_graph("MD207", "torch.autograd.grad() is called with options that are not captured")
-    outputs, inputs = _one_or_several(tx, outputs), _one_or_several(tx, inputs)
+    outputs, inputs = _tensor_or_tuple(tx, outputs), _tensor_or_tuple(tx, inputs)
     for tensor in tx.unpack(inputs) if isinstance(inputs, TupleVariable) else [inputs]:
         if isinstance(tensor, TensorVariable):
             _check_unwritten(tx, tensor, "torch.autograd.grad()")
-    given = [] if grad_outputs is None else [_one_or_several(tx, grad_outputs)]
+    given = [] if grad_outputs is None else [_tensor_or_tuple(tx, grad_outputs)]
     try:
         results = tx.emit(gradients, [outputs, inputs, *given], options)
-        lacks_one = any(isinstance(result, ConstantVariable) for result in tx.unpack(results))
+        lacks_gradient = any(isinstance(result, ConstantVariable) for result in tx.unpack(results))
     except GraphBreak as error:
-        if error.diagnostic.code != "MD202" or not _leads_outside(tx):
+        if error.diagnostic.code != "MD202" or not _has_outside_history(tx):
             raise
-        lacks_one = True  # or so it seems while tracing
-    if lacks_one:
+        lacks_gradient = True  # as far as is known during capture
+    if lacks_gradient:
         tx.break_graph("MD212", "a gradient may come from computations outside the graph", why=_WHY)
     return results
 
 
-def _leads_outside(tx: Tracer) -> bool:
-    """Whether the graph takes a tensor that was computed, of which autograd knows more than is seen here."""
+def _has_outside_history(tx: Tracer) -> bool:
+    """Returns whether a graph input is the result of a computation: its autograd history is outside the graph."""
     placeholders = (node for node in tx.graph.graph.nodes if node.op == "placeholder")
     fakes = (node.meta.get("example_value") for node in placeholders)
     return any(isinstance(fake, torch.Tensor) and not fake.is_leaf for fake in fakes)
 
 
-# Options of `torch.autograd.grad` that are captured with these values alone.
+# Options of `torch.autograd.grad` with the only value that is captured.
 _DEFAULTS = {"only_inputs": True, "is_grads_batched": False, "materialize_grads": False}
 
 
@@ -180,6 +179,6 @@ def _is_default(name: str, value: VariableTracker) -> bool:
     return name in _DEFAULTS and isinstance(value, ConstantVariable) and value.value is _DEFAULTS[name]
 
 
-def _one_or_several(tx: Tracer, value: VariableTracker) -> VariableTracker:
-    """A tensor or None as it is, and a tuple of whatever else torch would iterate over."""
+def _tensor_or_tuple(tx: Tracer, value: VariableTracker) -> VariableTracker:
+    """Returns a tensor or None unchanged, and any other iterable as a tuple."""
     return value if isinstance(value, TensorVariable | ConstantVariable) else TupleVariable(tx.unpack(value))

@@ -1,6 +1,6 @@
 """Owns the builtin functions that are neither iteration, containers, attribute access nor operators.
 
-Pure ones over constants are in `constants.py`; `getattr` and its kin and the making of objects are in the tracer.
+Pure functions of constants are in `constants.py`. `getattr`, its variants and object construction are in the tracer.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.guards.source import Computed
-from minidynamo.tracer.handlers.dry_run import leaves_message
+from minidynamo.tracer.handlers.dry_run import defers_message
 from minidynamo.tracer.handlers.lists import storage_of
-from minidynamo.tracer.handlers.local_texts import is_local, refuse_local_text
+from minidynamo.tracer.handlers.local_texts import depends_on_locale, refuse_local_text
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
 from minidynamo.tracer.lazy.lazy_containers import exact_copy
 from minidynamo.tracer.lazy.lazy_value import class_of
 from minidynamo.tracer.numbers import functions
-from minidynamo.tracer.numbers.arithmetic import extreme, involves_number
+from minidynamo.tracer.numbers.arithmetic import involves_number, min_or_max
 from minidynamo.tracer.numbers.formatting import formatted, written
 from minidynamo.tracer.polyfills.builtins import better, decided, sum_of_numbers
 from minidynamo.tracer.polyfills.objects import dict_repr, list_repr, set_repr, tuple_repr
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.constants import as_constant, has_own, involves_own, slice_of
+from minidynamo.tracer.records.constants import as_constant, contains_override, overrides_method, slice_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -36,7 +36,7 @@ from minidynamo.variables.containers import SetVariable, SliceVariable, TupleVar
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
 
-# Functions whose effect or answer belongs to the running program: (what is done, why it breaks, what to write).
+# Functions whose effect or answer belongs to the running program: (what is done, why the graph breaks, the fix).
 _BREAKS: dict[Callable[..., Any], tuple[str, str, str]] = {
     print: ("`print`", "Printing happens when the program runs, in its place among everything else.", ""),
     input: ("`input`", "It waits for a person.", ""),
@@ -50,14 +50,17 @@ _BREAKS: dict[Callable[..., Any], tuple[str, str, str]] = {
     warnings.warn: ("`warnings.warn`", "A warning names the running line and obeys filters of the moment.", ""),
 }
 
-_MESSAGES: dict[Callable[..., Any], float] = {print: float("inf"), warnings.warn: 2}
+_MAX_MESSAGE_ARGS: dict[Callable[..., Any], float] = {print: float("inf"), warnings.warn: 2}
 
 
-def _breaking(what: str, why: str, fix: str, may_have: float | None = None) -> registry.Handler:
-    """`may_have`: how many positional arguments a message may have that tells nothing of its caller."""
+def _breaks_graph(what: str, why: str, fix: str, max_args: float | None = None) -> registry.Handler:
+    """Returns a handler that breaks the graph.
+
+    `max_args` is the largest number of positional arguments with which a message does not depend on its caller.
+    """
 
     def handle(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        if may_have is not None and len(args) <= may_have and leaves_message(tx, kwargs):
+        if max_args is not None and len(args) <= max_args and defers_message(tx, kwargs):
             return ConstantVariable(None)
         tx.break_graph("MD233", what, why=why, fix=fix or "move it out of the compiled function, or accept the break")
 
@@ -65,7 +68,7 @@ def _breaking(what: str, why: str, fix: str, may_have: float | None = None) -> r
 
 
 for _function, _texts in _BREAKS.items():
-    registry.function(_function)(_breaking(*_texts, _MESSAGES.get(_function)))
+    registry.function(_function)(_breaks_graph(*_texts, _MAX_MESSAGE_ARGS.get(_function)))
 
 
 @registry.function(cannot_trace)
@@ -84,7 +87,7 @@ def _len(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
 
 
 def _expect_result(tx: Tracer, result: VariableTracker, special: str, kind: type) -> VariableTracker:
-    """What a special method gave; Python raises when it is not of the class that the method promises."""
+    """Returns the result of a special method; raises, as Python does, if its class is not `kind`."""
     if isinstance(result, NumberVariable) and result.cls is kind and special != "__index__":
         return result
     if not isinstance(result, ConstantVariable) or not issubclass(result.python_type, kind):
@@ -98,7 +101,7 @@ def _expect_result(tx: Tracer, result: VariableTracker, special: str, kind: type
 @registry.function(better)
 def _better(tx: Tracer, is_better: VariableTracker, best: VariableTracker, item: VariableTracker) -> VariableTracker:
     assert isinstance(is_better, BuiltinVariable)
-    found = extreme(tx, min if is_better.value is operator.lt else max, best, item)
+    found = min_or_max(tx, min if is_better.value is operator.lt else max, best, item)
     return tx.call(decided, [is_better, best, item]) if found is None else found
 
 
@@ -150,17 +153,19 @@ registry.function(float)(_number(float, "__float__"))
 registry.function(complex)(_number(complex, "__complex__"))
 
 
-def _written_in_python(cls: type, *names: str) -> bool:
+def _is_python_method(cls: type, *names: str) -> bool:
     return any(hasattr(getattr(cls, name), "__code__") for name in names)
 
 
-def _writes_itself(obj: VariableTracker, name: str) -> bool:
-    """Whether a text of an object, or of a member of an enum, is made by code of the program."""
-    return (isinstance(obj, ObjectVariable) and _written_in_python(obj.cls, name)) or has_own(obj.python_type, name)
+def _has_own_text(obj: VariableTracker, name: str) -> bool:
+    """Returns whether code of the program computes a text of an object, or of a member of an enum."""
+    return (isinstance(obj, ObjectVariable) and _is_python_method(obj.cls, name)) or overrides_method(
+        obj.python_type, name
+    )
 
 
-# How containers are written whose items may have a `__repr__` of their own.
-_TEXTS: dict[type, Callable[..., str]] = {
+# Polyfills of `repr` for containers whose items may have a `__repr__` of their own.
+_REPR_POLYFILLS: dict[type, Callable[..., str]] = {
     list: list_repr,
     tuple: tuple_repr,
     dict: dict_repr,
@@ -171,9 +176,9 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
     if isinstance(obj, ObjectVariable) and issubclass(obj.cls, BaseException):
         return _expect_result(tx, tx.call_method(obj, special[0]), special[0], str)
     for name in special:
-        if _writes_itself(obj, name):
+        if _has_own_text(obj, name):
             return _expect_result(tx, tx.call_method(obj, name), name, str)
-        if name == "__str__" and issubclass(obj.python_type, (str, bytes)) and _writes_itself(obj, "__repr__"):
+        if name == "__str__" and issubclass(obj.python_type, (str, bytes)) and _has_own_text(obj, "__repr__"):
             obj = exact_copy(tx, storage_of(obj))  # `str.__str__` does not ask for the `__repr__` of a subclass
             break
     text = written(tx, function, obj)
@@ -182,13 +187,17 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
     storage = storage_of(obj)
     if isinstance(storage, SetVariable):
         return tx.call(set_repr, [obj])
-    twin = _TEXTS.get(storage.python_type)
-    writes_items = not isinstance(storage, ConstantVariable) and involves_own(storage, "__repr__")
-    if twin is not None and not isinstance(storage, ConstantVariable) and (writes_items or not is_constant(storage)):
-        return tx.call(twin, [storage])
-    if writes_items and isinstance(obj, TupleVariable) and _written_in_python(obj.cls, "__repr__"):
+    polyfill = _REPR_POLYFILLS.get(storage.python_type)
+    writes_items = not isinstance(storage, ConstantVariable) and contains_override(storage, "__repr__")
+    if (
+        polyfill is not None
+        and not isinstance(storage, ConstantVariable)
+        and (writes_items or not is_constant(storage))
+    ):
+        return tx.call(polyfill, [storage])
+    if writes_items and isinstance(obj, TupleVariable) and _is_python_method(obj.cls, "__repr__"):
         return tx.call_method(obj, "__repr__")
-    if twin is not None and storage is not obj:
+    if polyfill is not None and storage is not obj:
         return constant(repr(as_constant(storage)))
     if isinstance(obj, ObjectVariable) and isinstance(obj.cls.__repr__, types.WrapperDescriptorType):
         found = registry.find_method(obj.cls, "__repr__")
@@ -209,7 +218,7 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
 def _str(
     tx: Tracer, object: VariableTracker | None = None, *how: VariableTracker, **named: VariableTracker
 ) -> VariableTracker:
-    if how or named:  # bytes, an encoding, what to do about errors
+    if how or named:  # bytes, an encoding, the handling of errors
         values = [expect_constant(tx, arg, "decoded text") for arg in ([] if object is None else [object, *how])]
         try:
             return constant(str(*values, **{name: expect_constant(tx, arg, name) for name, arg in named.items()}))
@@ -226,19 +235,19 @@ def _repr(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
 @registry.function(format)
 def _format(tx: Tracer, value: VariableTracker, spec: VariableTracker | None = None, /) -> VariableTracker:
     how = "" if spec is None else expect_constant(tx, spec, "a format")
-    if _writes_itself(value, "__format__"):
+    if _has_own_text(value, "__format__"):
         return _expect_result(tx, tx.call_method(value, "__format__", [ConstantVariable(how)]), "__format__", str)
     shown: Any = value.python_type.__format__
-    if shown is enum.Enum.__format__ and _writes_itself(value, "__str__"):
+    if shown is enum.Enum.__format__ and _has_own_text(value, "__str__"):
         value = _str(tx, value)
     text = formatted(tx, value, how)
     if text is not None:
         return text
-    writes_items = not isinstance(value, ConstantVariable) and involves_own(value, "__repr__")
+    writes_items = not isinstance(value, ConstantVariable) and contains_override(value, "__repr__")
     if how == "" and (writes_items or not is_constant(value)):
         return _str(tx, value)
     plain = expect_constant(tx, value, "formatted text")
-    if is_local(plain, how):
+    if depends_on_locale(plain, how):
         refuse_local_text(tx)
     try:
         return constant(format(plain, how), value)

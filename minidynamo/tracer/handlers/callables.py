@@ -1,6 +1,6 @@
-"""Owns the objects of functools and operator that are called: partial, wraps, caches, itemgetter and its kin.
+"""Owns the callable objects of functools and operator: partial, wraps, caches, itemgetter, attrgetter, methodcaller.
 
-Calling partial objects is in `tracer/calls/call.py`.
+Calls of partial objects are in `tracer/calls/call.py`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, Constant
 from minidynamo.tracer.attributes import lookup_on_class
 from minidynamo.tracer.attributes.lookup import find_lazy
-from minidynamo.tracer.calls.construct import class_to_make
-from minidynamo.tracer.frames.exceptions import unsaid
-from minidynamo.tracer.handlers.objects import ask_classes
+from minidynamo.tracer.calls.construct import checked_class
+from minidynamo.tracer.frames.exceptions import without_message
+from minidynamo.tracer.handlers.objects import check_classes
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant
-from minidynamo.tracer.lazy.lazy_containers import entries_as_moved, hold, hold_named, lazy_items
+from minidynamo.tracer.lazy.lazy_containers import lazy_entries, lazy_items, mapping_items, sequence_items
 from minidynamo.tracer.polyfills.functools import best_match, compared_key
 from minidynamo.tracer.polyfills.operator import call_a_method, get_attributes, get_items
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.constants import as_constant, key_named
+from minidynamo.tracer.records.constants import as_constant, keyword_key
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BuiltinVariable,
@@ -46,15 +46,15 @@ def _partial(
 ) -> VariableTracker:
     if not class_has(function.python_type, "__call__"):
         tx.raises(TypeError("the first argument must be callable"), exact=True)
-    inner = _flattened(tx, function)
+    inner = _flattened_partial(tx, function)
     if inner is not None:
-        given = {Keyword.of(key): value for key, value in entries_as_moved(inner.keywords.items).items()}
+        given = {Keyword.of(key): value for key, value in lazy_entries(inner.keywords.items).items()}
         made = _partial(tx, inner.function, *lazy_items(inner.args.items), *args, **{**given, **keywords})
         assert isinstance(made, PartialVariable)
         made.args = made.args if args else inner.args
         return made
-    named = {key_named(name): value for name, value in keywords.items()}
-    return PartialVariable(function, TupleVariable(hold(tx, [*args])), DictVariable(hold_named(tx, named)))
+    named = {keyword_key(name): value for name, value in keywords.items()}
+    return PartialVariable(function, TupleVariable(sequence_items(tx, [*args])), DictVariable(mapping_items(tx, named)))
 
 
 @registry.method(functools.partial, "__call__")
@@ -70,26 +70,28 @@ def _call_partial(
 def _new_partial(
     tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **keywords: VariableTracker
 ) -> VariableTracker:
-    value = class_to_make(tx, lambda made: functools.partial.__new__(made, print), cls)
+    value = checked_class(tx, lambda made: functools.partial.__new__(made, print), cls)
     plain = tx.call(functools.partial, args, keywords)
     return plain if value is functools.partial else ObjectVariable(None, value, plain)
 
 
-def _flattened(tx: Tracer, function: VariableTracker) -> PartialVariable | None:
-    """The partial object whose parts functools takes over when it makes another one of `function`: one without a
-    dictionary, of a class that does not say itself what a call means."""
-    below = function.storage if isinstance(function, ObjectVariable) else function
-    if not isinstance(below, PartialVariable) or _has_attributes(tx, below):
+def _flattened_partial(tx: Tracer, function: VariableTracker) -> PartialVariable | None:
+    """Returns the partial object that functools flattens into a new partial of `function`; else None.
+
+    Functools flattens a partial object without a dictionary whose class does not override `__call__`.
+    """
+    inner_partial = function.storage if isinstance(function, ObjectVariable) else function
+    if not isinstance(inner_partial, PartialVariable) or _has_attributes(tx, inner_partial):
         return None
     if isinstance(function, ObjectVariable):
         owner = lookup_on_class(function.cls, "__call__")[1]
-        if owner is not functools.partial or tx.side_effects.written_attrs(function):
+        if owner is not functools.partial or tx.side_effects.written_attributes(function):
             return None
-    return below
+    return inner_partial
 
 
 _REDUCE = Constant(functools.partial.__reduce__, "partial.__reduce__")
-_DICT_OF_PARTIAL = "{1}({0})[2][3]"  # to ask for `__dict__` would make one
+_DICT_OF_PARTIAL = "{1}({0})[2][3]"  # a read of `__dict__` would create the dictionary
 
 
 def _dict_of_partial(partial: functools.partial[Any]) -> Any:
@@ -97,7 +99,7 @@ def _dict_of_partial(partial: functools.partial[Any]) -> Any:
 
 
 def _has_attributes(tx: Tracer, obj: PartialVariable) -> bool:
-    """Whether a partial object from outside has a dictionary."""
+    """Returns whether an external partial object has a dictionary."""
     if obj.value is None or obj.source is None:
         return False
     has = _dict_of_partial(obj.value) is not None
@@ -105,8 +107,8 @@ def _has_attributes(tx: Tracer, obj: PartialVariable) -> bool:
     return has
 
 
-def _names_in(tx: Tracer, obj: PartialVariable) -> tuple[str, ...]:
-    """The attributes in that dictionary."""
+def _attribute_names(tx: Tracer, obj: PartialVariable) -> tuple[str, ...]:
+    """Returns the names of the attributes in the dictionary of a partial object."""
     if obj.value is None or obj.source is None or not _has_attributes(tx, obj):
         return ()
     names = (*_dict_of_partial(obj.value),)
@@ -117,7 +119,7 @@ def _names_in(tx: Tracer, obj: PartialVariable) -> tuple[str, ...]:
 @registry.function(types.MethodType)
 def _method(tx: Tracer, function: VariableTracker, receiver: VariableTracker, /) -> VariableTracker:
     if isinstance(receiver, ConstantVariable) and receiver.value is None:
-        tx.raises(unsaid(TypeError))
+        tx.raises(without_message(TypeError))
     return MethodVariable(function, receiver)
 
 
@@ -126,7 +128,7 @@ def _method(tx: Tracer, function: VariableTracker, receiver: VariableTracker, /)
 def _bind(
     tx: Tracer, method: VariableTracker, instance: VariableTracker, owner: VariableTracker | None = None, /
 ) -> VariableTracker:
-    """What a class method or a static method gives that a program holds as such."""
+    """Binds a class method or static method object that the program holds."""
     real = method.value if isinstance(method, OpaqueVariable) else None
     if not isinstance(real, classmethod | staticmethod) or not isinstance(real.__func__, types.FunctionType):
         tx.break_graph("MD206", "`__get__` of a method is used", why="It binds something else than a function.")
@@ -149,7 +151,7 @@ def _function_code(tx: Tracer, obj: FunctionVariable, name: str) -> VariableTrac
 def _partial_attribute(tx: Tracer, obj: PartialVariable, name: str) -> VariableTracker | None:
     if lookup_on_class(functools.partial, name)[1] is not None or obj.value is None or obj.source is None:
         return {"func": obj.function, "args": obj.args, "keywords": obj.keywords}.get(name)
-    has = hasattr(obj.value, name)  # its `__dict__` is not asked: that would make one, so that it is flattened no more
+    has = hasattr(obj.value, name)  # a read of `__dict__` would create it, and functools would no longer flatten `obj`
     asked = Computed("{0}({1}, {2})", (Constant(hasattr, "hasattr"), obj.source, Constant(name, repr(name))))
     tx.graph.shapes.require(asked, has)
     return tx.wrap(getattr(obj.value, name), Attr(obj.source, name)) if has else None
@@ -196,20 +198,20 @@ _BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrappe
 
 
 def _own_attributes(tx: Tracer, wrapped: VariableTracker) -> list[tuple[str, VariableTracker]]:
-    """What a program has set on a function or an object."""
+    """Returns the attributes that a program has set on a function or an object."""
     if isinstance(wrapped, NestedFunctionVariable):
         return [*wrapped.attributes.items()]
     if isinstance(wrapped, FunctionVariable):
         return [(name, tx.getattr(wrapped, name)) for name in vars(wrapped.value)]
     if isinstance(wrapped, PartialVariable):
-        return [(name, tx.getattr(wrapped, name)) for name in _names_in(tx, wrapped)]
+        return [(name, tx.getattr(wrapped, name)) for name in _attribute_names(tx, wrapped)]
     table = find_lazy(tx, wrapped, "__dict__")
-    items = entries_as_moved(table.items) if isinstance(table, DictVariable) else {}
+    items = lazy_entries(table.items) if isinstance(table, DictVariable) else {}
     return [(str(key.token), value) for key, value in items.items()]
 
 
 def _attribute(tx: Tracer, wrapped: VariableTracker, name: str) -> VariableTracker | None:
-    """A field that every function has, or None where the wrapped object has none."""
+    """Returns a field that every function has, or None if the wrapped object lacks it."""
     if isinstance(wrapped, MethodVariable):
         wrapped = wrapped.function
     if isinstance(wrapped, FunctionVariable) and wrapped.source is not None and hasattr(wrapped.value, name):
@@ -240,7 +242,7 @@ def _wraps(
 
 @registry.function(best_match)
 def _best_match(tx: Tracer, cls: VariableTracker, classes: VariableTracker) -> VariableTracker:
-    return ClassVariable(ask_classes(tx, best_match, as_constant(cls), as_constant(classes)))
+    return ClassVariable(check_classes(tx, best_match, as_constant(cls), as_constant(classes)))
 
 
 # --- cmp_to_key, itemgetter, attrgetter, methodcaller ---------------------------------------------------------------
@@ -270,7 +272,7 @@ def _compares_keys(compare: Callable[[Any, Any], Any]) -> None:
         if not isinstance(other, LibraryCallable) or other.cls is not _KEY_MAKER:
             tx.raises(TypeError("other argument must be K instance"), exact=True)
         if compared_key not in (key.make, other.make) or key.make is not other.make:
-            tx.raises(unsaid(AttributeError))
+            tx.raises(without_message(AttributeError))
         return tx.call(compare, [tx.call(key.args[0], [key.args[1], other.args[1]]), ConstantVariable(0)])
 
 
@@ -278,10 +280,10 @@ for _compare in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq
     _compares_keys(_compare)
 
 
-def _getter(cls: type, twin: Callable[..., Any]) -> None:
+def _getter(cls: type, polyfill: Callable[..., Any]) -> None:
     @registry.function(cls)
     def make(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        _refuse(tx, lambda: cls(*map(_stand_in, args), **kwargs))
+        _refuse(tx, lambda: cls(*map(_getter_argument, args), **kwargs))
         return LibraryCallable(cls, cls, args, kwargs)
 
     @registry.method(cls, "__call__")
@@ -311,16 +313,16 @@ def _getter(cls: type, twin: Callable[..., Any]) -> None:
     ) -> VariableTracker:
         if kwargs or len(args) != 1:
             _refuse(tx, lambda: cls("")(*args, **kwargs))
-        return tx.call(twin, [args[0], *made_of], named, lazy=True)
+        return tx.call(polyfill, [args[0], *made_of], named, lazy=True)
 
 
-def _stand_in(arg: VariableTracker) -> object:
-    """Something of which a getter is made, or not, as of the argument itself."""
+def _getter_argument(arg: VariableTracker) -> object:
+    """Returns a value on which constructing a getter fails or succeeds as on the argument itself."""
     return "" if issubclass(arg.python_type, str) else None
 
 
 def _refuse(tx: Tracer, call: Callable[[], object]) -> None:
-    """Raise what Python raises for a call with wrong arguments."""
+    """Raises the error that Python raises for a call with wrong arguments."""
     try:
         call()
     except TypeError as error:

@@ -1,7 +1,7 @@
-"""Owns `torch.utils.checkpoint.checkpoint` while tracing: one graph node over a subgraph, which backward runs again.
+"""Owns `torch.utils.checkpoint.checkpoint` during capture: a graph node over a subgraph that backward runs again.
 
-The node's function is in `minidynamo/graph/checkpoint.py`. Functions that do more than compute tensors run as written.
-So does the reentrant variant where its results are not those of the other: it looks at its own arguments for gradients.
+The node's function is in `minidynamo/graph/checkpoint.py`. Functions that do more than compute tensors run eagerly. The
+reentrant variant also runs eagerly where its results would differ: it inspects its own arguments for gradients.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from minidynamo.compat import memory_of
 from minidynamo.graph.checkpoint import run_checkpoint, run_reentrant_checkpoint
 from minidynamo.tracer.graph.subgraphs import Subgraph
 from minidynamo.tracer.handlers.cond import leaves, rebuilt, tensors_in
-from minidynamo.tracer.handlers.dry_run import changing_nothing, draws_random_numbers
+from minidynamo.tracer.handlers.dry_run import draws_random_numbers, without_side_effects
 from minidynamo.tracer.handlers.values import is_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
@@ -24,7 +24,7 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.tensors import TensorVariable
 
-# Options that say how backward goes about it, with the values that the node stands for.
+# Options of `checkpoint`, with the values that the node supports.
 _OPTIONS = {
     "use_reentrant": (False, True),
     "preserve_rng_state": (True, False),
@@ -35,7 +35,7 @@ _OPTIONS = {
 }
 _WHY = "Its function would run a second time when gradients are computed."
 
-registry.polyfill(checkpoint_sequential)(checkpoint_sequential)  # it is plain Python, around calls of `checkpoint`
+registry.polyfill(checkpoint_sequential)(checkpoint_sequential)  # plain Python code that calls `checkpoint`
 
 
 @registry.function(checkpoint)
@@ -45,13 +45,13 @@ def _checkpoint(
     options = _options(tx, kwargs)
     enabled = torch.is_grad_enabled()
     with (
-        tx.graph.open_subgraph((), takes_numbers=True, may_be_left=True) as subgraph,
-        changing_nothing(tx, lambda what: _refuse(tx, what)),
+        tx.graph.open_subgraph((), takes_numbers=True, may_run_eagerly=True) as subgraph,
+        without_side_effects(tx, lambda what: _refuse(tx, what)),
     ):
         result = tx.call(function, args, kwargs)
-        _check(tx, subgraph, result)
+        _check_results(tx, subgraph, result)
         if torch.is_grad_enabled() != enabled:
-            _refuse(tx, "the grad mode is another one behind it")
+            _refuse(tx, "its function changes the grad mode")
     if options["use_reentrant"]:
         _check_reentrant(tx, subgraph, args, kwargs, result)
     tensors = tensors_in(result)
@@ -64,12 +64,12 @@ def _checkpoint(
             _refuse(tx, "it draws other random numbers when it runs again")
     kinds = [(tensor.fake, tensor.fake.requires_grad) for tensor in tensors]
     run = run_reentrant_checkpoint if options["use_reentrant"] else run_checkpoint
-    made = tx.graph.emit_on_subgraphs(run, "checkpoint", None, [node], inputs, kinds)
-    return rebuilt(result, iter(made))
+    emitted = tx.graph.emit_on_subgraphs(run, "checkpoint", None, [node], inputs, kinds)
+    return rebuilt(result, iter(emitted))
 
 
 def _options(tx: Tracer, kwargs: dict[str, VariableTracker]) -> dict[str, bool]:
-    """The options of the call, taken out of its keywords."""
+    """Removes the options from the keywords of the call and returns them."""
     given = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
     options: dict[str, bool] = {}
     for name, value in given.items():
@@ -78,7 +78,7 @@ def _options(tx: Tracer, kwargs: dict[str, VariableTracker]) -> dict[str, bool]:
             _refuse(tx, f"it is called with this {name}")
         options[name] = known
     if "use_reentrant" not in options:
-        _refuse(tx, "it is not said whether it is reentrant")
+        _refuse(tx, "it is called without use_reentrant")
     return options
 
 
@@ -89,12 +89,12 @@ def _check_reentrant(
     kwargs: dict[str, VariableTracker],
     result: VariableTracker,
 ) -> None:
-    """The reentrant variant is a custom function of its tensor arguments, which runs without grad mode at first."""
+    """Checks the reentrant variant: a custom function of its tensor arguments that first runs without grad mode."""
     if kwargs:
         _refuse(tx, "the reentrant variant takes no keywords")
     if not any(isinstance(arg, TensorVariable) and tx.graph.use(arg).requires_grad for arg in args):
         _refuse(tx, "it is reentrant, and no argument of its function requires grad")
-    if subgraph.asks_grad_mode:
+    if subgraph.reads_grad_mode:
         _refuse(tx, "it is reentrant, and its function asks for the grad mode")
     parts = result.items if type(result) is TupleVariable else [result]
     if any(tensor not in parts for tensor in tensors_in(result)):
@@ -105,8 +105,8 @@ def _check_reentrant(
             _refuse(tx, "it is reentrant, and a result does not depend on what requires grad")
 
 
-def _check(tx: Tracer, subgraph: Subgraph, result: VariableTracker) -> None:
-    """What comes out must be new tensors, constants, and numbers, which Python computes outside of graphs."""
+def _check_results(tx: Tracer, subgraph: Subgraph, result: VariableTracker) -> None:
+    """Checks that results are new tensors, constants, or numbers, which Python computes outside of graphs."""
     if subgraph.changed_facts() is not None:
         _refuse(tx, "its function changes the shape or history of a tensor from outside")
     seen: set[object] = set()

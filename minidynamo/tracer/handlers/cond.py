@@ -1,7 +1,7 @@
-"""Owns what `cond` means while tracing: one graph node over two subgraphs, and what its branches may not do.
+"""Owns `cond` during capture: a graph node over two subgraphs, and the restrictions on its branches.
 
-The node's function is in `minidynamo/graph/cond.py`; the public `minidynamo.cond` in `minidynamo/frontend/cond.py` is
-put under the same handler there.
+The node's function is in `minidynamo/graph/cond.py`. `minidynamo/frontend/cond.py` registers the public
+`minidynamo.cond` with the same handler.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from minidynamo.graph.torch_settings import settings
 from minidynamo.tracer.frames.exceptions import Raised
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.handlers.values import class_has
-from minidynamo.tracer.numbers.arithmetic import pinned
+from minidynamo.tracer.numbers.arithmetic import specialized
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.reachable import is_outside, reachable, target_of
+from minidynamo.tracer.reachable import is_external, reachable, target_of
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.side_effects import (
@@ -57,14 +57,14 @@ def cond(
     false_fn: VariableTracker,
     operands: VariableTracker | None = None,
 ) -> VariableTracker:
-    """`cond(pred, true_fn, false_fn, operands)`: the branch itself for a Python number, else a node of the graph."""
+    """Captures `cond(pred, true_fn, false_fn, operands)`: the chosen branch for a Python number, else a graph node."""
     for branch in (true_fn, false_fn):
         if not class_has(branch.python_type, "__call__"):
             invalid(tx, f"two functions, not a {branch.python_type.__name__}")
     if operands is not None and not isinstance(operands, SequenceVariable):
         invalid(tx, f"a tuple of tensors as operands, not a {operands.python_type.__name__}")
     given = [] if operands is None else [*operands.items]
-    pred = pinned(pred)
+    pred = specialized(pred)
     if isinstance(pred, ConstantVariable) and type(pred.value) in (bool, int, float):
         return tx.call(true_fn if pred.value else false_fn, given)
     if not isinstance(pred, TensorVariable):
@@ -76,7 +76,7 @@ def cond(
 
 
 def invalid(tx: Tracer, takes: str) -> NoReturn:
-    """Refuse an argument."""
+    """Raises InvalidCond for an argument."""
     try:
         tx.break_graph("MD109", "", fix="See docs/api.md, `minidynamo.cond`.")
     except GraphBreak as error:
@@ -90,7 +90,7 @@ def _tensor(tx: Tracer, variable: VariableTracker) -> TensorVariable:
 
 
 def leaves(variable: VariableTracker) -> Iterator[VariableTracker]:
-    """What nested tuples, lists and dicts are made of, in order."""
+    """Yields the leaves of nested tuples, lists and dicts, in order."""
     if isinstance(variable, DictVariable):
         for item in variable.items.values():
             yield from leaves(item)
@@ -103,34 +103,37 @@ def leaves(variable: VariableTracker) -> Iterator[VariableTracker]:
 
 @dataclass(frozen=True, eq=False)
 class _Branch:
-    """One of the two functions. `which` is "true" or "false"."""
+    """A branch function."""
 
+    #: "true" or "false".
     which: str
     function: VariableTracker
 
     def code(self) -> types.CodeType | None:
-        """The code of a Python function."""
+        """Returns the code of a Python function."""
         if isinstance(self.function, FunctionVariable):
             return self.function.value.__code__
         return self.function.code if isinstance(self.function, NestedFunctionVariable) else None
 
     def signature(self) -> str:
-        """` name(x, y)`, as far as it is known."""
+        """Returns ` name(x, y)`, or the empty text if the function has no Python code."""
         code = self.code()
         return "" if code is None else f" {code.co_name}({', '.join(code.co_varnames[: code.co_argcount])})"
 
     def definition(self) -> UserLocation | None:
-        """Where the function is written."""
+        """Returns the location of the function's definition."""
         code = self.code()
         return None if code is None else UserLocation(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 @dataclass(frozen=True, eq=False)
-class _Traced:
-    """A branch as a graph, what it returns, and the tensors in that."""
+class _TracedBranch:
+    """A branch as a graph."""
 
     subgraph: Subgraph
+    #: The result of the branch.
     result: VariableTracker
+    #: The tensors in `result`, in order.
     tensors: list[TensorVariable]
 
 
@@ -141,7 +144,7 @@ def _node(
     given: list[VariableTracker],
     inputs: list[TensorVariable],
 ) -> VariableTracker:
-    """Trace both branches with the same inputs and put the call into the graph."""
+    """Traces both branches with the same inputs and emits the call."""
     true = _trace(tx, branches[0], given, [*inputs], None)
     false = _trace(tx, branches[1], given, list(true.subgraph.inputs), true)
     shared = list(false.subgraph.inputs)
@@ -152,8 +155,8 @@ def _node(
     ]
     pairs = zip(true.tensors, false.tensors)
     results = [(a.fake, a.fake.requires_grad or b.fake.requires_grad) for a, b in pairs]
-    made = tx.graph.emit_on_subgraphs(run_branch, "cond", pred, nodes, shared, results)
-    return rebuilt(true.result, iter(made))
+    emitted = tx.graph.emit_on_subgraphs(run_branch, "cond", pred, nodes, shared, results)
+    return rebuilt(true.result, iter(emitted))
 
 
 def _trace(
@@ -161,31 +164,35 @@ def _trace(
     branch: _Branch,
     given: list[VariableTracker],
     inputs: list[GraphValue],
-    other: _Traced | None,
-) -> _Traced:
-    """Trace a branch whose results have to look like those of the `other` one."""
+    other: _TracedBranch | None,
+) -> _TracedBranch:
+    """Traces a branch whose results must have the structure and layout of the results of branch `other`."""
     before = settings()
-    with _converted(tx, branch), tx.graph.open_subgraph(inputs, takes_numbers=True) as subgraph, _restricted(tx):
+    with (
+        _with_user_error(tx, branch),
+        tx.graph.open_subgraph(inputs, takes_numbers=True) as subgraph,
+        _without_outside_changes(tx),
+    ):
         result = _without_numbers(tx.call(branch.function, given))
         if settings() != before:
-            tx.break_graph("MD224", "grad mode, autocast or another setting is a different one behind it", why=_PURE)
+            tx.break_graph("MD224", "it changes grad mode, autocast or another setting", why=_PURE)
         if subgraph.changed_facts() is not None:
             tx.break_graph("MD224", "it changes the shape or history of a tensor from outside", why=_PURE)
         _check_results(tx, subgraph, result)
         tensors = tensors_in(result)
         if other is not None:
-            _check_same_form(tx, other.result, result)
-            _check_same_kind(tx, other.tensors, tensors)
+            _check_same_structure(tx, other.result, result)
+            _check_same_metadata(tx, other.tensors, tensors)
             tensors = [_restrided(tx, mine, like) for mine, like in zip(tensors, other.tensors)]
-        return _Traced(subgraph, result, tensors)
+        return _TracedBranch(subgraph, result, tensors)
 
 
 # What a branch may not do
 
 
 @contextlib.contextmanager
-def _converted(tx: Tracer, branch: _Branch) -> Iterator[None]:
-    """What would end the graph, or raise, in a branch is the user's error: there is no half of a branch."""
+def _with_user_error(tx: Tracer, branch: _Branch) -> Iterator[None]:
+    """Converts graph breaks and exceptions inside a branch to the user's error: no part of a branch can run alone."""
     depth = len(tx.frames)
     try:
         yield
@@ -200,15 +207,15 @@ def _converted(tx: Tracer, branch: _Branch) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _restricted(tx: Tracer) -> Iterator[None]:
-    """Inside the block nothing may change that is there now."""
+def _without_outside_changes(tx: Tracer) -> Iterator[None]:
+    """Breaks the graph if the block changes a value that exists before the block."""
     effects = tx.side_effects
     before, _ = reachable([value for frame in tx.frames for value in frame.held()], effects)
-    existing, around = frozenset(before), effects.on_effect
+    existing, outer_callback = frozenset(before), effects.on_effect
 
     def check(effect: Effect) -> None:
-        around(effect)
-        change = _forbidden(effect, existing)
+        outer_callback(effect)
+        change = _forbidden_change(effect, existing)
         if change:
             tx.break_graph("MD224", f"it {change}", why=_PURE)
 
@@ -216,13 +223,13 @@ def _restricted(tx: Tracer) -> Iterator[None]:
     try:
         yield
     finally:
-        effects.on_effect = around
+        effects.on_effect = outer_callback
 
 
-def _forbidden(effect: Effect, existing: frozenset[VariableTracker]) -> str:
-    """What an effect does that a branch may not do; empty if nobody outside can see it."""
+def _forbidden_change(effect: Effect, existing: frozenset[VariableTracker]) -> str:
+    """Returns a phrase for the change if it is observable outside the branch; else the empty text."""
     match effect:
-        case Written(TensorVariable() as tensor) if compat.constant_behind(tensor.fake) is not None:
+        case Written(TensorVariable() as tensor) if compat.known_constant(tensor.fake) is not None:
             return "writes to a tensor whose value was known"
         case Written():
             return "writes to a tensor from outside while grad mode is enabled" if torch.is_grad_enabled() else ""
@@ -235,7 +242,7 @@ def _forbidden(effect: Effect, existing: frozenset[VariableTracker]) -> str:
         case AttrSet(TensorVariable(), name) | AttrDeleted(TensorVariable(), name):
             return f"changes the attribute `{name}` of a tensor"
     target = target_of(effect)
-    if target is not None and not is_outside(target) and target not in existing:
+    if target is not None and not is_external(target) and target not in existing:
         return ""
     match effect:
         case ContentsChanged(container):
@@ -269,70 +276,70 @@ def _check_results(tx: Tracer, subgraph: Subgraph, result: VariableTracker) -> N
 
 
 def _without_numbers(result: VariableTracker) -> VariableTracker:
-    """The result with its numbers as constants: the program goes on with either branch."""
+    """Specializes the numbers of a result: the program continues with the result of either branch."""
     if not any(isinstance(leaf, NumberVariable) for leaf in leaves(result)):
         return result
-    return _mapped(result, pinned)
+    return _mapped(result, specialized)
 
 
-def _form(variable: VariableTracker) -> object:
-    """The structure of a result without its tensors."""
+def _structure(variable: VariableTracker) -> object:
+    """Returns the structure of a result without its tensors."""
     if isinstance(variable, DictVariable):
-        return variable.cls, tuple((key.token, _form(item)) for key, item in variable.items.items())
+        return variable.cls, tuple((key.token, _structure(item)) for key, item in variable.items.items())
     if isinstance(variable, SequenceVariable):
-        return variable.cls, tuple(_form(item) for item in variable.items)
+        return variable.cls, tuple(_structure(item) for item in variable.items)
     return variable.value if isinstance(variable, ConstantVariable) else torch.Tensor
 
 
-def _check_same_form(tx: Tracer, true_result: VariableTracker, false_result: VariableTracker) -> None:
-    if _form(true_result) != _form(false_result):
+def _check_same_structure(tx: Tracer, true_result: VariableTracker, false_result: VariableTracker) -> None:
+    if _structure(true_result) != _structure(false_result):
         counts = [sum(1 for _ in leaves(result)) for result in (true_result, false_result)]
         what = f"the true branch returns {counts[0]} values, the false branch {counts[1]}"
         what = what if counts[0] != counts[1] else "the branches return different structures or numbers"
         tx.break_graph("MD224", what, why="The program goes on with either, so both must look the same.")
 
 
-def _check_same_kind(tx: Tracer, true_tensors: list[TensorVariable], false_tensors: list[TensorVariable]) -> None:
+def _check_same_metadata(tx: Tracer, true_tensors: list[TensorVariable], false_tensors: list[TensorVariable]) -> None:
     for a, b in zip(true_tensors, false_tensors):
         for fact in ("dtype", "shape", "device", "layout"):
             wanted, found = getattr(a.fake, fact), getattr(b.fake, fact)
             if wanted != found:
-                what = f"a result has {fact} {_shown(found)}, and {_shown(wanted)} in the true branch"
+                what = f"a result has {fact} {_formatted(found)}, and {_formatted(wanted)} in the true branch"
                 tx.break_graph("MD224", what, why="The program goes on with either, so both must look the same.")
 
 
-def _shown(fact: object) -> str:
+def _formatted(fact: object) -> str:
     return str(tuple(fact) if isinstance(fact, torch.Size) else fact)
 
 
 def tensors_in(result: VariableTracker) -> list[TensorVariable]:
-    """The tensors of a result, in order."""
+    """Returns the tensors of a result, in order."""
     return [leaf for leaf in leaves(result) if isinstance(leaf, TensorVariable)]
 
 
 def _restrided(tx: Tracer, mine: TensorVariable, like: TensorVariable) -> TensorVariable:
-    """A result in the layout that it has in the true branch: what follows relies on it."""
+    """Copies a result to the layout of the true branch, if the layouts differ: later code depends on the layout."""
     layout = like.fake
     if mine.fake.stride() == layout.stride():
         return mine
     kind = {"dtype": from_constant(layout.dtype), "device": from_constant(layout.device)}
-    made = tx.emit(
+    emitted = tx.emit(
         torch.empty_strided,
         [from_constant(tuple(map(int, layout.shape))), from_constant(tuple(map(int, layout.stride())))],
         kind,
     )
-    assert isinstance(made, TensorVariable)
-    tx.emit("copy_", [made, mine])
-    return made
+    assert isinstance(emitted, TensorVariable)
+    tx.emit("copy_", [emitted, mine])
+    return emitted
 
 
-def rebuilt(result: VariableTracker, made: Iterator[VariableTracker]) -> VariableTracker:
-    """The structure of `result` around new tensors."""
-    return _mapped(result, lambda leaf: next(made) if isinstance(leaf, TensorVariable) else leaf)
+def rebuilt(result: VariableTracker, emitted: Iterator[VariableTracker]) -> VariableTracker:
+    """Replaces the tensors of `result` by new tensors."""
+    return _mapped(result, lambda leaf: next(emitted) if isinstance(leaf, TensorVariable) else leaf)
 
 
 def _mapped(result: VariableTracker, function: Callable[[VariableTracker], VariableTracker]) -> VariableTracker:
-    """The structure of `result` around what `function` makes of its leaves."""
+    """Replaces each leaf of `result` by `function(leaf)`."""
     if isinstance(result, DictVariable):
         return DictVariable({key: _mapped(item, function) for key, item in result.items.items()}, result.cls)
     if isinstance(result, SequenceVariable):

@@ -1,6 +1,6 @@
-"""Owns what is simply run while tracing: pure functions of constants, and everything that numbers and text can do.
+"""Owns the tables of operations that run during capture: pure functions of constants, and methods of numbers and text.
 
-It holds tables only; operators are in `tracer/calls/operators.py`.
+Operators are in `tracer/calls/operators.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.guards.source import Constant, InstanceAttr
-from minidynamo.tracer.frames.exceptions import says, tracked
+from minidynamo.tracer.frames.exceptions import same_message, tracked
 from minidynamo.tracer.handlers.values import constant, expect_constant, is_constant, not_implemented
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
@@ -61,9 +61,9 @@ registry.fold_type(
 )
 
 
-# Operators of numbers and text: what they do not know, the other operand may know (`2 * [x]`, `5 + bag`). Text that is
-# formatted with `%` takes anything, so there the graph has to break instead.
-_OPERANDS = (int, float, complex, str, bytes)
+# Operators of numbers and text. If they return NotImplemented, the other operand is asked (`2 * [x]`, `5 + bag`). The
+# operator `%` of text accepts any operand, so it is not in this table and breaks the graph instead.
+_OPERAND_TYPES = (int, float, complex, str, bytes)
 _OPERATORS = (
     *("add", "and", "floordiv", "lshift", "matmul", "mul", "mod", "or", "pow", "rshift", "sub", "truediv", "xor"),
     *("lt", "le", "eq", "ne", "gt", "ge"),
@@ -75,19 +75,19 @@ def _operator(cls: type, name: str) -> registry.Handler:
 
     def handle(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableTracker:
         if not is_constant(other):
-            if cls in (str, bytes) and name in ("__add__", "__mul__", "__rmul__"):  # as a list, it never answers so
+            if cls in (str, bytes) and name in ("__add__", "__mul__", "__rmul__"):  # never return NotImplemented
                 tx.raises(TypeError(f"a {cls.__name__} does not take a {other.python_type.__name__} here"))
             return not_implemented()
         value = expect_constant(tx, self, "an address")
         try:
             return constant(real(value, as_constant(other)))
         except (ArithmeticError, ValueError, TypeError, MemoryError) as error:
-            tx.raises(tracked(error, tx.side_effects, exact=says(error)))
+            tx.raises(tracked(error, tx.side_effects, exact=same_message(error)))
 
     return handle
 
 
-for _cls in _OPERANDS:
+for _cls in _OPERAND_TYPES:
     for _operation in _OPERATORS:
         for _name in (f"__{_operation}__", f"__r{_operation}__"):
             if _name in vars(_cls) and (_cls, _operation) not in ((str, "mod"), (bytes, "mod")):
@@ -100,7 +100,7 @@ def _enum_attribute(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTra
         return None
     if isinstance(type(obj.value).__getattribute__, types.FunctionType):
         tx.break_graph("MD206", f"`{name}` of a {obj.python_type.__name__} is used", why="It has a `__getattribute__`.")
-    # A class may define `value` or `name` itself; those are traced as the properties they are.
+    # A class may define `value` or `name` itself; its properties are traced.
     inherited = name in ("name", "value") and inspect.getattr_static(type(obj.value), name) is vars(enum.Enum)[name]
     stored = f"_{name.strip('_')}_"
     if (not inherited and name not in ("_name_", "_value_")) or stored not in vars(obj.value):

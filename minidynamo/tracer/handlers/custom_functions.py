@@ -1,7 +1,8 @@
 """Owns calls of `torch.autograd.Function.apply`: one graph node that runs the user's forward, and later backward.
 
-Both are traced here, into a graph that is thrown away: for the guards on everything they read, and to be sure that they
-change nothing outside. A backward that cannot be traced runs eagerly (`tracer/capture/eager_backward.py`).
+A trial trace of forward and backward adds guards on everything that the two read, and checks that the two change no
+external value; its graph is dropped. A backward that cannot be traced runs eagerly
+(`tracer/capture/eager_backward.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from minidynamo import compat
 from minidynamo.graph.autograd_calls import with_eager_backward
-from minidynamo.graph.function_results import of_its_own
+from minidynamo.graph.function_results import unaliased_result
 from minidynamo.graph.scalar_arguments import run_whole
 from minidynamo.tracer.capture import eager_backward
-from minidynamo.tracer.handlers.dry_run import changing_nothing
+from minidynamo.tracer.handlers.dry_run import without_side_effects
 from minidynamo.tracer.handlers.values import constant
-from minidynamo.tracer.numbers.arithmetic import pinned
+from minidynamo.tracer.numbers.arithmetic import specialized
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
@@ -34,27 +35,27 @@ Function = torch.autograd.Function
 
 
 class Context:
-    """Stands for the `ctx` of forward and backward while they are traced. Plain Python, traced like a user's class."""
+    """The `ctx` of forward and backward during capture; traced like a class of the user."""
 
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
         self.saved_tensors: tuple[Any, ...] = ()
 
     def save_for_backward(self, *tensors: Any) -> None:
-        """Keep tensors for backward."""
+        """Stores the saved tensors."""
         self.saved_tensors = tensors
 
     def save_for_forward(self, *tensors: Any) -> None:
-        """Keep tensors for forward-mode gradients, which are not captured."""
+        """Does nothing: forward-mode gradients are not captured."""
 
     def mark_dirty(self, *tensors: Any) -> None:
-        """Say which inputs forward wrote to."""
+        """Accepts the inputs that forward wrote to."""
 
     def mark_non_differentiable(self, *outputs: Any) -> None:
-        """Say which outputs have no gradients."""
+        """Accepts the outputs that have no gradients."""
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Say whether backward gets zeros or None for the outputs that nobody used."""
+        """Accepts whether backward receives zeros or None for unused outputs."""
 
 
 @registry.function(Function.apply.__func__)  # type: ignore[attr-defined]
@@ -66,52 +67,52 @@ def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: V
         _refuse(tx, cls.value, what)
 
     tensors = [arg for arg in args if isinstance(arg, TensorVariable)]
-    given = tuple(eager_backward.given_to(tx, arg) for arg in args)
+    given = tuple(eager_backward.as_argument(tx, arg) for arg in args)
     trains = torch.is_grad_enabled() and any(tx.graph.use(tensor).requires_grad for tensor in tensors)
     with (
         tx.graph.open_subgraph(tensors, takes_numbers=True) as trial,
-        changing_nothing(tx, refuse, may_write=True),
+        without_side_effects(tx, refuse, may_write=True),
         eager_backward.without_grad(tx),
     ):
         ctx, result = _forward(tx, cls, given)
         if trial.changed_facts() is not None:
             refuse("it changes the shape of a tensor")
         if trains and not eager_backward.runs_eagerly(cls.value):
-            eager_backward.follow(tx, cls.value, trial, result, functools.partial(_backward, tx, cls, ctx))
-    eager_backward.pin_others(trial)
+            eager_backward.trace_backward(tx, cls.value, trial, result, functools.partial(_backward, tx, cls, ctx))
+    eager_backward.pin_read_numbers(trial)
     if trains and eager_backward.runs_eagerly(cls.value):
-        eager_backward.allow(tx, f"{cls.value.__name__}.apply()", args)
+        eager_backward.check_eager_call(tx, f"{cls.value.__name__}.apply()", args)
         return tx.emit(with_eager_backward(applier(cls.value)), [_as_plain(arg) for arg in args])
     kinds = {arg.cls for arg in args if isinstance(arg, NumberVariable)}
     why = ""
     if float in kinds and (trial.draws or trial.writes):
         why = "it draws random numbers or writes, and is given a float that differs from call to call"
-    elif int in kinds and trial.has_plain_numbers:
+    elif int in kinds and trial.has_scalar_arguments:
         why = "torch takes an int that it is given, and that differs from call to call, as a plain number"
-    if why and not tx.graph.may_end:
-        return _apply(tx, cls, *map(pinned, args))
+    if why and not tx.graph.may_break:
+        return _apply(tx, cls, *map(specialized, args))
     if why:
         refuse(why)
     return tx.emit(applier(cls.value, whole=float in kinds), [_as_plain(arg) for arg in args])
 
 
 def _as_plain(arg: VariableTracker) -> VariableTracker:
-    """The argument; a float that varies is one for the user's code, and no symbol."""
+    """Marks a symbolic float as plain: user code receives a number, not a symbol."""
     return replace(arg, plain=True) if isinstance(arg, NumberVariable) and arg.cls is float else arg
 
 
 def applier(cls: type[Any], whole: bool = False) -> Callable[..., Any]:
-    """`cls.apply` as a plain function, which graphs can name; as a `whole` it takes numbers that vary."""
+    """Returns `cls.apply` as a plain function that graphs can name; as a `whole` it takes symbolic numbers."""
 
     def apply(*args: Any) -> Any:
         results = cls.apply(*args)
         if get_proxy_mode() is None:
             return results
         if isinstance(results, tuple):
-            return tuple(of_its_own(result, args) for result in results)
-        return of_its_own(results, args)
+            return tuple(unaliased_result(result, args) for result in results)
+        return unaliased_result(results, args)
 
-    apply.__dict__["only_computes"] = True  # or writes to its arguments, as its trace has shown
+    apply.__dict__["only_computes"] = True  # its trace showed no effects except writes to its arguments
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
     apply.__module__ = cls.__module__
     if whole:

@@ -1,7 +1,7 @@
-"""Owns calls of operators while tracing, and the derivatives that programs have registered for theirs.
+"""Owns calls of operators during capture, and derivatives that programs register for their operators.
 
-An operator is one node of the graph. A derivative written in Python is traced for its guards, or runs eagerly
-(`tracer/capture/eager_backward.py`), like that of a custom Function.
+An operator is a node of the graph. A derivative written in Python is traced for its guards or runs eagerly
+(`tracer/capture/eager_backward.py`), like the derivative of a custom Function.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minidynamo.graph.pytree import tensors_in
 from minidynamo.guards.source import Attr, Constant
 from minidynamo.tracer.capture import eager_backward
 from minidynamo.tracer.handlers.custom_functions import Context
-from minidynamo.tracer.handlers.dry_run import changing_nothing
+from minidynamo.tracer.handlers.dry_run import without_side_effects
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
@@ -46,7 +46,7 @@ def _operator(
         eager = any(map(eager_backward.runs_eagerly, written))
     if not eager:
         return tx.emit(function.value, args, kwargs)
-    eager_backward.allow(tx, f"{function.value}()", ())
+    eager_backward.check_eager_call(tx, f"{function.value}()", ())
     return tx.emit(_eager_call(function.value), args, kwargs)
 
 
@@ -63,7 +63,7 @@ def _overloads(operator: OpOverload | OpOverloadPacket) -> list[OpOverload]:
 
 
 def _follow(tx: Tracer, op: OpOverload, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]) -> None:
-    """Trace the derivative of an operator in a trial, for its guards, or have it run eagerly."""
+    """Traces the derivative of an operator in a trial, for its guards, or makes it run eagerly."""
     formulas = compat.formulas_of(op)
     inputs = None if formulas is None else _inputs(tx, op, args, kwargs)
     if formulas is None or inputs is None:
@@ -76,7 +76,7 @@ def _follow(tx: Tracer, op: OpOverload, args: Sequence[VariableTracker], kwargs:
 
     with (
         tx.graph.open_subgraph([arg for arg in inputs if isinstance(arg, TensorVariable)], takes_numbers=True) as trial,
-        changing_nothing(tx, refuse, may_write=True),
+        without_side_effects(tx, refuse, may_write=True),
         eager_backward.without_grad(tx),
     ):
         result = tx.emit(op, inputs)
@@ -89,15 +89,17 @@ def _follow(tx: Tracer, op: OpOverload, args: Sequence[VariableTracker], kwargs:
                 tx.call(tx.wrap(setup, Attr(source, setup_context)), [], named)
             return tx.call(tx.wrap(getattr(owner, backward), Attr(source, backward)), [ctx, *gradients])
 
-        eager_backward.follow(tx, op, trial, result, differentiate)
-    eager_backward.pin_others(trial)
+        eager_backward.trace_backward(tx, op, trial, result, differentiate)
+    eager_backward.pin_read_numbers(trial)
 
 
 def _inputs(
     tx: Tracer, op: OpOverload, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> list[VariableTracker] | None:
-    """Return the arguments in the order of the schema, defaults included; None if there are keyword-only ones, or lists
-    of tensors, whose gradients are nested."""
+    """Returns the arguments in the order of the schema, defaults included.
+
+    Returns None if the operator has keyword-only arguments, or lists of tensors, whose gradients are nested.
+    """
     found = []
     for position, parameter in enumerate(compat.schema_of(op).arguments):
         if parameter.kwarg_only or (position >= len(args) and parameter.name not in kwargs):
@@ -108,13 +110,15 @@ def _inputs(
         arg = args[position] if position < len(args) else kwargs[parameter.name]
         if not isinstance(arg, TensorVariable | ConstantVariable | NumberVariable):
             return None
-        found.append(eager_backward.given_to(tx, arg))
+        found.append(eager_backward.as_argument(tx, arg))
     return found
 
 
 def _eager_call(operator: OpOverload | OpOverloadPacket) -> Callable[..., object]:
-    """Return a function of graphs that calls an operator whose derivative runs eagerly. On fake tensors, the derivative
-    has no part in the call: `setup_context` may change Python objects."""
+    """Returns a graph function that calls an operator whose derivative runs eagerly.
+
+    On fake tensors, the derivative is not part of the call: `setup_context` may change Python objects.
+    """
 
     def call(*args: object, **kwargs: object) -> object:
         tensors = [*tensors_in((args, kwargs))]
@@ -127,10 +131,10 @@ def _eager_call(operator: OpOverload | OpOverloadPacket) -> Callable[..., object
 
 
 class _Undifferentiated(torch.autograd.Function):
-    """A call of an operator on fake tensors, whose results require grad and are never differentiated."""
+    """A call of an operator on fake tensors. Its results require grad and are never differentiated."""
 
     @staticmethod
     def forward(ctx: Any, operator: Callable[..., Any], args: Any, kwargs: Any, *tensors: torch.Tensor) -> Any:
-        """Return the results of the call. `tensors` are those among its arguments."""
+        """Returns the results of the call. `tensors` are the tensors among the arguments."""
         made = operator(*args, **kwargs)
         return tuple(made) if isinstance(made, list) else made

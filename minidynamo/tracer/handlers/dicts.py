@@ -1,6 +1,6 @@
-"""Owns the methods of dicts, OrderedDicts, defaultdicts, mapping proxies and their views that are not polyfills.
+"""Owns the methods of dicts, OrderedDicts, defaultdicts, mapping proxies and their views, except polyfills.
 
-Comparing, and copying by calls of the methods of a mapping, are in `tracer/polyfills/dicts.py`.
+Comparison, and copies that call the methods of a mapping, are in `tracer/polyfills/dicts.py`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import class_has, expect_key, none, not_implemented
 from minidynamo.tracer.lazy.lazy_containers import (
     LazyTable,
-    entries_as_moved,
-    hold,
-    hold_named,
-    moved_under,
+    lazy_entries,
+    lazy_entry,
+    mapping_items,
+    sequence_items,
     store_entries,
 )
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
@@ -38,7 +38,7 @@ from minidynamo.tracer.polyfills.sets import (
 )
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.constants import key_named
+from minidynamo.tracer.records.constants import keyword_key
 from minidynamo.tracer.records.side_effects import DELETED
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -65,15 +65,15 @@ def _len(tx: Tracer, self: DictVariable) -> VariableTracker:
 
 @registry.methods(MAPPINGS, "__contains__")
 def _contains(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTracker:
-    if _is_known_by_place(key) and isinstance(self.items, LazyDict) and self.cls in (dict, OrderedDict):
-        known = self.items.has_what_is_at(key.source, key.here)
+    if _is_unread_external_key(key) and isinstance(self.items, LazyDict) and self.cls in (dict, OrderedDict):
+        known = self.items.has_value_of(key.source, key.unguarded_value)
         if known is not None:
             return ConstantVariable(known)
     return ConstantVariable(expect_key(tx, key) in self.items)
 
 
-def _is_known_by_place(key: VariableTracker) -> TypeGuard[ConstantVariable]:
-    """Whether it is a key of a dict from outside that may be another one at the next call."""
+def _is_unread_external_key(key: VariableTracker) -> TypeGuard[ConstantVariable]:
+    """Returns whether the variable is an unread key of an external dict: the next call may have a different key."""
     is_key = isinstance(key.source, Item) and isinstance(key.source.of, DictKeys)
     return is_key and isinstance(key, ConstantVariable) and not key.is_read
 
@@ -85,20 +85,20 @@ def _getitem(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTr
 
 
 def _find(self: DictVariable, key: DictKey) -> VariableTracker | None:
-    return moved_under(self.items, key) if key in self.items else None
+    return lazy_entry(self.items, key) if key in self.items else None
 
 
 @registry.method(defaultdict, "__missing__")
 @registry.subclass_method(defaultdict, "__missing__")
 def _missing(tx: Tracer, self: VariableTracker, key: VariableTracker) -> VariableTracker:
-    below = storage_of(self)
-    assert isinstance(below, DictVariable)
-    factory = below.default_factory
+    underlying = storage_of(self)
+    assert isinstance(underlying, DictVariable)
+    factory = underlying.default_factory
     if factory is None or (isinstance(factory, ConstantVariable) and factory.value is None):
         tx.raises(made(KeyError, key))
     value = tx.call(factory, lazy=True)
-    if below is self:
-        _setitem(tx, below, key, value)
+    if underlying is self:
+        _setitem(tx, underlying, key, value)
     else:
         tx.call_method(self, "__setitem__", [key, value])
     return value
@@ -122,7 +122,7 @@ def _copy(tx: Tracer, self: VariableTracker) -> VariableTracker:
 @registry.method(OrderedDict, "copy")
 @registry.method(defaultdict, "copy", "__copy__")
 def _copy_of_class(tx: Tracer, self: DictVariable) -> VariableTracker:
-    return DictVariable(hold_named(tx, {**entries_as_moved(self.items)}), self.cls, self.default_factory)
+    return DictVariable(mapping_items(tx, {**lazy_entries(self.items)}), self.cls, self.default_factory)
 
 
 @registry.methods(MAPPINGS, "keys")
@@ -158,7 +158,7 @@ def _setdefault(
 ) -> VariableTracker:
     found, value = expect_key(tx, key), none() if default is None else default
     if found in self.items:
-        return moved_under(self.items, found)
+        return lazy_entry(self.items, found)
     store_entries(tx, self, {found: value})
     tx.side_effects.contents_changed(self)
     return value
@@ -194,12 +194,12 @@ def _pop_end(tx: Tracer, self: DictVariable, *, last: bool) -> VariableTracker:
         tx.raises(KeyError(words), exact=True)
     keys = [*self.items]
     key = keys[-1 if last else 0]
-    return TupleVariable(hold(tx, [key.variable, _take(tx, self, key)]))
+    return TupleVariable(sequence_items(tx, [key.variable, _take(tx, self, key)]))
 
 
 def _take(tx: Tracer, self: DictVariable, key: DictKey, default: VariableTracker | None = None) -> VariableTracker:
     if key in self.items:
-        taken = moved_under(self.items, key)
+        taken = lazy_entry(self.items, key)
         del self.items[key]
     elif default is None:
         tx.raises(made(KeyError, key.variable))
@@ -223,7 +223,7 @@ def _move_to_end(
     found = expect_key(tx, key)
     original = next((known for known in self.items if known == found), found)
     value = _take(tx, self, found)
-    rest = {**entries_as_moved(self.items)}
+    rest = {**lazy_entries(self.items)}
     at_end = last is None or tx.truth(last)
     self.items.clear()
     self.items.update({**rest, original: value} if at_end else {original: value, **rest})
@@ -239,8 +239,8 @@ def _equality(expected: bool) -> Callable[..., VariableTracker]:
         if not isinstance(other, DictVariable):
             return not_implemented()
         ordered = issubclass(self.cls, OrderedDict) and issubclass(other.cls, OrderedDict)
-        twin = ordered_dict_equal if ordered else dict_equal
-        return ConstantVariable(tx.truth(tx.call(twin, [self, other])) is expected)
+        polyfill = ordered_dict_equal if ordered else dict_equal
+        return ConstantVariable(tx.truth(tx.call(polyfill, [self, other])) is expected)
 
     return compared
 
@@ -250,7 +250,7 @@ registry.methods(MAPPINGS, "__ne__")(_equality(False))
 
 
 def is_dict(variable: VariableTracker) -> bool:
-    """Whether it is a dict, of any class, whose contents are tracked."""
+    """Returns whether the variable is a dict, of any class, whose contents are tracked."""
     return isinstance(storage_of(variable), DictVariable) and issubclass(variable.python_type, dict)
 
 
@@ -268,8 +268,9 @@ def _ror(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableT
     return _or(tx, other, self)
 
 
-def _joined(join: Callable[..., VariableTracker], cls: type) -> None:
-    """Register `|` of a class whose result has the class of the left operand that is a `cls`, else of the right one."""
+def _register_union(join: Callable[..., VariableTracker], cls: type) -> None:
+    """Registers `|` of a class. The class of the result is that of the left operand if it is a `cls`, else of the
+    right."""
 
     def join_left(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableTracker:
         return join(tx, self, self, other) if is_dict(other) else not_implemented()
@@ -289,23 +290,23 @@ def _join_ordered(tx: Tracer, owner: VariableTracker, left: VariableTracker, rig
 
 
 def _join_default(tx: Tracer, owner: VariableTracker, left: VariableTracker, right: VariableTracker) -> VariableTracker:
-    below = storage_of(owner)
-    assert isinstance(below, DictVariable)
-    made = tx.call(tx.call(type, [owner]), [below.default_factory or none(), left])
+    underlying = storage_of(owner)
+    assert isinstance(underlying, DictVariable)
+    made = tx.call(tx.call(type, [owner]), [underlying.default_factory or none(), left])
     if not is_dict(made):
         tx.break_graph("MD206", f"`|` of a {owner.python_type.__name__} that makes no dict")
     merge(tx, made, right)
     return made
 
 
-_joined(_join_ordered, OrderedDict)
-_joined(_join_default, defaultdict)
+_register_union(_join_ordered, OrderedDict)
+_register_union(_join_default, defaultdict)
 
 
 # --- construction -------------------------------------------------------------------------------------------------
 
 
-# How CPython converts a container whose class overrides methods. Only in the column "raw" it calls none of them.
+# How CPython converts a container whose class overrides methods. Only conversions of the column "raw" call no method.
 #
 # | into            | by                                      | raw                           | else                 |
 # |-----------------|-----------------------------------------|-------------------------------|----------------------|
@@ -316,11 +317,11 @@ _joined(_join_default, defaultdict)
 # | a list, a tuple | list(), tuple(), extend, +=, *s, sorted | list, tuple                   | `iter(s)`            |
 # | a list, a tuple | +, *, slices                            | any list or tuple class       |                      |
 #
-# A subclass of OrderedDict stores what comes by its own `__setitem__`; all other dicts store it raw.
+# A subclass of OrderedDict stores entries by its own `__setitem__`; all other dicts store entries raw.
 
 
 def _raw_entries(tx: Tracer, mapping: VariableTracker) -> Mapping[DictKey, VariableTracker] | None:
-    """The entries of a mapping that C copies into a dict without calling a method; None where it calls methods."""
+    """Returns the entries of a mapping that C copies into a dict without calling methods; None if C calls methods."""
     storage, cls = storage_of(mapping), mapping.python_type
     if not isinstance(storage, DictVariable):
         return None
@@ -330,24 +331,24 @@ def _raw_entries(tx: Tracer, mapping: VariableTracker) -> Mapping[DictKey, Varia
         guard_class_attribute(tx, cls, owner, "__iter__", found)
         if found is not vars(dict)["__iter__"]:
             return None
-    return {**entries_as_moved(storage.items)}
+    return {**lazy_entries(storage.items)}
 
 
 def merge(tx: Tracer, made: VariableTracker, other: VariableTracker) -> VariableTracker:
-    """Put the contents of a mapping or of pairs into a dict, as `dict.update` does, and return the dict."""
-    below = storage_of(made)
-    assert isinstance(below, DictVariable)
+    """Adds the contents of a mapping or of pairs to a dict, as `dict.update` does, and returns the dict."""
+    underlying = storage_of(made)
+    assert isinstance(underlying, DictVariable)
     entries = _raw_entries(tx, other)
     if entries is None:
-        tx.call(dict_update, [below, other])
+        tx.call(dict_update, [underlying, other])
     else:
-        store_entries(tx, below, entries)
-        tx.side_effects.contents_changed(below)
+        store_entries(tx, underlying, entries)
+        tx.side_effects.contents_changed(underlying)
     return made
 
 
 def update_ordered(tx: Tracer, made: VariableTracker, other: VariableTracker) -> VariableTracker:
-    """Put the contents of a mapping or of pairs into an OrderedDict, as `OrderedDict.update` does, and return it."""
+    """Adds the contents of a mapping or of pairs to an OrderedDict, as `OrderedDict.update` does, and returns it."""
     if isinstance(made, DictVariable) and isinstance(other, DictVariable):
         return merge(tx, made, other)  # no method of either is overridden
     tx.call(dict_update, [made, other])
@@ -357,10 +358,10 @@ def update_ordered(tx: Tracer, made: VariableTracker, other: VariableTracker) ->
 def fill(
     tx: Tracer, made: DictVariable, args: tuple[VariableTracker, ...], kwargs: dict[str, VariableTracker]
 ) -> VariableTracker:
-    """Put the contents of a mapping or of pairs, and keywords, into a new dict."""
+    """Adds the contents of a mapping or of pairs, and keywords, to a new dict."""
     for arg in args:
         (update_ordered if made.cls is OrderedDict else merge)(tx, made, arg)
-    store_entries(tx, made, {key_named(name): value for name, value in kwargs.items()})
+    store_entries(tx, made, {keyword_key(name): value for name, value in kwargs.items()})
     return made
 
 
@@ -399,7 +400,7 @@ def _own_attributes(tx: Tracer, mapping: DictVariable) -> VariableTracker:
     names = dict.fromkeys(mapping.attributes or ())
     if mapping.source is not None:
         tx.guard(Attr(mapping.source, "__dict__"), GuardKind.DICT_KEYS, tuple(names))
-    for name, value in tx.side_effects.written_attrs(mapping).items():
+    for name, value in tx.side_effects.written_attributes(mapping).items():
         if value is DELETED:
             names.pop(name, None)
         else:
@@ -407,8 +408,8 @@ def _own_attributes(tx: Tracer, mapping: DictVariable) -> VariableTracker:
     return TupleVariable([ConstantVariable(name) for name in names])
 
 
-def factory_of(tx: Tracer, given: VariableTracker | None) -> VariableTracker:
-    """What a defaultdict keeps of its first argument."""
+def checked_factory(tx: Tracer, given: VariableTracker | None) -> VariableTracker:
+    """Returns the `default_factory` for the first argument of a defaultdict."""
     factory = none() if given is None else given
     if factory.python_type is not type(None) and not class_has(factory.python_type, "__call__"):
         tx.raises(TypeError("first argument must be callable or None"), exact=True)
@@ -424,7 +425,7 @@ def _defaultdict(
     /,
     **kwargs: VariableTracker,
 ) -> VariableTracker:
-    made = DictVariable({}, defaultdict, factory_of(tx, default_factory))
+    made = DictVariable({}, defaultdict, checked_factory(tx, default_factory))
     return fill(tx, made, () if iterable is None else (iterable,), kwargs)
 
 
@@ -436,7 +437,7 @@ def _mappingproxy(tx: Tracer, mapping: VariableTracker) -> VariableTracker:
     if type(mapping) is not DictVariable:
         why = "Only a plain dict is followed."
         tx.break_graph("MD241", "making a read-only view of a mapping", why=why, fix="pass the mapping itself")
-    if type(mapping.items) is dict:  # the table that both have must do for all that may come
+    if type(mapping.items) is dict:  # dict and view share a table, which must also accept lazy values
         mapping.items = LazyTable(tx, mapping.items)
     return NamespaceVariable(mapping.items, mappingproxy, owner=mapping)
 
@@ -452,7 +453,7 @@ def _attribute(tx: Tracer, obj: DictVariable, name: str) -> VariableTracker | No
 
 
 def view_items(view: DictViewVariable) -> list[VariableTracker]:
-    """What iterating over a view gives, in order."""
+    """Returns the items of a view, in order."""
     pairs = view.mapping.items.items()
     if view.kind == "keys":
         return [key.variable for key, _ in pairs]
@@ -472,7 +473,7 @@ def _reversed(tx: Tracer, self: DictVariable) -> VariableTracker:
 
 
 def view_method(name: str, kinds: tuple[str, ...] = tuple(VIEWS)) -> Callable[[registry.F], registry.F]:
-    """Register a handler for the views of dicts and of OrderedDicts."""
+    """Registers a handler for the views of dicts and of OrderedDicts."""
 
     def register(handler: registry.F) -> registry.F:
         for table in (VIEWS, ORDERED_VIEWS):
@@ -510,8 +511,8 @@ def _as_set(tx: Tracer, view: DictViewVariable) -> SetVariable:
     return SetVariable({expect_key(tx, item): None for item in view_items(view)})
 
 
-def _change_of_set(change: Callable[..., Any], *, reflected: bool = False) -> Callable[..., VariableTracker]:
-    """An operator that makes a set of its left side and changes it."""
+def _set_operator(change: Callable[..., Any], *, reflected: bool = False) -> Callable[..., VariableTracker]:
+    """Returns an operator that makes a set of its left side and changes the set."""
 
     def operate(tx: Tracer, self: DictViewVariable, other: VariableTracker) -> VariableTracker:
         left, right = (other, self) if reflected else (self, other)
@@ -526,11 +527,11 @@ def _change_of_set(change: Callable[..., Any], *, reflected: bool = False) -> Ca
     return operate
 
 
-def _in_common(tx: Tracer, self: DictViewVariable, other: VariableTracker) -> VariableTracker:
+def _intersection(tx: Tracer, self: DictViewVariable, other: VariableTracker) -> VariableTracker:
     return tx.call(view_intersection, [self, other])
 
 
-def _disjoint(tx: Tracer, self: DictViewVariable, other: VariableTracker) -> VariableTracker:
+def _is_disjoint(tx: Tracer, self: DictViewVariable, other: VariableTracker) -> VariableTracker:
     return tx.call(set_isdisjoint, [_as_set(tx, self), other])
 
 
@@ -540,11 +541,11 @@ for _name, _change in {
     "sub": set_difference_update,
     "xor": set_symmetric_difference_update,
 }.items():
-    view_method(f"__{_name}__", _WITH_SETS)(_change_of_set(_change))
-    view_method(f"__r{_name}__", _WITH_SETS)(_change_of_set(_change, reflected=True))
-view_method("__and__", _WITH_SETS)(_in_common)
-view_method("__rand__", _WITH_SETS)(_in_common)
-view_method("isdisjoint", _WITH_SETS)(_disjoint)
+    view_method(f"__{_name}__", _WITH_SETS)(_set_operator(_change))
+    view_method(f"__r{_name}__", _WITH_SETS)(_set_operator(_change, reflected=True))
+view_method("__and__", _WITH_SETS)(_intersection)
+view_method("__rand__", _WITH_SETS)(_intersection)
+view_method("isdisjoint", _WITH_SETS)(_is_disjoint)
 
 
 def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[..., VariableTracker]:

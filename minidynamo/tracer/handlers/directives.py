@@ -1,6 +1,6 @@
-"""Owns what the steering functions mean while a program is captured.
+"""Owns the directives (`graph_break`, `set_stance`) during capture.
 
-What they do when the program runs as written is in `minidynamo/core/directives.py`.
+Their eager meaning is in `minidynamo/core/directives.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _graph_break(tx: Tracer, message: VariableTracker | None = None) -> Variable
     tx.break_graph(
         "MD223",
         f"the program asks for it: {reason}" if reason else "the program asks for it",
-        why="Everything before this line is one graph, everything behind it another.",
+        why="Everything before this line is one graph, everything after it is another.",
         fix="Remove the call to keep one graph.",
     )
 
@@ -35,6 +35,6 @@ def _set_stance(tx: Tracer, stance: VariableTracker | None = None) -> VariableTr
     tx.break_graph(
         "MD223",
         "set_stance changes how compiled functions run",
-        why="What runs behind it is decided when it is called.",
+        why="Calls after it run by the new stance.",
         fix="Choose the stance outside of the compiled function.",
     )

@@ -1,6 +1,6 @@
-"""Owns what a lazy property of `torch.distributions` is on its class: a property, which is made anew at each look.
+"""Owns class access to lazy properties of `torch.distributions`: each access creates a new property object.
 
-What reading it from an instance means is a polyfill.
+Instance access is a polyfill.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from minidynamo.variables.objects import ObjectVariable
 _shown: WeakKeyDictionary[object, object] = WeakKeyDictionary()
 
 
-def on_the_class(lazy: Any) -> object:
-    """What `cls.name` gives for a lazy property: one object for good, since nobody asks which one it is."""
+def class_attribute(lazy: Any) -> object:
+    """Returns the result of `cls.name` for a lazy property; always the same object, because its identity is not
+    observed."""
     if lazy not in _shown:
         _shown[lazy] = lazy.__get__(None, None)
     return _shown[lazy]
 
 
-@registry.function(on_the_class)
+@registry.function(class_attribute)
 def _on_the_class(tx: Tracer, lazy: VariableTracker) -> VariableTracker:
     value = lazy.value if isinstance(lazy, ObjectVariable) else None
     if not isinstance(value, lazy_property):
         tx.break_graph("MD211", "a lazy property is made and read from its class", why="Only Python makes it.")
-    shown = on_the_class(value)
+    shown = class_attribute(value)
     return tx.wrap(shown, Constant(shown, "lazy_property"))

@@ -1,8 +1,7 @@
-"""Owns the watch over code that must change nothing that exists around it: what is traced into a subgraph, and what is
-traced more or less often than it runs in eager.
+"""Owns the watch over code that must change no existing value: code in a subgraph, and dry runs.
 
-What is then done is for the caller to say: custom Functions and checkpoints break the graph. Whether random numbers are
-drawn is answered here, too, and whether messages are written.
+A dry run is a trace of code that runs more or less often than in eager. The caller decides the reaction to a change:
+custom Functions and checkpoints break the graph. The watch also detects draws and messages.
 """
 
 from __future__ import annotations
@@ -21,61 +20,63 @@ from minidynamo.guards.source import Item
 from minidynamo.tracer.graph.dead_code import is_pure
 from minidynamo.tracer.graph.subgraphs import Subgraph
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.reachable import is_outside, reachable, target_of
+from minidynamo.tracer.reachable import is_external, reachable, target_of
 from minidynamo.tracer.records.side_effects import Advanced, ContentsChanged, Effect, Written
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictKey, DictVariable
 
-# Subgraphs of what is traced for nothing and can be called behind the graph, and those in which messages are written.
-_LATER: WeakSet[Subgraph] = WeakSet()
-_WITH_MESSAGES: WeakSet[Subgraph] = WeakSet()
+# Dry runs whose function can be called after the graph, and dry runs with messages that are deferred to the call.
+_DEFERRING: WeakSet[Subgraph] = WeakSet()
+_WITH_DEFERRED_MESSAGES: WeakSet[Subgraph] = WeakSet()
 
-_OF_CALLERS = frozenset(("stacklevel", "stack_info", "skip_file_prefixes"))
-
-
-def may_be_called_later(subgraph: Subgraph) -> None:
-    """From now on messages that are written in this subgraph are left to a call behind the graph."""
-    _LATER.add(subgraph)
+_CALLER_KEYWORDS = frozenset(("stacklevel", "stack_info", "skip_file_prefixes"))
 
 
-def leaves_message(tx: Tracer, kwargs: Collection[str] = ()) -> bool:
-    """Whether a message that is written here, with these keywords, is left to a call behind the graph: one that tells
-    nothing of who called the function that is called there."""
+def defer_messages(subgraph: Subgraph) -> None:
+    """Defers the messages of this subgraph to a call of the function after the graph."""
+    _DEFERRING.add(subgraph)
+
+
+def defers_message(tx: Tracer, kwargs: Collection[str] = ()) -> bool:
+    """Returns whether a message, logged with these keywords, is deferred to a call after the graph.
+
+    A message that depends on the caller of the function is not deferred.
+    """
     subgraph = tx.graph.subgraph
-    if subgraph is None or subgraph not in _LATER or not _OF_CALLERS.isdisjoint(kwargs):
+    if subgraph is None or subgraph not in _DEFERRING or not _CALLER_KEYWORDS.isdisjoint(kwargs):
         return False
-    _WITH_MESSAGES.add(subgraph)
+    _WITH_DEFERRED_MESSAGES.add(subgraph)
     return True
 
 
-def writes_messages(subgraph: Subgraph) -> bool:
-    """Whether messages were left."""
-    return subgraph in _WITH_MESSAGES
+def has_deferred_messages(subgraph: Subgraph) -> bool:
+    """Returns whether messages were deferred."""
+    return subgraph in _WITH_DEFERRED_MESSAGES
 
 
 @contextlib.contextmanager
-def changing_nothing(
+def without_side_effects(
     tx: Tracer, refuse: Callable[[str], object], *, may_restore: bool = False, may_write: bool = False
 ) -> Iterator[None]:
-    """Inside the block, `refuse(what)` is called where something changes that is there now. It has to raise.
+    """Calls `refuse(reason)`, which must raise, when the block changes a value that exists before the block.
 
-    With `may_write`, tensors may be written to: the subgraph has that. With `may_restore`, dicts may change that are as
-    they were when the block ends: `functional_call` lends a module other parameters.
+    `may_write`: the block may write to tensors; the subgraph records the writes. `may_restore`: the block may change
+    dicts if it restores their contents, as `functional_call` does with the parameters of a module.
     """
     effects = tx.side_effects
     held, _ = reachable([value for frame in tx.frames for value in frame.held()], effects)
-    existing, around = frozenset(held), effects.on_effect
+    existing, outer_callback = frozenset(held), effects.on_effect
     contents = {value: dict(value.items) for value in held if type(value) is DictVariable}
     changed: dict[DictVariable, None] = {}
 
     def check(effect: Effect) -> None:
-        around(effect)
+        outer_callback(effect)
         if isinstance(effect, Written):
             if not may_write:
                 refuse("its function writes to a tensor from outside")
             return
         target = _changed_by(effect)
-        outside = target is None or is_outside(target) or target in existing
+        outside = target is None or is_external(target) or target in existing
         container = target if may_restore and isinstance(effect, ContentsChanged) else None
         if isinstance(container, DictVariable) and type(container) is DictVariable:  # noqa: SIM102
             if container in changed or container in contents or not effects.is_changed(container):
@@ -91,31 +92,34 @@ def changing_nothing(
             if not _is_restored(tx, container, contents.get(container), container in existing):
                 refuse("it changes something outside")
     finally:
-        effects.on_effect = around
+        effects.on_effect = outer_callback
 
 
 @contextlib.contextmanager
-def unnoticed(tx: Tracer, asked: Sequence[VariableTracker], refuse: Callable[[], object]) -> Iterator[None]:
-    """Inside the block, `refuse()` is called where somebody could tell how often code runs that is asked of these
-    values: it changes something that is there now, or its operations must stay in the graph. It has to raise."""
+def unobservable(tx: Tracer, asked: Sequence[VariableTracker], refuse: Callable[[], object]) -> Iterator[None]:
+    """Calls `refuse()`, which must raise, when the number of times the block runs is observable.
+
+    The number is observable if the block changes an existing value, `asked` included, or if its operations must stay in
+    the graph.
+    """
     effects, graph = tx.side_effects, tx.graph.graph
     roots = [*asked, *(value for frame in tx.frames for value in frame.held())]
-    around, nodes = effects.on_effect, len(graph.nodes)
+    outer_callback, nodes = effects.on_effect, len(graph.nodes)
     existing: set[VariableTracker] = set()
 
     def check(effect: Effect) -> None:
-        around(effect)
+        outer_callback(effect)
         target = _changed_by(effect)
         if not existing:
             existing.update(reachable(roots, effects)[0])
-        if target is None or is_outside(target) or target in existing:
+        if target is None or is_external(target) or target in existing:
             refuse()
 
     effects.on_effect = check
     try:
         yield
     finally:
-        effects.on_effect = around
+        effects.on_effect = outer_callback
     made = itertools.islice(reversed(graph.nodes), len(graph.nodes) - nodes)
     if not all(node.op in ("placeholder", "get_attr") or is_pure(node) for node in made):
         refuse()
@@ -128,7 +132,7 @@ def _changed_by(effect: Effect) -> VariableTracker | None:
 def _is_restored(
     tx: Tracer, container: DictVariable, before: dict[DictKey, VariableTracker] | None, exists: bool
 ) -> bool:
-    """Whether a dict has the contents that it had; one that was not looked at before is compared with the real one."""
+    """Returns whether a dict has its old contents; a dict that was not read before is compared with the real dict."""
     if before is not None:
         return list(container.items.items()) == list(before.items())
     source = container.source
@@ -139,8 +143,8 @@ def _is_restored(
     return keys == [tuple(key.token for key in container.items)] and values == list(container.items.values())
 
 
-class _Draws(TorchDispatchMode):
-    """Notes whether an operation draws random numbers."""
+class _DrawDetector(TorchDispatchMode):
+    """A dispatch mode for detecting draws of random numbers."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -152,7 +156,7 @@ class _Draws(TorchDispatchMode):
 
 
 def draws_random_numbers(function: Callable[..., Any], fakes: Sequence[Any], mode: FakeTensorMode) -> bool:
-    """Whether a function that computes tensors draws random numbers, found out on fake ones of a `mode`."""
-    with mode, _Draws() as watch:
+    """Returns whether a function of tensors draws random numbers; it runs on fake tensors of `mode`."""
+    with mode, _DrawDetector() as watch:
         function(*fakes)
     return bool(watch.found)

@@ -1,7 +1,7 @@
-"""Owns exceptions as objects: making them, their attributes, and their text.
+"""Owns exceptions as objects: construction, attributes, and text.
 
-Raising and handling them is not here. What belongs to a traceback breaks the graph, and so does what an exception says
-when only its class is known.
+Raising and handling are in `tracer/frames/exceptions.py`. Uses of tracebacks break the graph, and so do uses of the
+arguments or text of an exception of which only the class is known.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from minidynamo.errors import Diagnostic, counted
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer.attributes import class_of, lookup_on_class
-from minidynamo.tracer.calls.construct import class_to_make
-from minidynamo.tracer.frames.exceptions import EXCEPTIONS, made_natively, own_fields, says_itself
-from minidynamo.tracer.lazy.lazy_containers import hold, lazy_at
+from minidynamo.tracer.calls.construct import checked_class
+from minidynamo.tracer.frames.exceptions import EXCEPTIONS, formats_itself, native_exception, own_fields
+from minidynamo.tracer.lazy.lazy_containers import lazy_at, sequence_items
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_result
@@ -30,37 +30,37 @@ from minidynamo.variables.containers import ListVariable, SequenceVariable, Tupl
 from minidynamo.variables.exceptions import ExceptionVariable, TracebackVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable
 
-_MAKERS = {id(cls.__new__): cls.__new__ for cls in EXCEPTIONS}
-_KEEPS_MORE = "Exceptions that keep more than their arguments are made by Python itself."
-# Attributes that the error's place in the running program decides.
+_CONSTRUCTORS = {id(cls.__new__): cls.__new__ for cls in EXCEPTIONS}
+_HAS_OWN_FIELDS = "Exceptions that keep more than their arguments are made by Python itself."
+# Attributes that depend on the position of the error in the running program.
 _FILLED_BY_PYTHON = ("name", "obj")
 _HANDLED_OUTSIDE = Result(Constant(sys.exception, "sys.exception"))
 
 
-def _maker(new: Callable[..., object]) -> registry.Handler:
+def _construct_handler(new: Callable[..., object]) -> registry.Handler:
     @registry.accepts_lazy("args")
     def make(tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        value = class_to_make(tx, new, cls)
-        exception = ExceptionVariable(None, value, args=TupleVariable(hold(tx, [*args])))
-        tx.frames[-1].forget_words(exception)
+        value = checked_class(tx, new, cls)
+        exception = ExceptionVariable(None, value, args=TupleVariable(sequence_items(tx, [*args])))
+        tx.frames[-1].forget_message(exception)
         return exception
 
     return make
 
 
-for _new in _MAKERS.values():
-    registry.function(_new)(_maker(_new))
+for _new in _CONSTRUCTORS.values():
+    registry.function(_new)(_construct_handler(_new))
 
 
 def _made_by_python(cls: type[BaseException]) -> registry.Handler:
-    """Calls of a class that keeps more than the arguments: Python makes one while tracing, which tells what it has."""
+    """Returns a handler for a class with fields besides the arguments: Python makes the exception during capture."""
 
     def make(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
         operands = [*args, *kwargs.values()]
         try:
             values = [as_constant(operand) for operand in operands]
         except NotConstant:
-            tx.break_graph("MD211", f"a {cls.__name__} is made", why=_KEEPS_MORE, fix=MAKE_OUTSIDE)
+            tx.break_graph("MD211", f"a {cls.__name__} is made", why=_HAS_OWN_FIELDS, fix=MAKE_OUTSIDE)
         try:
             error = cls(*values[: len(args)], **dict(zip(kwargs, values[len(args) :])))
         except Exception as refused:
@@ -73,14 +73,14 @@ def _made_by_python(cls: type[BaseException]) -> registry.Handler:
         for name in own_fields(type(error)):
             with contextlib.suppress(NotConstant, AttributeError):
                 exception.fields[name] = track(getattr(error, name))
-        exception.text = str(error) if says_itself(type(error)) else None
-        tx.frames[-1].forget_words(exception)
+        exception.text = str(error) if formats_itself(type(error)) else None
+        tx.frames[-1].forget_message(exception)
         return exception
 
     return make
 
 
-@registry.function(made_natively)
+@registry.function(native_exception)
 def _made_of_subclass(
     tx: Tracer, cls: ClassVariable, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
@@ -94,17 +94,19 @@ def _group(cls: type[BaseExceptionGroup[Any]]) -> registry.Handler:
         usual = all(issubclass(part, Exception) for part in classes)
         known = message.python_type is str and len(parts) == len(classes) > 0
         if not known or not isinstance(message, ConstantVariable) or (cls is ExceptionGroup and not usual):
-            tx.break_graph("MD211", f"a {cls.__name__} is made", why=_KEEPS_MORE, fix=MAKE_OUTSIDE)
+            tx.break_graph("MD211", f"a {cls.__name__} is made", why=_HAS_OWN_FIELDS, fix=MAKE_OUTSIDE)
         if isinstance(exceptions, ListVariable):
             what = "the exceptions of a group are in a list that is changed, or is there at the end"
-            why = "A group keeps the list that it was made of, beside what was in it."
+            why = "A group keeps the list that it was made of, in addition to its exceptions."
             where = tx.frames[-1].location
-            tx.side_effects.stands_in(exceptions, Diagnostic("MD211", what, why=why, fix="pass a tuple", where=where))
+            tx.side_effects.record_stand_in(
+                exceptions, Diagnostic("MD211", what, why=why, fix="pass a tuple", where=where)
+            )
         group = ExceptionVariable(None, ExceptionGroup if usual else cls, args=TupleVariable([message, exceptions]))
         group.fields = {"message": message, "exceptions": TupleVariable([*parts])}
         group.text = f"{message.value} ({counted(len(parts), 'sub-exception')})"
         group.made_by = (cls, [message, exceptions], {})
-        tx.frames[-1].forget_words(group)
+        tx.frames[-1].forget_message(group)
         return group
 
     return make
@@ -114,8 +116,8 @@ def _group(cls: type[BaseExceptionGroup[Any]]) -> registry.Handler:
 def _init(tx: Tracer, self: ExceptionVariable, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     if kwargs:
         _break(tx, self, "is made with keywords")
-    self.args = TupleVariable(hold(tx, [*args]))
-    tx.frames[-1].forget_words(self)
+    self.args = TupleVariable(sequence_items(tx, [*args]))
+    tx.frames[-1].forget_message(self)
     return ConstantVariable(None)
 
 
@@ -153,9 +155,9 @@ def _repr(tx: Tracer, self: ObjectVariable) -> VariableTracker:
     return ConstantVariable(f"{self.cls.__name__}({', '.join(parts)})")
 
 
-def _own_str(tx: Tracer, self: ExceptionVariable) -> VariableTracker:
-    """What a class says that has words of its own, of what it keeps."""
-    written = tx.side_effects.written_attrs(self)
+def _text_from_fields(tx: Tracer, self: ExceptionVariable) -> VariableTracker:
+    """Returns the text of an exception whose class computes it from the fields."""
+    written = tx.side_effects.written_attributes(self)
     if self.text is None or any(name in written for name in self.fields):
         _break(tx, self, "is asked what it says")
     return ConstantVariable(self.text)
@@ -163,8 +165,8 @@ def _own_str(tx: Tracer, self: ExceptionVariable) -> VariableTracker:
 
 _BUILTINS = {cls for cls in vars(builtins).values() if isinstance(cls, type) and issubclass(cls, BaseException)}
 for _cls in _BUILTINS:
-    if "__str__" in vars(_cls) and says_itself(_cls):
-        registry.method(_cls, "__str__")(_own_str)
+    if "__str__" in vars(_cls) and formats_itself(_cls):
+        registry.method(_cls, "__str__")(_text_from_fields)
 for _cls in EXCEPTIONS:
     for _name, _handler in (("__init__", _init), ("__str__", _str), ("__repr__", _repr)):
         if _name in vars(_cls) and (_cls, _name) != (KeyError, "__str__"):
@@ -187,7 +189,7 @@ def _exc_info(tx: Tracer) -> VariableTracker:
 
 @registry.function(sys.exception)
 def _handled(tx: Tracer) -> VariableTracker:
-    """The exception that is being handled here; None where there is none, nor one that the caller is handling."""
+    """Returns the handled exception; None if neither the traced program nor its caller handles an exception."""
     error = next((frame.handled for frame in reversed(tx.frames) if frame.handled is not None), None)
     if isinstance(error, ExceptionVariable):
         return error

@@ -1,6 +1,6 @@
-"""Owns what the attributes of functions are: those of functions made while tracing, and the fields of all functions.
+"""Owns the attributes of functions that are made during capture, and the fields of all functions.
 
-Attributes that a program gave to a function are in `attributes/functions.py`; calling one is in `tracer/calls/call.py`.
+Attributes that a program assigned to a function are in `attributes/functions.py`; calls are in `tracer/calls/call.py`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from minidynamo.variables.containers import DictVariable, TupleVariable
 
 
 @registry.attributes(NestedFunctionVariable)
-def _field(tx: Tracer, function: NestedFunctionVariable, name: str) -> VariableTracker | None:
-    """A field of a function that was made while tracing; None for what is not one, or was given another value."""
+def _function_field(tx: Tracer, function: NestedFunctionVariable, name: str) -> VariableTracker | None:
+    """Returns a field of a function that was made during capture; None if `name` is no field, or was assigned."""
     if name in function.attributes:
         return None
     if name == "__defaults__":
@@ -39,11 +39,11 @@ def _field(tx: Tracer, function: NestedFunctionVariable, name: str) -> VariableT
 
 
 def annotations_of(function: NestedFunctionVariable) -> DictVariable:
-    """The dict of annotations, which is made when it is first asked for."""
+    """Returns the dict of annotations, and creates it on first use."""
     given = function.annotations
     if isinstance(given, DictVariable):
         return given
-    items = given.items if isinstance(given, TupleVariable) else []  # names and values in turn
+    items = given.items if isinstance(given, TupleVariable) else []  # names and values alternate
     made = DictVariable({key_of(name): value for name, value in zip(items[::2], items[1::2])})
     function.annotations = made
     return made
@@ -51,7 +51,7 @@ def annotations_of(function: NestedFunctionVariable) -> DictVariable:
 
 @registry.attributes(CellVariable)
 def _cell_contents(tx: Tracer, cell: CellVariable, name: str) -> VariableTracker | None:
-    """What a cell holds; a cell that nobody has looked into yet is Python's affair."""
+    """Returns the contents of a cell; None if the cell is empty or not read yet."""
     return cell.contents if name == "cell_contents" else None
 
 
@@ -71,8 +71,9 @@ def _bind_function(
     return MethodVariable(function, receiver)
 
 
-def _compared(name: str) -> registry.Handler:
-    """Functions of C are equal if they are the same one of the same object; none of them runs code of the program."""
+def _comparison(name: str) -> registry.Handler:
+    """Returns a handler that compares C functions: equal if function and bound object are the same; runs no user
+    code."""
 
     def compare(tx: Tracer, function: VariableTracker, other: VariableTracker, /) -> VariableTracker:
         if other.python_type is not types.BuiltinFunctionType:
@@ -85,4 +86,4 @@ def _compared(name: str) -> registry.Handler:
 
 
 for _name in ("__eq__", "__ne__"):
-    registry.method(types.BuiltinFunctionType, _name)(_compared(_name))
+    registry.method(types.BuiltinFunctionType, _name)(_comparison(_name))

@@ -1,6 +1,6 @@
-"""Owns torch.no_grad, enable_grad and set_grad_enabled while tracing: switches in the graph, managers on the stack.
+"""Owns torch.no_grad, enable_grad and set_grad_enabled during capture: switches in the graph, managers on the stack.
 
-Other context managers of torch are in `torch_contexts.py`, what the calls of switches mean in `torch_settings.py`.
+Other context managers of torch are in `torch_contexts.py`, calls of switches are in `torch_settings.py`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.contexts import ContextVariable
 
-# Mode inside the block; None: the argument says so.
+# Mode inside the block; None: the mode is an argument.
 _MODES: dict[Any, bool | None] = {torch.no_grad: False, torch.enable_grad: True, torch.autograd.set_grad_enabled: None}
 
 
 @registry.function(torch.is_grad_enabled)
 def _is_grad_enabled(tx: Tracer) -> VariableTracker:
     if tx.graph.subgraph is not None:
-        tx.graph.subgraph.asks_grad_mode = True
+        tx.graph.subgraph.reads_grad_mode = True
     return ConstantVariable(torch.is_grad_enabled())
 
 
@@ -45,8 +45,8 @@ def _context(tx: Tracer, factory: type, function: VariableTracker | None) -> Var
 
 @registry.function(torch.autograd.set_grad_enabled)
 def _set_grad_enabled(tx: Tracer, mode: VariableTracker) -> VariableTracker:
-    """Switches at once; as a context manager it goes back at the end of the block."""
-    enabled = _flag(tx, mode)
+    """Switches immediately; as a context manager, restores the old mode at the end of the block."""
+    enabled = _constant_mode(tx, mode)
     before = torch.is_grad_enabled()
     tx.graph.switch(set_grad_enabled, enabled)
     return ContextVariable(torch.autograd.set_grad_enabled, (enabled,), saved=before)
@@ -54,11 +54,11 @@ def _set_grad_enabled(tx: Tracer, mode: VariableTracker) -> VariableTracker:
 
 @registry.function(set_grad_enabled)
 def _private_set_grad_enabled(tx: Tracer, mode: VariableTracker) -> VariableTracker:
-    tx.graph.switch(set_grad_enabled, _flag(tx, mode))
+    tx.graph.switch(set_grad_enabled, _constant_mode(tx, mode))
     return ConstantVariable(None)
 
 
-def _flag(tx: Tracer, mode: VariableTracker) -> bool:
+def _constant_mode(tx: Tracer, mode: VariableTracker) -> bool:
     try:
         return bool(as_constant(mode))
     except NotConstant:
@@ -68,8 +68,10 @@ def _flag(tx: Tracer, mode: VariableTracker) -> bool:
 @registry.function(*(factory.__enter__ for factory in _MODES))
 def _enter(tx: Tracer, context: VariableTracker) -> VariableTracker:
     mode = next(mode for factory, mode in _MODES.items() if issubclass(context.python_type, factory))
-    if mode is None:  # the mode to go back to is that from before it was made
-        mode = context.args[0] if isinstance(context, ContextVariable) else _flag(tx, tx.getattr(context, "mode"))
+    if mode is None:  # the mode to restore is the mode before its construction
+        mode = (
+            context.args[0] if isinstance(context, ContextVariable) else _constant_mode(tx, tx.getattr(context, "mode"))
+        )
     elif isinstance(context, ContextVariable):
         context.saved = torch.is_grad_enabled()
     else:
@@ -81,7 +83,7 @@ def _enter(tx: Tracer, context: VariableTracker) -> VariableTracker:
 
 @registry.function(*(factory.__exit__ for factory in _MODES))
 def _exit(tx: Tracer, context: VariableTracker, *error: VariableTracker) -> VariableTracker:
-    """A manager made outside (or open at the break before this frame) keeps the mode to go back to in `prev`."""
+    """Restores the mode. A manager made outside (or open at the break before this frame) stores the mode in `prev`."""
     saved = context.saved if isinstance(context, ContextVariable) else as_constant(tx.getattr(context, "prev"))
     tx.graph.switch(set_grad_enabled, saved)
     return ConstantVariable(None)

@@ -1,6 +1,6 @@
-"""Owns what programs ask of what is installed: modules that there are not, and versions.
+"""Owns questions about installed modules: missing modules, and versions.
 
-Each call asks again, as the program does. Importing a module that there is runs its code, and is left to Python.
+Each call asks again, as the program does. An import of an existing module runs its code, and is left to Python.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.guards.source import Computed, Constant
-from minidynamo.tracer.frames.exceptions import tracked, unsaid
+from minidynamo.tracer.frames.exceptions import tracked, without_message
 from minidynamo.tracer.handlers.values import expect_constant
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.protocol import Tracer
@@ -22,17 +22,17 @@ from minidynamo.variables.constants import ConstantVariable
 
 
 def is_missing(name: str) -> bool:
-    """Whether there is no module of this name, which has no dots. The tracer handles this function."""
+    """Returns whether no module has this name, which has no dots. The tracer handles this function."""
     if name in sys.modules:
         return False
     try:
         return importlib.util.find_spec(name) is None
-    except Exception:  # a finder of the program's, which says so itself when it is asked
+    except Exception:  # a finder of the program fails; it will raise the same error in the program's own call
         return False
 
 
 def raise_if_missing(tx: Tracer, name: str) -> None:
-    """Raise ModuleNotFoundError where the module, or the package that it is in, is none that there is."""
+    """Raises ModuleNotFoundError if the module's top-level package does not exist."""
     top = name.partition(".")[0]
     if _is_missing_now(tx, top):
         tx.raises(tracked(ModuleNotFoundError(f"No module named {top!r}", name=top), tx.side_effects, exact=True))
@@ -41,16 +41,16 @@ def raise_if_missing(tx: Tracer, name: str) -> None:
 def _is_missing_now(tx: Tracer, name: str) -> bool:
     missing = is_missing(name)
     if missing:
-        tx.graph.shapes.require(_answer(is_missing, name), True)
+        tx.graph.shapes.require(_answer_source(is_missing, name), True)
     return missing
 
 
-def _answer(question: Callable[[str], Any], name: str) -> Computed:
+def _answer_source(question: Callable[[str], Any], name: str) -> Computed:
     return Computed("{0}({1})", (Constant(question, question.__name__), Constant(name, repr(name))))
 
 
 def refuse_missing(name: str) -> None:
-    """Raise ModuleNotFoundError as importing does. The tracer handles this function."""
+    """Raises ModuleNotFoundError as an import does. The tracer handles this function."""
 
 
 @registry.function(refuse_missing)
@@ -66,7 +66,7 @@ def _is_missing(tx: Tracer, name: VariableTracker) -> VariableTracker:
 
 @registry.polyfill(importlib._bootstrap._find_spec)  # type: ignore[attr-defined]
 def find_spec(name: str, path: Any, target: Any = None) -> Any:
-    """What `importlib.util.find_spec` asks for a module that is not imported."""
+    """Replaces the search of `importlib.util.find_spec` for a module that is not imported."""
     if path is None and "." not in name and is_missing(name):
         return None
     return cannot_trace("looking for a module", "it may be there at the next call")
@@ -74,7 +74,7 @@ def find_spec(name: str, path: Any, target: Any = None) -> Any:
 
 @registry.polyfill(importlib._bootstrap._find_and_load)  # type: ignore[attr-defined]
 def find_and_load(name: str, import_: Any) -> Any:
-    """What `importlib.import_module` does."""
+    """Replaces the import of `importlib.import_module`."""
     module = sys.modules.get(name)
     if module is not None:
         return module
@@ -83,7 +83,7 @@ def find_and_load(name: str, import_: Any) -> Any:
 
 
 def installed_version(name: str) -> str | None:
-    """The version of a distribution; None where there is none of this name."""
+    """Returns the version of a distribution; None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except (importlib.metadata.PackageNotFoundError, ValueError):
@@ -94,7 +94,7 @@ def installed_version(name: str) -> str | None:
 def _version(tx: Tracer, distribution_name: VariableTracker) -> VariableTracker:
     name = expect_constant(tx, distribution_name, "the name of a distribution")
     found = installed_version(name) if type(name) is str else None
-    version = tx.wrap(found, _answer(installed_version, name))
+    version = tx.wrap(found, _answer_source(installed_version, name))
     if found is None:
-        tx.raises(unsaid(importlib.metadata.PackageNotFoundError))
+        tx.raises(without_message(importlib.metadata.PackageNotFoundError))
     return version

@@ -1,6 +1,6 @@
-"""Owns iterators over objects that have `__getitem__` alone: `iter(obj)`, `reversed(obj)`, and their lengths.
+"""Owns iterators over objects that have only `__getitem__`: `iter(obj)`, `reversed(obj)`, and their lengths.
 
-They ask the object for one item after the other, as C does, and for its length where C does.
+Handlers call the object's `__getitem__` and `__len__` in the same order as C.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import operator
 import types
 
 from minidynamo.tracer.attributes import lookup_on_class
-from minidynamo.tracer.frames.exceptions import caught
+from minidynamo.tracer.frames.exceptions import catch_raised
 from minidynamo.tracer.handlers.values import class_has, expect_constant
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
@@ -20,7 +20,7 @@ from minidynamo.variables.iterators import BY_INDEX, IndexIterator, SequenceIter
 
 
 def by_index(tx: Tracer, obj: VariableTracker) -> VariableTracker:
-    """`iter(obj)`."""
+    """Returns `iter(obj)`."""
     if isinstance(lookup_on_class(obj.python_type, "__getitem__")[0], types.WrapperDescriptorType):
         what = f"iteration over a {obj.python_type.__name__}"
         tx.break_graph("MD242", what, why="Only Python knows whether this class takes indices.")
@@ -28,7 +28,7 @@ def by_index(tx: Tracer, obj: VariableTracker) -> VariableTracker:
 
 
 def backwards_by_index(tx: Tracer, obj: VariableTracker) -> VariableTracker:
-    """`reversed(obj)`, which asks at once how long the object is."""
+    """Returns `reversed(obj)`; asks for the object's length immediately."""
     return IndexIterator(obj, _length(tx, obj) - 1, reversed)
 
 
@@ -40,8 +40,8 @@ def _next(tx: Tracer, iterator: IndexIterator) -> VariableTracker | None:
     if sequence is not None and iterator.position >= 0:
         asked = [sequence, ConstantVariable(iterator.position)]
         if backwards:
-            iterator.sequence = None  # whatever it raises, that is the end
-        item = caught(ends, lambda: tx.call(operator.getitem, asked, lazy=True), lambda error: None)
+            iterator.sequence = None  # any exception ends the iterator
+        item = catch_raised(ends, lambda: tx.call(operator.getitem, asked, lazy=True), lambda error: None)
     iterator.sequence = None if item is None else sequence
     iterator.position += 0 if item is None else -1 if backwards else 1
     return item

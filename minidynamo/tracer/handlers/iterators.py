@@ -1,6 +1,6 @@
-"""Owns iteration: making iterators, advancing them, and those that are iterators themselves: zip, map, chain, islice.
+"""Owns iteration: construction and advance of iterators, and zip, map, chain and islice.
 
-Iterators of containers are made by the containers' `__iter__` handlers; the rest of itertools is in
+The `__iter__` handlers of containers make the containers' iterators; the rest of itertools is in
 `tracer/polyfills/itertools.py`.
 """
 
@@ -15,16 +15,16 @@ from typing import Any
 
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.tracer.calls.operators import folded
-from minidynamo.tracer.frames.exceptions import caught, unsaid
+from minidynamo.tracer.frames.exceptions import catch_raised, without_message
 from minidynamo.tracer.frames.generators import GeneratorVariable
 from minidynamo.tracer.frames.unrolling import unroll
 from minidynamo.tracer.handlers.index_iterators import backwards_by_index, by_index
 from minidynamo.tracer.handlers.subscripts import as_index
 from minidynamo.tracer.handlers.values import class_has, expect_constant
-from minidynamo.tracer.lazy.lazy_containers import hold, lazy_item, lazy_items, moved_under, next_lazy
+from minidynamo.tracer.lazy.lazy_containers import lazy_entry, lazy_item, lazy_items, next_lazy, sequence_items
 from minidynamo.tracer.polyfills.itertools import tee, until
 from minidynamo.tracer.protocol import Tracer
-from minidynamo.tracer.reachable import has_other_keys
+from minidynamo.tracer.reachable import has_changed_keys
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -45,17 +45,17 @@ from minidynamo.variables.objects import ObjectVariable, OpaqueVariable
 
 LIST_REVERSED: type = type(reversed([0]))
 TUPLE_ITERATOR: type = type(iter(()))
-# How many items of a range or text are unrolled; a trace of more would not end in reasonable time.
-LONGEST = 100_000
+# The largest number of items of a range or text that is unrolled; more items take too long to trace.
+LONGEST_UNROLLED = 100_000
 _DICTS: tuple[Any, ...] = ({}, collections.OrderedDict())
 _VIEWS: list[Any] = [view for d in _DICTS for view in (d.keys(), d.values(), d.items())]
-_ITERATED: list[Any] = [[], (), set(), collections.deque(), range(0), range(2**70), "", chr(233), b"", *_VIEWS]
-CALLING: type = type(iter(int, 1))
-_BRANCH: type = type(itertools.tee(())[0])
+_ITERABLE_EXAMPLES: list[Any] = [[], (), set(), collections.deque(), range(0), range(2**70), "", chr(233), b"", *_VIEWS]
+CALLABLE_ITERATOR: type = type(iter(int, 1))
+_TEE_ITERATOR: type = type(itertools.tee(())[0])
 _ITERATORS: list[type] = [
-    *(zip, enumerate, map, filter, reversed, BY_INDEX, CALLING, _BRANCH),
+    *(zip, enumerate, map, filter, reversed, BY_INDEX, CALLABLE_ITERATOR, _TEE_ITERATOR),
     *(cls for cls in vars(itertools).values() if isinstance(cls, type) and issubclass(cls, Iterator)),
-    *(type(iter(container)) for container in _ITERATED),
+    *(type(iter(container)) for container in _ITERABLE_EXAMPLES),
     *(type(reversed(container)) for container in ([], collections.deque(), *_VIEWS)),
 ]
 
@@ -65,20 +65,20 @@ def _iter(tx: Tracer, obj: VariableTracker, sentinel: VariableTracker | None = N
     if sentinel is not None:
         if not class_has(obj.python_type, "__call__"):
             tx.raises(TypeError("iter(v, w): v must be callable"))
-        played = tx.call(until, [obj, sentinel])
-        return LibraryIterator(CALLING, played, iter, (obj, sentinel))
+        simulated = tx.call(until, [obj, sentinel])
+        return LibraryIterator(CALLABLE_ITERATOR, simulated, iter, (obj, sentinel))
     cls = obj.python_type
     if isinstance(obj, OpaqueVariable) and (cls in _ITERATORS or cls is types.GeneratorType):
-        return obj  # one that was made elsewhere is its own iterator, too
+        return obj  # an external iterator is its own iterator, too
     iterable = class_has(cls, "__iter__")
     if not iterable and class_has(cls, "__getitem__"):
         return by_index(tx, obj)
     if not iterable:
-        tx.raises(unsaid(TypeError))
-    made = tx.call_method(obj, "__iter__")
-    if not class_has(made.python_type, "__next__"):
-        tx.raises(TypeError(f"iter() returned non-iterator of type '{made.python_type.__name__}'"), exact=True)
-    return made
+        tx.raises(without_message(TypeError))
+    result = tx.call_method(obj, "__iter__")
+    if not class_has(result.python_type, "__next__"):
+        tx.raises(TypeError(f"iter() returned non-iterator of type '{result.python_type.__name__}'"), exact=True)
+    return result
 
 
 @registry.function(next)
@@ -96,23 +96,23 @@ def _next(tx: Tracer, iterator: VariableTracker, default: VariableTracker | None
 
 @registry.advance(ObjectVariable)
 def _advance_object(tx: Tracer, iterator: ObjectVariable) -> VariableTracker | None:
-    """An iterator of the user's: it ends when its `__next__` raises StopIteration."""
+    """Advances an iterator of the user: it ends when its `__next__` raises StopIteration."""
     ended: list[VariableTracker] = []
-    return caught(StopIteration, lambda: tx.call_method(iterator, "__next__", lazy=True), ended.append)
+    return catch_raised(StopIteration, lambda: tx.call_method(iterator, "__next__", lazy=True), ended.append)
 
 
 @registry.function(range)
 def _range(tx: Tracer, *given: VariableTracker) -> VariableTracker:
     bounds = [as_index(tx, bound) for bound in given]
-    here = [bound.here for bound in bounds if isinstance(bound, NumberVariable | ConstantVariable)]
+    here = [bound.unguarded_value for bound in bounds if isinstance(bound, NumberVariable | ConstantVariable)]
     if len(here) == len(bounds):
         with contextlib.suppress(TypeError, ValueError):
             varies = any(isinstance(bound, NumberVariable) for bound in bounds)
             unroll(tx, len(range(*here)), "a loop over a range", varies=varies)
     plain = [expect_constant(tx, bound, "a bound of a range") for bound in bounds]
-    made = folded(tx, range, bounds, plain, {})
-    assert made is not None
-    return made
+    result = folded(tx, range, bounds, plain, {})
+    assert result is not None
+    return result
 
 
 @registry.function(reversed)
@@ -132,7 +132,7 @@ def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
             "MD242", f"`reversed` of `{obj.python_type.__name__}`", why="It has no `__reversed__`.", fix="use a list"
         )
     if isinstance(obj, TupleVariable):
-        return SequenceIterator(hold(tx, [*lazy_items(obj.items)][::-1]), cls=reversed)
+        return SequenceIterator(sequence_items(tx, [*lazy_items(obj.items)][::-1]), cls=reversed)
     return tx.call_method(obj, "__reversed__")
 
 
@@ -174,8 +174,8 @@ def _chain_from_iterable(tx: Tracer, cls: VariableTracker, iterables: VariableTr
 @registry.function(itertools.tee)
 def _tee(tx: Tracer, *args: VariableTracker) -> VariableTracker:
     branches = tx.unpack(tx.call(tee, args))
-    # What they have in common cannot be made again, so they count as started.
-    return TupleVariable([LibraryIterator(_BRANCH, branch, itertools.tee, started=True) for branch in branches])
+    # The buffer that the branches share cannot be made again, so the branches count as started.
+    return TupleVariable([LibraryIterator(_TEE_ITERATOR, branch, itertools.tee, started=True) for branch in branches])
 
 
 @registry.function(itertools.islice)
@@ -207,13 +207,13 @@ for _cls in dict.fromkeys(_ITERATORS):
 
 
 def _unroll_range(tx: Tracer, looped: ConstantVariable) -> None:
-    if isinstance(looped.here, range):
-        unroll(tx, len(looped.here), "a loop over a range", varies=looped.source is not None)
+    if isinstance(looped.unguarded_value, range):
+        unroll(tx, len(looped.unguarded_value), "a loop over a range", varies=looped.source is not None)
 
 
 def _iterate_constant(tx: Tracer, self: ConstantVariable) -> VariableTracker:
     _unroll_range(tx, self)
-    if len(self.value) > LONGEST:
+    if len(self.value) > LONGEST_UNROLLED:
         tx.break_graph(
             "MD242",
             f"looping over {len(self.value)} items",
@@ -234,11 +234,14 @@ for _cls in (str, bytes, range):
 def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker | None:
     live = isinstance(iterator.sequence, ListVariable)
     items = iterator.sequence.items if isinstance(iterator.sequence, SequenceVariable) else iterator.sequence
-    if isinstance(iterator.sequence, ListVariable) and iterator.begun not in (None, iterator.sequence.changes):
-        what = "the frame runs as written: a deque is changed while it is looped over"
+    if isinstance(iterator.sequence, ListVariable) and iterator.changes_at_start not in (
+        None,
+        iterator.sequence.changes,
+    ):
+        what = "the frame runs eagerly: a deque is changed while it is looped over"
         raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: deque mutated during iteration"))
     try:
-        # What is behind the item does not matter yet: the loop may be left before.
+        # Later items are not read yet: the loop may end before they are needed.
         item = lazy_item(items, iterator.position) if iterator.position >= 0 else None
     except IndexError:
         item = None
@@ -252,9 +255,9 @@ def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker
 @registry.advance(DictIterator)
 def _next_of_dict(tx: Tracer, iterator: DictIterator) -> VariableTracker | None:
     mapping = iterator.mapping
-    if iterator.keys and has_other_keys(tx.side_effects, iterator):
-        # A rebuilt iterator would not remember the size: the whole frame has to run as written.
-        what = f"the frame runs as written: a {mapping.cls.__name__} gets other keys while it is looped over"
+    if iterator.keys and has_changed_keys(tx.side_effects, iterator):
+        # A rebuilt iterator does not know the size at its start, so the whole frame has to run eagerly.
+        what = f"the frame runs eagerly: a {mapping.cls.__name__} gets other keys while it is looped over"
         raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: it changed size during iteration"))
     if iterator.position >= len(iterator.keys):
         iterator.keys = ()
@@ -263,8 +266,8 @@ def _next_of_dict(tx: Tracer, iterator: DictIterator) -> VariableTracker | None:
     iterator.position += 1
     if iterator.kind == "keys" or isinstance(mapping, SetVariable):
         return key.variable
-    value = moved_under(mapping.items, key)
-    return value if iterator.kind == "values" else TupleVariable(hold(tx, [key.variable, value]))
+    value = lazy_entry(mapping.items, key)
+    return value if iterator.kind == "values" else TupleVariable(sequence_items(tx, [key.variable, value]))
 
 
 @registry.advance(ZipIterator)
@@ -277,17 +280,17 @@ def _next_of_zip(tx: Tracer, iterator: ZipIterator) -> VariableTracker | None:
                 _expect_end(tx, iterator, position)
             return None
         row.append(item)
-    return TupleVariable(hold(tx, row)) if row else None
+    return TupleVariable(sequence_items(tx, row)) if row else None
 
 
 def _expect_end(tx: Tracer, iterator: ZipIterator, position: int) -> None:
-    """Raise what Python raises where an iterator of a strict `zip` ends and another one does not."""
+    """Raises Python's error if one iterator of a strict `zip` ends before the others."""
     columns = enumerate(iterator.iterators)
-    longer = (place for place, column in columns if place and tx.next_item(column) is not None)
-    odd = position or next(longer, 0)
-    if odd:
-        others = "argument " if odd == 1 else "arguments 1-"
-        words = f"zip() argument {odd + 1} is {'shorter' if position else 'longer'} than {others}{odd}"
+    longer = (index for index, column in columns if index and tx.next_item(column) is not None)
+    shortest = position or next(longer, 0)
+    if shortest:
+        others = "argument " if shortest == 1 else "arguments 1-"
+        words = f"zip() argument {shortest + 1} is {'shorter' if position else 'longer'} than {others}{shortest}"
         tx.raises(ValueError(words), exact=True)
 
 
@@ -309,21 +312,21 @@ def _next_of_chain(tx: Tracer, chain: ChainIterator) -> VariableTracker | None:
 def _next_of_library(tx: Tracer, iterator: LibraryIterator) -> VariableTracker | None:
     iterator.started = True
     item = next_lazy(tx, iterator.iterator)
-    if iterator.taken is not None and item is not None:
-        iterator.taken += 1
+    if iterator.items_taken is not None and item is not None:
+        iterator.items_taken += 1
     return item
 
 
 @registry.advance(SliceIterator)
 def _next_of_slice(tx: Tracer, part: SliceIterator) -> VariableTracker | None:
-    # Like the original it passes over what lies before `stop`, and takes nothing behind it.
+    # Like the original, it consumes the items before `stop`, and none after.
     while part.iterator is not None and (part.stop is None or part.position < part.stop):
         item = next_lazy(tx, part.iterator)
         if item is None:
             break
         part.position += 1
-        if part.position > part.wanted:
-            part.wanted += part.step
+        if part.position > part.next_index:
+            part.next_index += part.step
             return item
     part.iterator = None
     return None
@@ -335,7 +338,7 @@ def _next_of_enumerate(tx: Tracer, iterator: EnumerateIterator) -> VariableTrack
     if item is None:
         return None
     iterator.count += 1
-    return TupleVariable(hold(tx, [ConstantVariable(iterator.count - 1), item]))
+    return TupleVariable(sequence_items(tx, [ConstantVariable(iterator.count - 1), item]))
 
 
 @registry.advance(MapIterator)

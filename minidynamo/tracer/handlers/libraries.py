@@ -1,7 +1,7 @@
-"""Owns what small functions of the standard library mean: text, paths, patterns, clocks, the environment.
+"""Owns calls of small functions of the standard library: text, paths, patterns, clocks, the environment.
 
-Functions that only compute are run on constants while tracing. What reads the world breaks the graph, but for
-environment variables, which are guarded one by one.
+Pure functions run on constants during capture. Functions that read external state break the graph, except reads of
+environment variables: each read variable is guarded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, InstanceAttr, Item
 from minidynamo.tracer.calls.length_hint import unpack_sized
-from minidynamo.tracer.handlers.iterators import CALLING
+from minidynamo.tracer.handlers.iterators import CALLABLE_ITERATOR
 from minidynamo.tracer.handlers.values import constant, expect_constant
 from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.numbers.formatting import joined
@@ -47,7 +47,7 @@ registry.fold_type(re.Pattern, re.Match)
 
 def _join(cls: type) -> registry.Handler:
     def join(tx: Tracer, self: VariableTracker, iterable: VariableTracker, /) -> VariableTracker:
-        items = [realize(tx, item) for item in unpack_sized(tx, iterable, iterator_is_asked=True)]
+        items = [realize(tx, item) for item in unpack_sized(tx, iterable, via_iterator=True)]
         text = joined(tx, self.value, items) if cls is str and isinstance(self, ConstantVariable) else None
         if text is not None:
             return text
@@ -75,7 +75,7 @@ def _matches(
     except (TypeError, re.error) as error:
         tx.raises(error)
     matches = SequenceIterator(tuple(constant(match, *given) for match in found))
-    return LibraryIterator(CALLING, matches, find, args, kwargs, taken=0)
+    return LibraryIterator(CALLABLE_ITERATOR, matches, find, args, kwargs, items_taken=0)
 
 
 @registry.function(re.finditer)
@@ -115,7 +115,7 @@ registry.fold_type(datetime.date, datetime.datetime, datetime.time, datetime.tim
 
 
 def _guarded(read: Callable[[], Any]) -> registry.Handler:
-    """What a function without arguments tells about the process: the same at the next call, or a recompile."""
+    """Returns a handler for a question about the process; a guard compares the answer at each call."""
 
     def answer(tx: Tracer) -> VariableTracker:
         return tx.wrap(read(), Computed("{0}()", (Constant(read, read.__name__),)))
@@ -131,13 +131,13 @@ for _read in (sys.getrecursionlimit, sys.getswitchinterval, sys.getdefaultencodi
 
 
 def environment_entry(environment: Any, name: str) -> str | None:
-    """What `os.environ` holds under a name, None when nothing. The tracer handles this function."""
+    """Returns the entry of `os.environ` for a name, or None. The tracer handles this function."""
     return environment.get(name)  # type: ignore[no-any-return]
 
 
 @registry.polyfill(os._Environ.__getitem__)
 def environment_variable(self, key):  # type: ignore[no-untyped-def]
-    """The lookup in `os.environ`, from which its other methods are made."""
+    """Replaces the lookup in `os.environ`; the other methods of `os.environ` call it."""
     value = environment_entry(self, key)
     if value is None:
         raise KeyError(key)

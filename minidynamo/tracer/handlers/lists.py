@@ -1,7 +1,7 @@
-"""Owns the methods of lists, deques, tuples, torch.Size and namedtuples that are not polyfills.
+"""Owns the methods of lists, deques, tuples, torch.Size and namedtuples, except polyfills.
 
-A tracked sequence holds its elements in a Python list, so most methods are that list's own, told to the journal.
-Searching, counting and extending are in `tracer/polyfills/lists.py`.
+A tracked sequence holds its elements in a Python list. Most methods call the list's own method and record the change in
+the side-effect journal. Searching, counting and extending are in `tracer/polyfills/lists.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed
 from minidynamo.tracer.calls.length_hint import unpack_sized
-from minidynamo.tracer.frames.exceptions import Raised, unsaid
+from minidynamo.tracer.frames.exceptions import Raised, without_message
 from minidynamo.tracer.frames.unrolling import unroll_copy, unroll_loop
 from minidynamo.tracer.handlers.values import (
     constant,
@@ -30,11 +30,11 @@ from minidynamo.tracer.handlers.values import (
 from minidynamo.tracer.lazy.lazy_containers import (
     all_to_store,
     exact_copy,
-    hold,
     lazy_item,
     lazy_items,
     lazy_slice,
-    take_out,
+    pop_item,
+    sequence_items,
     to_store,
     unpack_lazy,
 )
@@ -42,7 +42,7 @@ from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.lazy.lazy_tuples import LazyTuple
 from minidynamo.tracer.lazy.lazy_value import realize
-from minidynamo.tracer.numbers.arithmetic import is_int_number, pinned
+from minidynamo.tracer.numbers.arithmetic import is_int_number, specialized
 from minidynamo.tracer.polyfills.lists import sequence_compare, sequence_equal, sized_list
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
@@ -60,21 +60,23 @@ SEQUENCES = (list, deque, tuple, torch.Size)
 
 
 def storage_of(variable: VariableTracker) -> VariableTracker:
-    """The built-in container below an instance of a subclass; any other tracker itself."""
+    """Returns the built-in container of an instance of a subclass; any other tracker unchanged."""
     if isinstance(variable, ObjectVariable) and variable.storage is not None:
         return variable.storage
     return variable
 
 
-def like(tx: Tracer, sequence: SequenceVariable, items: list[VariableTracker]) -> SequenceVariable:
-    """A new sequence of the kind that slicing and arithmetic of `sequence` give."""
+def new_like(tx: Tracer, sequence: SequenceVariable, items: list[VariableTracker]) -> SequenceVariable:
+    """Returns a new sequence of the class that slicing and arithmetic of `sequence` return."""
     if isinstance(sequence, ListVariable):
-        return ListVariable(hold(tx, _within(sequence.maxlen, items)), sequence.cls, maxlen=sequence.maxlen)
-    return TupleVariable(hold(tx, items), torch.Size if sequence.cls is torch.Size else tuple)
+        return ListVariable(
+            sequence_items(tx, _last_items(sequence.maxlen, items)), sequence.cls, maxlen=sequence.maxlen
+        )
+    return TupleVariable(sequence_items(tx, items), torch.Size if sequence.cls is torch.Size else tuple)
 
 
-def _within(maxlen: int | None, items: list[VariableTracker]) -> list[VariableTracker]:
-    """What is left of the items in a deque of that length: the last ones."""
+def _last_items(maxlen: int | None, items: list[VariableTracker]) -> list[VariableTracker]:
+    """Returns the items that remain in a deque of length `maxlen`: the last items."""
     return items if maxlen is None else items[max(len(items) - maxlen, 0) :]
 
 
@@ -82,14 +84,16 @@ def _within(maxlen: int | None, items: list[VariableTracker]) -> list[VariableTr
 
 
 def length_of(tx: Tracer, items: Collection[object]) -> VariableTracker:
-    """`len` of the contents of a container. From outside it is a number, which may differ from call to call, or is
-    only compared with others."""
-    length = items.unread_length() if isinstance(items, LazyList | LazyTuple | LazyDict) else None
+    """Returns `len` of the contents of a container.
+
+    The length of an external container may be a symbolic number, or may be guarded only when it is used.
+    """
+    length = items.lazy_length() if isinstance(items, LazyList | LazyTuple | LazyDict) else None
     if length is not None and tx.graph.shapes.varies(length.place, length.there):
         total = tx.call(operator.add, [tx.wrap(length.there, length.place), constant(length.more)])
         return total if length.most is None else tx.call(min, [total, constant(length.most)])
     if length is not None and not length.more:
-        read = tx.graph.guard_when_asked(length.container, GuardKind.LENGTH, length.there)
+        read = tx.graph.guard_on_read(length.container, GuardKind.LENGTH, length.there)
         return ConstantVariable(length.there, source=length.place, on_read=read)
     return ConstantVariable(len(items))
 
@@ -103,10 +107,10 @@ def _len(tx: Tracer, self: SequenceVariable) -> VariableTracker:
 def _iter(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     unroll_loop(tx, self)
     cls = type(iter(self.cls())) if self.cls in SEQUENCES else type(iter(()))
-    begun = self.changes if isinstance(self, ListVariable) and self.cls is deque else None
-    # Items of a tuple that was made here may die one by one; one from outside is read as the loop comes to them.
-    is_read_later = isinstance(self, ListVariable) or isinstance(self.items, LazyTuple)
-    return SequenceIterator(self if is_read_later else self.items, cls=cls, begun=begun)
+    changes_at_start = self.changes if isinstance(self, ListVariable) and self.cls is deque else None
+    # Items of a tuple made during capture may die one by one; items of an external tuple are read by the loop.
+    is_lazy = isinstance(self, ListVariable) or isinstance(self.items, LazyTuple)
+    return SequenceIterator(self if is_lazy else self.items, cls=cls, changes_at_start=changes_at_start)
 
 
 @registry.methods(SEQUENCES, "__reversed__")
@@ -114,7 +118,7 @@ def _reversed(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     if self.cls is list:
         return SequenceIterator(self, len(self.items) - 1, type(reversed([])))
     cls = type(reversed(self.cls())) if isinstance(self, ListVariable) else reversed
-    return SequenceIterator(hold(tx, [*lazy_items(self.items)][::-1]), cls=cls)
+    return SequenceIterator(sequence_items(tx, [*lazy_items(self.items)][::-1]), cls=cls)
 
 
 @registry.methods(SEQUENCES, "__getitem__")
@@ -127,7 +131,7 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
             tx.raises(ValueError("slice step cannot be zero"), exact=True)
         if self.cls is tuple and (whole := _tuple_slice(tx, self, index)) is not None:
             return whole
-        return like(tx, self, lazy_slice(self.items, index))
+        return new_like(tx, self, lazy_slice(self.items, index))
     try:
         return lazy_item(self.items, index)
     except IndexError:
@@ -137,22 +141,22 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
 
 
 def _tuple_slice(tx: Tracer, self: SequenceVariable, index: slice) -> SequenceVariable | None:
-    """A slice that is the whole tuple, and so the tuple itself, or may be at the next call; None for others."""
-    length = self.items.unread_length() if isinstance(self.items, LazyTuple) else None
-    places = range(len(self.items) if length is None else length.there)
-    if places[index] == places and len(self.items) == len(places):
+    """Returns a slice that is, or may be at the next call, the whole tuple, which Python returns itself; else None."""
+    length = self.items.lazy_length() if isinstance(self.items, LazyTuple) else None
+    indices = range(len(self.items) if length is None else length.there)
+    if indices[index] == indices and len(self.items) == len(indices):
         return self
     if length is None or self.source is None:
         return None
     bounds = [None if bound is None else operator.index(bound) for bound in (index.start, index.stop, index.step)]
     text = ":".join("" if bound is None else str(bound) for bound in bounds)
-    items = hold(tx, lazy_slice(self.items, index))
+    items = sequence_items(tx, lazy_slice(self.items, index))
     return TupleVariable(items, source=Computed(f"{{0}}[{text}]", (self.source,)))
 
 
 @registry.methods(MUTABLE, "copy", "__copy__")
 def _copy(tx: Tracer, self: ListVariable) -> VariableTracker:
-    return like(tx, self, [*lazy_items(self.items)])
+    return new_like(tx, self, [*lazy_items(self.items)])
 
 
 @registry.methods((tuple,), "__hash__")
@@ -162,7 +166,7 @@ def _hash(tx: Tracer, self: TupleVariable) -> VariableTracker:
 
 @registry.method(tuple, "__getnewargs__")
 def _getnewargs(tx: Tracer, self: TupleVariable) -> VariableTracker:
-    return TupleVariable([TupleVariable(hold(tx, [*lazy_items(self.items)]))])
+    return TupleVariable([TupleVariable(sequence_items(tx, [*lazy_items(self.items)]))])
 
 
 @registry.method(torch.Size, "numel")
@@ -174,17 +178,20 @@ def _numel(tx: Tracer, self: TupleVariable) -> VariableTracker:
 # --- arithmetic and comparison ------------------------------------------------------------------------------------
 
 
-def _family(sequence: VariableTracker) -> type | None:
-    """The class within which a sequence can be added and compared."""
+def _base_class(sequence: VariableTracker) -> type | None:
+    """Returns the class within which a sequence can be added and compared."""
     cls = sequence.python_type
     return next((base for base in (list, deque, tuple) if issubclass(cls, base)), None)
 
 
 def _refuse(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> NoReturn:
-    """Sequences never answer NotImplemented to `+` and `*`: operators ask the other operand first. What they say hangs
-    on who asks, and what else may count as a number is left to Python."""
+    """Raises TypeError: sequences never return NotImplemented for `+` and `*`.
+
+    Operators ask the other operand first. The message depends on the caller; other number-like operands are left to
+    Python.
+    """
     if isinstance(other, SequenceVariable | ConstantVariable):
-        tx.raises(unsaid(TypeError))
+        tx.raises(without_message(TypeError))
     names = self.cls.__name__, other.python_type.__name__
     tx.raises(TypeError("a {} does not take a {} here".format(*names)))
 
@@ -192,7 +199,7 @@ def _refuse(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> NoRet
 @registry.methods(SEQUENCES, "__add__")
 def _add(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> VariableTracker:
     given, other = other, storage_of(other)
-    if not isinstance(other, SequenceVariable) or _family(self) is not _family(other):
+    if not isinstance(other, SequenceVariable) or _base_class(self) is not _base_class(other):
         _refuse(tx, self, other)
     if self.cls is other.cls is tuple and not (self.items and other.items):
         return self if self.items else other if other is given else exact_copy(tx, other)
@@ -200,32 +207,32 @@ def _add(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
     unroll_copy(tx, other)
     sized = self if self.cls is torch.Size else other
     kind = sized if sized.cls is torch.Size else self
-    return like(tx, kind, [*lazy_items(self.items), *lazy_items(other.items)])
+    return new_like(tx, kind, [*lazy_items(self.items), *lazy_items(other.items)])
 
 
 @registry.method(torch.Size, "__radd__")
 def _radd(tx: Tracer, self: TupleVariable, other: VariableTracker) -> VariableTracker:
     if not isinstance(other, TupleVariable):
         return not_implemented()
-    return like(tx, self, [*lazy_items(other.items), *lazy_items(self.items)])
+    return new_like(tx, self, [*lazy_items(other.items), *lazy_items(self.items)])
 
 
 @registry.methods(SEQUENCES, "__mul__", "__rmul__")
 def _mul(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> VariableTracker:
-    other = pinned(other)
+    other = specialized(other)
     if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
         _refuse(tx, self, other)
     if self.cls is tuple and other.value == 1:
         return self
-    return like(tx, self, [*lazy_items(self.items)] * other.value)
+    return new_like(tx, self, [*lazy_items(self.items)] * other.value)
 
 
 @registry.methods(MUTABLE, "__imul__")
 def _imul(tx: Tracer, self: ListVariable, other: VariableTracker) -> VariableTracker:
-    other = pinned(other)
+    other = specialized(other)
     if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
         _refuse(tx, self, other)
-    self.items[:] = _within(self.maxlen, [*lazy_items(self.items)] * other.value)
+    self.items[:] = _last_items(self.maxlen, [*lazy_items(self.items)] * other.value)
     self.changes += 1
     tx.side_effects.contents_changed(self)
     return self
@@ -233,7 +240,7 @@ def _imul(tx: Tracer, self: ListVariable, other: VariableTracker) -> VariableTra
 
 def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[..., VariableTracker]:
     def compared(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> VariableTracker:
-        if _family(self) is not _family(other):
+        if _base_class(self) is not _base_class(other):
             return not_implemented()
         if compare in (operator.eq, operator.ne):
             equal = tx.truth(tx.call(sequence_equal, [self, storage_of(other)]))
@@ -274,7 +281,7 @@ def _pop(
     if isinstance(where, slice):
         tx.raises(TypeError("'slice' object cannot be interpreted as an integer"))
     try:
-        return take_out(items, where)
+        return pop_item(items, where)
     except IndexError:
         tx.raises(IndexError("pop index out of range" if items else "pop from empty list"), exact=True)
 
@@ -282,13 +289,13 @@ def _pop(
 def _popright(tx: Tracer, items: MutableSequence[VariableTracker], /) -> VariableTracker:
     if not items:
         tx.raises(IndexError("pop from an empty deque"), exact=True)
-    return take_out(items, -1)
+    return pop_item(items, -1)
 
 
 def _popleft(tx: Tracer, items: MutableSequence[VariableTracker], /) -> VariableTracker:
     if not items:
         tx.raises(IndexError("pop from an empty deque"), exact=True)
-    return take_out(items, 0)
+    return pop_item(items, 0)
 
 
 def _clear(tx: Tracer, items: MutableSequence[VariableTracker], /) -> None:
@@ -304,7 +311,7 @@ def _reverse(tx: Tracer, items: MutableSequence[VariableTracker], /) -> None:
 def _setitem(tx: Tracer, self: ListVariable, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     index = expect_index(tx, key, "list")
     given: Any = (
-        all_to_store(tx, self, unpack_sized(tx, realize(tx, value), iterator_is_asked=True))
+        all_to_store(tx, self, unpack_sized(tx, realize(tx, value), via_iterator=True))
         if isinstance(index, slice)
         else to_store(tx, self, value)
     )
@@ -312,8 +319,8 @@ def _setitem(tx: Tracer, self: ListVariable, key: VariableTracker, value: Variab
         self.items[index] = given
     except (IndexError, ValueError) as error:
         if isinstance(self.items, LazyList):
-            tx.raises(unsaid(type(error)))
-        # A list of as many items says it in Python's words.
+            tx.raises(without_message(type(error)))
+        # A list of equal length raises the error with Python's message.
         storage, alike = self.cls([None] * len(self.items)), [None] * len(given) if isinstance(index, slice) else None
         try:
             storage[index] = alike
@@ -328,11 +335,11 @@ def _delitem(tx: Tracer, items: MutableSequence[VariableTracker], key: VariableT
     try:
         del items[expect_index(tx, key, "list")]
     except (IndexError, ValueError) as error:
-        tx.raises(unsaid(type(error)))
+        tx.raises(without_message(type(error)))
 
 
-# What each method does to the list of trackers.
-_CHANGES: dict[type, dict[str, Callable[..., VariableTracker | None]]] = {
+# The change that each method makes to the list of trackers.
+_CHANGE_OF_METHOD: dict[type, dict[str, Callable[..., VariableTracker | None]]] = {
     list: {"append": _append, "insert": _insert, "pop": _pop, "clear": _clear, "reverse": _reverse},
     deque: {
         "append": _append,
@@ -346,16 +353,16 @@ _CHANGES: dict[type, dict[str, Callable[..., VariableTracker | None]]] = {
 }
 
 
-def _changing(change: Callable[..., VariableTracker | None]) -> Callable[..., VariableTracker]:
+def _changing_handler(change: Callable[..., VariableTracker | None]) -> Callable[..., VariableTracker]:
     @functools.wraps(change)  # tracer/calls/call.py binds the arguments to the signature
     def changed(tx: Tracer, self: ListVariable, /, *args: VariableTracker) -> VariableTracker:
         if change is _insert and self.maxlen is not None and len(self.items) >= self.maxlen:
             tx.raises(IndexError("deque already at its maximum size"), exact=True)
-        if change in _STORES and args:
+        if change in _STORING_METHODS and args:
             args = (*args[:-1], to_store(tx, self, args[-1]))
         result = change(tx, self.items, *args)
         self.changes += 1
-        lazy = isinstance(self.items, LazyList) and not self.items.is_read  # it will keep its length itself
+        lazy = isinstance(self.items, LazyList) and not self.items.is_read  # a lazy list applies `maxlen` itself
         if self.maxlen is not None and not lazy and len(self.items) > self.maxlen:
             del self.items[self.maxlen if change is _appendleft else 0]
         tx.side_effects.contents_changed(self)
@@ -364,16 +371,16 @@ def _changing(change: Callable[..., VariableTracker | None]) -> Callable[..., Va
     return registry.accepts_lazy("item")(changed)
 
 
-# Those that put their last argument, `item`, into the list.
-_STORES = (_append, _appendleft, _insert)
+# Methods that store their last argument, `item`, in the list.
+_STORING_METHODS = (_append, _appendleft, _insert)
 
-for _cls, _changes in _CHANGES.items():
+for _cls, _changes in _CHANGE_OF_METHOD.items():
     for _name, _change in {**_changes, "__delitem__": _delitem}.items():
-        registry.method(_cls, _name)(_changing(_change))
+        registry.method(_cls, _name)(_changing_handler(_change))
 
 
 class _TracedKey:
-    """A sort key that is not a constant: `sorted` asks it for `<`, which is traced."""
+    """A sort key that is not a constant; its `__lt__` traces the comparison for `sorted`."""
 
     def __init__(self, tx: Tracer, variable: VariableTracker) -> None:
         self.tx = tx
@@ -395,7 +402,7 @@ def _sort(
     by_item = key is None or (isinstance(key, ConstantVariable) and key.value is None)
     descending = reverse is not None and tx.truth(reverse)
     items = [*lazy_items(self.items)]
-    self.items.clear()  # what keys and comparisons see of the list meanwhile
+    self.items.clear()  # keys and comparisons see an empty list
     try:
         found = [realize(tx, item) if by_item or key is None else tx.call(key, [item]) for item in items]
     except Raised:
@@ -410,7 +417,7 @@ def _sort(
     except TypeError as error:
         tx.raises(error)
     except Raised:
-        why = "What order a list is left in when comparing its items fails is known to Python alone."
+        why = "Only Python knows the order of a list after a comparison of its items fails."
         tx.break_graph("MD202", "the program raises an exception here", why=why)
     self.items[:] = [items[position] for position in order]
     tx.side_effects.contents_changed(self)
@@ -421,21 +428,24 @@ def _sort(
 
 
 def _items(tx: Tracer, iterable: VariableTracker | None) -> list[VariableTracker]:
-    """What a list or tuple is made of. Twins stand for C that mostly does not ask how many there are."""
+    """Returns the items for a new list or tuple.
+
+    A polyfill replaces a C function, which mostly does not ask for the length.
+    """
     if iterable is None:
         return []
     unroll_copy(tx, iterable)
-    return unpack_lazy(tx, iterable) if tx.frames[-1].is_ours else unpack_sized(tx, iterable)
+    return unpack_lazy(tx, iterable) if tx.frames[-1].is_polyfill else unpack_sized(tx, iterable)
 
 
 @registry.function(list)
 def _list(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTracker:
-    return ListVariable(hold(tx, _items(tx, iterable)))
+    return ListVariable(sequence_items(tx, _items(tx, iterable)))
 
 
 @registry.function(sized_list)
 def _sized_list(tx: Tracer, iterable: VariableTracker, /) -> VariableTracker:
-    return ListVariable(hold(tx, unpack_sized(tx, iterable)))
+    return ListVariable(sequence_items(tx, unpack_sized(tx, iterable)))
 
 
 @registry.function(deque)
@@ -448,7 +458,7 @@ def _deque(
     except (TypeError, ValueError, OverflowError) as error:
         tx.raises(error, exact=True)
     items = [] if iterable is None else unpack_lazy(tx, iterable)
-    return ListVariable(hold(tx, _within(length, items)), deque, maxlen=length)
+    return ListVariable(sequence_items(tx, _last_items(length, items)), deque, maxlen=length)
 
 
 @registry.attributes(ListVariable)
@@ -460,7 +470,7 @@ def _maxlen(tx: Tracer, obj: ListVariable, name: str) -> VariableTracker | None:
 def _tuple(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTracker:
     if isinstance(iterable, TupleVariable) and iterable.cls is tuple:
         return iterable
-    return TupleVariable(hold(tx, _items(tx, iterable)))
+    return TupleVariable(sequence_items(tx, _items(tx, iterable)))
 
 
 @registry.function(torch.Size)

@@ -1,7 +1,7 @@
-"""Owns `locals()` and `vars()`: the names of the calling function that are bound, in a dict.
+"""Owns `locals()` and `vars()`: a dict of the bound names of the calling function.
 
-Before Python 3.13 a call gives the dict of an earlier one again, with new contents: where there may be an earlier one,
-the function runs as written.
+Before Python 3.13, every call returns the same dict with new contents. If an earlier call is possible, the function
+runs eagerly.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from minidynamo.tracer.records.constants import key_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictVariable
 
-_ASKING = ("locals", "vars")
-# The frames whose names were asked for.
-_ASKED: WeakSet[FrameView] = WeakSet()
+_LOCALS_FUNCTIONS = ("locals", "vars")
+# The frames that called `locals`.
+_FRAMES_WITH_LOCALS: WeakSet[FrameView] = WeakSet()
 
 
 @registry.function(locals)
 def names_of_caller(tx: Tracer) -> VariableTracker:
-    """`locals()` of the innermost frame."""
+    """Returns `locals()` of the innermost frame."""
     frame = tx.frames[-1]
-    if not PY313 and (frame in _ASKED or _ways_to_ask(frame) > 1):
-        _leave_frame(tx)
-    _ASKED.add(frame)
+    if not PY313 and (frame in _FRAMES_WITH_LOCALS or _count_locals_loads(frame) > 1):
+        _refuse_locals(tx)
+    _FRAMES_WITH_LOCALS.add(frame)
     code = frame.code
     names = dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
     found = {name: frame.read(name) for name in names}
     return DictVariable({key_of(constant(name)): value for name, value in found.items() if value is not None})
 
 
-def _ways_to_ask(frame: FrameView) -> int:
-    """How many places in the code mention a function that may give the names."""
+def _count_locals_loads(frame: FrameView) -> int:
+    """Returns the number of instructions that load a function that may return the names."""
     steps = decode(frame.code)
-    return sum(step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval in _ASKING for step in steps)
+    return sum(step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval in _LOCALS_FUNCTIONS for step in steps)
 
 
-def _leave_frame(tx: Tracer) -> NoReturn:
-    """Let the frame run as written: all its calls give the one dict of the one frame. A callee is left to itself."""
+def _refuse_locals(tx: Tracer) -> NoReturn:
+    """Skips the root frame: all its calls return the same dict. A call in an inlined frame breaks the graph."""
     what = "`locals` may be called twice"
     why = "In this version of Python each call gives the same dict, which then shows what is bound."
     if len(tx.frames) == 1:

@@ -1,6 +1,6 @@
-"""Owns which formatted text depends on settings of the process, its locale above all, and cannot be made while tracing.
+"""Owns the list of texts that depend on settings of the process, such as the locale, and cannot be made during capture.
 
-All other formatting of constants is simply done, in `builtins.py` and `texts.py`.
+All other formatting of constants runs during capture, in `builtins.py` and `texts.py`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from minidynamo.variables.base import VariableTracker
 _DATES = (datetime.date, datetime.time)
 
 
-def is_local(value: object, how: str) -> bool:
-    """Whether `format(value, how)` speaks the language of the user: the names of months, the sign between digits."""
+def depends_on_locale(value: object, how: str) -> bool:
+    """Returns whether `format(value, how)` depends on the locale: names of months, digit separators."""
     return isinstance(value, _DATES) if "%" in how else how.endswith("n")
 
 
 def refuse_local_text(tx: Tracer) -> NoReturn:
-    """Let Python make text that depends on the locale or the time zone."""
+    """Breaks the graph at a text that depends on the locale or the time zone."""
     tx.break_graph(
         "MD233",
         "a text in local terms",
@@ -31,7 +31,7 @@ def refuse_local_text(tx: Tracer) -> NoReturn:
 
 
 def reads_settings(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-    """The handler of what always reads them."""
+    """Breaks the graph: the handler of functions that always read settings."""
     return refuse_local_text(tx)
 
 

@@ -1,7 +1,7 @@
-"""Owns loggers: whether one heeds a level is guarded, so that a message that goes nowhere costs no graph break.
+"""Owns loggers: whether a level is enabled is guarded, so that a disabled message costs no graph break.
 
-Messages that somebody gets are written by `logging` itself, behind a break. Functions of the module (`logging.info`)
-are left to it as well: they may set it up first.
+Enabled messages break the graph: `logging` itself writes them. Functions of the module (`logging.info`) also break the
+graph, because they may configure logging first.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Called, Constant, Item
-from minidynamo.tracer.handlers.dry_run import leaves_message
+from minidynamo.tracer.handlers.dry_run import defers_message
 from minidynamo.tracer.handlers.values import none
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import target_of
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.fix_hints import instead_of
+from minidynamo.tracer.records.fix_hints import hint_for
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import ObjectVariable
@@ -26,8 +26,8 @@ _LOGGERS = (logging.Logger, logging.RootLogger)
 _IS_ENABLED = Constant(logging.Logger.isEnabledFor, "logging.Logger.isEnabledFor")
 
 
-def _heeds(tx: Tracer, logger: VariableTracker, level: VariableTracker) -> bool | None:
-    """Whether messages of a level get to handlers; None where that cannot be known now."""
+def _is_level_enabled(tx: Tracer, logger: VariableTracker, level: VariableTracker) -> bool | None:
+    """Returns whether messages of a level reach handlers; None if this is unknown during capture."""
     value: Any = logger.value if isinstance(logger, ObjectVariable) else None
     if type(value) not in _LOGGERS or logger.source is None or not isinstance(level, ConstantVariable):
         return None
@@ -43,18 +43,18 @@ def _changes_logging(effect: Any) -> bool:
     return isinstance(target, ObjectVariable) and issubclass(target.cls, (logging.Filterer, logging.Manager))
 
 
-def _write(tx: Tracer, name: str, kwargs: dict[str, VariableTracker]) -> VariableTracker:
-    return none() if leaves_message(tx, kwargs) else _leave(tx, name)
+def _defer_or_refuse(tx: Tracer, name: str, kwargs: dict[str, VariableTracker]) -> VariableTracker:
+    return none() if defers_message(tx, kwargs) else _refuse(tx, name)
 
 
-def _leave(tx: Tracer, name: str) -> VariableTracker:
-    why, fix = "Functions of logging run as written.", instead_of(name, "logging")
+def _refuse(tx: Tracer, name: str) -> VariableTracker:
+    why, fix = "Functions of logging run eagerly.", hint_for(name, "logging")
     tx.break_graph("MD207", f"Logger.{name}() cannot be captured", why=why, fix=fix)
 
 
 @registry.function(logging.getLogger)
 def _get_logger(tx: Tracer, name: VariableTracker | None = None) -> VariableTracker:
-    """A logger that is there, which is what the name stands for until `logging` is taken apart."""
+    """Returns an existing logger. The name refers to it until `logging` is reset."""
     if name is None or (isinstance(name, ConstantVariable) and name.value in (None, "", logging.root.name)):
         return tx.wrap(logging.root, Attr(Constant(logging, "logging"), "root"))
     loggers = logging.Logger.manager.loggerDict
@@ -69,23 +69,23 @@ def _get_logger(tx: Tracer, name: VariableTracker | None = None) -> VariableTrac
 
 @registry.function(logging.Logger.isEnabledFor)
 def _is_enabled_for(tx: Tracer, logger: VariableTracker, level: VariableTracker, /) -> VariableTracker:
-    answer = _heeds(tx, logger, level)
-    return _leave(tx, "isEnabledFor") if answer is None else ConstantVariable(answer)
+    answer = _is_level_enabled(tx, logger, level)
+    return _refuse(tx, "isEnabledFor") if answer is None else ConstantVariable(answer)
 
 
 @registry.function(logging.Logger.log)
 def _log(
     tx: Tracer, logger: VariableTracker, level: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    return none() if _heeds(tx, logger, level) is False else _write(tx, "log", kwargs)
+    return none() if _is_level_enabled(tx, logger, level) is False else _defer_or_refuse(tx, "log", kwargs)
 
 
-def _of_level(method: Callable[..., None], level: int) -> registry.Handler:
+def _level_handler(method: Callable[..., None], level: int) -> registry.Handler:
     def handler(
         tx: Tracer, logger: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
     ) -> VariableTracker:
-        heeded = _heeds(tx, logger, ConstantVariable(level))
-        return none() if heeded is False else _write(tx, method.__name__, kwargs)
+        enabled = _is_level_enabled(tx, logger, ConstantVariable(level))
+        return none() if enabled is False else _defer_or_refuse(tx, method.__name__, kwargs)
 
     return handler
 
@@ -98,4 +98,4 @@ _LEVELS: dict[Any, int] = {
     logging.Logger.critical: logging.CRITICAL,
 }
 for _method, _level in _LEVELS.items():
-    registry.function(_method)(_of_level(_method, _level))
+    registry.function(_method)(_level_handler(_method, _level))

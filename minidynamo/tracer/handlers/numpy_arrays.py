@@ -1,10 +1,9 @@
-"""Owns numpy's arrays of constants: functions that make them, what is computed of them, the tensors made from them.
+"""Owns numpy arrays of constants: construction, computation, and tensors made from them.
 
-Everything runs while tracing, on arrays that nobody else holds and that may not be written to. What would give a second
-array over the same memory is left to Python. Of arrays from outside their facts are known, and single numbers in them,
-which are read in front of the graph; and tensors are made over their memory, also for subscripts of tensors
-(`tracer/calls/tensor_indexing.py`). Everything else is left to numpy. Functions of numbers are in `numpy_scalars.py`,
-which calls this one.
+Everything runs during capture, on read-only arrays without other references. A result over the memory of another array
+breaks the graph. An external array supports less: its dtype and shape facts are guarded, single numbers are read before
+the graph, and tensors are made over its memory, also for tensor subscripts (`tracer/calls/tensor_indexing.py`).
+Functions of numbers are in `numpy_scalars.py`, which calls this module.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ import torch
 
 from minidynamo.guards.source import Attr, Called, Constant, Element
 from minidynamo.tracer.attributes.lookup import looks_up
-from minidynamo.tracer.frames.exceptions import says, tracked
+from minidynamo.tracer.frames.exceptions import same_message, tracked
 from minidynamo.tracer.frames.unrolling import unroll
-from minidynamo.tracer.numbers.numpy_numbers import plain
+from minidynamo.tracer.numbers.numpy_numbers import python_number
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.records.copies import NUMPY_SCALARS
-from minidynamo.tracer.records.fix_hints import INSTEAD
+from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
 from minidynamo.variables.arrays import ArrayVariable
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
@@ -34,8 +33,8 @@ from minidynamo.variables.containers import ListVariable, SequenceVariable, Tupl
 from minidynamo.variables.objects import OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
 
-LARGEST = 10_000
-_MOST_ELEMENTS = 64
+LARGEST_RESULT = 10_000
+_MOST_ELEMENTS_READ = 64
 _FACTS = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
 _METHODS = """
     all any argmax argmin argsort astype clip copy cumprod cumsum dot flatten max mean min prod repeat round std sum var
@@ -47,26 +46,26 @@ _OPERATORS = """
 
 
 def run(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker], kwargs: Any) -> VariableTracker:
-    """The result of one of numpy's functions on constants and arrays of constants, or a graph break."""
+    """Runs a numpy function on constants and arrays of constants, or breaks the graph."""
     name = f"np.{getattr(function, '__name__', 'ndarray')}()"
     try:
-        plain = [_plain(arg) for arg in args]
-        named = {key: _plain(value) for key, value in kwargs.items()}
+        plain = [_numpy_value(arg) for arg in args]
+        named = {key: _numpy_value(value) for key, value in kwargs.items()}
     except NotConstant as error:
-        why, fix = "While tracing, numpy's functions run on constants alone.", INSTEAD.get(str(error), "")
+        why, fix = "While tracing, numpy's functions run on constants alone.", HINTS_BY_CLASS.get(str(error), "")
         tx.break_graph("MD208", f"{name} is called with a {error}", why=why, fix=fix)
     try:
         result = function(*plain, **named)
     except Exception as error:
         if "read-only" in str(error):
             tx.break_graph("MD208", f"{name} writes to an array", why="Arrays are only read while tracing.")
-        tx.raises(tracked(error, tx.side_effects, exact=says(error)))
+        tx.raises(tracked(error, tx.side_effects, exact=same_message(error)))
     if type(result) is np.ndarray:
         if any(np.may_share_memory(result, given) for given in _arrays([*plain, *named.values()])):
             tx.break_graph(
                 "MD208", f"{name} gives a second array over the same memory", why="Writes to one change both."
             )
-        if result.dtype.kind not in "biufc" or not 0 < result.size <= LARGEST:
+        if result.dtype.kind not in "biufc" or not 0 < result.size <= LARGEST_RESULT:
             tx.break_graph(
                 "MD208", f"{name} gives a large or empty array, or one of objects", why="It is left to numpy."
             )
@@ -87,13 +86,13 @@ def _arrays(values: Iterable[Any]) -> Iterator[np.ndarray[Any, Any]]:
             yield from _arrays(value)
 
 
-def _plain(variable: VariableTracker) -> Any:
+def _numpy_value(variable: VariableTracker) -> Any:
     if isinstance(variable, ArrayVariable):
         if variable.shared is not None:
             raise NotConstant("ndarray whose memory is that of a tensor")
         return variable.value
     if isinstance(variable, SequenceVariable) and variable.cls in (list, tuple):
-        return variable.cls(_plain(item) for item in variable.items)
+        return variable.cls(_numpy_value(item) for item in variable.items)
     return as_constant(variable)
 
 
@@ -156,8 +155,8 @@ def _length(tx: Tracer, array: VariableTracker, /) -> VariableTracker:
     return tx.call(operator.getitem, [shape, ConstantVariable(0)])
 
 
-def _of_all(name: str) -> Callable[[registry.Handler], registry.Handler]:
-    """Handle a method of arrays of constants and of those from outside."""
+def _for_all_arrays(name: str) -> Callable[[registry.Handler], registry.Handler]:
+    """Registers the handler of a method for arrays of constants and for external arrays."""
 
     def register(handler: registry.Handler) -> registry.Handler:
         return registry.opaque_method(getattr(np.ndarray, name))(registry.method(np.ndarray, name)(handler))
@@ -165,82 +164,82 @@ def _of_all(name: str) -> Callable[[registry.Handler], registry.Handler]:
     return register
 
 
-@_of_all("__iter__")
+@_for_all_arrays("__iter__")
 def _iterate(tx: Tracer, array: VariableTracker, /) -> VariableTracker:
     return tx.call(iter, [TupleVariable(_elements(tx, np.ndarray.__getitem__, array))])
 
 
-@_of_all("tolist")
+@_for_all_arrays("tolist")
 def _to_list(tx: Tracer, array: VariableTracker, /) -> VariableTracker:
     if isinstance(array, ArrayVariable):
         return run(tx, np.ndarray.tolist, [array], {})
     return ListVariable(_elements(tx, np.ndarray.item, array))
 
 
-@_of_all("__getitem__")
+@_for_all_arrays("__getitem__")
 def _item(tx: Tracer, array: VariableTracker, key: VariableTracker, /) -> VariableTracker:
     if isinstance(array, ArrayVariable):
         return run(tx, np.ndarray.__getitem__, [array, key], {})
     items = key.items if isinstance(key, TupleVariable) else [key]
-    places = [as_constant(item) for item in items if item.python_type in (int, np.int64)]
-    if len(places) != len(items):
-        _look_into(tx, "a part of an ndarray from outside is taken")
-    return _element(tx, np.ndarray.__getitem__, array, tuple(map(int, places)))
+    indices = [as_constant(item) for item in items if item.python_type in (int, np.int64)]
+    if len(indices) != len(items):
+        _refuse_read(tx, "a part of an ndarray from outside is taken")
+    return _element(tx, np.ndarray.__getitem__, array, tuple(map(int, indices)))
 
 
-@_of_all("item")
+@_for_all_arrays("item")
 def _only_item(tx: Tracer, array: VariableTracker, /, *args: VariableTracker) -> VariableTracker:
     if isinstance(array, ArrayVariable):
         return run(tx, np.ndarray.item, [array, *args], {})
     if args:
-        _look_into(tx, "an item of an ndarray from outside is asked for by its place")
+        _refuse_read(tx, "an item of an ndarray from outside is asked for by its place")
     return _element(tx, np.ndarray.item, array)
 
 
 def _elements(tx: Tracer, method: Callable[..., Any], array: VariableTracker) -> list[VariableTracker]:
-    """What a method gives for each place of an array with one dimension."""
+    """Calls a method for each index of an array with one dimension and returns the results."""
     if isinstance(array, ArrayVariable):
-        return [run(tx, method, [array, ConstantVariable(place)], {}) for place in range(len(array.value))]
+        return [run(tx, method, [array, ConstantVariable(index)], {}) for index in range(len(array.value))]
     real = array.value if isinstance(array, OpaqueVariable) else None
-    if type(real) is not np.ndarray or real.ndim != 1 or len(real) > _MOST_ELEMENTS:
-        _look_into(tx, "an ndarray from outside is looped over, or made a list")
+    if type(real) is not np.ndarray or real.ndim != 1 or len(real) > _MOST_ELEMENTS_READ:
+        _refuse_read(tx, "an ndarray from outside is looped over, or made a list")
     assert real is not None
     length = tx.call(np.ndarray.__len__, [array])
     unroll(tx, len(real), "a loop over an array")
-    return [_element(tx, method, array, place) for place in range(as_constant(length))]
+    return [_element(tx, method, array, index) for index in range(as_constant(length))]
 
 
-def _element(tx: Tracer, method: Callable[..., Any], array: VariableTracker, *places: Any) -> VariableTracker:
-    """What a method gives for a number in an array from outside, as it is in front of the graph."""
+def _element(tx: Tracer, method: Callable[..., Any], array: VariableTracker, *indices: Any) -> VariableTracker:
+    """Calls a method that reads a number from an external array, before the graph."""
     real, source = (array.value, array.source) if isinstance(array, OpaqueVariable) else (None, None)
     if type(real) is not np.ndarray or source is None or real.dtype.type not in NUMPY_SCALARS or tx.graph.subgraph:
-        _look_into(tx, "an item of an ndarray is asked for")
+        _refuse_read(tx, "an item of an ndarray is asked for")
     if tx.graph.may_have_written():
-        _look_into(tx, "an ndarray is looked into behind a write to a tensor, which may share its memory")
+        _refuse_read(tx, "an ndarray is read after a write to a tensor, which may share its memory")
     assert isinstance(array, OpaqueVariable) and isinstance(real, np.ndarray) and source is not None
     try:
-        value = method(real, *places)
+        value = method(real, *indices)
     except (IndexError, ValueError) as error:
         shape = _fact_of_argument(tx, array, "shape")
         assert shape is not None
-        as_constant(shape)  # which is guarded by that
+        as_constant(shape)  # guards the shape
         tx.raises(error, exact=True)
     if isinstance(value, np.ndarray):
-        _look_into(tx, "a part of an ndarray from outside is taken")
-    given = [Constant(place, str(place)) for place in places]
+        _refuse_read(tx, "a part of an ndarray from outside is taken")
+    given = [Constant(index, str(index)) for index in indices]
     return tx.wrap(value, Element(Constant(method, f"numpy.ndarray.{method.__name__}"), (source, *given)))
 
 
-def _look_into(tx: Tracer, what: str) -> NoReturn:
+def _refuse_read(tx: Tracer, what: str) -> NoReturn:
     why = "Of an array from outside, single numbers are read while tracing, up to 64 of one dimension."
-    tx.break_graph("MD206", what, why=why, fix=INSTEAD["ndarray"])
+    tx.break_graph("MD206", what, why=why, fix=HINTS_BY_CLASS["ndarray"])
 
 
 # Tensors
 
 
-def _tensor(tx: Tracer, array: ArrayVariable, kwargs: dict[str, VariableTracker]) -> TensorVariable:
-    """A tensor with the contents of the array."""
+def _tensor_of_array(tx: Tracer, array: ArrayVariable, kwargs: dict[str, VariableTracker]) -> TensorVariable:
+    """Makes a tensor with the contents of the array."""
     if array.shared is not None:
         tx.break_graph("MD208", "another tensor is made from an array", why="Its memory is that of a tensor by now.")
     dtype = ConstantVariable(torch.from_numpy(array.value.copy()).dtype)
@@ -249,16 +248,16 @@ def _tensor(tx: Tracer, array: ArrayVariable, kwargs: dict[str, VariableTracker]
     return made
 
 
-def _memory_of_argument(tx: Tracer, array: VariableTracker) -> VariableTracker | None:
-    """A new tensor over the memory of an array from outside; None for anything else."""
+def _tensor_over_external(tx: Tracer, array: VariableTracker) -> VariableTracker | None:
+    """Makes a tensor over the memory of an external array; returns None for any other value."""
     if not isinstance(array, OpaqueVariable) or type(array.value) is not np.ndarray or array.source is None:
         return None
     try:
         real = torch.from_numpy(array.value)
     except (TypeError, ValueError):  # torch has no such dtype, or no such strides
         return None
-    place = Called(Constant(torch.from_numpy, "torch.from_numpy"), (array.source,))
-    return tx.emit("detach", [tx.wrap(real, place)])
+    memory_source = Called(Constant(torch.from_numpy, "torch.from_numpy"), (array.source,))
+    return tx.emit("detach", [tx.wrap(real, memory_source)])
 
 
 @registry.attributes(OpaqueVariable)
@@ -268,56 +267,58 @@ def _fact_of_argument(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTra
     return tx.wrap(getattr(obj.value, name), Attr(obj.source, name))
 
 
-def _over_memory(tx: Tracer, function: Any, array: VariableTracker, args: Any, kwargs: Any) -> VariableTracker:
-    outside = _memory_of_argument(tx, array)
+def _tensor_over_memory(tx: Tracer, function: Any, array: VariableTracker, args: Any, kwargs: Any) -> VariableTracker:
+    outside = _tensor_over_external(tx, array)
     if outside is not None:
         return outside if function is torch.from_numpy else tx.emit(function, [outside, *args], kwargs)
     if not isinstance(array, ArrayVariable):
-        return _of_numbers(tx, function, array, args, kwargs)
-    array.shared = _tensor(tx, array, {})
+        return _tensor_of_numbers(tx, function, array, args, kwargs)
+    array.shared = _tensor_of_array(tx, array, {})
     return array.shared if function is torch.from_numpy else tx.emit(function, [array.shared, *args], kwargs)
 
 
 @registry.function(torch.from_numpy)
 def _from_numpy(tx: Tracer, array: VariableTracker, /) -> VariableTracker:
-    return _over_memory(tx, torch.from_numpy, array, [], {})
+    return _tensor_over_memory(tx, torch.from_numpy, array, [], {})
 
 
 @registry.function(torch.as_tensor)
 def _as_tensor(tx: Tracer, data: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-    return _over_memory(tx, torch.as_tensor, data, args, kwargs)
+    return _tensor_over_memory(tx, torch.as_tensor, data, args, kwargs)
 
 
 @registry.function(torch.asarray)
 def _asarray(tx: Tracer, obj: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-    return _over_memory(tx, torch.asarray, obj, [], kwargs)
+    return _tensor_over_memory(tx, torch.asarray, obj, [], kwargs)
 
 
 @registry.function(torch.tensor)
 def _copy(tx: Tracer, data: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-    outside = None if kwargs else _memory_of_argument(tx, data)
+    outside = None if kwargs else _tensor_over_external(tx, data)
     if outside is not None:
         return tx.emit("clone", [outside])
     return (
-        _tensor(tx, data, kwargs)
+        _tensor_of_array(tx, data, kwargs)
         if isinstance(data, ArrayVariable)
-        else _of_numbers(tx, torch.tensor, data, [], kwargs)
+        else _tensor_of_numbers(tx, torch.tensor, data, [], kwargs)
     )
 
 
-def _of_numbers(tx: Tracer, function: Any, data: VariableTracker, args: Any, kwargs: Any) -> VariableTracker:
-    """A tensor of numbers. Those of numpy's say its dtype, and are Python's in the graph."""
+def _tensor_of_numbers(tx: Tracer, function: Any, data: VariableTracker, args: Any, kwargs: Any) -> VariableTracker:
+    """Makes a tensor of numbers. Numpy scalars decide its dtype, and are Python numbers in the graph."""
     if args or not _has_numpy_numbers(data):
         return tx.emit(function, [data, *args], kwargs)
     dtype = kwargs.get("dtype", ConstantVariable(None))
-    varying = plain(tx, data) if "dtype" not in kwargs else None
+    varying = python_number(tx, data) if "dtype" not in kwargs else None
     if varying is not None and isinstance(data, ConstantVariable):
-        return tx.call(function, [varying], {**kwargs, "dtype": ConstantVariable(torch.tensor(data.here).dtype)})
+        return tx.call(
+            function, [varying], {**kwargs, "dtype": ConstantVariable(torch.tensor(data.unguarded_value).dtype)}
+        )
     try:
         numbers = as_constant(data)
         dtype = ConstantVariable(torch.tensor(numbers, dtype=as_constant(dtype)).dtype)
         data = from_constant(_as_python(numbers))
-    except (NotConstant, OverflowError, RuntimeError, TypeError, ValueError):  # it is Python that raises
+    except (NotConstant, OverflowError, RuntimeError, TypeError, ValueError):  # the emitted call raises the error
         return tx.emit(function, [data], kwargs)
     return tx.emit(function, [data], {**kwargs, "dtype": dtype})
 

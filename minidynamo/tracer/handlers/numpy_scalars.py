@@ -1,7 +1,7 @@
-"""Owns what numpy computes of numbers: ufuncs and reductions run while tracing, and give numpy's own scalars.
+"""Owns numpy's functions of numbers: ufuncs and reductions run during capture, and return numpy scalars.
 
-Arrays of constants are in `numpy_arrays.py`; what takes other ones, or the values of tensors, breaks the graph. That
-scalars are constants is in `tracer/records/constants.py`.
+Arrays of constants are in `numpy_arrays.py`; functions of other arrays, or of tensor values, break the graph. Numpy
+scalars are constants, see `tracer/records/constants.py`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _PURE: tuple[Any, ...] = (
 def _ufunc(
     tx: Tracer, function: BuiltinVariable, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    varying = None if kwargs else numpy_numbers.called(tx, function.value, args)
+    varying = None if kwargs else numpy_numbers.numpy_call(tx, function.value, args)
     return run(tx, function.value, args, kwargs) if varying is None else varying
 
 
 @registry.method(np.generic, "item")
 def _item(tx: Tracer, number: VariableTracker, /, *args: VariableTracker) -> VariableTracker:
-    plain = None if args else numpy_numbers.plain(tx, number)
+    plain = None if args else numpy_numbers.python_number(tx, number)
     if plain is not None:
         return plain
-    method = getattr(number.python_type, "item")  # noqa: B009 (which type checkers do not find)
+    method = getattr(number.python_type, "item")  # noqa: B009 (type checkers do not know the attribute)
     result = folded(tx, method, [number, *args], [as_constant(operand) for operand in (number, *args)], {})
     assert result is not None
     return result
@@ -51,7 +51,7 @@ def _item(tx: Tracer, number: VariableTracker, /, *args: VariableTracker) -> Var
 
 def _pure(function: Any) -> registry.Handler:
     def handler(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        varying = None if kwargs else numpy_numbers.called(tx, function, args)
+        varying = None if kwargs else numpy_numbers.numpy_call(tx, function, args)
         return run(tx, function, args, kwargs) if varying is None else varying
 
     return handler

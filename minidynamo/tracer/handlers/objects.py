@@ -1,6 +1,6 @@
-"""Owns the questions about classes and objects: isinstance, issubclass, type and super.
+"""Owns questions about classes and objects: isinstance, issubclass, type and super.
 
-Attribute access and the making of objects are in the tracer.
+Attribute access and object construction are in the tracer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.class_checks import ClassQuestion
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Constant, Result
-from minidynamo.tracer.attributes import claims_class
+from minidynamo.tracer.attributes import overrides_class
 from minidynamo.tracer.handlers.values import class_has, constant, not_implemented
 from minidynamo.tracer.lazy.lazy_value import class_of, realize
 from minidynamo.tracer.polyfills.objects import has_members
@@ -34,23 +34,24 @@ from minidynamo.variables.containers import ListVariable, TupleVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
 
 # Metaclasses that answer `isinstance` and `issubclass` from the class alone.
-_HONEST_METACLASSES = (type, abc.ABCMeta, enum.EnumType, type(torch.nn.Parameter), type(torch.nn.Buffer))
-# The classes of typing's own names for containers and functions.
+_STANDARD_METACLASSES = (type, abc.ABCMeta, enum.EnumType, type(torch.nn.Parameter), type(torch.nn.Buffer))
+# The classes of typing's names for containers and functions.
 _TYPING_NAMES = (type(typing.List), type(typing.Tuple), type(typing.Callable))  # noqa: UP006
 # Trackers of unions and names of `typing`.
 _WITH_MEMBERS = (ConstantVariable, OpaqueVariable, ObjectVariable)
 _CHECKS = ("__instancecheck__", "__subclasscheck__")
-_HONEST_CHECKS = {id(getattr(metaclass, name)) for metaclass in _HONEST_METACLASSES for name in _CHECKS}
-# Whether a class has what a protocol lists follows from the class alone.
-_HONEST_CHECKS.add(id(type(typing.Protocol).__subclasscheck__))
+_STANDARD_CHECKS = {id(getattr(metaclass, name)) for metaclass in _STANDARD_METACLASSES for name in _CHECKS}
+# Whether a class has the members of a protocol depends on the class alone.
+_STANDARD_CHECKS.add(id(type(typing.Protocol).__subclasscheck__))
 
 
 def class_tuple(tx: Tracer, classinfo: VariableTracker, checks: tuple[str, ...] = _CHECKS) -> tuple[type, ...]:
-    """The classes in the second argument of isinstance; breaks the graph for those that decide by code of their own."""
+    """Returns the classes in the second argument of isinstance; breaks the graph if a class check runs code of its
+    own."""
     if isinstance(classinfo, TupleVariable):
         return tuple(cls for item in classinfo.items for cls in class_tuple(tx, item, checks))
     if isinstance(classinfo, ClassVariable):
-        _expect_honest(tx, classinfo.value, checks)
+        _expect_standard_check(tx, classinfo.value, checks)
         return (classinfo.value,)
     members = _members(classinfo.value) if isinstance(classinfo, _WITH_MEMBERS) else None
     if members is None:
@@ -63,12 +64,12 @@ def class_tuple(tx: Tracer, classinfo: VariableTracker, checks: tuple[str, ...] 
     assert isinstance(classinfo, _WITH_MEMBERS)
     tx.guard(classinfo.source, GuardKind.IDENTITY, classinfo.value)
     for cls in members:
-        _expect_honest(tx, cls, checks)
+        _expect_standard_check(tx, cls, checks)
     return members
 
 
 def _members(value: object) -> tuple[type, ...] | None:
-    """The classes that a union or a name of `typing` stands for in class checks; None for anything else."""
+    """Returns the classes of a union or of a name of `typing` in class checks; None for any other value."""
     origin = typing.get_origin(value)
     if origin in (typing.Union, types.UnionType):
         return typing.get_args(value) if all(isinstance(cls, type) for cls in typing.get_args(value)) else None
@@ -77,8 +78,8 @@ def _members(value: object) -> tuple[type, ...] | None:
     return None
 
 
-def _expect_honest(tx: Tracer, cls: type, checks: tuple[str, ...]) -> None:
-    if any(id(getattr(type(cls), name)) not in _HONEST_CHECKS for name in checks):
+def _expect_standard_check(tx: Tracer, cls: type, checks: tuple[str, ...]) -> None:
+    if any(id(getattr(type(cls), name)) not in _STANDARD_CHECKS for name in checks):
         tx.break_graph(
             "MD237",
             f"a class check against `{cls.__name__}`",
@@ -87,8 +88,8 @@ def _expect_honest(tx: Tracer, cls: type, checks: tuple[str, ...]) -> None:
         )
 
 
-def ask_classes(tx: Tracer, question: ClassQuestion, cls: type, classes: tuple[type, ...]) -> Any:
-    """What `question(cls, classes)` gives; guarded where other classes may be registered with one of them later."""
+def check_classes(tx: Tracer, question: ClassQuestion, cls: type, classes: tuple[type, ...]) -> Any:
+    """Returns `question(cls, classes)`; guarded if another class may be registered with an ABC of `classes` later."""
     if not any(isinstance(each, abc.ABCMeta) for each in classes):
         return question(cls, classes)
     tx.guard(Result(Constant(tx.graph.class_checks, "class_checks")), GuardKind.EQUALS, True)
@@ -100,20 +101,23 @@ def ask_classes(tx: Tracer, question: ClassQuestion, cls: type, classes: tuple[t
 def _isinstance(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker, /) -> VariableTracker:
     protocol = classinfo.value if isinstance(classinfo, ClassVariable) else None
     if protocol is not None and inspect.getattr_static(protocol, "_is_runtime_protocol", False):
-        return _has_protocol(tx, realize(tx, obj), protocol)
-    if claims_class(obj.python_type):
-        return ConstantVariable(_claims_one(tx, obj, classinfo))
-    return ConstantVariable(ask_classes(tx, issubclass, class_of(tx, obj), class_tuple(tx, classinfo)))
+        return _implements_protocol(tx, realize(tx, obj), protocol)
+    if overrides_class(obj.python_type):
+        return ConstantVariable(_isinstance_by_claim(tx, obj, classinfo))
+    return ConstantVariable(check_classes(tx, issubclass, class_of(tx, obj), class_tuple(tx, classinfo)))
 
 
-def _claims_one(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker) -> bool:
-    """`isinstance` of what says itself what its class is: Python asks it as often as a class by itself does not fit.
-    Names of `typing` ask what it is."""
+def _isinstance_by_claim(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker) -> bool:
+    """Returns `isinstance` of an object that defines `__class__`: Python reads `__class__` once per class without a
+    match.
+
+    For names of `typing`, the real class counts.
+    """
     if isinstance(classinfo, TupleVariable):
-        return any(_claims_one(tx, obj, item) for item in classinfo.items)
+        return any(_isinstance_by_claim(tx, obj, item) for item in classinfo.items)
     cls = class_of(tx, obj)
     if isinstance(classinfo, _WITH_MEMBERS) and type(classinfo.value) in _TYPING_NAMES:
-        return bool(ask_classes(tx, issubclass, cls, class_tuple(tx, classinfo)))
+        return bool(check_classes(tx, issubclass, cls, class_tuple(tx, classinfo)))
     for each in class_tuple(tx, classinfo):
         if each is cls:
             return True
@@ -126,7 +130,7 @@ def _claims_one(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker) ->
 
 
 def _claimed_class(tx: Tracer, obj: VariableTracker) -> type:
-    """What `obj.__class__` gives."""
+    """Returns the result of `obj.__class__`."""
     obj = realize(tx, obj)
     if not isinstance(obj, ObjectVariable):
         tx.break_graph(
@@ -139,8 +143,8 @@ def _claimed_class(tx: Tracer, obj: VariableTracker) -> type:
     return claimed.value if isinstance(claimed, ClassVariable) else obj.python_type
 
 
-def _has_protocol(tx: Tracer, obj: VariableTracker, protocol: type) -> VariableTracker:
-    """Whether the object has what the protocol lists; methods must not be None."""
+def _implements_protocol(tx: Tracer, obj: VariableTracker, protocol: type) -> VariableTracker:
+    """Returns whether the object has the members of the protocol; methods must not be None."""
     if protocol in obj.python_type.__mro__:
         return ConstantVariable(True)
     if any(class_has(obj.python_type, name) for name in ("__getattr__", "__get__")):
@@ -160,8 +164,8 @@ def _issubclass(tx: Tracer, cls: VariableTracker, classinfo: VariableTracker, /)
     if not isinstance(cls, ClassVariable):
         tx.raises(TypeError("issubclass() arg 1 must be a class"), exact=True)
     try:
-        return ConstantVariable(ask_classes(tx, issubclass, cls.value, class_tuple(tx, classinfo, _CHECKS[1:])))
-    except TypeError as error:  # of a protocol that asks for more than methods
+        return ConstantVariable(check_classes(tx, issubclass, cls.value, class_tuple(tx, classinfo, _CHECKS[1:])))
+    except TypeError as error:  # of a protocol with members that are not methods
         tx.raises(error, exact=True)
 
 
@@ -208,7 +212,7 @@ def _super(
 
 
 def _class_and_receiver(tx: Tracer) -> tuple[VariableTracker, VariableTracker]:
-    """What `super()` takes from the method that calls it."""
+    """Returns the arguments that `super()` reads from the calling method."""
     frame = tx.frames[-1]
     receiver = frame.read(frame.code.co_varnames[0]) if frame.code.co_argcount else None
     cls = frame.read("__class__") if "__class__" in frame.code.co_freevars else None
@@ -219,8 +223,8 @@ def _class_and_receiver(tx: Tracer) -> tuple[VariableTracker, VariableTracker]:
     else:
         why = "empty __class__ cell" if "__class__" in frame.code.co_freevars else "__class__ cell not found"
     words = f"super(): {why}"
-    if len(tx.frames) == 1:  # a break function has other arguments, of which Python would speak
-        raise SkipFrame(Diagnostic("MD202", f"the frame runs as written: {words}", "RuntimeError"))
+    if len(tx.frames) == 1:  # the message of a break function would name other arguments
+        raise SkipFrame(Diagnostic("MD202", f"the frame runs eagerly: {words}", "RuntimeError"))
     tx.raises(RuntimeError(words), exact=True)
 
 

@@ -1,6 +1,6 @@
-"""Owns the whole updates of optimizers that torch computes in one call.
+"""Owns the fused updates of optimizers, which torch computes in one call.
 
-What else an optimizer does is traced; `tracer/polyfills/optimizers.py` has what stands around it.
+All other code of an optimizer is traced; `tracer/polyfills/optimizers.py` has the surrounding code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from minidynamo.variables.numbers import NumberVariable
 
 def _update(function: Callable[..., Any]) -> registry.Handler:
     def handle(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        """A learning rate that varies is handed over in a tensor: as a number it would have to stay what it is."""
+        """Emits the update. A symbolic learning rate is passed in a tensor: as a number it would be specialized."""
         rate = kwargs.get("lr")
         if isinstance(rate, NumberVariable):
             kwargs["lr"] = tx.emit(torch.full, [TupleVariable([]), rate], {"dtype": constant(torch.float64)})

@@ -1,8 +1,8 @@
-"""Owns weak references, making them and reading them, and context variables.
+"""Owns weak references and context variables.
 
-What a reference from outside refers to is read again by guards and residual programs, so a referent that dies or is
-replaced is noticed; so is another value of a context variable. References with callbacks, collections of weak
-references, and tokens of context variables that are kept, are left to Python.
+Guards and residual programs read the referent of an external reference again, so they notice a referent that dies or is
+replaced. They also notice a new value of a context variable. References with callbacks, collections of weak references,
+and tokens of context variables that are kept, are left to Python.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from minidynamo.errors import Diagnostic
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import ContextValue, Result, Unset
-from minidynamo.tracer.capture.finalizers import is_held, may_be_gone
+from minidynamo.tracer.capture.finalizers import is_held, may_be_dead
 from minidynamo.tracer.frames.inlining import trusted_source
 from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.protocol import Tracer
@@ -41,9 +41,9 @@ def _make(tx: Tracer, referent: VariableTracker, callback: VariableTracker | Non
         tx.break_graph("MD206", what, why=why)
     for other in tx.side_effects.stand_ins:
         if isinstance(other, WeakReferenceVariable) and other.referent is referent:
-            return other  # an object has one weak reference
+            return other  # Python has one weak reference per object, too
     where = tx.frames[-1].location
-    tx.side_effects.stands_in(reference, Diagnostic("MD206", f"graph break: {what} is kept", why, where=where))
+    tx.side_effects.record_stand_in(reference, Diagnostic("MD206", f"graph break: {what} is kept", why, where=where))
     return reference
 
 
@@ -54,9 +54,9 @@ def _read(tx: Tracer, reference: VariableTracker, /) -> VariableTracker:
         tx.break_graph("MD206", f"a {name} is called", why="It is a weak reference of another kind.")
     known, referent = reference.referent, reference.value() if reference.value is not None else None
     is_tensor = isinstance(known, TensorVariable) or isinstance(referent, torch.Tensor)
-    if (known is not None or referent is not None) and may_be_gone(tx, is_tensor):
+    if (known is not None or referent is not None) and may_be_dead(tx, is_tensor):
         why = "Whether the object still lives is known when the program runs."
-        tx.break_graph("MD206", "a weak reference is read behind something that was let go", why=why)
+        tx.break_graph("MD206", "a weak reference is read after an object was released", why=why)
     if known is not None and known.source is None and not is_held(tx, known):
         why = "Nothing that is traced holds the object any more."
         tx.break_graph("MD206", "a weak reference is read whose object may be gone", why=why)
@@ -72,19 +72,19 @@ def _read_context(tx: Tracer, variable: VariableTracker, default: VariableTracke
     calls = tx.side_effects.context_calls(variable)
     if calls:
         return realize(tx, calls[-1].args[1])
-    place = ContextValue(variable.source)
+    value_source = ContextValue(variable.source)
     value = variable.value.get(Unset)
     if value is not Unset:
-        return tx.wrap(value, place)
-    tx.guard(place, GuardKind.IDENTITY, Unset)
+        return tx.wrap(value, value_source)
+    tx.guard(value_source, GuardKind.IDENTITY, Unset)
     if default is not None:
         return default
-    usual = contextvars.Context().run(_own_default, variable.value)
-    if usual is Unset:
+    default_value = contextvars.Context().run(_default_in_empty_context, variable.value)
+    if default_value is Unset:
         tx.raises(LookupError(variable.value))
-    if not is_constant_value(usual):
+    if not is_constant_value(default_value):
         tx.break_graph("MD206", "the default of a context variable is read", why="It has no name to be read by again.")
-    return ConstantVariable(usual)
+    return ConstantVariable(default_value)
 
 
 @registry.method(contextvars.ContextVar, "set")
@@ -95,7 +95,7 @@ def _set_context(tx: Tracer, variable: VariableTracker, value: VariableTracker, 
     what, why = "the token of a context variable is kept", "Only the variable itself gives one."
     fix = "reset the variable in the same function, without a graph break between"
     where = tx.frames[-1].location
-    tx.side_effects.stands_in(token, Diagnostic("MD206", f"graph break: {what}", why, fix, where=where))
+    tx.side_effects.record_stand_in(token, Diagnostic("MD206", f"graph break: {what}", why, fix, where=where))
     return token
 
 
@@ -103,14 +103,14 @@ def _set_context(tx: Tracer, variable: VariableTracker, value: VariableTracker, 
 def _reset_context(tx: Tracer, variable: VariableTracker, token: VariableTracker, /) -> VariableTracker:
     calls = tx.side_effects.context_calls(variable)
     if not isinstance(token, ContextTokenVariable) or token.effect not in calls:
-        why = "What the variable was before is known to the token alone."
+        why = "Only the token knows the value that the variable had before."
         tx.break_graph("MD206", "a context variable is reset by a token from elsewhere", why=why)
     tx.side_effects.reset_context(variable, token.effect)
     return ConstantVariable(None)
 
 
-def _own_default(variable: contextvars.ContextVar[object]) -> object:
-    """What the variable gives where it was never set."""
+def _default_in_empty_context(variable: contextvars.ContextVar[object]) -> object:
+    """Returns the default of a context variable; runs in an empty context."""
     try:
         return variable.get()
     except LookupError:

@@ -1,7 +1,7 @@
-"""Owns instances of `random.Random` that the program makes with a seed: what they draw is known while tracing.
+"""Owns instances of `random.Random` that the program makes with a seed: their draws are known during capture.
 
-The real generator draws, while tracing, and never again: where it leaves the frame, another one is made in the state
-that it has by then. Draws from generators that were there before are in `random_numbers.py`.
+The real generator draws once, during capture. If it leaves the frame, the residual program makes a generator in the
+final state. Draws from external generators are in `random_numbers.py`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from minidynamo.tracer.lazy.lazy_containers import lazy_at, lazy_items
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant
-from minidynamo.tracer.records.fix_hints import INSTEAD
+from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable
 from minidynamo.variables.numbers import NumberVariable, SeededGenerator
 
 _SEEDS = (int, float, str, bytes)
-# Methods that give a number.
-GIVING_NUMBERS = (
+# Methods that return a number.
+NUMBER_METHODS = (
     *("random", "uniform", "gauss", "normalvariate", "getrandbits", "randint", "randrange", "triangular"),
     *("betavariate", "binomialvariate", "expovariate", "gammavariate", "lognormvariate", "paretovariate"),
     *("vonmisesvariate", "weibullvariate"),
@@ -39,24 +39,24 @@ def _make(tx: Tracer, seed: VariableTracker | None = None, /) -> VariableTracker
     known = isinstance(seed, ConstantVariable) and seed.python_type in _SEEDS
     if not known or tx.graph.subgraph is not None:
         why = "Only Python knows its state, for it has no seed that is the same at each call."
-        tx.break_graph("MD211", "a Random is made", why=why, fix=INSTEAD["Random"])
+        tx.break_graph("MD211", "a Random is made", why=why, fix=HINTS_BY_CLASS["Random"])
     assert isinstance(seed, ConstantVariable)
     return SeededGenerator(random.Random(seed.value))
 
 
 @registry.attributes(SeededGenerator)
 def _attribute(tx: Tracer, generator: SeededGenerator, name: str) -> VariableTracker | None:
-    if name not in (*_PICKS, *GIVING_NUMBERS):
+    if name not in (*_PICKS, *NUMBER_METHODS):
         tx.break_graph("MD206", f"`{name}` of a Random is used", why="It shows or changes the state of the generator.")
     return None
 
 
-def draw_now(
+def draw_from_seeded(
     tx: Tracer, method: Callable[..., Any], generator: SeededGenerator, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> VariableTracker:
-    """What a call of a method with plain arguments gives."""
+    """Calls a method of the generator with plain arguments and returns the result."""
     name = method.__name__
-    given = [_plain(tx, name, argument) for argument in (*args, *kwargs.values())]
+    given = [_constant_argument(tx, name, argument) for argument in (*args, *kwargs.values())]
     drawn = _run(tx, generator, method, given[: len(args)], dict(zip(kwargs, given[len(args) :])))
     return from_constant(drawn)
 
@@ -66,7 +66,7 @@ def _draw_in_c(
 ) -> VariableTracker:
     if not isinstance(generator, SeededGenerator):
         leave_to_python(tx, method.__name__)
-    return draw_now(tx, method, generator, args, kwargs)
+    return draw_from_seeded(tx, method, generator, args, kwargs)
 
 
 for _name in ("random", "getrandbits"):
@@ -74,9 +74,9 @@ for _name in ("random", "getrandbits"):
 
 
 def leave_to_python(tx: Tracer, name: str) -> NoReturn:
-    """End the graph at a use of a generator from elsewhere."""
+    """Breaks the graph at a use of an external generator."""
     why = "minidynamo passes objects of this class on but cannot look into them."
-    tx.break_graph("MD206", f"Random.{name} is used", why=why, fix=INSTEAD["Random"])
+    tx.break_graph("MD206", f"Random.{name} is used", why=why, fix=HINTS_BY_CLASS["Random"])
 
 
 def _run(
@@ -88,21 +88,21 @@ def _run(
     try:
         return method(generator.value, *args, **kwargs)
     except Exception as error:
-        generator.value.setstate(state)  # Python draws once more, and raises
+        generator.value.setstate(state)  # Python repeats the draw, and raises
         tx.raises(error)
 
 
-def _plain(tx: Tracer, name: str, argument: VariableTracker) -> Any:
+def _constant_argument(tx: Tracer, name: str, argument: VariableTracker) -> Any:
     if not isinstance(argument, NumberVariable):
         try:
             return as_constant(argument)
         except NotConstant:
             pass
-    tx.break_graph("MD206", f"Random.{name} is used", why="It is called with what is not known while tracing.")
+    tx.break_graph("MD206", f"Random.{name} is used", why="Its arguments are not known while tracing.")
 
 
-def _picks(name: str) -> Callable[[registry.F], registry.F]:
-    """The decorated handler picks items by their places; generators from elsewhere are left to Python."""
+def _pick_handler(name: str) -> Callable[[registry.F], registry.F]:
+    """Registers a handler that picks items by index; external generators are left to Python."""
     method = getattr(random.Random, name)
 
     def register(pick: registry.F) -> registry.F:
@@ -118,7 +118,7 @@ def _picks(name: str) -> Callable[[registry.F], registry.F]:
     return register
 
 
-def _places(tx: Tracer, sequence: VariableTracker) -> range:
+def _indices(tx: Tracer, sequence: VariableTracker) -> range:
     if isinstance(sequence, SequenceVariable):
         return range(len(sequence.items))
     if isinstance(sequence, ConstantVariable) and sequence.python_type in (str, bytes, range):
@@ -126,41 +126,41 @@ def _places(tx: Tracer, sequence: VariableTracker) -> range:
     tx.break_graph("MD206", "a Random picks of something else than a list, a tuple, a range or text")
 
 
-def _items_at(tx: Tracer, sequence: VariableTracker, places: list[int]) -> VariableTracker:
-    return ListVariable([tx.call(operator.getitem, [sequence, ConstantVariable(place)]) for place in places])
+def _items_at(tx: Tracer, sequence: VariableTracker, indices: list[int]) -> VariableTracker:
+    return ListVariable([tx.call(operator.getitem, [sequence, ConstantVariable(index)]) for index in indices])
 
 
-def choose_now(tx: Tracer, generator: SeededGenerator, seq: VariableTracker) -> VariableTracker:
-    """What `choice` gives."""
-    place = _run(tx, generator, random.Random.choice, [_places(tx, seq)], {})
-    return tx.call(operator.getitem, [seq, ConstantVariable(place)])
+def choose_from_seeded(tx: Tracer, generator: SeededGenerator, seq: VariableTracker) -> VariableTracker:
+    """Returns the result of `choice`."""
+    index = _run(tx, generator, random.Random.choice, [_indices(tx, seq)], {})
+    return tx.call(operator.getitem, [seq, ConstantVariable(index)])
 
 
-@_picks("choices")
+@_pick_handler("choices")
 def _choices(
     tx: Tracer, generator: SeededGenerator, method: Any, population: VariableTracker, *args: Any, **kwargs: Any
 ) -> VariableTracker:
-    plain = [_plain(tx, "choices", argument) for argument in args]
-    named = {name: _plain(tx, "choices", argument) for name, argument in kwargs.items()}
-    return _items_at(tx, population, _run(tx, generator, method, [_places(tx, population), *plain], named))
+    plain = [_constant_argument(tx, "choices", argument) for argument in args]
+    named = {name: _constant_argument(tx, "choices", argument) for name, argument in kwargs.items()}
+    return _items_at(tx, population, _run(tx, generator, method, [_indices(tx, population), *plain], named))
 
 
-@_picks("sample")
+@_pick_handler("sample")
 def _sample(
     tx: Tracer, generator: SeededGenerator, method: Any, population: VariableTracker, k: VariableTracker, **counts: Any
 ) -> VariableTracker:
-    named = {name: _plain(tx, "sample", argument) for name, argument in counts.items()}
-    args = [_places(tx, population), _plain(tx, "sample", k)]
+    named = {name: _constant_argument(tx, "sample", argument) for name, argument in counts.items()}
+    args = [_indices(tx, population), _constant_argument(tx, "sample", k)]
     return _items_at(tx, population, _run(tx, generator, method, args, named))
 
 
-@_picks("shuffle")
+@_pick_handler("shuffle")
 def _shuffle(tx: Tracer, generator: SeededGenerator, method: Any, x: VariableTracker) -> VariableTracker:
     if not isinstance(x, ListVariable) or x.cls is not list:
         tx.break_graph("MD206", "a Random shuffles something else than a list")
-    order = [*_places(tx, x)]
+    order = [*_indices(tx, x)]
     _run(tx, generator, method, [order], {})
     items = [*lazy_items(x.items)]
-    x.items[:] = [lazy_at(items, place) for place in order]
+    x.items[:] = [lazy_at(items, index) for index in order]
     tx.side_effects.contents_changed(x)
     return none()

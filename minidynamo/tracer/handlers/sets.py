@@ -1,7 +1,7 @@
-"""Owns the methods of sets and frozensets that are not polyfills.
+"""Owns the methods of sets and frozensets, except polyfills.
 
-Tracked sets remember insertion order, Python's do not: whatever depends on the order of two or more items breaks the
-graph, unless `tracer/calls/set_order.py` knows it.
+A tracked set is in insertion order, Python's set is not. A use that depends on the order of two or more items breaks
+the graph, unless `tracer/calls/set_order.py` knows the order.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETS = (set, frozenset)
 
 
 def set_items(variable: SetVariable) -> list[VariableTracker]:
-    """The items, for uses that do not depend on their order."""
+    """Returns the items, for uses that do not depend on the order."""
     return [key.variable for key in variable.items]
 
 
@@ -72,7 +72,7 @@ def _iter(tx: Tracer, self: SetVariable) -> VariableTracker:
     keys = set_order.ordered_keys(tx, self)
     if keys is None:
         _unknown_order(tx, self, "looping over")
-    return DictIterator(self, "keys", tuple(keys), begun=self.changes)
+    return DictIterator(self, "keys", tuple(keys), changes_at_start=self.changes)
 
 
 @registry.function(unordered_items)
@@ -122,7 +122,7 @@ def _pop(tx: Tracer, self: SetVariable) -> VariableTracker:
 @registry.method(set, "clear")
 def _clear(tx: Tracer, self: SetVariable) -> VariableTracker:
     self.items.clear()
-    set_order.took_step(self, SetStep(set_order.CLEAR))
+    set_order.record_step(self, SetStep(set_order.CLEAR))
     tx.side_effects.contents_changed(self)
     return none()
 
@@ -130,33 +130,33 @@ def _clear(tx: Tracer, self: SetVariable) -> VariableTracker:
 # --- operators: like the methods, but only between sets -------------------------------------------------------------
 
 
-def _between_sets(twin: Callable[..., object], *, negate: bool = False, swap: bool = False) -> registry.Handler:
+def _set_operator(polyfill: Callable[..., object], *, negate: bool = False, swap: bool = False) -> registry.Handler:
     def operate(tx: Tracer, self: SetVariable, other: VariableTracker) -> VariableTracker:
         if not isinstance(storage_of(other), SetVariable):
             return not_implemented()
-        result = tx.call(twin, [other, self] if swap else [self, other])
+        result = tx.call(polyfill, [other, self] if swap else [self, other])
         return ConstantVariable(not tx.truth(result)) if negate else result
 
     return operate
 
 
-def _strict(twin: Callable[..., object]) -> registry.Handler:
+def _strict_comparison(polyfill: Callable[..., object]) -> registry.Handler:
     def compare(tx: Tracer, self: SetVariable, other: VariableTracker) -> VariableTracker:
         plain = storage_of(other)
         if not isinstance(plain, SetVariable):
             return not_implemented()
         if len(plain.items) == len(self.items):
             return ConstantVariable(False)
-        return tx.call(twin, [self, other])
+        return tx.call(polyfill, [self, other])
 
     return compare
 
 
-def _in_place(twin: Callable[..., object]) -> registry.Handler:
+def _inplace_operator(polyfill: Callable[..., object]) -> registry.Handler:
     def change(tx: Tracer, self: SetVariable, other: VariableTracker) -> VariableTracker:
         if not isinstance(storage_of(other), SetVariable):
             return not_implemented()
-        tx.call(twin, [self, other])
+        tx.call(polyfill, [self, other])
         return self
 
     return change
@@ -168,15 +168,15 @@ for _name, _twin, _update in (
     ("sub", set_difference, set_difference_update),
     ("xor", set_symmetric_difference, set_symmetric_difference_update),
 ):
-    registry.methods(SETS, f"__{_name}__")(_between_sets(_twin))
-    registry.methods(SETS, f"__r{_name}__")(_between_sets(_twin, swap=True))
-    registry.methods(SETS, f"__i{_name}__")(_in_place(_update))
-registry.methods(SETS, "__eq__")(_between_sets(set_equal))
-registry.methods(SETS, "__ne__")(_between_sets(set_equal, negate=True))
-registry.methods(SETS, "__le__")(_between_sets(set_issubset))
-registry.methods(SETS, "__ge__")(_between_sets(set_issuperset))
-registry.methods(SETS, "__lt__")(_strict(set_issubset))
-registry.methods(SETS, "__gt__")(_strict(set_issuperset))
+    registry.methods(SETS, f"__{_name}__")(_set_operator(_twin))
+    registry.methods(SETS, f"__r{_name}__")(_set_operator(_twin, swap=True))
+    registry.methods(SETS, f"__i{_name}__")(_inplace_operator(_update))
+registry.methods(SETS, "__eq__")(_set_operator(set_equal))
+registry.methods(SETS, "__ne__")(_set_operator(set_equal, negate=True))
+registry.methods(SETS, "__le__")(_set_operator(set_issubset))
+registry.methods(SETS, "__ge__")(_set_operator(set_issuperset))
+registry.methods(SETS, "__lt__")(_strict_comparison(set_issubset))
+registry.methods(SETS, "__gt__")(_strict_comparison(set_issuperset))
 
 
 # --- construction -------------------------------------------------------------------------------------------------
@@ -184,16 +184,16 @@ registry.methods(SETS, "__gt__")(_strict(set_issuperset))
 
 def _make(tx: Tracer, iterable: VariableTracker | None, cls: type) -> VariableTracker:
     plain = None if iterable is None else storage_of(iterable)
-    # Of a set, also of a subclass, the table is taken, and of a dict.
+    # C copies the hash table of a set (also of a subclass) and of a plain dict.
     if isinstance(plain, SetVariable) or (isinstance(plain, DictVariable) and plain is iterable and plain.cls is dict):
-        # `frozenset` would give a frozenset back, which stands for an instance of a subclass here.
+        # `frozenset(s)` would return the frozenset `s` itself, which may be the storage of a subclass instance here.
         method = "union" if cls is frozenset and plain.python_type is frozenset else "new"
-        return set_order.made_by(plain.items, cls, SetStep(method, (set_order.as_operand(tx, plain),)))
+        return set_order.set_of_step(plain.items, cls, SetStep(method, (set_order.as_operand(tx, plain),)))
     items = [] if iterable is None else tx.unpack(iterable)
     keys = [expect_key(tx, item) for item in items]
     if cls is set or iterable is None:
         return set_order.new_set(keys) if cls is set else SetVariable({}, cls, cls())
-    return set_order.made_by(keys, cls, SetStep("new", (TupleVariable(items),)))
+    return set_order.set_of_step(keys, cls, SetStep("new", (TupleVariable(items),)))
 
 
 def _step(tx: Tracer, name: VariableTracker, *operands: VariableTracker) -> SetStep:
@@ -220,7 +220,7 @@ def _change(
     for key in [expect_key(tx, item) for item in tx.unpack(new)]:
         if key not in self.items:
             self.items[key] = None
-    set_order.took_step(self, step)
+    set_order.record_step(self, step)
     tx.side_effects.contents_changed(self)
     return none()
 
@@ -230,7 +230,7 @@ def _derived(
     tx: Tracer, self: SetVariable, result: VariableTracker, method: VariableTracker, *others: VariableTracker
 ) -> VariableTracker:
     step = _step(tx, method, self, *others)
-    return set_order.made_by([expect_key(tx, item) for item in tx.unpack(result)], self.cls, step)
+    return set_order.set_of_step([expect_key(tx, item) for item in tx.unpack(result)], self.cls, step)
 
 
 @registry.function(set)

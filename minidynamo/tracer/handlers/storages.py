@@ -1,9 +1,8 @@
-"""Owns what programs ask of the memory behind a tensor while they are traced: its size, and `resize_`.
+"""Owns uses of tensor storages during capture: sizes, and `resize_`.
 
-Sizes are tracked, so a program sees what it has made of them; what they were at the beginning is guarded where that
-matters. A resize is a node of the graph: to nothing, or from nothing to what the tensor needs. Graphs do without data
-that is given up and filled in again (`autograd/functional/storage_resize.py`), but know of no memory that is there in
-part.
+Sizes are tracked, so a program sees its own changes; the initial size is guarded where the trace depends on it. A
+resize is a graph node: to 0 bytes, or from 0 bytes to the size that the tensor needs. A graph supports storages that
+are freed and filled again (`autograd/functional/storage_resize.py`), but no storage that is allocated in part.
 """
 
 from __future__ import annotations
@@ -56,27 +55,27 @@ def _attribute(tx: Tracer, obj: StorageVariable, name: str) -> VariableTracker |
 @registry.method(torch.UntypedStorage, "size", "nbytes")
 def _size(tx: Tracer, self: StorageVariable) -> VariableTracker:
     if self.size is None:
-        self.size = _size_on_arrival(tx, self)
+        self.size = _size_on_entry(tx, self)
     return self.size
 
 
-def _size_on_arrival(tx: Tracer, storage: StorageVariable) -> VariableTracker:
-    _touch(tx, storage)
-    place = _place(storage)
-    if place is None:
+def _size_on_entry(tx: Tracer, storage: StorageVariable) -> VariableTracker:
+    _mark_size_guarded(tx, storage)
+    size_source = _size_source(storage)
+    if size_source is None:
         nbytes = tx.graph.use(storage.of).untyped_storage().nbytes()
         if not isinstance(nbytes, int):
             tx.break_graph("MD212", "the size of memory that the graph makes is asked for, and varies", why=_WHY)
         return from_constant(nbytes)
     nbytes = _real_size(tx, storage)
-    if tx.graph.shapes.varies(place, nbytes):
-        return tx.graph.integer(nbytes, place)
-    tx.guard(place, GuardKind.EQUALS, nbytes)
+    if tx.graph.shapes.varies(size_source, nbytes):
+        return tx.graph.integer(nbytes, size_source)
+    tx.guard(size_source, GuardKind.EQUALS, nbytes)
     return from_constant(nbytes)
 
 
-def _place(storage: StorageVariable) -> Computed | None:
-    """Where the size is found on arrival; None for memory that the graph makes."""
+def _size_source(storage: StorageVariable) -> Computed | None:
+    """Returns the source of the size on entry; None for memory that the graph allocates."""
     if storage.owner is None or storage.owner.source is None:
         return None
     return Computed("{0}.untyped_storage().nbytes()", (storage.owner.source,))
@@ -84,27 +83,27 @@ def _place(storage: StorageVariable) -> Computed | None:
 
 def _real_size(tx: Tracer, storage: StorageVariable) -> int:
     real = None if storage.owner is None else tx.graph.real(storage.owner)
-    assert real is not None, "a tensor from outside is there while it is traced"
+    assert real is not None, "an external tensor exists during capture"
     return real.untyped_storage().nbytes()
 
 
 @registry.method(torch.UntypedStorage, "resize_")
 def _resize(tx: Tracer, self: StorageVariable, nbytes: VariableTracker) -> VariableTracker:
-    if not _is_a_size(nbytes):
+    if not _is_valid_size(nbytes):
         tx.break_graph("MD212", "a storage is resized to something that is no size", why="Python raises the error.")
     to_nothing, from_nothing = _is_zero(tx, nbytes), _is_empty(tx, self)
     if to_nothing and from_nothing:
         return self
     if not to_nothing and not from_nothing:
         if not tx.truth(tx.call(operator.eq, [_size(tx, self), nbytes])):
-            _break_in_part(tx, "a storage that holds data is given another size")
+            _refuse_partial(tx, "a storage that holds data is given another size")
         return self
-    if not to_nothing and not _suffices(tx, nbytes, self):
-        _break_in_part(tx, "a storage is made smaller than a tensor that lies in it")
+    if not to_nothing and not _fits_known_tensors(tx, nbytes, self):
+        _refuse_partial(tx, "a storage is made smaller than a tensor in it")
     if not self.is_resized:
         self.is_resized = True
-        _keep_apart(tx, self, [other for other in _touched(tx, self) if not other.is_resized])
-    _emit_uncounted(tx, resize_storage, self.of, nbytes, constant(from_nothing))
+        _guard_distinct(tx, self, [other for other in _others_with_guarded_size(tx, self) if not other.is_resized])
+    _emit_unversioned(tx, resize_storage, self.of, nbytes, constant(from_nothing))
     self.size = nbytes
     return self
 
@@ -116,19 +115,19 @@ def _copy(tx: Tracer, self: VariableTracker, src: VariableTracker) -> VariableTr
     if tx.graph.subgraph is not None or tx.graph.owner_of(memory_of(tx.graph.use(self))) is None:
         why = "It is there for tensors from outside that somebody may have saved."
         tx.break_graph("MD212", "torch.ops.minidynamo.copy_() fills a tensor that the graph makes", why=why)
-    return _emit_uncounted(tx, copy_unseen, self, src)
+    return _emit_unversioned(tx, copy_unseen, self, src)
 
 
-def _emit_uncounted(tx: Tracer, op: OpOverload, tensor: TensorVariable, *args: VariableTracker) -> VariableTracker:
-    """Put an operator into the graph that changes a tensor without being counted."""
-    made = tx.emit(op, [tensor, *args])
+def _emit_unversioned(tx: Tracer, op: OpOverload, tensor: TensorVariable, *args: VariableTracker) -> VariableTracker:
+    """Emits an operator that changes a tensor but not its version counter."""
+    emitted = tx.emit(op, [tensor, *args])
     memory = memory_of(tensor.fake)
     next(iter(reversed(tx.graph.graph.nodes))).meta.update(mutates=True, written_memory=(memory,))
-    tx.graph.held_numbers[memory] = lambda: None
-    return made
+    tx.graph.tensor_numbers[memory] = lambda: None
+    return emitted
 
 
-def _is_a_size(nbytes: VariableTracker) -> bool:
+def _is_valid_size(nbytes: VariableTracker) -> bool:
     if isinstance(nbytes, NumberVariable):
         return nbytes.cls is int
     return isinstance(nbytes, ConstantVariable) and type(nbytes.value) is int and nbytes.value >= 0
@@ -139,24 +138,24 @@ def _is_zero(tx: Tracer, number: VariableTracker) -> bool:
 
 
 def _is_empty(tx: Tracer, storage: StorageVariable) -> bool:
-    """Whether there is no memory now; of what a storage has on arrival, no more is guarded than that."""
-    place = _place(storage)
-    if storage.size is not None or place is None:
+    """Returns whether the storage has 0 bytes now. For the size on entry, only this fact is guarded."""
+    size_source = _size_source(storage)
+    if storage.size is not None or size_source is None:
         return _is_zero(tx, _size(tx, storage))
-    _touch(tx, storage)
+    _mark_size_guarded(tx, storage)
     empty = _real_size(tx, storage) == 0
-    tx.graph.shapes.require(Computed("{0} == 0", (place,)), empty)
+    tx.graph.shapes.require(Computed("{0} == 0", (size_source,)), empty)
     return empty
 
 
-def _suffices(tx: Tracer, nbytes: VariableTracker, storage: StorageVariable) -> bool:
-    """Whether the tensors that are known to lie in a storage fit into so many bytes."""
+def _fits_known_tensors(tx: Tracer, nbytes: VariableTracker, storage: StorageVariable) -> bool:
+    """Returns whether the known tensors of a storage fit into `nbytes`."""
     given = nbytes.value if isinstance(nbytes, NumberVariable | ConstantVariable) else 0
     tensors = [storage.of, *([storage.owner] if storage.owner is not None else [])]
     return all(bool(given >= tx.graph.use(tensor).untyped_storage().nbytes()) for tensor in tensors)
 
 
-def _break_in_part(tx: Tracer, what: str) -> None:
+def _refuse_partial(tx: Tracer, what: str) -> None:
     tx.break_graph(
         "MD219",
         what,
@@ -165,23 +164,25 @@ def _break_in_part(tx: Tracer, what: str) -> None:
     )
 
 
-# Storages that are different while the program is traced must be different in every call.
+# Storages that are distinct during capture must be distinct in every call.
 
 
-def _touch(tx: Tracer, storage: StorageVariable) -> None:
-    if not storage.is_touched:
-        storage.is_touched = True
-        _keep_apart(tx, storage, [other for other in _touched(tx, storage) if other.is_resized])
+def _mark_size_guarded(tx: Tracer, storage: StorageVariable) -> None:
+    if not storage.size_is_guarded:
+        storage.size_is_guarded = True
+        _guard_distinct(tx, storage, [other for other in _others_with_guarded_size(tx, storage) if other.is_resized])
 
 
-def _touched(tx: Tracer, storage: StorageVariable) -> list[StorageVariable]:
-    """Those of the other storages from outside about whose sizes something is known."""
-    others = [other for other in tx.graph.storages.values() if other.is_touched and other.owner is not None]
+def _others_with_guarded_size(tx: Tracer, storage: StorageVariable) -> list[StorageVariable]:
+    """Returns all other external storages with a guarded size."""
+    others = [other for other in tx.graph.storages.values() if other.size_is_guarded and other.owner is not None]
     return [] if storage.owner is None else [other for other in others if other is not storage]
 
 
-def _keep_apart(tx: Tracer, storage: StorageVariable, others: Iterable[StorageVariable]) -> None:
+def _guard_distinct(tx: Tracer, storage: StorageVariable, others: Iterable[StorageVariable]) -> None:
     if storage.owner is None:
         return
-    if not facts.keep_apart(tx, storage.owner, [other.owner for other in others if other.owner is not None]):
+    if not facts.guard_no_shared_memory(
+        tx, storage.owner, [other.owner for other in others if other.owner is not None]
+    ):
         tx.break_graph("MD212", "two tensors in one storage are resized, or asked for its size", why=_WHY)

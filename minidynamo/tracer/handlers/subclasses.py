@@ -1,8 +1,8 @@
-"""Owns the methods of built-in containers that treat instances of subclasses differently from their own.
+"""Owns methods of built-in containers that treat instances of subclasses differently from plain containers.
 
-Most methods of a subclass that it does not override work on the container below the instance as they do on a plain one;
-`tracer/calls/call.py` hands them on. Here are those that look at the instance's class, call its other methods, or make
-another instance of it.
+Most methods that a subclass does not override work on the instance's storage as on a plain container;
+`tracer/calls/call.py` forwards these. The methods in this module inspect the instance's class, call its other methods,
+or make a new instance.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import collections
 from collections.abc import Callable
 from typing import Any
 
-from minidynamo.tracer.handlers.dicts import factory_of, fill
+from minidynamo.tracer.handlers.dicts import checked_factory, fill
 from minidynamo.tracer.handlers.values import class_has, expect_key, none
-from minidynamo.tracer.lazy.lazy_containers import moved_under
+from minidynamo.tracer.lazy.lazy_containers import lazy_entry
 from minidynamo.tracer.polyfills.dicts import dict_update, ordered_copy, ordered_ior, ordered_setdefault
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
@@ -30,7 +30,7 @@ def _class_of(tx: Tracer, obj: VariableTracker) -> VariableTracker:
     return tx.call(type, [obj])
 
 
-def _dict_below(obj: ObjectVariable) -> DictVariable:
+def _storage_dict(obj: ObjectVariable) -> DictVariable:
     assert isinstance(obj.storage, DictVariable)
     return obj.storage
 
@@ -39,9 +39,9 @@ def _dict_below(obj: ObjectVariable) -> DictVariable:
 
 
 def _getitem(tx: Tracer, obj: ObjectVariable, key: VariableTracker) -> VariableTracker:
-    storage, found = _dict_below(obj), expect_key(tx, key)
+    storage, found = _storage_dict(obj), expect_key(tx, key)
     if found in storage.items:
-        return moved_under(storage.items, found)
+        return lazy_entry(storage.items, found)
     if class_has(obj.cls, "__missing__"):
         return tx.call_method(obj, "__missing__", [key], lazy=True)
     return tx.call_method(storage, "__getitem__", [key])  # raises
@@ -51,25 +51,25 @@ for _cls in (dict, OrderedDict, defaultdict):
     registry.subclass_method(_cls, "__getitem__")(_getitem)
 
 
-def _on_the_instance(twin: Callable[..., Any]) -> registry.Handler:
-    """OrderedDict goes through the instance's own `__setitem__` and `__getitem__`."""
+def _via_instance(polyfill: Callable[..., Any]) -> registry.Handler:
+    """Returns a handler that calls a polyfill: OrderedDict calls the instance's own `__setitem__` and `__getitem__`."""
 
     @registry.accepts_lazy("args", "kwargs")
     def call(tx: Tracer, obj: ObjectVariable, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        return tx.call(twin, [obj, *args], kwargs, lazy=True)
+        return tx.call(polyfill, [obj, *args], kwargs, lazy=True)
 
     return call
 
 
-registry.subclass_method(OrderedDict, "update", "__init__")(_on_the_instance(dict_update))
-registry.subclass_method(OrderedDict, "setdefault")(_on_the_instance(ordered_setdefault))
-registry.subclass_method(OrderedDict, "__ior__")(_on_the_instance(ordered_ior))
-registry.subclass_method(OrderedDict, "copy")(_on_the_instance(ordered_copy))
+registry.subclass_method(OrderedDict, "update", "__init__")(_via_instance(dict_update))
+registry.subclass_method(OrderedDict, "setdefault")(_via_instance(ordered_setdefault))
+registry.subclass_method(OrderedDict, "__ior__")(_via_instance(ordered_ior))
+registry.subclass_method(OrderedDict, "copy")(_via_instance(ordered_copy))
 
 
 @registry.subclass_method(defaultdict, "copy", "__copy__")
 def _copy_default(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
-    return tx.call(_class_of(tx, obj), [_dict_below(obj).default_factory or none(), obj])
+    return tx.call(_class_of(tx, obj), [_storage_dict(obj).default_factory or none(), obj])
 
 
 @registry.method(defaultdict, "__init__")
@@ -82,7 +82,7 @@ def _init_default(
     /,
     **kwargs: VariableTracker,
 ) -> VariableTracker:
-    self.default_factory = factory_of(tx, default_factory)
+    self.default_factory = checked_factory(tx, default_factory)
     fill(tx, self, () if iterable is None else (iterable,), kwargs)
     tx.side_effects.contents_changed(self)
     return none()
@@ -101,7 +101,7 @@ def _init_ordered(
 # --- sets and deques -----------------------------------------------------------------------------------------------
 
 
-def _another_deque(method: str) -> registry.Handler:
+def _new_deque(method: str) -> registry.Handler:
     def make(tx: Tracer, obj: ObjectVariable, *args: VariableTracker) -> VariableTracker:
         assert isinstance(obj.storage, ListVariable)
         made = tx.call_method(obj.storage, method, args)
@@ -111,7 +111,7 @@ def _another_deque(method: str) -> registry.Handler:
 
 
 for _name in ("copy", "__copy__", "__add__", "__mul__"):
-    registry.subclass_method(deque, _name)(_another_deque(_name))
+    registry.subclass_method(deque, _name)(_new_deque(_name))
 
 
 @registry.method(set, "__init__")

@@ -1,7 +1,6 @@
 """Owns subscripts: `obj[key]`, `obj[key] = value`, `del obj[key]`, and `list[int]`, which makes a generic alias.
 
-What a key means to a tensor is in `tracer/calls/tensor_indexing.py`; containers have `__getitem__` in handlers of their
-own.
+Keys of tensors are in `tracer/calls/tensor_indexing.py`; containers have `__getitem__` handlers of their own.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
 from minidynamo.tracer.attributes import lookup_on_class
 from minidynamo.tracer.calls.operators import fold, has_method
-from minidynamo.tracer.calls.tensor_indexing import WHOLE, one_bool_as_mask, select_numbers
-from minidynamo.tracer.frames.exceptions import unsaid
+from minidynamo.tracer.calls.tensor_indexing import WHOLE, scalar_bool_as_mask, select_numbers
+from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.lazy import partial_reads
 from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.protocol import Tracer
@@ -30,7 +29,7 @@ from minidynamo.variables.tensors import TensorVariable
 
 
 def as_index(tx: Tracer, key: VariableTracker) -> VariableTracker:
-    """What a subscript means to sequences and tensors: an object with `__index__` is the number that it gives."""
+    """Converts a subscript for sequences and tensors: replaces an object with `__index__` by its number."""
     if isinstance(key, ObjectVariable) and key.storage is None and has_method(key, "__index__"):
         number = tx.call_method(key, "__index__")
         return number if number.python_type is int else key
@@ -65,7 +64,7 @@ def _getitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> Varia
 
 
 def _generic_alias(tx: Tracer, cls: type, key: VariableTracker) -> VariableTracker:
-    """`list[int]`: annotations are made of such objects. Most are new ones at each call; `typing` keeps its own."""
+    """Makes `list[int]`, as annotations do. Most aliases are new objects at each call; `typing` caches its own."""
     own, owner = lookup_on_class(cls, "__class_getitem__")
     if (
         owner is not None
@@ -104,7 +103,7 @@ def _setitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, value: Vari
     key = _subscript_of(tx, obj, key)
     if isinstance(obj, TensorVariable):
         value = realize(tx, value)
-        return tx.emit(operator.setitem, [*one_bool_as_mask(tx, *select_numbers(tx, obj, key), value), value])
+        return tx.emit(operator.setitem, [*scalar_bool_as_mask(tx, *select_numbers(tx, obj, key), value), value])
     _subscript(tx, obj, "__setitem__", key, value)
     return ConstantVariable(None)
 
@@ -117,5 +116,5 @@ def _delitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> Varia
 
 def _subscript(tx: Tracer, obj: VariableTracker, name: str, *args: VariableTracker) -> VariableTracker:
     if not has_method(obj, name):
-        tx.raises(unsaid(TypeError))
+        tx.raises(without_message(TypeError))
     return tx.call_method(obj, name, args, lazy=True)

@@ -1,7 +1,7 @@
-"""Owns when a deep copy of a tensor is a clone of it.
+"""Owns the decision whether a deep copy of a tensor is a clone.
 
-`copy.deepcopy` copies the memory of tensors, and lays the copies over it as the originals lie over theirs. That is a
-clone where a tensor fills its memory and no other tensor that is copied along lies there.
+`copy.deepcopy` copies memory, and makes copies that share memory as the originals do. The copy of a tensor is a clone
+if the tensor fills its memory and no other copied tensor shares the memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minidynamo.variables.tensors import TensorVariable
 
 
 def is_copied_by_clone(tensor: torch.Tensor) -> bool:
-    """Whether a clone looks as the deep copy does: nothing else is in the tensor's memory, or hangs on the tensor."""
+    """Returns whether a clone equals the deep copy: the tensor fills its memory, and has no attributes."""
     if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_quantized:
         return False
     return not (vars(tensor) or tensor.is_conj() or tensor.is_neg()) and _fills_its_memory(tensor)
@@ -34,11 +34,11 @@ def _fills_its_memory(tensor: torch.Tensor) -> bool:
 def _is_copied_by_clone(tx: Tracer, tensor: VariableTracker) -> VariableTracker:
     if not isinstance(tensor, TensorVariable) or tensor.cls is not torch.Tensor:
         return ConstantVariable(False)
-    if tx.graph.subgraph is not None:  # under a transform tensors have no memory that could be copied
+    if tx.graph.subgraph is not None:  # tensors under a transform have no memory to copy
         return ConstantVariable(False)
     fake, real = tx.graph.use(tensor), tx.graph.real(tensor)
     is_plain = fake.layout is torch.strided and not (fake.is_quantized or fake.is_conj() or fake.is_neg())
-    if not is_plain or tx.side_effects.written_attrs(tensor) or not _fills_its_memory(fake):
+    if not is_plain or tx.side_effects.written_attributes(tensor) or not _fills_its_memory(fake):
         return ConstantVariable(False)
     if tensor.source is not None:
         if real is None or not is_copied_by_clone(real):

@@ -1,4 +1,4 @@
-"""Owns how a tensor behaves as a Python sequence: its length, and loops over its first dimension.
+"""Owns a tensor's behaviour as a Python sequence: its length, and loops over its first dimension.
 
 Operators, attributes and methods of tensors are in the tracer.
 """
@@ -49,8 +49,8 @@ def _setitem(tx: Tracer, self: TensorVariable, key: VariableTracker, value: Vari
 
 @registry.method(torch.Tensor, "new")
 def _new(tx: Tracer, self: TensorVariable, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-    """Of a `torch.Size` it makes a tensor of that size, of any other tuple one that holds these numbers; a graph has
-    one kind of tuple."""
+    """Emits `new`: a `torch.Size` is the size of the result, any other tuple its contents. A graph has one kind of
+    tuple."""
     cls = args[0].cls if len(args) == 1 and not kwargs and isinstance(args[0], SequenceVariable) else None
     if cls in (list, tuple) and involves_number(args[0]) and tx.graph.use(self).layout is torch.strided:
         return _new_tensor(tx, self, *args)
@@ -59,7 +59,7 @@ def _new(tx: Tracer, self: TensorVariable, *args: VariableTracker, **kwargs: Var
 
 @registry.method(torch.Tensor, "new_tensor")
 def _new_tensor(tx: Tracer, self: TensorVariable, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-    """Of numbers that vary it makes what `torch.tensor` makes, of the dtype and device that this tensor has."""
+    """Emits `torch.tensor`, with the dtype and device of this tensor, if the data has symbolic numbers."""
     if len(args) != 1 or not involves_number(args[0]) or not kwargs.keys() <= {"dtype", "device"}:
         return tx.emit("new_tensor", [self, *args], kwargs)
     for name in ("dtype", "device"):
@@ -71,7 +71,7 @@ def _new_tensor(tx: Tracer, self: TensorVariable, *args: VariableTracker, **kwar
 
 @registry.method(torch.Tensor, "__reversed__")
 def _reversed(tx: Tracer, self: TensorVariable) -> VariableTracker:
-    # torch gives a flipped tensor, not an iterator.
+    # torch returns a flipped tensor, not an iterator.
     if not tx.graph.use(self).shape:
         return self
     return tx.emit("flip", [self, ConstantVariable(0)])

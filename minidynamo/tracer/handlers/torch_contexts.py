@@ -24,13 +24,13 @@ from minidynamo.variables.contexts import ContextVariable
 from minidynamo.variables.objects import ObjectVariable
 
 record_function = torch.autograd.profiler.record_function
-_LEAVE = record_function.__exit__
+_EXIT_RANGE = record_function.__exit__
 set_grad_enabled = torch.autograd.set_grad_enabled
 _CONTEXTS = (torch.no_grad, torch.enable_grad, torch.inference_mode, set_grad_enabled, record_function)
 
 
 def decorate(factory: Any, arguments: Any, function: Any) -> Any:
-    """Plain Python twin of `factory(*arguments)(function)`, which is traced instead."""
+    """Polyfill of `factory(*arguments)(function)`."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -41,7 +41,7 @@ def decorate(factory: Any, arguments: Any, function: Any) -> Any:
 
 
 def decorate_by_manager(manager: Any, function: Any) -> Any:
-    """Plain Python twin of `contextlib.ContextDecorator.__call__`, from which a class of torch inherits."""
+    """Polyfill of `contextlib.ContextDecorator.__call__`, for torch classes that inherit it."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -55,21 +55,22 @@ def decorate_by_manager(manager: Any, function: Any) -> Any:
     *{vars(base)["__call__"] for cls in _CONTEXTS for base in cls.__mro__ if "__call__" in vars(base)},
 )
 def _decorate(tx: Tracer, context: VariableTracker, function: VariableTracker) -> VariableTracker:
-    """`torch.no_grad()(function)`, with a context made while tracing."""
+    """Decorates a function with a context that was made during capture, as in `torch.no_grad()(function)`."""
     if isinstance(context, ObjectVariable) and issubclass(context.cls, contextlib.ContextDecorator):
         return tx.call(decorate_by_manager, [context, function])
     code = function.code if isinstance(function, NestedFunctionVariable) else None
     code = function.value.__code__ if isinstance(function, FunctionVariable) else code
     if not isinstance(context, ContextVariable) or code is None or code.co_flags & inspect.CO_GENERATOR:
         tx.break_graph("MD213", f"torch.{context.python_type.__name__} decorates something other than a function")
-    if context.factory is set_grad_enabled:  # it has switched already, and takes that back
+    if context.factory is set_grad_enabled:  # its construction switched the mode; undo the switch
         tx.call(set_grad_enabled, [ConstantVariable(context.saved)])
     return tx.call(decorate, [tx.wrap(context.factory, None), constant(context.args), function])
 
 
 @registry.attributes(ContextVariable)
 def _attribute(tx: Tracer, context: ContextVariable, name: str) -> VariableTracker | None:
-    """What `__init__` and `__enter__` note in a context that the program has made; None for what its class has."""
+    """Returns an attribute that `__init__` or `__enter__` sets on a context of the program; None for class
+    attributes."""
     if hasattr(context.python_type, name):
         return None
     if context.saved is not None and context.factory in (torch.no_grad, torch.enable_grad, set_grad_enabled):
@@ -84,28 +85,32 @@ def _attribute(tx: Tracer, context: ContextVariable, name: str) -> VariableTrack
 
 @registry.function(record_function)
 def _record_function(tx: Tracer, name: VariableTracker, args: VariableTracker | None = None) -> VariableTracker:
-    """Names a range for the profiler. Kernels have names of their own; the range is entered for real at a break."""
+    """Makes a profiler range. Kernels have names of their own; the real range is entered only at a graph break."""
     values = [expect_constant(tx, value, "the name of a profiler range") for value in (name, args) if value is not None]
     return ContextVariable(record_function, tuple(values))
 
 
 @registry.function(record_function.__enter__, record_function.__exit__)
 def _enter_or_leave_range(tx: Tracer, context: VariableTracker, *error: VariableTracker) -> VariableTracker:
-    """Nothing happens. A range that was made outside must not be open at a break: nobody would enter it there. One that
-    was entered there, as in front of a break, is left behind the graph."""
+    """Emits nothing. An external range must not be open at a break: no code would enter it there.
+
+    A range that was entered outside, for example before a break, is exited after the graph.
+    """
     if isinstance(context, ContextVariable):
         context.depth = None if error else 0
     elif len(tx.frames) > 1:
-        pass  # it is entered and left in one frame of the graph
+        pass  # entered and exited in the same inlined frame
     elif error and _is_open(tx, context) and all(isinstance(part, ConstantVariable) for part in error):
-        tx.side_effects.call_later(BuiltinVariable(_LEAVE, source=Constant(_LEAVE, "leave")), context, *error)
+        tx.side_effects.record_call(
+            BuiltinVariable(_EXIT_RANGE, source=Constant(_EXIT_RANGE, "leave")), context, *error
+        )
     else:
         tx.break_graph("MD213", "a profiler range that was made outside of the graph is used")
     return context if not error else none()
 
 
 def _is_open(tx: Tracer, context: VariableTracker) -> bool:
-    """Whether a range from outside was entered there. One that leaves the frame without an error has only Nones."""
+    """Returns whether an external range is entered. On an exit without an error, `error` has only Nones."""
     if not isinstance(context, ObjectVariable) or context.source is None:
         return False
     record = tx.getattr(context, "record")

@@ -1,6 +1,6 @@
-"""Owns the torch functions that answer a question at once instead of computing a tensor in the graph.
+"""Owns torch functions that return an answer immediately instead of computing a tensor in the graph.
 
-Grad mode, autocast and everything that becomes a graph node are in the tracer.
+Grad mode, autocast and functions that become graph nodes are in the tracer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from minidynamo.variables.tensors import TensorVariable
 
 aten = torch.ops.aten
 
-# What these answer while a program is captured.
+# Answers during capture.
 _FIXED_ANSWERS: dict[Any, int] = {
     torch.jit.is_scripting: False,  # type: ignore[attr-defined]
     torch.jit.is_tracing: False,  # type: ignore[attr-defined]
@@ -43,7 +43,7 @@ _FIXED_ANSWERS: dict[Any, int] = {
     torch.compiler.is_exporting: False,
     directives.is_compiling: True,
     is_function_mode_enabled: False,  # frames are not captured under modes other than `torch.device` contexts
-    torch_dispatch_mode_count: 0,  # a frame runs as written while such a mode is open
+    torch_dispatch_mode_count: 0,  # a frame runs eagerly while a dispatch mode is open
     torch.distributed.is_available: torch.distributed.is_available(),
 }
 
@@ -59,9 +59,8 @@ for _function, _value in _FIXED_ANSWERS.items():
     registry.function(_function)(_answer(_value))
 
 
-# Code of torch that gives other results when it is told that it is compiled: nn.Module's own call leaves out hooks that
-# must run when forward raises, the encoder other values where the input is padded, optimizers compute with numbers that
-# are rounded to float32.
+# Code of torch whose results differ if `is_compiling()` is True: nn.Module's call skips hooks that must run when
+# forward raises, the encoder computes different values for padded inputs, optimizers round numbers to float32.
 _SAME_AS_EAGER = (MODULE_CALL.__code__, torch.nn.TransformerEncoder.forward.__code__)
 _OPTIMIZERS = str(Path(inspect.getfile(torch.optim)).parent)
 
@@ -98,20 +97,20 @@ def _log_api_usage(tx: Tracer, name: VariableTracker) -> VariableTracker:
 
 @registry.function(group_tensors)
 def _group_tensors(tx: Tracer, lists: VariableTracker, with_indices: VariableTracker | None = None) -> VariableTracker:
-    """Groups by device and dtype, in the order of torch's own hash table."""
+    """Groups tensors by device and dtype, in the order of torch's own hash table."""
     columns = [tx.unpack(column) for column in tx.unpack(lists)]
     fakes = [[tx.graph.use(t) if isinstance(t, TensorVariable) else None for t in column] for column in columns]
     groups: dict[DictKey, VariableTracker] = {}
     for key, (_, indices) in group_tensors(fakes, True).items():
         parts = [ListVariable([column[index] for index in indices] if column else []) for column in columns]
-        told = indices if with_indices is not None and tx.truth(with_indices) else []
-        groups[key_of(constant(key))] = TupleVariable([ListVariable([*parts]), constant(told)])
+        listed = indices if with_indices is not None and tx.truth(with_indices) else []
+        groups[key_of(constant(key))] = TupleVariable([ListVariable([*parts]), constant(listed)])
     return DictVariable(groups)
 
 
 @registry.function(torch.nn.functional.one_hot)
 def _one_hot(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-    """Without data, the result would be laid out like the index; with data, it is row-major."""
+    """Emits `one_hot` on a contiguous index: a fake result has the layout of the index, a real result is row-major."""
     if args and isinstance(args[0], TensorVariable) and not tx.graph.use(args[0]).is_contiguous():
         args = (tx.call_method(args[0], "contiguous", []), *args[1:])
     return tx.emit(torch.nn.functional.one_hot, args, kwargs)
@@ -120,9 +119,11 @@ def _one_hot(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> V
 def _max_pool1d(
     function: Callable[..., Any], tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    """On a CPU, where neither gradients nor indices are wanted, it has a kernel of its own, which makes row-major
-    results that are no views; without data, the one that also gives indices would tell the layout, and makes views.
-    What asks for that kernel fixes all sizes: with symbolic ones the other one is called, which gives the same values.
+    """Emits `max_pool1d` with the strides of the real result.
+
+    On a CPU, without gradients and indices, torch uses a separate kernel, whose results are row-major and no views. A
+    fake result has the layout of the kernel that also returns indices, whose results are views. The separate kernel
+    would specialize all sizes, so symbolic sizes use the kernel with indices, which returns the same values.
     """
     given = args[0] if args else kwargs.get("input")
     indices = args[6] if len(args) > 6 else kwargs.get("return_indices")
@@ -143,7 +144,7 @@ def _max_pool1d(
         return pooled
     if fake.ndim == 3:
         return tx.emit(aten._unsafe_view.default, [pooled, tx.getattr(pooled, "shape")], {})
-    batch = tx.call_method(pooled, "unsqueeze", [constant(0)])  # which torch takes away again in place, and counts
+    batch = tx.call_method(pooled, "unsqueeze", [constant(0)])  # torch removes it in place, and counts a write
     made = tx.emit(aten._unsafe_view.default, [batch, tx.getattr(batch, "shape")], {})
     return tx.call_method(made, "squeeze_", [constant(0)])
 
@@ -155,7 +156,7 @@ for _function in (torch.max_pool1d, torch.nn.functional.max_pool1d):
 def _recurrent(
     function: Callable[..., Any], tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    """A recurrent layer: without data torch unrolls it. One that is given a packed sequence takes its sizes second."""
+    """Emits a recurrent layer, which fake tensors unroll. With a packed sequence, the second argument is its sizes."""
     given, packed = args[0] if args else None, len(args) > 2 and isinstance(args[2], TensorVariable | TupleVariable)
     if isinstance(given, TensorVariable) and not packed:
         shape, batch_first = tx.graph.use(given).shape, len(args) > 8 and tx.truth(args[8])
@@ -187,7 +188,7 @@ def _is_complex(tx: Tracer, input: VariableTracker) -> VariableTracker:
 
 
 def _as_mask(tx: Tracer, condition: VariableTracker) -> VariableTracker:
-    """The condition of `where`: kernels take bytes for a mask, fake tensors take none."""
+    """Converts the condition of `where` to bool: kernels accept a mask of bytes, fake tensors do not."""
     is_bytes = isinstance(condition, TensorVariable) and tx.graph.use(condition).dtype == torch.uint8
     return tx.emit("bool", [condition]) if is_bytes else condition
 
@@ -210,8 +211,10 @@ _EXACT = (torch.float32, torch.float64)
 
 
 def _weight(tx: Tracer, tensors: Sequence[VariableTracker], weight: VariableTracker) -> VariableTracker:
-    """The weight of `lerp`: a number that varies, which torch takes for a plain one, as a tensor, with which the call
-    can be computed together with others. Derivatives would round it once more."""
+    """Returns the weight of `lerp`; a symbolic number becomes a tensor, so that the call can be fused.
+
+    Otherwise torch treats it as a plain number. With gradients, the derivative would round the weight once more.
+    """
     fakes = [tx.graph.use(tensor) for tensor in tensors if isinstance(tensor, TensorVariable)]
     if not isinstance(weight, NumberVariable) or not fakes or any(fake.dtype not in _EXACT for fake in fakes):
         return weight
@@ -243,6 +246,6 @@ for _name in ("lerp", "lerp_"):
 
 @registry.late_function("torch.nn.attention.flex_attention", "flex_attention")
 def _flex_attention(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-    why = "What changes scores there is a function of single numbers, of which torch.compile alone makes a kernel."
+    why = "Its score function works on single numbers; only torch.compile makes a kernel of it."
     fix = "call torch.compile(flex_attention): the graph breaks there as well, and its kernel runs"
     tx.break_graph("MD207", "flex_attention() cannot be captured", why=why, fix=fix)

@@ -1,8 +1,7 @@
-"""Owns the torch functions that change or tell settings of the whole interpreter: autocast, default dtype and device.
+"""Owns the torch functions that read or change settings of the whole interpreter: autocast, default dtype and device.
 
-Grad mode is in `grad_mode.py`; what a setting is, and how the old one comes back, in
-`minidynamo/graph/torch_settings.py`. Context managers that torch wrote in Python (`torch.autocast`) are traced as they
-are, down to these functions.
+Grad mode is in `grad_mode.py`; the settings and their restoration are in `minidynamo/graph/torch_settings.py`. Context
+managers that torch wrote in Python (`torch.autocast`) are traced down to these functions.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 
-# Questions about settings that the program may change itself; what they were on entry is guarded with the global state.
+# Questions about settings that the program may change; the guard of the global state covers their values on entry.
 _SWITCHED: tuple[Callable[..., Any], ...] = (
     torch.is_autocast_enabled,
     torch.get_autocast_dtype,
@@ -35,7 +34,7 @@ _SWITCHED: tuple[Callable[..., Any], ...] = (
     torch.is_inference_mode_enabled,
 )
 
-# Questions without arguments whose answers nothing in a captured program changes: the answer is guarded.
+# Questions without arguments whose answers no captured program changes: the answer is guarded.
 _GUARDED: tuple[Callable[..., Any], ...] = (
     torch.cuda.device_count,
     torch.cuda.is_available,
@@ -48,7 +47,7 @@ _GUARDED: tuple[Callable[..., Any], ...] = (
 )
 
 
-def _answered(question: Callable[..., Any], guarded: bool) -> registry.Handler:
+def _question_handler(question: Callable[..., Any], guarded: bool) -> registry.Handler:
     name = getattr(question, "__name__", "question")
 
     def handle(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
@@ -67,20 +66,20 @@ def _answered(question: Callable[..., Any], guarded: bool) -> registry.Handler:
 
 @registry.function(compat.are_transforms_active)
 def _are_transforms_active(tx: Tracer) -> VariableTracker:
-    # That none is outside belongs to the global state; those of the program itself may surround what is traced.
-    if not tx.graph.may_end_here:
+    # The guard of the global state excludes outer transforms; transforms of the program may surround the traced code.
+    if not tx.graph.may_break_here:
         tx.break_graph("MD207", "a question about transforms of torch.func", why="One may be running here.")
     return ConstantVariable(False)
 
 
 for _question in _SWITCHED:
-    registry.function(_question)(_answered(_question, guarded=False))
+    registry.function(_question)(_question_handler(_question, guarded=False))
 for _question in _GUARDED:
-    registry.function(_question)(_answered(_question, guarded=True))
+    registry.function(_question)(_question_handler(_question, guarded=True))
 
 
 def _switch(function: Callable[..., Any]) -> registry.Handler:
-    """Change a setting for good: while tracing and, by a node, in the graph."""
+    """Returns a handler that changes a setting permanently: during capture and, by a node, in the graph."""
 
     def handle(tx: Tracer, *args: VariableTracker) -> VariableTracker:
         values = [expect_constant(tx, arg, f"an argument of {function.__name__}()") for arg in args]
@@ -110,7 +109,7 @@ def _enter_autocast(tx: Tracer) -> VariableTracker:
 
 @registry.function(torch.autocast_decrement_nesting)
 def _leave_autocast(tx: Tracer) -> VariableTracker:
-    # How deep blocks are nested around the graph is only known when it runs: the switch empties the cache itself.
+    # The nesting depth around the graph is only known at run time, so the switch empties the cache itself.
     tx.graph.switch(leave_autocast)
     return ConstantVariable(1)
 

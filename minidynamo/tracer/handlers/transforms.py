@@ -1,7 +1,6 @@
-"""Owns the transforms of torch.func while tracing: one node, which transforms a subgraph as torch does.
+"""Owns the transforms of torch.func during capture: one node transforms a subgraph with the real transform.
 
-The node's function is in `minidynamo/graph/func_transforms.py`. `functional_call` is plain Python and is traced as it
-is.
+The node's function is in `minidynamo/graph/func_transforms.py`. `functional_call` is plain Python and is traced.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from minidynamo.guards.source import Attr, CellContents, Item
 from minidynamo.tracer.frames.inlining import trusted_source
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.handlers.cond import leaves, tensors_in
-from minidynamo.tracer.handlers.dry_run import changing_nothing
+from minidynamo.tracer.handlers.dry_run import without_side_effects
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.polyfills.functools import inner_code
 from minidynamo.tracer.protocol import Tracer
@@ -38,31 +37,33 @@ from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
 func: Any = torch.func
-# Breaks the graph; it is told what cannot be captured.
+# Breaks the graph; the argument is the reason.
 Refuse = Callable[[str], NoReturn]
 registry.polyfill(func.functional_call)(func.functional_call)
 
 
-# Plain Python twins of the functions that make transformed functions.
+# Polyfills of the functions that make transformed functions.
 
 
 Names = tuple[str, str, str]
 
 
-def names_inside(maker: Callable[..., Any], maker_name: str, name: str) -> Names:
-    """`__name__`, `__qualname__` and `__module__` of a function that is made in one of torch."""
+def names_of_inner(maker: Callable[..., Any], maker_name: str, name: str) -> Names:
+    """Returns `__name__`, `__qualname__` and `__module__` of a function that is defined inside a torch function."""
     return name, f"{maker_name}.<locals>.{name}", maker.__globals__["__name__"]
 
 
 def named(function: Any, names: Names) -> Any:
-    """The function, called as one that torch makes."""
+    """Renames the function like a function of torch."""
     function.__name__, function.__qualname__, function.__module__ = names
     return function
 
 
-def _looking_like(function: Any, run: Any, names: Names) -> Any:
-    """A transformed function as torch makes it: of a class it has the name and what the class holds besides methods of
-    Python's."""
+def _with_torch_attributes(function: Any, run: Any, names: Names) -> Any:
+    """Gives a transformed function the same attributes as torch does.
+
+    The transform of a class has the name of the class, and its attributes except Python's special methods.
+    """
     if not isinstance(function, type):
         return functools.wraps(function)(named(run, names))
     for name, value in vars(function).items():
@@ -72,7 +73,7 @@ def _looking_like(function: Any, run: Any, names: Names) -> Any:
     return named(run, (function.__name__, function.__qualname__, function.__module__))
 
 
-_NAMES_OF_VMAP = names_inside(func.vmap, "vmap", "wrapped")
+_NAMES_OF_VMAP = names_of_inner(func.vmap, "vmap", "wrapped")
 
 
 @registry.polyfill(func.vmap)
@@ -82,21 +83,21 @@ def _vmap(function: Any, in_dims: Any = 0, out_dims: Any = 0, randomness: Any = 
     def run(*args: Any, **kwargs: Any) -> Any:
         return transformed(torch.func.vmap, function, options, args, kwargs)
 
-    return _looking_like(function, run, _NAMES_OF_VMAP)
+    return _with_torch_attributes(function, run, _NAMES_OF_VMAP)
 
 
 def _derivative(transform: Any, name: str) -> Any:
-    names = names_inside(transform, transform.__name__, name)
+    names = names_of_inner(transform, transform.__name__, name)
 
-    def twin(function: Any, argnums: Any = 0, has_aux: Any = False, **others: Any) -> Any:
+    def polyfill(function: Any, argnums: Any = 0, has_aux: Any = False, **others: Any) -> Any:
         options = {"argnums": argnums, "has_aux": has_aux, **others}
 
         def run(*args: Any, **kwargs: Any) -> Any:
             return transformed(transform, function, options, args, kwargs)
 
-        return _looking_like(function, run, names)
+        return _with_torch_attributes(function, run, names)
 
-    return twin
+    return polyfill
 
 
 @registry.polyfill(func.hessian)
@@ -114,14 +115,14 @@ def _jvp(function: Any, primals: Any, tangents: Any, *, strict: Any = False, has
 
 
 def _jvp_of(function: Any, **options: Any) -> Any:
-    """`jvp` as a transform: a function of what `function` takes, and of the tangents."""
+    """Returns `jvp` as a transform: a function of `function`'s arguments and of the tangents."""
     return lambda primals, tangents: torch.func.jvp(
         lambda *args: function(args, tangents), primals, tangents, **options
     )
 
 
 _BACKWARD = (func.grad, func.grad_and_value, func.jacrev)
-# With the name of the function that each makes.
+# Transforms, with the name of the function that torch defines inside.
 _DERIVATIVES = {
     func.grad: "wrapper",
     func.grad_and_value: "wrapper",
@@ -132,37 +133,37 @@ for _transform, _name in _DERIVATIVES.items():
     registry.polyfill(_transform)(_derivative(_transform, _name))
 
 
-# Functions that torch has made outside of the program: what they transform, and how, is in their cells.
+# Transformed functions that torch made outside of the program: closure cells hold the function and its options.
 
 
-def held(made: Any, place: int) -> Any:
-    """What a closure cell of a function holds."""
-    return made.__closure__[place].cell_contents
+def contents_of_cell(made: Any, cell_index: int) -> Any:
+    """Returns the contents of a closure cell of a function."""
+    return made.__closure__[cell_index].cell_contents
 
 
-@registry.function(held)
-def _held(tx: Tracer, made: VariableTracker, place: VariableTracker) -> VariableTracker:
+@registry.function(contents_of_cell)
+def _held(tx: Tracer, made: VariableTracker, cell_index: VariableTracker) -> VariableTracker:
     assert isinstance(made, FunctionVariable)
-    position = as_constant(place)
+    position = as_constant(cell_index)
     cell = Item(Attr(made.source or trusted_source(made.value), "__closure__"), position)
-    return tx.wrap(held(made.value, position), CellContents(cell))
+    return tx.wrap(contents_of_cell(made.value, position), CellContents(cell))
 
 
-def _made_by(transform: Any, name: str) -> None:
-    """Trace the functions that `transform` has made, each called `name`, as those that its twin makes."""
+def _trace_functions_made_by(transform: Any, name: str) -> None:
+    """Registers a polyfill for functions called `name` that `transform` made before the trace."""
     code = inner_code(transform, name)
-    taken = inspect.signature(transform).parameters
-    cells = {variable: place for place, variable in enumerate(code.co_freevars) if variable in taken}
+    accepted = inspect.signature(transform).parameters
+    cells = {variable: cell_index for cell_index, variable in enumerate(code.co_freevars) if variable in accepted}
     function = cells.pop("func")
 
     @registry.polyfill_code(code)
     def run(made: Any, /, *args: Any, **kwargs: Any) -> Any:
-        options = {option: held(made, place) for option, place in cells.items()}
-        return transformed(transform, held(made, function), options, args, kwargs)
+        options = {option: contents_of_cell(made, cell_index) for option, cell_index in cells.items()}
+        return transformed(transform, contents_of_cell(made, function), options, args, kwargs)
 
 
 for _transform, _name in {func.vmap: _NAMES_OF_VMAP[0], **_DERIVATIVES}.items():
-    _made_by(_transform, _name)
+    _trace_functions_made_by(_transform, _name)
 
 
 # The node
@@ -188,48 +189,51 @@ def _transformed(
     if real is _jvp_of and _tangents_convert(args):
         refuse("a tangent has another dtype than what it belongs to")
     seen: set[TensorVariable] = set()
-    args, kwargs = distinct(tx, args, seen), distinct(tx, kwargs, seen)
+    args, kwargs = distinct_tensors(tx, args, seen), distinct_tensors(tx, kwargs, seen)
     assert isinstance(args, TupleVariable) and isinstance(kwargs, DictVariable)
     given = given_tensors(args, kwargs, refuse)
     dims = _dims(tx, real, plain, args, kwargs, refuse)
-    followed = _followed(real, plain, args)
+    followed = _differentiated(real, plain, args)
     how = {tensor: (dim, tensor in followed) for tensor, dim in zip(given, dims)}
-    traced = trace(tx, name, function, args, kwargs, how, derivative=real in _DERIVATIVES)
+    traced = trace_transformed(tx, name, function, args, kwargs, how, derivative=real in _DERIVATIVES)
     made = Transformation(real, plain, traced.args, traced.kwargs, traced.result, whole=traced.whole)
-    return record(tx, made, name, traced.subgraph, [*traced.captured, *given], refuse)
+    return emit_transform(tx, made, name, traced.subgraph, [*traced.captured, *given], refuse)
 
 
 def _tangents_convert(args: VariableTracker) -> bool:
-    """Whether torch may convert a tangent to the dtype of its primal, which it does where the primal is a view."""
+    """Returns whether torch may convert a tangent to the dtype of its primal, as it does if the primal is a view."""
     assert isinstance(args, TupleVariable)
     dtypes = [[leaf.fake.dtype for leaf in leaves(part) if isinstance(leaf, TensorVariable)] for part in args.items]
     return any(dtype != other for dtype, other in zip(*dtypes))
 
 
 @dataclass(frozen=True, eq=False)
-class Traced:
-    """A function that was traced into a graph of its own: what it takes and gives, and what it reads besides.
+class TracedFunction:
+    """A traced function with a graph of its own."""
 
-    `args` and `kwargs` have an `Argument` in the place of each tensor; `whole` is for the `Transformation`.
-    """
-
+    #: The node of the function's graph.
     subgraph: torch.fx.Node
+    #: The arguments, with an `Argument` in the position of each tensor.
     args: tuple[Any, ...]
+    #: The keyword arguments, in the same form.
     kwargs: dict[str, Any]
+    #: The structure of the result.
     result: Structure
+    #: Values that the function reads from outside.
     captured: list[GraphValue]
+    #: The field of `Transformation`.
     whole: bool
 
 
 def given_tensors(args: VariableTracker, kwargs: VariableTracker, refuse: Refuse) -> list[TensorVariable]:
-    """The tensors among the arguments of a transformed function."""
+    """Returns the tensors among the arguments of a transformed function."""
     given = [leaf for leaf in leaves(TupleVariable([args, kwargs])) if isinstance(leaf, TensorVariable)]
     if not given:
         refuse("its arguments are no tensors")
     return given
 
 
-def trace(
+def trace_transformed(
     tx: Tracer,
     name: str,
     function: VariableTracker,
@@ -239,10 +243,12 @@ def trace(
     *,
     derivative: bool,
     takes_numbers: bool = True,
-) -> Traced:
-    """Trace the function that `name` transforms. Of each tensor `given` to it is said which dimension is taken away,
-    and whether gradients are computed for it. A `derivative` is computed whatever the grad mode is around it. Numbers
-    are constants in it unless it `takes_numbers`."""
+) -> TracedFunction:
+    """Traces the function that `name` transforms.
+
+    `given` has, for each tensor argument, the dimension that is removed, and whether gradients are computed for it. A
+    `derivative` ignores the grad mode around it. Without `takes_numbers`, numbers are specialized in the function.
+    """
 
     def refuse(what: str) -> NoReturn:
         refuse_transform(tx, name, what)
@@ -250,27 +256,29 @@ def trace(
     mode = _gradients_enabled(tx) if derivative else contextlib.nullcontext()
     with (
         tx.graph.open_subgraph((), takes_numbers=takes_numbers) as subgraph,
-        changing_nothing(tx, refuse, may_restore=True),
+        without_side_effects(tx, refuse, may_restore=True),
         mode,
     ):
         replaced = {tensor: tx.graph.inner_input(tensor, *how) for tensor, how in given.items()}
         result = _call(tx, function, args, kwargs, replaced)
         if name == "vmap":
-            result = _made_inside(tx, subgraph, result)
+            result = _copied_into_subgraph(tx, subgraph, result)
         _check(subgraph, result, refuse)
-    if subgraph.has_plain_numbers and subgraph.draws:
-        if not tx.graph.may_end:
-            return trace(tx, name, function, args, kwargs, given, derivative=derivative, takes_numbers=False)
+    if subgraph.has_scalar_arguments and subgraph.draws:
+        if not tx.graph.may_break:
+            return trace_transformed(
+                tx, name, function, args, kwargs, given, derivative=derivative, takes_numbers=False
+            )
         refuse("its function draws random numbers, and takes a number that differs from call to call")
     order = list(given)
     spec = (spec_of(args, order, refuse), spec_of(kwargs, order, refuse))
     structure = structure_of(spec_of(result, tensors_in(result), refuse))
     node = tx.graph.close_subgraph(subgraph, tensors_in(result), f"{name}_function")
-    return Traced(node, *spec, structure, list(subgraph.inputs), subgraph.has_plain_numbers)
+    return TracedFunction(node, *spec, structure, list(subgraph.inputs), subgraph.has_scalar_arguments)
 
 
-def distinct(tx: Tracer, value: VariableTracker, seen: set[TensorVariable]) -> VariableTracker:
-    """The same value with another tensor over the same memory for each that is there a second time."""
+def distinct_tensors(tx: Tracer, value: VariableTracker, seen: set[TensorVariable]) -> VariableTracker:
+    """Replaces each repeated tensor in the value by a view of all of it."""
     tensors = [leaf for leaf in leaves(value) if isinstance(leaf, TensorVariable)]
     if len(set(tensors)) == len(tensors) and not seen.intersection(tensors):
         seen.update(tensors)
@@ -278,15 +286,15 @@ def distinct(tx: Tracer, value: VariableTracker, seen: set[TensorVariable]) -> V
     if isinstance(value, TensorVariable):
         return tx.emit("view_as", [value, value])
     if isinstance(value, DictVariable):
-        items = {key: distinct(tx, item, seen) for key, item in value.items.items()}
+        items = {key: distinct_tensors(tx, item, seen) for key, item in value.items.items()}
         return DictVariable(items, value.cls)
     assert isinstance(value, SequenceVariable)
-    parts = [distinct(tx, item, seen) for item in value.items]
+    parts = [distinct_tensors(tx, item, seen) for item in value.items]
     return ListVariable(parts) if isinstance(value, ListVariable) else TupleVariable(parts, value.cls)
 
 
 def _options(options: DictVariable, refuse: Refuse) -> dict[str, Any]:
-    """The options of the transform, which must be known."""
+    """Returns the options of the transform, which must be constants."""
     try:
         plain = {str(key.token): as_constant(value) for key, value in options.items.items()}
     except NotConstant as error:
@@ -294,18 +302,18 @@ def _options(options: DictVariable, refuse: Refuse) -> dict[str, Any]:
     return plain
 
 
-def record(
+def emit_transform(
     tx: Tracer, made: Transformation, name: str, node: torch.fx.Node, inputs: Sequence[GraphValue], refuse: Refuse
 ) -> VariableTracker:
-    """Put the call into the graph and track what it gives."""
+    """Emits the call and tracks its result."""
     try:
         outcome, tensors = tx.graph.emit_transformed(made, name, node, inputs)
-    except Exception as error:  # whatever torch raises, it raises for the program, too, but for failures of its own
+    except Exception as error:  # in eager, torch raises the same error, except for internal errors
         is_own = "INTERNAL ASSERT FAILED" in str(error) or isinstance(error, AssertionError)
         refuse("torch fails to run it on tensors without data" if is_own else f"it raises {summary(error)}")
     if any(not isinstance(leaf, torch.Tensor) for leaf in leaves_of(outcome)):
         refuse("it gives something other than tensors")
-    return tracked_as(outcome, iter(tensors))
+    return tracker_of(outcome, iter(tensors))
 
 
 def _call(
@@ -315,15 +323,15 @@ def _call(
     kwargs: VariableTracker,
     replaced: dict[TensorVariable, TensorVariable],
 ) -> VariableTracker:
-    """Trace the function with the subgraph's own tensors for the arguments."""
+    """Traces the function with the subgraph's own tensors as arguments."""
     assert isinstance(args, TupleVariable) and isinstance(kwargs, DictVariable)
-    inside = [_with(arg, replaced) for arg in args.items]
-    named = {str(key.token): _with(value, replaced) for key, value in kwargs.items.items()}
+    inside = [_replace_tensors(arg, replaced) for arg in args.items]
+    named = {str(key.token): _replace_tensors(value, replaced) for key, value in kwargs.items.items()}
     return tx.call(function, inside, named)
 
 
-def _followed(transform: Any, options: dict[str, Any], args: VariableTracker) -> set[VariableTracker]:
-    """The tensors that require grad inside the function: those of the arguments to differentiate."""
+def _differentiated(transform: Any, options: dict[str, Any], args: VariableTracker) -> set[VariableTracker]:
+    """Returns the tensors that require grad inside the function: the tensors in the differentiated arguments."""
     if transform not in _BACKWARD:
         return set()
     assert isinstance(args, TupleVariable)
@@ -345,19 +353,19 @@ def _gradients_enabled(tx: Tracer) -> Iterator[None]:
 def _dims(
     tx: Tracer, transform: Any, options: dict[str, Any], args: VariableTracker, kwargs: VariableTracker, refuse: Refuse
 ) -> list[int | None]:
-    """The dimension of each tensor that `vmap` takes away; None for all when it is another transform."""
+    """Returns the dimension of each tensor that `vmap` removes; None for all tensors if it is another transform."""
     whole = transform is not func.vmap
     assert isinstance(args, TupleVariable)
     wanted = None if whole else options["in_dims"]
     each = wanted if isinstance(wanted, (tuple, list)) else [wanted] * len(args.items)
     if len(each) != len(args.items):
         refuse("in_dims is not as long as the arguments")
-    found = [dim for part, dims in zip(args.items, each) for dim in _spread(part, dims, refuse)]
-    return [*found, *_spread(kwargs, None, refuse)]  # `vmap` takes nothing away from what is given by name
+    found = [dim for part, dims in zip(args.items, each) for dim in _dims_of_tensors(part, dims, refuse)]
+    return [*found, *_dims_of_tensors(kwargs, None, refuse)]  # `vmap` removes no dimension of keyword arguments
 
 
-def _spread(value: VariableTracker, dims: Any, refuse: Refuse) -> Iterator[int | None]:
-    """`in_dims` for each tensor of an argument."""
+def _dims_of_tensors(value: VariableTracker, dims: Any, refuse: Refuse) -> Iterator[int | None]:
+    """Yields the element of `in_dims` for each tensor of an argument."""
     if not isinstance(value, (SequenceVariable, DictVariable)):
         if isinstance(value, TensorVariable):
             if dims is not None and (type(dims) is not int or not -value.fake.ndim <= dims < value.fake.ndim):
@@ -373,14 +381,14 @@ def _spread(value: VariableTracker, dims: Any, refuse: Refuse) -> Iterator[int |
     if len(each) != len(parts):
         refuse("in_dims has another structure than the arguments")
     for part, dim in zip(parts, each):
-        yield from _spread(part, dim, refuse)
+        yield from _dims_of_tensors(part, dim, refuse)
 
 
-def _made_inside(tx: Tracer, subgraph: Subgraph, value: VariableTracker) -> VariableTracker:
-    """The same value, with another tensor over the same memory for each that is from outside: `vmap` repeats it."""
+def _copied_into_subgraph(tx: Tracer, subgraph: Subgraph, value: VariableTracker) -> VariableTracker:
+    """Replaces each outer tensor in the result by a view inside the subgraph: `vmap` repeats it."""
     outside = [leaf for leaf in tensors_in(value) if leaf.node.graph is not subgraph.graph]
     views = [tx.emit("view_as", [tensor, tensor]) for tensor in outside]
-    return _with(value, dict(zip(outside, views))) if outside else value
+    return _replace_tensors(value, dict(zip(outside, views))) if outside else value
 
 
 def _check(subgraph: Subgraph, result: VariableTracker, refuse: Refuse) -> None:
@@ -393,18 +401,19 @@ def _check(subgraph: Subgraph, result: VariableTracker, refuse: Refuse) -> None:
             refuse("its function returns a tensor from outside")
 
 
-def _with(value: VariableTracker, replaced: Mapping[TensorVariable, VariableTracker]) -> VariableTracker:
-    """The same value around other tensors."""
+def _replace_tensors(value: VariableTracker, replaced: Mapping[TensorVariable, VariableTracker]) -> VariableTracker:
+    """Replaces tensors in the value."""
     if isinstance(value, DictVariable):
-        return DictVariable({key: _with(item, replaced) for key, item in value.items.items()}, value.cls)
+        return DictVariable({key: _replace_tensors(item, replaced) for key, item in value.items.items()}, value.cls)
     if isinstance(value, SequenceVariable):
-        items = [_with(item, replaced) for item in value.items]
+        items = [_replace_tensors(item, replaced) for item in value.items]
         return ListVariable(items) if isinstance(value, ListVariable) else TupleVariable(items, value.cls)
     return replaced.get(value, value) if isinstance(value, TensorVariable) else value
 
 
 def spec_of(value: VariableTracker, tensors: list[TensorVariable], refuse: Refuse) -> Any:
-    """A real value with an `Argument` for each tensor. The function knows the numbers that differ from call to call."""
+    """Returns a real value with an `Argument` for each tensor. A symbolic number is replaced by 0: the graph reads it
+    itself."""
     if isinstance(value, TensorVariable):
         return Argument(tensors.index(value))
     if isinstance(value, NumberVariable):
@@ -419,12 +428,12 @@ def spec_of(value: VariableTracker, tensors: list[TensorVariable], refuse: Refus
         return refuse(f"it takes or gives a {error}")
 
 
-def tracked_as(value: Any, tensors: Iterator[VariableTracker]) -> VariableTracker:
-    """The tracker of what the transform gives."""
+def tracker_of(value: Any, tensors: Iterator[VariableTracker]) -> VariableTracker:
+    """Returns the tracker of the transform's result."""
     if isinstance(value, dict):
-        return DictVariable({key_of(constant(key)): tracked_as(item, tensors) for key, item in value.items()})
+        return DictVariable({key_of(constant(key)): tracker_of(item, tensors) for key, item in value.items()})
     if isinstance(value, (list, tuple)):
-        items = [tracked_as(item, tensors) for item in value]
+        items = [tracker_of(item, tensors) for item in value]
         return ListVariable(items) if isinstance(value, list) else TupleVariable(items, type(value))
     return next(tensors)
 

@@ -1,7 +1,7 @@
-"""Owns launches of the user's Triton kernels while tracing: one node, which starts the kernel when the graph runs.
+"""Owns launches of the user's Triton kernels during capture: a graph node launches the kernel at run time.
 
-The operator is in `minidynamo/graph/triton_launch.py`, what a kernel writes to is found in
-`tracer/records/kernel_writes.py`.
+The operator is in `minidynamo/graph/triton_launch.py`. `tracer/records/kernel_writes.py` finds the arguments that a
+kernel writes to.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _run(
     if not isinstance(function, types.FunctionType) or tx.truth(warmup):
         _refuse(tx, "it is not a kernel that runs a Python function")
     tx.guard(kernel.source, GuardKind.IDENTITY, real)
-    named = _named(tx, function, args, kwargs)
+    named = _arguments_by_name(tx, function, args, kwargs)
     tensors = {arg: None for arg in (*args, *kwargs.values()) if isinstance(arg, TensorVariable)}
     names = written_arguments(function)
     written = [arg for arg in tensors if any(value is arg and name in names for name, value in named.items())]
@@ -69,10 +69,10 @@ def _run_autotuned(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker
     _refuse(tx, "it is an autotuned kernel, which is timed in several forms when it runs")
 
 
-def _named(
+def _arguments_by_name(
     tx: Tracer, function: types.FunctionType, args: tuple[VariableTracker, ...], kwargs: dict[str, VariableTracker]
 ) -> dict[str, VariableTracker]:
-    """The kernel's arguments by parameter name, with defaults; what Triton itself takes (`num_warps`) is left out."""
+    """Returns the kernel's arguments by parameter name, with defaults, but without Triton's own (`num_warps`)."""
     signature = inspect.signature(function)
     own = {name: value for name, value in kwargs.items() if name in signature.parameters}
     try:
@@ -87,7 +87,7 @@ def _named(
 
 
 def _grid(tx: Tracer, grid: VariableTracker, named: dict[str, VariableTracker]) -> tuple[int, ...]:
-    """The grid; a function of the arguments is asked for it now."""
+    """Returns the grid; a callable grid is called with the kernel's arguments."""
     if not isinstance(grid, SequenceVariable):
         grid = tx.call(grid, [DictVariable({key_of(constant(name)): value for name, value in named.items()})])
     try:
@@ -98,7 +98,7 @@ def _grid(tx: Tracer, grid: VariableTracker, named: dict[str, VariableTracker]) 
 
 
 def _plain(tx: Tracer, arg: VariableTracker) -> object:
-    """The value of an argument that is no tensor: a constant, or an object that is the same at each call."""
+    """Returns the value of an argument that is no tensor: a constant, or an object that is the same at each call."""
     if isinstance(arg, ObjectVariable) and arg.value is not None and arg.storage is None:
         tx.guard(arg.source, GuardKind.IDENTITY, arg.value)
         return arg.value
@@ -109,7 +109,7 @@ def _plain(tx: Tracer, arg: VariableTracker) -> object:
 
 
 def _check_memory(tx: Tracer, written: list[TensorVariable], tensors: list[TensorVariable]) -> None:
-    """Two tensors in one memory, one of them written to, cannot be told apart from two memories by autograd."""
+    """Refuses a written tensor that shares memory with another argument: autograd cannot express the sharing."""
     memories = [memory_of(tx.graph.use(tensor)) for tensor in tensors]
     if any(memories.count(memory_of(tensor.fake)) > 1 for tensor in written):
         _refuse(tx, "it writes to memory that two of its arguments share")

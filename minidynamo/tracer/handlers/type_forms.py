@@ -1,6 +1,6 @@
-"""Owns the types that a program writes down inside a function, for `cast` and its kin: `List[Tensor]`, `Union[A, B]`.
+"""Owns types written inside a function, for `cast` and similar functions: `List[Tensor]`, `Union[A, B]`.
 
-They are made by `typing` itself, which keeps those that it has made, of the very objects that stand in them.
+`typing` makes and caches the types, from the real objects inside them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
-from minidynamo.tracer.frames.exceptions import unsaid
+from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.lazy.lazy_containers import lazy_items
 from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.protocol import Tracer
@@ -32,33 +32,33 @@ _SUBSCRIPTS = {
 @registry.function(*_SUBSCRIPTS)
 def _subscript(tx: Tracer, form: VariableTracker, parameters: VariableTracker, /) -> VariableTracker:
     try:
-        made = _known(tx, form)[_known(tx, parameters)]
+        made = _guarded_object(tx, form)[_guarded_object(tx, parameters)]
     except NotConstant:
         tx.break_graph("MD208", f"a {form.python_type.__name__} of what is made while tracing is written down")
     except Exception as error:
-        tx.raises(unsaid(type(error)))
+        tx.raises(without_message(type(error)))
     return tx.wrap(made, Constant(made, repr(made)))
 
 
-def _asked(question: Callable[[Any], Any]) -> None:
+def _register_question(question: Callable[[Any], Any]) -> None:
     @registry.function(question)
     def answer(tx: Tracer, form: VariableTracker, /) -> VariableTracker:
         try:
-            found = question(_known(tx, form))
+            found = question(_guarded_object(tx, form))
         except NotConstant:
             tx.break_graph("MD208", f"{question.__name__}() is called with what is made while tracing")
         return tx.wrap(found, Constant(found, repr(found)))
 
 
-_asked(typing.get_args)
-_asked(typing.get_origin)
+_register_question(typing.get_args)
+_register_question(typing.get_origin)
 
 
-def _known(tx: Tracer, part: VariableTracker) -> Any:
-    """The object itself, which is guarded to be this one; raises NotConstant where there is none."""
+def _guarded_object(tx: Tracer, part: VariableTracker) -> Any:
+    """Returns the object itself and guards its identity; raises NotConstant if the object is unknown."""
     part = realize(tx, part)
     if isinstance(part, TupleVariable | ListVariable):
-        items = [_known(tx, item) for item in lazy_items(part.items)]
+        items = [_guarded_object(tx, item) for item in lazy_items(part.items)]
         return items if isinstance(part, ListVariable) else tuple(items)
     if isinstance(part, ObjectVariable | OpaqueVariable):  # from 3.12 on, type variables are written in C
         if part.value is None or part.source is None or part.python_type.__module__ != "typing":

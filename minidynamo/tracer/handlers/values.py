@@ -1,6 +1,6 @@
-"""Owns the questions that every handler asks of its arguments: is it a constant, which index is it, which key.
+"""Owns the checks and conversions of arguments that all handlers share: constants, indices, keys.
 
-It registers nothing.
+This module registers no handlers.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
-from minidynamo.tracer.frames.exceptions import unsaid
-from minidynamo.tracer.handlers.dry_run import unnoticed
-from minidynamo.tracer.numbers.arithmetic import involves_number, pinned
+from minidynamo.tracer.frames.exceptions import without_message
+from minidynamo.tracer.handlers.dry_run import unobservable
+from minidynamo.tracer.numbers.arithmetic import involves_number, specialized
 from minidynamo.tracer.polyfills.lists import same_or_equal
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import (
@@ -20,9 +20,9 @@ from minidynamo.tracer.records.constants import (
     as_constant,
     from_constant,
     from_result,
-    has_own,
     is_nan,
     key_of,
+    overrides_method,
 )
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
@@ -44,8 +44,8 @@ from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, PythonModuleVariable
 from minidynamo.variables.tensors import TensorVariable
 
-# Kinds whose hash and equality are those of the constant or of the object itself.
-_PLAIN_KEYS = (
+# Trackers that hash and compare like the constant, or by identity of the object.
+_HASHED_LIKE_CONSTANTS = (
     ConstantVariable,
     ClassVariable,
     FunctionVariable,
@@ -60,27 +60,27 @@ _UNHASHABLE = (ListVariable, DictVariable, SliceVariable)
 
 
 def none() -> VariableTracker:
-    """The tracker of None, which most mutating methods return."""
+    """Returns the tracker of None, the result of most mutating methods."""
     return ConstantVariable(None)
 
 
 def constant(value: Any, *operands: VariableTracker) -> VariableTracker:
-    """The tracker of a value that is made of constants: the operand whose object it is, if it is one of these."""
+    """Returns the tracker of a value made of constants; an operand itself, if the value is the operand's object."""
     return from_result(value, operands, [as_constant(operand) for operand in operands])
 
 
 def class_has(cls: type, name: str) -> bool:
-    """Whether instances of `cls` have the special method; unlike `hasattr`, the metaclass does not count."""
+    """Returns whether instances of `cls` have the special method; unlike `hasattr`, ignores the metaclass."""
     return lookup_method(cls, name) is not None
 
 
 def not_implemented() -> VariableTracker:
-    """What a binary special method answers for an operand that it does not know."""
+    """Returns NotImplemented, the answer of a binary special method to an unknown operand."""
     return ConstantVariable(NotImplemented)
 
 
 def is_constant(variable: VariableTracker) -> bool:
-    """Whether the value is fully known while tracing, or is a number, which `as_constant` makes known."""
+    """Returns whether the value is fully known during capture, or is a number, which `as_constant` specializes."""
     if isinstance(variable, NumberVariable):
         return True
     if involves_number(variable):
@@ -93,7 +93,7 @@ def is_constant(variable: VariableTracker) -> bool:
 
 
 def expect_constant(tx: Tracer, variable: VariableTracker, what: str) -> Any:
-    """The value of a constant; for anything else the graph breaks. `what` names the use, as in "a slice bound"."""
+    """Returns the value of a constant; breaks the graph otherwise. `what` names the use, as in "a slice bound"."""
     try:
         return as_constant(variable)
     except NotConstant:
@@ -107,28 +107,31 @@ def expect_constant(tx: Tracer, variable: VariableTracker, what: str) -> Any:
 
 
 def expect_index(tx: Tracer, key: VariableTracker, owner: str) -> int | slice:
-    """An int or slice for indexing a list, tuple or deque named `owner`; raises natively what Python raises."""
+    """Returns an int or slice for indexing a list, tuple or deque named `owner`; raises the errors of Python."""
     if isinstance(key, ObjectVariable) and issubclass(key.cls, int):
-        key = key.storage or key  # C reads the number of an instance of a subclass, whatever its `__index__` says
+        key = key.storage or key  # C reads the number of an int subclass and ignores its `__index__`
     elif isinstance(key, ObjectVariable) and class_has(key.cls, "__index__"):
         key = tx.call_method(key, "__index__")
     value = expect_constant(tx, key, f"an index into a {owner}")
     if not isinstance(value, int | slice):
-        tx.raises(unsaid(TypeError))
+        tx.raises(without_message(TypeError))
     return value
 
 
 def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
-    """The stand-in of a dict key or set element. `__hash__` and `__eq__` of the user are traced, which nobody may be
-    able to count: what is built again behind the graph asks once more, and some operations know the hash."""
-    variable = pinned(variable)
-    if isinstance(variable, ObjectVariable | TupleVariable) and _compares_itself(variable):
-        with unnoticed(tx, [variable], lambda: _refuse_key(tx, variable)):
+    """Returns the stand-in of a dict key or set element.
+
+    User methods `__hash__` and `__eq__` are traced, and the number of their calls must not be observable: rebuilding
+    the container after the graph calls them again, and some operations reuse a stored hash.
+    """
+    variable = specialized(variable)
+    if isinstance(variable, ObjectVariable | TupleVariable) and _has_own_equality(variable):
+        with unobservable(tx, [variable], lambda: _refuse_key(tx, variable)):
             return DictKey(TracedKey(tx, variable, hash_of(tx, variable)), variable)
     if isinstance(variable, TupleVariable):
         return DictKey(tuple(expect_key(tx, item).token for item in variable.items), variable)
     if isinstance(variable, _UNHASHABLE) or lookup_method(variable.python_type, "__hash__") is None:
-        tx.raises(TypeError(f"unhashable type: '{_told(variable.python_type)}'"), exact=True)
+        tx.raises(TypeError(f"unhashable type: '{_name_in_errors(variable.python_type)}'"), exact=True)
     if is_nan(variable):
         tx.break_graph(
             "MD232",
@@ -136,7 +139,7 @@ def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
             why="It equals nothing, so it is found only as the object that it is.",
             fix="Use `None`, a number or a string as the key.",
         )
-    if _decides_itself(variable):
+    if _has_untraced_equality(variable):
         _refuse_key(tx, variable)
     if isinstance(variable, TensorVariable | ObjectVariable) and variable.source is not None:
         tx.graph.identity_keys[variable] = None
@@ -156,7 +159,7 @@ def _refuse_key(tx: Tracer, variable: VariableTracker) -> NoReturn:
 
 
 class TracedKey:
-    """A key whose class decides which keys equal it. Python's dict asks it as it would ask the object itself."""
+    """A key whose class defines equality. Python's dict calls its `__eq__` and `__hash__` as for the real object."""
 
     def __init__(self, tx: Tracer, variable: VariableTracker, hashed: int) -> None:
         self.tx = tx
@@ -173,12 +176,12 @@ class TracedKey:
             right = other
         else:
             right = from_constant(other)
-        with unnoticed(self.tx, [self.variable, right], lambda: _refuse_key(self.tx, self.variable)):
+        with unobservable(self.tx, [self.variable, right], lambda: _refuse_key(self.tx, self.variable)):
             return self.tx.truth(self.tx.call(same_or_equal, [self.variable, right]))
 
 
 class _Hashed:
-    """Something with a known hash, to hash tuples of."""
+    """An object with a known hash, for hashing tuples."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -188,19 +191,19 @@ class _Hashed:
 
 
 def hash_of(tx: Tracer, variable: VariableTracker) -> int:
-    """`hash(variable)`. That of an object without `__hash__` is its address, which only the real object has."""
+    """Returns `hash(variable)`. Without `__hash__` it is the address, which only a real object has."""
     own = lookup_method(variable.python_type, "__hash__")
     by_user = isinstance(variable, ObjectVariable | TupleVariable) and isinstance(own, types.FunctionType)
-    by_user = by_user or has_own(variable.python_type, "__hash__")
+    by_user = by_user or overrides_method(variable.python_type, "__hash__")
     if isinstance(variable, TupleVariable) and not by_user:
         return hash(tuple([_Hashed(hash_of(tx, item)) for item in variable.items]))
     if own is None:
-        tx.raises(TypeError(f"unhashable type: '{_told(variable.python_type)}'"), exact=True)
+        tx.raises(TypeError(f"unhashable type: '{_name_in_errors(variable.python_type)}'"), exact=True)
     if by_user:
         hashed = expect_constant(tx, tx.call_method(variable, "__hash__"), "a hash")
         if not isinstance(hashed, int):
             tx.raises(TypeError("__hash__ method should return an integer"), exact=True)
-        return hash(_Hashed(hashed))  # not always that of the number itself
+        return hash(_Hashed(hashed))  # may differ from the number itself
     if isinstance(variable, ObjectVariable) and variable.storage is not None and own is not object.__hash__:
         return hash_of(tx, variable.storage)
     if isinstance(variable, ObjectVariable) and variable.value is not None and own is object.__hash__:
@@ -211,33 +214,33 @@ def hash_of(tx: Tracer, variable: VariableTracker) -> int:
 
 
 def lookup_method(cls: type, name: str) -> object:
-    """What the class or its bases hold under `name`; None when nothing."""
+    """Returns the attribute `name` of the class or its bases; None if missing."""
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
 
 
-def _compares_itself(variable: ObjectVariable | TupleVariable) -> bool:
-    """Whether the class says by code of its own what equals its objects, or what their hash is."""
+def _has_own_equality(variable: ObjectVariable | TupleVariable) -> bool:
+    """Returns whether the class defines equality or hash in Python."""
     own = (lookup_method(variable.cls, name) for name in ("__hash__", "__eq__"))
     return any(isinstance(found, types.FunctionType | None) for found in own)
 
 
-def _decides_itself(variable: VariableTracker) -> bool:
-    """Whether code that is not traced here says what equals the value."""
+def _has_untraced_equality(variable: VariableTracker) -> bool:
+    """Returns whether untraced code defines the equality of the value."""
     if isinstance(variable, ConstantVariable):
-        return has_own(type(variable.value), "__eq__", "__hash__")
+        return overrides_method(type(variable.value), "__eq__", "__hash__")
     if isinstance(variable, ClassVariable):
         return type(variable.value).__eq__ is not type.__eq__ or type(variable.value).__hash__ is not type.__hash__
-    return not isinstance(variable, (*_PLAIN_KEYS, SetVariable)) and not _hashed_by_identity(variable)
+    return not isinstance(variable, (*_HASHED_LIKE_CONSTANTS, SetVariable)) and not _hashed_by_identity(variable)
 
 
-def _told(cls: type) -> str:
-    """What errors call a class: those of modules in C say where they come from."""
-    is_made_in_c = cls.__flags__ >> 8 & 1  # nobody can change its attributes
+def _name_in_errors(cls: type) -> str:
+    """Returns the name of a class in error messages: classes of C modules include their module."""
+    is_made_in_c = cls.__flags__ >> 8 & 1  # its attributes are immutable
     return f"{cls.__module__}.{cls.__qualname__}" if is_made_in_c and cls.__module__ != "builtins" else cls.__name__
 
 
 def _hashed_by_identity(variable: VariableTracker) -> bool:
     if isinstance(variable, ObjectVariable) and isinstance(variable.storage, ConstantVariable | TupleVariable):
-        return True  # by the value that it is
+        return True  # hashed by its value
     own = (vars(base) for base in variable.python_type.__mro__ if base is not object)
     return isinstance(variable, ObjectVariable) and not any("__hash__" in names or "__eq__" in names for names in own)

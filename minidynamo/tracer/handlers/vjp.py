@@ -1,8 +1,8 @@
-"""Owns `torch.func.vjp`: its function is traced once, and stands in the graph once for its values and once for each
-call of the gradient function.
+"""Owns `torch.func.vjp`: a subgraph of its function, with a node for its values and a node for each call of the
+gradient function.
 
-Nobody writes to what the function took in between, and it draws no random numbers, so that running it again gives the
-same. A gradient function that outlives the graph is made again behind it, by torch.
+The function runs again in each node. Its inputs must not be written in between, and it must draw no random numbers. If
+the gradient function outlives the graph, torch makes it again after the graph.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from minidynamo.tracer.graph.subgraphs import GraphValue
 from minidynamo.tracer.handlers.cond import tensors_in
 from minidynamo.tracer.handlers.dry_run import draws_random_numbers
 from minidynamo.tracer.handlers.transforms import (
-    distinct,
+    distinct_tensors,
+    emit_transform,
     given_tensors,
     named,
-    names_inside,
-    record,
+    names_of_inner,
     refuse_transform,
     spec_of,
-    trace,
+    trace_transformed,
 )
 from minidynamo.tracer.handlers.values import expect_constant
 from minidynamo.tracer.protocol import Tracer
@@ -45,12 +45,12 @@ func: Any = torch.func
 
 
 def vjp(function: Callable[..., Any], has_aux: bool) -> Callable[..., Any]:
-    """`torch.func.vjp` as a transform: a function of the primals."""
+    """Returns `torch.func.vjp` as a transform: a function of the primals."""
     return lambda *primals: func.vjp(function, *primals, has_aux=has_aux)
 
 
 def values_of(function: Callable[..., Any], has_aux: bool) -> Callable[..., Any]:
-    """What it gives without the gradient function."""
+    """Returns a transform that computes the values without the gradient function."""
 
     def values(*primals: Any) -> Any:
         first, _, *aux = func.vjp(function, *primals, has_aux=has_aux)
@@ -59,8 +59,8 @@ def values_of(function: Callable[..., Any], has_aux: bool) -> Callable[..., Any]
     return values
 
 
-def pulled_back(function: Callable[..., Any], has_aux: bool, create_graph: bool | None) -> Callable[..., Any]:
-    """What the gradient function gives, as a transform: a function of the primals and of the cotangents."""
+def gradients_at(function: Callable[..., Any], has_aux: bool, create_graph: bool | None) -> Callable[..., Any]:
+    """Returns a call of the gradient function as a transform: a function of the primals and of the cotangents."""
 
     def pull(primals: Any, cotangents: Any) -> Any:
         return func.vjp(function, *primals, has_aux=has_aux)[1](cotangents, create_graph=create_graph)
@@ -68,7 +68,7 @@ def pulled_back(function: Callable[..., Any], has_aux: bool, create_graph: bool 
     return pull
 
 
-_NAMES = names_inside(func.vjp, "_vjp_with_argnums", "wrapper")
+_NAMES = names_of_inner(func.vjp, "_vjp_with_argnums", "wrapper")
 
 
 @registry.polyfill(func.vjp)
@@ -82,7 +82,7 @@ def _vjp(function: Any, *primals: Any, has_aux: Any = False) -> Any:
 
 
 def vjp_at(function: Any, primals: Any, has_aux: Any) -> Any:
-    """`torch.func.vjp`; while a program is traced, its gradient function is a `PullBackVariable`."""
+    """Calls `torch.func.vjp`; during capture, its gradient function is a `PullBackVariable`."""
     return func.vjp(function, *primals, has_aux=has_aux)
 
 
@@ -94,17 +94,19 @@ def _vjp_at(
         refuse_transform(tx, "vjp", what)
 
     options = {"has_aux": tx.truth(has_aux)}
-    args = distinct(tx, primals, set())
+    args = distinct_tensors(tx, primals, set())
     assert isinstance(args, TupleVariable)
     given = given_tensors(args, DictVariable({}), refuse)
-    traced = trace(tx, "vjp", function, args, DictVariable({}), dict.fromkeys(given, (None, True)), derivative=True)
+    traced = trace_transformed(
+        tx, "vjp", function, args, DictVariable({}), dict.fromkeys(given, (None, True)), derivative=True
+    )
     inputs = [*traced.captured, *given]
     module = tx.graph.module_of(traced.subgraph)
     fakes: list[Any] = [*map(tx.graph.example, inputs)]
     if draws_random_numbers(module, fakes, fakes[-1].fake_mode):
         refuse("its function draws random numbers")
     made = Transformation(values_of, options, traced.args, {}, traced.result, whole=traced.whole)
-    values = record(tx, made, "vjp", traced.subgraph, inputs, refuse)
+    values = emit_transform(tx, made, "vjp", traced.subgraph, inputs, refuse)
     pull_back = PullBackVariable(
         replace(made, transform=vjp),
         traced.subgraph,
@@ -121,12 +123,12 @@ def _vjp_at(
 
 
 def _version(value: GraphValue) -> int | None:
-    """How often the graph has written to a tensor; None where that is not counted, and for numbers."""
+    """Returns the number of writes to a tensor in the graph; None if writes are not counted, and for numbers."""
     return None if isinstance(value, NumberVariable) else version_of(value.fake)
 
 
-def spoilt(pull_back: PullBackVariable, now: Settings) -> str:
-    """Why running the function again would not give what it gave, or ""."""
+def why_stale(pull_back: PullBackVariable, now: Settings) -> str:
+    """Returns the reason why a rerun of the function would return different values, or ""."""
     if tuple(map(_version, pull_back.inputs)) != pull_back.versions:
         return "a tensor that its function took has been written to since"
     if replace(now, grad_enabled=pull_back.settings.grad_enabled) != pull_back.settings:
@@ -145,34 +147,36 @@ def _call(
     def refuse(what: str) -> NoReturn:
         refuse_transform(tx, "vjp", what)
 
-    why = spoilt(self, settings())
+    why = why_stale(self, settings())
     if why:
         refuse(why)
     given = {value for value in self.inputs[-self.primals :] if isinstance(value, TensorVariable)}
-    cotangents = distinct(tx, cotangents, given)
+    cotangents = distinct_tensors(tx, cotangents, given)
     tensors = tensors_in(cotangents)
     wanted = None if create_graph is None else expect_constant(tx, create_graph, "create_graph")
-    spec = _moved(spec_of(cotangents, tensors, refuse), self.primals)
+    spec = _shifted_positions(spec_of(cotangents, tensors, refuse), self.primals)
     made = Transformation(
-        pulled_back,
-        {**self.made.options, "create_graph": wanted},
-        (self.made.args, spec),
+        gradients_at,
+        {**self.transformation.options, "create_graph": wanted},
+        (self.transformation.args, spec),
         {},
-        self.made.result,
-        self.made.args,
-        self.made.whole,
+        self.transformation.result,
+        self.transformation.args,
+        self.transformation.whole,
     )
-    return record(tx, made, "pull_back", _node_here(tx, self.subgraph), [*self.inputs, *tensors], refuse)
+    return emit_transform(
+        tx, made, "pull_back", _node_in_open_graph(tx, self.subgraph), [*self.inputs, *tensors], refuse
+    )
 
 
-def _moved(spec: Any, by: int) -> Any:
-    """The same arguments, `by` places further on."""
+def _shifted_positions(spec: Any, by: int) -> Any:
+    """Shifts the positions of the arguments by `by`."""
     parts = [Argument(part.position + by) if isinstance(part, Argument) else part for part in leaves_of(spec)]
     return rebuild(structure_of(spec), parts)
 
 
-def _node_here(tx: Tracer, subgraph: torch.fx.Node) -> torch.fx.Node:
-    """What stands for a subgraph in the graph that is open."""
+def _node_in_open_graph(tx: Tracer, subgraph: torch.fx.Node) -> torch.fx.Node:
+    """Returns the node of the subgraph in the open graph."""
     graph = tx.graph.graph
     return subgraph if subgraph.graph is graph else graph.create_node("get_attr", subgraph.target)
 

@@ -1,6 +1,6 @@
-"""Values from outside that are guarded only when the program reads them.
+"""Lazy values: external values that are guarded only when the program reads them.
 
-Owns lazy values, lazy containers, and reads of a part of a value.
-Does not own how a value is wrapped once it is read (`wrappers/`).
+Owns lazy values, lazy containers, and partial reads.
+Does not own how a value is wrapped after it is read (`wrappers/`).
 Enter at `lazy_value.realize`.
 """

@@ -1,7 +1,7 @@
-"""Owns the single facts about a tensor that a program reads: of a tensor that no operation uses, they are all that is
-guarded.
+"""Owns reads of single facts about a tensor. A tensor that no operation uses is guarded only for the facts that were
+read.
 
-What the graph takes for granted about the tensors that it uses is in `guards/tensors.py`, and guarded together.
+`guards/tensors.py` has the common guard of the tensors that the graph uses.
 """
 
 from __future__ import annotations
@@ -19,62 +19,62 @@ from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy.lazy_tuples import LazyTuple, TupleReader
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import from_constant
-from minidynamo.tracer.records.copies import anew
+from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.tensors import TensorVariable
 
-# Calls whose answer is one fact: methods, some of which take the number of a dimension, and functions like them.
+# Calls that return one fact: methods (some take the number of a dimension) and functions of the same names.
 _METHODS = "dim ndimension numel nelement element_size is_floating_point is_complex is_signed is_contiguous get_device"
 _METHODS += " is_conj is_neg is_inference"
 _FUNCTIONS = "numel is_floating_point is_complex is_signed is_conj is_neg is_inference"
 ANSWERS: dict[Callable[..., Any] | str, str] = {name: name for name in (*_METHODS.split(), "size", "stride")}
 ANSWERS |= {getattr(torch, name): name for name in _FUNCTIONS.split()}
 _OF_A_DIMENSION = ("size", "stride")
-_NUMBERS = ("numel", "nelement", "nbytes", "stride")  # those that may differ from call to call
+_NUMBERS = ("numel", "nelement", "nbytes", "stride")  # numbers that may differ from call to call
 _SINGLE = (bool, int, torch.dtype, torch.device, torch.layout)
 
 
 def attribute(tx: Tracer, tensor: TensorVariable, name: str) -> VariableTracker:
-    """An attribute that tells a fact."""
-    if name == "nbytes" and tx.graph.is_guarded(tensor) and _may_be_any(tensor, name, None):
+    """Returns an attribute that is a fact."""
+    if name == "nbytes" and tx.graph.is_guarded(tensor) and _is_symbolic(tensor, name, None):
         return tx.call(operator.mul, [tx.emit("numel", [tensor]), ConstantVariable(tensor.fake.itemsize)])
     if name in _NUMBERS:
-        return _single(tx, tensor, name) or tx.emit(getattr, [tensor, ConstantVariable(name)])
-    return _single(tx, tensor, name) or from_constant(anew(getattr(tx.graph.use(tensor), name)))
+        return _single_fact(tx, tensor, name) or tx.emit(getattr, [tensor, ConstantVariable(name)])
+    return _single_fact(tx, tensor, name) or from_constant(fresh_copy(getattr(tx.graph.use(tensor), name)))
 
 
 def answer(tx: Tracer, target: Callable[..., Any] | str, args: Sequence[VariableTracker]) -> VariableTracker | None:
-    """What one of `ANSWERS` tells of a tensor that is not used; None where it takes an operation to tell."""
+    """Returns the result of a call in `ANSWERS` for a tensor that is not used; None if the call needs an operation."""
     tensor, name = args[0] if args else None, ANSWERS[target]
     if not isinstance(tensor, TensorVariable) or tx.graph.is_guarded(tensor):
         return None
     given = [arg.value for arg in args[1:] if isinstance(arg, ConstantVariable)]
     ndim = len(tensor.fake.shape)
     if name not in _OF_A_DIMENSION:
-        return _single(tx, tensor, name, ()) if len(args) == 1 else None
+        return _single_fact(tx, tensor, name, ()) if len(args) == 1 else None
     if name == "stride" and len(args) == 1 and tensor.source is not None:
         tx.guard(TensorFact(tensor.source, "shape"), GuardKind.LENGTH, ndim)
-        strides = [_single(tx, tensor, name, (dim,)) for dim in range(ndim)]
+        strides = [_single_fact(tx, tensor, name, (dim,)) for dim in range(ndim)]
         return TupleVariable([stride for stride in strides if stride is not None])
     if len(args) != 2 or len(given) != 1 or type(given[0]) is not int or not -ndim <= given[0] < ndim:
         return None
     if name == "size":
         return tx.graph.size(tensor, given[0])
-    return _single(tx, tensor, name, (given[0],))
+    return _single_fact(tx, tensor, name, (given[0],))
 
 
-def _single(
+def _single_fact(
     tx: Tracer, tensor: TensorVariable, name: str, args: tuple[int, ...] | None = None
 ) -> VariableTracker | None:
-    """A fact that the real tensor tells; asking the fake one would say something about sizes that vary."""
+    """Returns a fact of the real tensor: the fake tensor would specialize or guard varying sizes."""
     real = tx.graph.real(tensor)
     if tensor.source is None or real is None or tx.graph.is_guarded(tensor):
         return None
     value = _ask(real, name, args)
     place = TensorFact(tensor.source, name if args is None else f"{name}({', '.join(map(str, args))})")
-    if name in _NUMBERS and (_may_be_any(tensor, name, args) or tx.graph.shapes.varies(place, value)):
+    if name in _NUMBERS and (_is_symbolic(tensor, name, args) or tx.graph.shapes.varies(place, value)):
         return tx.graph.integer(value, place)
     return tx.graph.fact(tensor, place, value) if type(value) in _SINGLE else None
 
@@ -83,14 +83,14 @@ def _ask(tensor: torch.Tensor, name: str, args: tuple[int, ...] | None) -> Any:
     return getattr(tensor, name) if args is None else getattr(tensor, name)(*args)
 
 
-def _may_be_any(tensor: TensorVariable, name: str, args: tuple[int, ...] | None) -> bool:
-    """Whether a number follows from sizes that vary."""
-    name, args = ("numel", ()) if name == "nbytes" else (name, args)  # which torch does not tell of such tensors
+def _is_symbolic(tensor: TensorVariable, name: str, args: tuple[int, ...] | None) -> bool:
+    """Returns whether a number depends on sizes that vary."""
+    name, args = ("numel", ()) if name == "nbytes" else (name, args)  # torch does not support nbytes of symbolic sizes
     return isinstance(_ask(tensor.fake, name, args), torch.SymInt)
 
 
 def sizes(tx: Tracer, tensor: TensorVariable) -> VariableTracker:
-    """`tensor.shape`."""
+    """Returns `tensor.shape`."""
     if tensor.source is not None and not tx.graph.is_guarded(tensor):
         place = TensorFact(tensor.source, "shape")
         return TupleVariable(_Sizes(tx, tensor, place), torch.Size, source=place)
@@ -101,7 +101,7 @@ def sizes(tx: Tracer, tensor: TensorVariable) -> VariableTracker:
 
 
 class _Sizes(LazyTuple):
-    """The sizes of a tensor that is not used, which are read one by one."""
+    """The sizes of a tensor that is not used. Each size is read separately."""
 
     def __init__(self, tx: Tracer, tensor: TensorVariable, shape: TensorFact) -> None:
         def size(_: object, place: Source) -> VariableTracker:
@@ -115,24 +115,23 @@ class _Sizes(LazyTuple):
         )
 
     def lazy_at(self, place: int) -> VariableTracker:
-        """A size; nothing is guarded of one that nobody reads."""
+        """Returns a size; an unread size is not guarded."""
         return self[place]
 
-    def unread_at(self, index: int) -> VariableTracker | None:
-        """The same for an index of any tuple; None where there is no such dimension."""
+    def find_lazy(self, index: int) -> VariableTracker | None:
+        """Returns the item at an index of a tuple; None if there is no such dimension."""
         return self._item(index) if -self._length <= index < self._length else None
 
 
-def keep_apart(tx: Tracer, tensor: TensorVariable, others: Sequence[TensorVariable]) -> bool:
-    """Guard that a tensor from outside shares its memory with none of `others`, which are from outside as well. False
-    if it does."""
+def guard_no_shared_memory(tx: Tracer, tensor: TensorVariable, others: Sequence[TensorVariable]) -> bool:
+    """Guards that an external tensor shares no memory with the external tensors `others`. Returns False if it does."""
     real, reals = tx.graph.real(tensor), [tx.graph.real(other) for other in others]
     memories = [memory_of(other) for other in reals if other is not None]
     sources = [one.source for one in (tensor, *others) if one.source is not None]
     if real is None or len(sources) <= len(others) or len(memories) < len(others) or memory_of(real) in memories:
         return False
     if others:
-        called = [f"{{0}}({{{place}}})" for place in range(1, len(sources) + 1)]
-        condition = f"{called[0]} not in ({', '.join(called[1:])},)"
+        called_names = [f"{{0}}({{{place}}})" for place in range(1, len(sources) + 1)]
+        condition = f"{called_names[0]} not in ({', '.join(called_names[1:])},)"
         tx.graph.shapes.require(Computed(condition, (Constant(memory_of, "memory_of"), *sources)), True)
     return True

@@ -1,7 +1,8 @@
-"""Owns what containers hold that the program has only moved there: it is looked at when it is read.
+"""Owns containers that hold lazy values: an item is realized when it is read.
 
-Who puts values together without looking at them holds them by `hold` and `hold_named`, who takes them out again by
-`lazy_at`, `lazy_items`, `unpack_lazy` and `next_lazy`. Everybody else reads `items` and meets values that are known.
+Code that stores values without reading uses `sequence_items` and `mapping_items`; code that takes values out without
+reading uses `lazy_at`, `lazy_items`, `unpack_lazy` and `next_lazy`. All other code reads `items` and gets realized
+values.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from minidynamo.tracer.lazy.lazy_value import realize, realized
 from minidynamo.tracer.lazy.namespaces import NamespaceItems
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.copies import anew
+from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.tracer.records.side_effects import Advanced
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -33,7 +34,7 @@ from minidynamo.variables.objects import LazyVariable, ObjectVariable
 
 
 class LazyItems(MutableSequence[VariableTracker]):
-    """The items of a container that the program has made, some of them unread until somebody reads them."""
+    """The items of a container that the program has created. Items are lazy until the first read."""
 
     def __init__(self, tx: Tracer, items: Iterable[VariableTracker]) -> None:
         self._tx = tx
@@ -55,12 +56,12 @@ class LazyItems(MutableSequence[VariableTracker]):
         return item
 
     def lazy_at(self, index: int) -> VariableTracker:
-        """The item at an index, for who only moves it."""
+        """Returns the item at an index, maybe lazy."""
         item = self._items[index] = realized(self._tx, self._items[index])
         return item
 
     def lazy_items(self) -> list[VariableTracker]:
-        """All items; those that nobody has looked at, here or elsewhere, are unread."""
+        """Returns all items; an item that was never read, here or elsewhere, is lazy."""
         self._items = [realized(self._tx, item) for item in self._items]
         return self._items
 
@@ -71,20 +72,20 @@ class LazyItems(MutableSequence[VariableTracker]):
         del self._items[index]
 
     def insert(self, index: SupportsIndex, value: VariableTracker) -> None:
-        """Put a value in front of the one at `index`."""
+        """Inserts a value before `index`."""
         self._items.insert(index, value)
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Removes all items."""
         self._items.clear()
 
     def reverse(self) -> None:
-        """Turn the order round."""
+        """Reverses the order."""
         self._items.reverse()
 
 
 class LazyTable(MutableMapping[DictKey, VariableTracker]):
-    """The contents of a dict that the program has made, some values unread until somebody reads them."""
+    """The contents of a dict that the program has created. Values are lazy until the first read."""
 
     def __init__(self, tx: Tracer, items: Mapping[DictKey, VariableTracker]) -> None:
         self._tx = tx
@@ -107,15 +108,15 @@ class LazyTable(MutableMapping[DictKey, VariableTracker]):
         return value
 
     def lazy_at(self, key: DictKey) -> VariableTracker:
-        """What is under a key, for who only moves it."""
+        """Returns the value under a key, maybe lazy."""
         value = self._items[key] = realized(self._tx, self._items[key])
         return value
 
     def lazy_items(self) -> dict[DictKey, VariableTracker]:
-        """All entries; values that nobody has looked at, here or elsewhere, are unread."""
+        """Returns all entries; a value that was never read, here or elsewhere, is lazy."""
         for key, value in [*self._items.items()]:
             if (known := realized(self._tx, value)) is not value:
-                self._items[key] = known  # in this very dict: somebody may be looking for a key in it
+                self._items[key] = known  # in place: a caller may be iterating
         return self._items
 
     def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
@@ -125,25 +126,26 @@ class LazyTable(MutableMapping[DictKey, VariableTracker]):
         del self._items[key]
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Removes all entries."""
         self._items.clear()
 
 
-# Putting in
+# Storing
 
 
-def hold(tx: Tracer, items: list[VariableTracker]) -> MutableSequence[VariableTracker]:
-    """The items of a new sequence."""
+def sequence_items(tx: Tracer, items: list[VariableTracker]) -> MutableSequence[VariableTracker]:
+    """Returns the items of a new sequence: a `LazyItems` if an item is lazy."""
     return LazyItems(tx, items) if any(isinstance(item, LazyVariable) for item in items) else items
 
 
-def hold_named(tx: Tracer, items: dict[DictKey, VariableTracker]) -> MutableMapping[DictKey, VariableTracker]:
-    """The contents of a new dict."""
+def mapping_items(tx: Tracer, items: dict[DictKey, VariableTracker]) -> MutableMapping[DictKey, VariableTracker]:
+    """Returns the contents of a new dict: a `LazyTable` if a value is lazy."""
     return LazyTable(tx, items) if any(isinstance(value, LazyVariable) for value in items.values()) else items
 
 
 def to_store(tx: Tracer, container: ListVariable | DictVariable, value: VariableTracker) -> VariableTracker:
-    """A value as it is put into a container, which gets ready to hold what is unread."""
+    """Returns a value to store in a container. For a lazy value, prepares the container to hold it, or realizes the
+    value."""
     if not isinstance(value, LazyVariable):
         return value
     kind = type(container.items)
@@ -159,52 +161,52 @@ def to_store(tx: Tracer, container: ListVariable | DictVariable, value: Variable
 def all_to_store(
     tx: Tracer, container: ListVariable | DictVariable, values: Iterable[VariableTracker]
 ) -> list[VariableTracker]:
-    """The same for many values."""
+    """Returns many values to store in a container."""
     return [to_store(tx, container, value) for value in values]
 
 
 def store_entries(tx: Tracer, made: DictVariable, entries: Mapping[DictKey, VariableTracker]) -> None:
-    """`made.update(entries)`, of values that may be unread."""
+    """Does `made.update(entries)` for values that may be lazy."""
     for key, value in entries.items():
-        value = to_store(tx, made, value)  # which may give the dict another table
+        value = to_store(tx, made, value)  # may replace `made.items`
         made.items[key] = value
 
 
-# Taking out
+# Reading without realizing
 
 
 def lazy_at(items: Any, index: int) -> VariableTracker:
-    """The item of a sequence that is known to be that long."""
+    """Returns the item of a sequence whose length is known to be sufficient."""
     return items.lazy_at(index) if isinstance(items, LazyTuple | LazyList | LazyItems) else items[index]
 
 
 def lazy_item(items: Any, index: int) -> VariableTracker:
-    """`items[index]` of any sequence; raises IndexError where it is shorter."""
+    """Returns `items[index]` of any sequence; raises IndexError if the sequence is shorter."""
     if isinstance(items, LazyTuple | LazyList):
-        item = items.unread_at(index)
+        item = items.find_lazy(index)
         return items[index] if item is None else item
     return lazy_at(items, index)
 
 
 def lazy_slice(items: Any, index: slice) -> list[VariableTracker]:
-    """`items[index]` for a slice."""
+    """Returns `items[index]` for a slice."""
     return items.lazy_slice(index) if isinstance(items, LazyList | LazyTuple) else [*lazy_items(items)[index]]
 
 
-def take_out(items: Any, index: int) -> VariableTracker:
-    """`items.pop(index)`."""
+def pop_item(items: Any, index: int) -> VariableTracker:
+    """Returns `items.pop(index)`."""
     item = lazy_item(items, index)
     del items[index]
     return item
 
 
-def moved_under(items: Any, key: DictKey) -> VariableTracker:
-    """What a dict that has the key holds there."""
+def lazy_entry(items: Any, key: DictKey) -> VariableTracker:
+    """Returns the value of a dict under a key that is known to be present."""
     return items.lazy_at(key) if isinstance(items, LazyDict | LazyTable | NamespaceItems) else items[key]
 
 
 def lazy_items(items: Sequence[VariableTracker]) -> Sequence[VariableTracker]:
-    """All items of a sequence."""
+    """Returns all items of a sequence."""
     if isinstance(items, LazyTuple):
         return items.lazy()
     if isinstance(items, LazyList):
@@ -212,41 +214,42 @@ def lazy_items(items: Sequence[VariableTracker]) -> Sequence[VariableTracker]:
     return items.lazy_items() if isinstance(items, LazyItems) else items
 
 
-def entries_as_moved(items: Mapping[DictKey, VariableTracker]) -> Mapping[DictKey, VariableTracker]:
-    """All entries of a dict."""
+def lazy_entries(items: Mapping[DictKey, VariableTracker]) -> Mapping[DictKey, VariableTracker]:
+    """Returns all entries of a dict."""
     if isinstance(items, LazyDict | NamespaceItems):
         return {key: items.lazy_at(key) for key in items}
     return items.lazy_items() if isinstance(items, LazyTable) else items
 
 
 def exact_copy(tx: Tracer, storage: VariableTracker) -> VariableTracker:
-    """What an operation gives that changes nothing of an instance of a subclass: another object, of the class below.
+    """Returns the result of an operation that changes nothing of an instance of a subclass: a new object of the builtin
+    class.
 
-    What can be changed gives itself instead.
+    For mutable values, the result is `storage` itself.
     """
     if isinstance(storage, ConstantVariable):
-        return ConstantVariable(anew(storage.value))
+        return ConstantVariable(fresh_copy(storage.value))
     if isinstance(storage, TupleVariable):
-        return TupleVariable(hold(tx, [*lazy_items(storage.items)]), storage.cls)
+        return TupleVariable(sequence_items(tx, [*lazy_items(storage.items)]), storage.cls)
     if isinstance(storage, SetVariable) and storage.cls is frozenset:
-        return SetVariable({**storage.items}, frozenset, made=SetStep("union", (storage,)))
+        return SetVariable({**storage.items}, frozenset, creation=SetStep("union", (storage,)))
     return storage
 
 
 def unpack_mapping(tx: Tracer, obj: VariableTracker) -> Mapping[DictKey, VariableTracker]:
-    """The entries of a mapping, `{**obj}`, values that nobody has looked at unread."""
+    """Returns the entries of a mapping, `{**obj}`; values that were never read are lazy."""
     made = obj
     if type(obj) is not DictVariable or obj.cls is not dict:
         is_mapping = tx.call(hasattr, [obj, ConstantVariable("keys")])
-        if isinstance(is_mapping, ConstantVariable) and not is_mapping.value:  # `dict` would take pairs, too
+        if isinstance(is_mapping, ConstantVariable) and not is_mapping.value:  # `dict` also accepts pairs
             tx.raises(TypeError(f"'{realize(tx, obj).python_type.__name__}' object is not a mapping"))
         made = tx.call(dict, [obj])
     assert isinstance(made, DictVariable)
-    return {**entries_as_moved(made.items)}
+    return {**lazy_entries(made.items)}
 
 
 def unpack_lazy(tx: Tracer, obj: VariableTracker) -> list[VariableTracker]:
-    """`list(obj)`, items that nobody has looked at unread."""
+    """Returns `list(obj)`; items that were never read are lazy."""
     if isinstance(obj, SequenceVariable):
         return [*lazy_items(obj.items)]
     iterator = tx.call(iter, [obj])
@@ -257,14 +260,14 @@ def unpack_lazy(tx: Tracer, obj: VariableTracker) -> list[VariableTracker]:
 
 
 def next_lazy(tx: Tracer, iterator: VariableTracker) -> VariableTracker | None:
-    """The next item of an iterator, maybe unread; None when it is exhausted."""
+    """Returns the next item of an iterator, maybe lazy; None when the iterator is exhausted."""
     advance = registry.ADVANCE.get(type(iterator))
     hidden = isinstance(iterator, ObjectVariable) and iterator.source is not None
     if advance is None or hidden:
         tx.break_graph(
             "MD217",
-            f"iteration over a {iterator.python_type.__name__} that was made elsewhere",
-            why="An iterator hides its position; each step runs as written and the loop's body is captured once.",
+            f"iteration over an external {iterator.python_type.__name__}",
+            why="An iterator hides its position; each step runs eagerly and the loop's body is captured once.",
         )
     tx.side_effects.on_effect(Advanced(iterator))
     return advance(tx, iterator)

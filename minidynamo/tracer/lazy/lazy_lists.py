@@ -1,8 +1,8 @@
-"""Owns the contents of lists and deques from outside: they are read one by one, as the program asks for them.
+"""Owns the contents of external lists and deques: each element is read when the program needs it.
 
-What is not asked for is not guarded, and stays as it is when the program adds something: what was added or changed is
-replayed, not the whole container. `tracer/reconstruct/containers.py` writes that down, and `wrappers/` know what to
-read. Dicts and sets are in `lazy_dicts.py`, which has the same rules, tuples in `lazy_tuples.py`.
+Elements that are not read are not guarded, and additions leave them untouched: only the changes are replayed, not the
+whole container. `tracer/reconstruct/containers.py` prints the changes, and `wrappers/` supply the readers. Dicts and
+sets are in `lazy_dicts.py`, with the same rules, tuples in `lazy_tuples.py`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import holds_none
+from minidynamo.variables.constants import is_none_constant
 from minidynamo.variables.objects import LazyVariable
 
 EVERYTHING = object()
 
-# An element: a value, or the one that was at this place when the call began.
+# An element: a tracker, or the position that the element had when the call began.
 Slot = VariableTracker | int
 
 Wrap = Callable[[object, Source], VariableTracker]
@@ -28,76 +28,85 @@ Wrap = Callable[[object, Source], VariableTracker]
 
 @dataclass(frozen=True)
 class Length:
-    """How long a container is: the number at `place`, which is `there`, and `more`, but at most `most`."""
+    """The length of a container: the number at `place` plus `more`, at most `most`."""
 
+    #: expression of the real length
     place: Computed
+    #: the real length in this call
     there: int
+    #: number of added elements minus number of removed elements
     more: int
+    #: upper limit (the maxlen of a deque), or None
     most: int | None = None
 
     @property
     def container(self) -> Source:
-        """What is so long."""
+        """The source of the container."""
         return self.place.operands[-1]
 
     @property
     def now(self) -> int:
-        """The number itself, in this call."""
+        """The length in this call."""
         total = self.there + self.more
         return total if self.most is None else min(total, self.most)
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What a container from outside loses: the values that it had at `place` when the call began.
+    """The references that an external container loses at a slot."""
 
-    Nothing may be there, or something else at the next call. With the key `EVERYTHING`, all that it holds is lost.
-    """
-
+    #: index or key of the slot; `EVERYTHING` for all contents
     key: Any
+    #: source of the slot; at the next call it may be missing or hold another value
     place: Source | None
+    #: the real values in the slot when the call began
     values: tuple[object, ...]
 
 
 class Changes:
-    """When a container from outside was changed: how many operations the graph had by then.
-
-    `emptied` has the places that were emptied once, and whether nothing is there since, or None (False); `otherwise` is
-    when something else was done first, None for never.
-    """
+    """The times when an external container was changed, as numbers of operations in the graph."""
 
     def __init__(self, graph: OutputGraph) -> None:
         self._graph = graph
-        self.emptied: dict[Any, tuple[int, bool]] = {}
-        self.otherwise: int | None = None
+        #: for each slot that was cleared once: the time
+        self.cleared: dict[Any, int] = {}
+        #: time of the first other change; None if there was none
+        self.other_change: int | None = None
 
-    def empty(self, place: Any, *, is_removed: bool = True) -> None:
-        """A place is emptied now; twice is something else, and so is None for what was put there."""
-        if place is None or place in self.emptied:
+    def clear(self, place: Any) -> None:
+        """Records that a slot is cleared. Clearing a slot twice, or clearing an added value (`place` is None), is
+        another change."""
+        if place is None or place in self.cleared:
             self.change()
         else:
-            self.emptied[place] = self._graph.time, is_removed
+            self.cleared[place] = self._graph.time
 
     def change(self) -> None:
-        """Something else is done now."""
-        if self.otherwise is None:
-            self.otherwise = self._graph.time
+        """Records another change."""
+        if self.other_change is None:
+            self.other_change = self._graph.time
 
 
 @dataclass(frozen=True)
 class ListReader:
-    """How to read a real list or deque; `together` tracks all elements at once, where that has to be."""
+    """Reads a real list or deque."""
 
+    #: the real length
     length: int
-    size: Computed  # where the length can be read
+    #: expression of the length
+    size: Computed
+    #: returns the real element at a position
     real: Callable[[int], object]
+    #: returns the source of the element at a position
     place: Callable[[int], Source]
+    #: wraps an element
     wrap: Wrap
-    together: Callable[[], list[VariableTracker]] | None = None
+    #: wraps all elements at once, for lists that need it; else None
+    wrap_all: Callable[[], list[VariableTracker]] | None = None
 
 
 def ends(index: slice[Any, Any, Any], length: int) -> Sequence[int] | None:
-    """Where the items of a slice are, by the end from which it counts; None where the length matters."""
+    """Returns the positions of a slice, counted from one end of the list; None if the length matters."""
     start = index.start or 0
     if index.step is None and index.stop is None and -length <= start < 0:
         return range(start, 0)
@@ -107,23 +116,23 @@ def ends(index: slice[Any, Any, Any], length: int) -> Sequence[int] | None:
 
 
 class LazyList(MutableSequence[VariableTracker]):
-    """The elements of the list or deque at `source`. How many there are is guarded when it matters."""
+    """The elements of the external list or deque at `source`. The number of elements is guarded when it matters."""
 
     def __init__(self, graph: OutputGraph, source: Source, reader: ListReader, maxlen: int | None = None) -> None:
         self._graph = graph
         self._source = source
         self._maxlen = maxlen
         self._length = reader.length
-        self._stays = reader.together is None  # neither the graph nor the program empties it
+        self._stays = reader.wrap_all is None  # neither the graph nor the program empties the list
         self._slots: list[Slot] | None = None
-        self._added: list[VariableTracker] = []  # by a program that has not asked how many there were
-        self._lost: dict[int, None] = {}  # the places of those that were removed or replaced, for `losses`
-        self._replaced: dict[int, Any] = {}  # what was assigned to their places
-        self._moved: dict[VariableTracker, int] = {}  # those that were put elsewhere, with their first places
+        self._added: list[VariableTracker] = []  # appended while the length is not guarded
+        self._lost: dict[int, None] = {}  # positions removed or replaced, for `losses`
+        self._replaced: dict[int, Any] = {}  # new values, by position
+        self._moved: dict[VariableTracker, int] = {}  # moved elements, with their first positions
         self._all_lost = False
         self.has_known_length = False
-        self._has_twins = False  # elements that are one and the same
-        self.when = Changes(graph)
+        self._has_duplicates = False  # two elements are the same object
+        self.changed_at = Changes(graph)
         self._number = len(graph.values.readers)
         graph.values.readers.append(reader)
 
@@ -137,38 +146,39 @@ class LazyList(MutableSequence[VariableTracker]):
         if self._slots is None:
             self._graph.guard(self._source, GuardKind.LENGTH, self._length)
             self.has_known_length = True
-            together = self._reader.together
-            if together is None:
+            wrap_all = self._reader.wrap_all
+            if wrap_all is None:
                 self._slots = [*range(self._length)]
             else:
-                trackers = together()
+                trackers = wrap_all()
                 self._slots = [*trackers]
                 self._moved = {tracker: place for place, tracker in enumerate(trackers)}
-                self._has_twins = len(self._moved) < len(trackers)
+                self._has_duplicates = len(self._moved) < len(trackers)
             self._slots += self._added
             if self._maxlen is not None:
                 over = max(len(self._slots) - self._maxlen, 0)
-                self._lose(self._slots[:over])
+                self._record_losses(self._slots[:over])
                 del self._slots[:over]
         return self._slots
 
-    def _lose(self, slots: Iterable[Slot], *, is_removed: bool = True) -> None:
+    def _record_losses(self, slots: Iterable[Slot]) -> None:
         places = [slot if isinstance(slot, int) else self._moved.get(slot) for slot in slots]
         self._lost |= {place: None for place in places if place is not None}
         for place in places:
-            self.when.empty(None if self._has_twins else place, is_removed=is_removed)
+            self.changed_at.clear(None if self._has_duplicates else place)
 
-    def hold_nothing(self, is_such: Callable[[object], bool]) -> bool:
-        """Whether no element that was there when the call began is such a one."""
-        return not any(is_such(self._reader.real(place)) for place in range(self._length))
+    def none_match(self, predicate: Callable[[object], bool]) -> bool:
+        """Returns whether no element on entry satisfies `predicate`."""
+        return not any(predicate(self._reader.real(place)) for place in range(self._length))
 
     def losses(self) -> list[Loss]:
-        """What was lost since this was last asked, other places in the same list not counting."""
+        """Returns the references removed since the last call of this method. Elements that moved within the list do not
+        count."""
         reader, here = self._reader, self._slots
         found: list[Loss] = []
         if here is None and self._maxlen is not None:
             over = self._length + len(self._added) - self._maxlen
-            for k in range(min(len(self._added), self._maxlen)):  # the next time it may be full
+            for k in range(min(len(self._added), self._maxlen)):  # at the next call the deque may be full
                 found.append(Loss(k, reader.place(k), (reader.real(k),) if k < min(over, self._length) else ()))
         for place in self._lost:
             real = reader.real(place)
@@ -184,25 +194,25 @@ class LazyList(MutableSequence[VariableTracker]):
         return found
 
     def from_front(self, place: int) -> int:
-        """A place in this call, which may have been counted from the end."""
+        """Returns the position in this call, counted from the front."""
         return place if place >= 0 else place + self._length
 
-    def emptied(self, place: Any) -> bool | None:
-        """Whether the element that was at a place is gone, or has made way for None (False); None where it is still in
-        the list, or has made way for something else."""
-        if self._slots is None or self._reader.together is not None:
+    def cleared(self, place: Any) -> bool | None:
+        """Returns whether the element was removed (True) or replaced by None (False); None if the element is still in
+        the list or was replaced by another value."""
+        if self._slots is None or self._reader.wrap_all is not None:
             return None
         place = self.from_front(place)
         if place in self._slots or self._graph.values.of(self._reader.real(place)) in self._slots:
             return None
         if place not in self._replaced:
             return True
-        return False if holds_none(self._replaced[place]) else None
+        return False if is_none_constant(self._replaced[place]) else None
 
     def _tracker(self, slot: Slot) -> VariableTracker:
         if isinstance(slot, int):
             return self._reader.wrap(self._reader.real(slot), self._reader.place(slot))
-        return read_now(self._reader.wrap, slot)
+        return realize_stored(self._reader.wrap, slot)
 
     def __len__(self) -> int:
         return len(self._read())
@@ -216,106 +226,108 @@ class LazyList(MutableSequence[VariableTracker]):
     def __getitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> VariableTracker | list[VariableTracker]:
         if isinstance(index, slice):
             return [self._tracker(slot) for slot in self._read()[index]]
-        if self._is_new(index):
+        if self._is_appended(index):
             return self._tracker(self._added[index])
         place = self._place(index.__index__())
         return self._tracker(self._read()[index] if place is None else place)
 
     def _place(self, index: int, *, alone: bool = False) -> int | None:
-        """Where an element of a list that is as long as it was can be read, so that its length need not be known.
+        """Returns the position of an element of a list whose length has not changed, so that no guard on the length is
+        needed.
 
-        What is guarded of the element fails where there is none. `alone`: also where all are tracked at once later.
+        The guard on the element fails for a shorter list. `alone`: also for lists whose elements are wrapped at once
+        later.
         """
         if self._slots is not None or (self._added and self._maxlen is not None):
             return None
-        if self._reader.together is not None and not alone:
+        if self._reader.wrap_all is not None and not alone:
             return None
         place = index if index >= 0 else index + len(self._added)
         return place if -self._length <= place < self._length else None
 
-    def unread_at(self, index: int) -> VariableTracker | None:
-        """The element at an index, for who only moves it; None where it takes more to find it."""
+    def find_lazy(self, index: int) -> VariableTracker | None:
+        """Returns the element at an index, maybe lazy, without a guard on the length; None if the length is needed."""
         if self._slots is not None:
             return self.lazy_at(index) if -len(self._slots) <= index < len(self._slots) else None
-        if self._is_new(index):
+        if self._is_appended(index):
             return self._added[index]
-        alone = not self._graph.inputs.is_stolen(self._source)
+        alone = not self._graph.inputs.is_donated(self._source)
         place = self._place(index, alone=alone)
         return None if place is None else self._graph.lazy(self._reader.real(place), self._reader.place(place))
 
     def lazy_slice(self, index: slice[Any, Any, Any]) -> list[VariableTracker]:
-        """The elements of a slice, for who only moves them."""
+        """Returns the elements of a slice, maybe lazy."""
         places = ends(index, self._length + len(self._added)) if self._slots is None else None
-        found = [] if places is None else [item for item in map(self.unread_at, places) if item is not None]
+        found = [] if places is None else [item for item in map(self.find_lazy, places) if item is not None]
         if places is not None and len(found) == len(places):
             return found
         return [self.lazy_at(place) for place in range(len(self))[index]]
 
     def lazy_at(self, index: int) -> VariableTracker:
-        """The element at an index, for who only moves it, of a list that is known to be as long as it is."""
+        """Returns the element at an index, maybe lazy; guards the length."""
         slot = self._read()[index]
         if isinstance(slot, int):
             return self._graph.lazy(self._reader.real(slot), self._reader.place(slot), is_there=True)
         return slot
 
-    def _is_new(self, index: SupportsIndex) -> bool:
-        """Whether it counts from the end, and no further than to what was added to a list that was not looked at."""
+    def _is_appended(self, index: SupportsIndex) -> bool:
+        """Returns whether a negative index refers to an element appended to a list of unknown length."""
         added = len(self._added) if self._maxlen is None else min(len(self._added), self._maxlen)
         return self._slots is None and -added <= index.__index__() < 0
 
     def __setitem__(self, index: Any, value: Any) -> None:
         slots = self._read()
         before = slots[index] if isinstance(index, slice) else [slots[index]]
-        self._lose(before, is_removed=isinstance(index, slice))
-        if value if isinstance(index, slice) else not holds_none(value):
-            self.when.change()
+        self._record_losses(before)
+        if value if isinstance(index, slice) else not is_none_constant(value):
+            self.changed_at.change()
         if not isinstance(index, slice) or value:
             self._replaced |= {slot: value for slot in before if isinstance(slot, int)}
         slots[index] = value
 
     def __delitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> None:
-        if not isinstance(index, slice) and self._maxlen is None and self._is_new(index):
+        if not isinstance(index, slice) and self._maxlen is None and self._is_appended(index):
             del self._added[index]
         else:
             slots = self._read()
-            self._lose(slots[index] if isinstance(index, slice) else [slots[index]])
+            self._record_losses(slots[index] if isinstance(index, slice) else [slots[index]])
             del slots[index]
 
     def insert(self, index: SupportsIndex, value: VariableTracker) -> None:
-        """Put a value in front of the one at `index`."""
-        self.when.change()
+        """Inserts a value before `index`."""
+        self.changed_at.change()
         self._read().insert(index, value)
 
     def append(self, value: VariableTracker) -> None:
-        """Add a value at the end, which asks for nothing."""
-        self.when.change()
+        """Appends a value, without a guard on the length."""
+        self.changed_at.change()
         (self._added if self._slots is None else self._slots).append(value)
 
     def clear(self) -> None:
-        """Drop everything, which asks for nothing."""
+        """Removes all elements, without a guard on the length."""
         self._all_lost = self._slots is None
-        self._lose(range(self._length) if self._slots is None else self._slots)
+        self._record_losses(range(self._length) if self._slots is None else self._slots)
         self._slots = []
         self._stays = False
 
     def reverse(self) -> None:
-        """Turn the order round."""
-        self.when.change()
+        """Reverses the order."""
+        self.changed_at.change()
         self._read().reverse()
 
     @property
     def is_read(self) -> bool:
-        """Whether the elements that were there on entry are known by number."""
+        """True if the number of elements on entry is known."""
         return self._slots is not None
 
-    def unread_length(self) -> Length | None:
-        """The length as a sum, while the length on entry does not matter otherwise."""
+    def lazy_length(self) -> Length | None:
+        """Returns the length as a sum, while the length on entry is not needed otherwise."""
         if self._slots is not None:
             return None
         return Length(self._reader.size, self._length, len(self._added), self._maxlen if self._added else None)
 
     def changes(self) -> tuple[int | None, list[Slot]]:
-        """How many of the first elements are those of the beginning (None: all there were), and what follows them."""
+        """Returns the number of unchanged elements at the front (None: all of them), and the elements that follow."""
         if self._slots is None:
             return None, [*self._added]
         kept = 0
@@ -324,16 +336,16 @@ class LazyList(MutableSequence[VariableTracker]):
         return None if kept == self._length and self._stays else kept, self._slots[kept:]
 
 
-def read_now(wrap: Wrap, value: VariableTracker) -> VariableTracker:
-    """The tracker of what was put into a container, maybe as it came: an unread value is looked at now, by `wrap`."""
+def realize_stored(wrap: Wrap, value: VariableTracker) -> VariableTracker:
+    """Returns the tracker of a stored value; a lazy value is realized by `wrap`."""
     if isinstance(value, LazyVariable) and value.source is not None:
         return wrap(value.value, value.source)
     return value
 
 
 def reader_at(graph: OutputGraph, number: int) -> object:
-    """What reads the container from outside that was met as the `number`th. Nothing does when the trace is over."""
+    """Returns the reader of the `number`th external container. No reader exists after the trace has ended."""
     readers = graph.values.readers
     # An IndexError would end loops over the elements too early.
-    assert number < len(readers), "a container from outside is read when the trace is over"
+    assert number < len(readers), "an external container is read after the end of the trace"
     return readers[number]

@@ -1,7 +1,7 @@
-"""Owns the items of tuples from outside: they are read one by one, as the program asks for them.
+"""Owns the items of external tuples: each item is read when the program needs it.
 
-What is not asked for is not guarded. A tuple never changes, so there is nothing to replay; containers that do are in
-`lazy_lists.py`.
+Items that are not read are not guarded. A tuple never changes, so nothing is replayed; mutable containers are in
+`lazy_lists.py` and `lazy_dicts.py`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,26 @@ from minidynamo.variables.objects import LazyVariable
 
 @dataclass(frozen=True)
 class TupleReader:
-    """How to read a real tuple: where its length is, and where each item."""
+    """Reads a real tuple."""
 
+    #: the tuple
     real: tuple[Any, ...]
+    #: expression of the length
     size: Computed
+    #: returns the source of the item at a position
     place: Callable[[int], Source]
+    #: wraps an item
     wrap: Callable[[object, Source], VariableTracker]
 
 
 class LazyTuple(Sequence[VariableTracker]):
-    """The items of the tuple at `source`. How many there are is guarded when it matters."""
+    """The items of the external tuple at `source`. The number of items is guarded when it matters."""
 
     def __init__(self, graph: OutputGraph, source: Source, reader: TupleReader) -> None:
         self._graph = graph
         self._source = source
         self._length = tuple.__len__(reader.real)
-        self._items: dict[int, VariableTracker] = {}  # those that were read
+        self._items: dict[int, VariableTracker] = {}  # the items that were read
         self._number = len(graph.values.readers)
         graph.values.readers.append(reader)
 
@@ -47,25 +51,25 @@ class LazyTuple(Sequence[VariableTracker]):
 
     @property
     def real(self) -> tuple[Any, ...]:
-        """The tuple itself."""
+        """The real tuple."""
         return self._reader.real
 
-    def _unread(self, place: int) -> LazyVariable:
+    def _lazy_value(self, place: int) -> LazyVariable:
         reader = self._reader
         return LazyVariable(tuple.__getitem__(reader.real, place), source=reader.place(place))
 
     def _item(self, place: int) -> VariableTracker:
         if place not in self._items:
-            lazy = self._unread(place)
+            lazy = self._lazy_value(place)
             assert lazy.source is not None
             self._items[place] = self._reader.wrap(lazy.value, lazy.source)
         return self._items[place]
 
-    def unread_at(self, index: int) -> VariableTracker | None:
-        """The item at an index, for who only moves it; None where there is none."""
+    def find_lazy(self, index: int) -> VariableTracker | None:
+        """Returns the item at an index, maybe lazy, without a guard on the length; None if there is no such item."""
         if not -self._length <= index < self._length:
             return None
-        known, lazy = self._items.get(index), self._unread(index)
+        known, lazy = self._items.get(index), self._lazy_value(index)
         assert lazy.source is not None
         return self._graph.lazy(lazy.value, lazy.source) if known is None else known
 
@@ -73,20 +77,20 @@ class LazyTuple(Sequence[VariableTracker]):
         self._graph.guard(self._source, GuardKind.LENGTH, self._length)
         return self._length
 
-    def unread_length(self) -> Length:
-        """The length as a number that can be read."""
+    def lazy_length(self) -> Length:
+        """Returns the length as an expression."""
         return Length(self._reader.size, self._length, 0)
 
     def lazy_at(self, place: int) -> VariableTracker:
-        """The item at a place, for who only moves it, of a tuple that is known to be as long as it is."""
+        """Returns the item at a position, maybe lazy; the length must be guarded."""
         if place in self._items:
             return self._items[place]
-        lazy = self._unread(place)
+        lazy = self._lazy_value(place)
         assert lazy.source is not None
         return self._graph.lazy(lazy.value, lazy.source, is_there=True)
 
     def lazy(self) -> list[VariableTracker]:
-        """All items; those that were not looked at stay so."""
+        """Returns all items; items that were never read are lazy."""
         return [self.lazy_at(place) for place in range(len(self))]
 
     @overload
@@ -102,11 +106,11 @@ class LazyTuple(Sequence[VariableTracker]):
         place = index.__index__()
         if not -self._length <= place < self._length:
             raise IndexError(f"none of {len(self)} items is at {place}")
-        return self._item(place)  # what is guarded of it fails where there is none
+        return self._item(place)  # its guard fails for a shorter tuple
 
     def lazy_slice(self, index: slice[Any, Any, Any]) -> list[VariableTracker]:
-        """The items of a slice, for who only moves them."""
+        """Returns the items of a slice, maybe lazy."""
         places = ends(index, self._length)
         if places is None:
             return [self.lazy_at(place) for place in range(len(self))[index]]
-        return [item for item in map(self.unread_at, places) if item is not None]
+        return [item for item in map(self.find_lazy, places) if item is not None]

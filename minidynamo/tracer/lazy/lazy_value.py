@@ -1,7 +1,8 @@
-"""Owns values from outside that a program has only moved so far: nothing is guarded but that they are there.
+"""Owns lazy values: external values that the program has only moved. A lazy value has no guard, except that its source
+exists.
 
-Frames move them between stack and locals, into and out of callees, to what is returned and to attributes; whoever works
-with one looks at it first. That makes its tracker, with guards.
+Frames move lazy values between stack and locals, into and out of callees, to results and to attributes. Code that reads
+the value realizes it first: a tracker is created and guards are installed.
 """
 
 from __future__ import annotations
@@ -10,25 +11,25 @@ import types
 from collections.abc import Iterable, Mapping
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Constant, is_read_anew
+from minidynamo.guards.source import Constant, is_new_each_read
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import LazyVariable, ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
 
-_HEAP_TYPE = 1 << 9  # set for classes that programs make
-# Classes whose instances are all true.
+_HEAP_TYPE = 1 << 9  # set for classes that programs define
+# Classes whose instances are always true.
 _TRUE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, type)
 
 
 def realize(tx: Tracer, variable: VariableTracker) -> VariableTracker:
-    """The tracker to work with."""
+    """Returns the tracker to work with: a lazy value is wrapped and guarded."""
     return tx.wrap(variable.value, variable.source) if isinstance(variable, LazyVariable) else variable
 
 
 def realized(tx: Tracer, variable: VariableTracker) -> VariableTracker:
-    """The tracker of a value that was unread when it was put somewhere, if it has been read elsewhere since."""
+    """Returns the tracker of a lazy value that was realized elsewhere; else the variable itself."""
     known = tx.graph.known(variable.source) if isinstance(variable, LazyVariable) and variable.source else None
     return variable if known is None else known
 
@@ -36,12 +37,12 @@ def realized(tx: Tracer, variable: VariableTracker) -> VariableTracker:
 def realize_all(
     tx: Tracer, args: Iterable[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
-    """The trackers to work with, of the arguments of a call."""
+    """Realizes the arguments of a call."""
     return [realize(tx, arg) for arg in args], {name: realize(tx, value) for name, value in kwargs.items()}
 
 
 def is_none(tx: Tracer, variable: VariableTracker) -> bool:
-    """Whether the value is None, which is all that is guarded of one that nobody looks at otherwise."""
+    """Returns whether the value is None. For a lazy value, only the answer is guarded."""
     if isinstance(variable, LazyVariable) and variable.value is not None:
         tx.guard(variable.source, GuardKind.NOT_NONE)
         return False
@@ -50,16 +51,16 @@ def is_none(tx: Tracer, variable: VariableTracker) -> bool:
 
 
 def same_lazy_object(tx: Tracer, left: VariableTracker, right: VariableTracker) -> bool | None:
-    """Whether two values are one object, where one has only been moved and the other arrived, too; None for others.
+    """Returns whether a lazy value and another external value are one object; None for other pairs.
 
-    Nothing else is guarded.
+    Only the answer is guarded.
     """
     left, right = realized(tx, left), realized(tx, right)
     if not isinstance(left, LazyVariable):
         left, right = right, left
     if not isinstance(left, LazyVariable) or left.source is None or right.source is None:
         return None
-    if is_read_anew(left.source) or is_read_anew(right.source):
+    if is_new_each_read(left.source) or is_new_each_read(right.source):
         return None
     if left.source == right.source:
         return True
@@ -77,9 +78,9 @@ def same_lazy_object(tx: Tracer, left: VariableTracker, right: VariableTracker) 
 
 
 def class_of(tx: Tracer, variable: VariableTracker) -> type:
-    """`type(variable)`, which is all that is guarded of one that nobody looks at otherwise.
+    """Returns `type(variable)`. For a lazy value, only the class is guarded.
 
-    Of objects of classes that programs make more is guarded: what these classes have.
+    A class that the program defines gets more guards, on the contents of the class.
     """
     variable = realized(tx, variable)
     cls = variable.python_type
@@ -90,7 +91,7 @@ def class_of(tx: Tracer, variable: VariableTracker) -> type:
 
 
 def truth(tx: Tracer, variable: VariableTracker) -> bool:
-    """`bool(variable)`; of a function, class or module only the class is guarded."""
+    """Returns `bool(variable)`; for a lazy function, class or module, only its class is guarded."""
     if isinstance(variable, LazyVariable) and type(variable.value) in _TRUE:
         tx.guard(variable.source, GuardKind.TYPE, type(variable.value))
         return True

@@ -1,7 +1,7 @@
-"""Owns `obj.__dict__`: the attributes of an instance, or of a class, and the globals of a module, as a dict.
+"""Owns `obj.__dict__`: the attributes of an instance or of a class, and the globals of a module, as a dict.
 
-Nothing is kept here. Reading an item is reading the attribute where it is stored, and writing one is an attribute
-write in the journal, so both ways to the same attribute agree; what is not read is not guarded.
+Stores no values. An item is read from the storage of the attribute, and a write is an attribute write in the journal,
+so both kinds of access agree. Unread items are not guarded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from minidynamo.variables.objects import ObjectVariable
 
 
 class NamespaceItems(MutableMapping[DictKey, VariableTracker]):
-    """The contents of a dict, `real`, whose values are read where they are stored. No name in `slots` is a key."""
+    """The contents of a dict `real`, read from the storage of the attributes. Names in `slots` are not keys."""
 
     tx: Tracer
     real: dict[str, Any]
@@ -33,15 +33,15 @@ class NamespaceItems(MutableMapping[DictKey, VariableTracker]):
 
     @property
     def place(self) -> Source | None:
-        """Where the dict is; None for one that is made while tracing."""
+        """The source of the dict; None for a dict created during tracing."""
         raise NotImplementedError
 
     def written(self, name: str) -> VariableTracker | Absence:
-        """What the program has written under a name, DELETED, or UNKNOWN."""
+        """Returns the value that the program has written under a name, DELETED, or UNKNOWN."""
         raise NotImplementedError
 
     def stored(self, name: str) -> VariableTracker:
-        """What the dict holds under a name that nobody has written."""
+        """Returns the value on entry under a name, maybe lazy."""
         raise NotImplementedError
 
     def __contains__(self, key: object) -> bool:
@@ -56,14 +56,14 @@ class NamespaceItems(MutableMapping[DictKey, VariableTracker]):
         return name in self.real
 
     def name_at(self, key: DictKey) -> str:
-        """The name that is a key. Raises KeyError if it is none."""
+        """Returns the name that is a key. Raises KeyError for an absent key."""
         if key not in self:
             raise KeyError(key.token)
         assert isinstance(key.token, str)
         return key.token
 
     def lazy_at(self, key: DictKey) -> VariableTracker:
-        """What is under a key, for who only moves it."""
+        """Returns the value under a key, maybe lazy."""
         name = self.name_at(key)
         written = self.written(name)
         return realized(self.tx, written) if isinstance(written, VariableTracker) else self.stored(name)
@@ -79,7 +79,8 @@ class NamespaceItems(MutableMapping[DictKey, VariableTracker]):
 
 
 class InstanceItems(NamespaceItems):
-    """The contents of the dict of `obj`, whose real one is `real` (None for an object made while tracing)."""
+    """The contents of the `__dict__` of `obj`; `real` is the real dict, or None for an object created during
+    tracing."""
 
     def __init__(self, tx: Tracer, obj: ObjectVariable, real: dict[str, object] | None, slots: frozenset[str]) -> None:
         self.tx = tx
@@ -113,7 +114,8 @@ class InstanceItems(NamespaceItems):
         return iter([self._key(name) for name in self._names()])
 
     def _key(self, name: str) -> DictKey:
-        """The key of an attribute, which is another text than usual where it came by way of the dict."""
+        """Returns the key of an attribute. A name that was stored through the dict may be a text object that is not
+        interned."""
         place = self.place
         if place is not None:
             place = None if is_interned(name) else Item(DictKeys(place), [*self.real].index(name))
@@ -123,7 +125,7 @@ class InstanceItems(NamespaceItems):
         if not isinstance(key.token, str):
             self.tx.break_graph("MD206", "an attribute gets a name that is not text")
         if isinstance(key.variable, ConstantVariable):
-            key.variable.identify()
+            key.variable.require_identity()
         if not is_interned(key.token) and key not in self:
             what, why = (
                 "an attribute gets a computed name",
@@ -137,17 +139,17 @@ class InstanceItems(NamespaceItems):
 
 
 class ClassItems(MutableMapping[DictKey, VariableTracker]):
-    """The contents of the dict of a class. That it has these names is guarded where the class is first met."""
+    """The contents of the dict of a class. The names are guarded where the class is first reached."""
 
     def __init__(self, tx: Tracer, cls: type) -> None:
         self.tx = tx
         self.cls = cls
 
     def _real(self) -> Mapping[str, object]:
-        """What the class holds. What the program itself has put into a class is not there yet."""
+        """Returns the real dict of the class, without the writes of the program itself."""
         if self.tx.side_effects.writes_classes:
-            what = f"the dict of the class {self.cls.__name__} is read behind a write to a class"
-            self.tx.break_graph("MD206", what, why="The class has what was written when the graph has ended.")
+            what = f"the dict of the class {self.cls.__name__} is read after a write to a class"
+            self.tx.break_graph("MD206", what, why="Writes to a class are done after the graph.")
         return vars(self.cls)
 
     def __iter__(self) -> Iterator[DictKey]:
@@ -175,7 +177,8 @@ class ClassItems(MutableMapping[DictKey, VariableTracker]):
 
 
 class ModuleItems(NamespaceItems):
-    """The globals of a module. `trusted`: it belongs to a library, whose functions and classes are constants."""
+    """The globals of a module. `trusted`: the module belongs to a library, whose functions and classes are
+    constants."""
 
     def __init__(self, tx: Tracer, namespace: dict[str, Any], trusted: bool) -> None:
         self.tx = tx
@@ -192,15 +195,15 @@ class ModuleItems(NamespaceItems):
     def stored(self, name: str) -> VariableTracker:
         value = self.real[name]
         if self.trusted and is_library_value(value):
-            if isinstance(value, types.FunctionType | types.BuiltinFunctionType):  # which programs replace
+            if isinstance(value, types.FunctionType | types.BuiltinFunctionType):  # programs may patch libraries
                 self.tx.guard(global_source(self.real, name), GuardKind.IDENTITY, value)
             return self.tx.wrap(value, Constant(value, name))
         return self.tx.graph.lazy(value, global_source(self.real, name))
 
     def __iter__(self) -> Iterator[DictKey]:
         if self.tx.side_effects.writes_globals(self.real):
-            why = "The module has what was written when the graph has ended."
-            self.tx.break_graph("MD206", "all globals are asked for behind a write to one", why=why)
+            why = "Writes to a module are done after the graph."
+            self.tx.break_graph("MD206", "all globals are read after a write to a global", why=why)
         names = (*self.real,)
         self.tx.guard(self.place, GuardKind.DICT_KEYS, names)
         return iter([key_of(ConstantVariable(name)) for name in names])

@@ -1,8 +1,8 @@
-"""Owns what a program asks of an immutable value from outside without needing all of it: `r.start`, `len(text)`,
-`mode.startswith("a")`. Only the answer is guarded.
+"""Owns partial reads of an immutable external value: `r.start`, `len(text)`, `mode.startswith("a")`. Only the answer is
+guarded.
 
-Which values are constants is decided in `tracer/records/constants.py`, how numbers and text are compared in
-`tracer/numbers/arithmetic.py`.
+`tracer/records/constants.py` decides which values are constants; `tracer/numbers/arithmetic.py` compares numbers and
+text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CLOCK = frozenset(("hour", "minute", "second", "microsecond"))
 _SEQUENCE = frozenset(("__len__", "__getitem__", "__contains__"))
 _TEXT = frozenset(("startswith", "endswith", "find", "count", "isdigit", "isalpha", "isidentifier"))
 _TEXT |= {"lower", "upper", "strip", "casefold"}
-# By class: the attributes, and the methods whose answers are small.
+# By class: the attributes, and the methods with small results.
 _ATTRIBUTES: dict[type, frozenset[str]] = {
     range: _BOUNDS,
     slice: _BOUNDS,
@@ -37,34 +37,34 @@ _ATTRIBUTES: dict[type, frozenset[str]] = {
     datetime.time: _CLOCK,
     datetime.timedelta: frozenset(("days", "seconds", "microseconds")),
 }
-_OF_ANY_CLASS = (slice, torch.device)  # what their attributes hold may also be None
+_OF_ANY_CLASS = (slice, torch.device)  # their attributes may also be None
 _METHODS: dict[type, frozenset[str]] = {range: _SEQUENCE, str: _SEQUENCE | _TEXT, bytes: _SEQUENCE}
 _SMALL = (bool, int, float, str, type(None))
 _SPELLED = {"__getitem__": "{{0}}[{}]", "__contains__": "({} in {{0}})"}
 
 
 def attribute(tx: Tracer, whole: ConstantVariable, name: str) -> VariableTracker | None:
-    """`whole.name`, for a value that nobody has needed so far; None where that is no part of it."""
+    """Returns `whole.name` for a value that was not read yet; None if `name` is no partial read."""
     if whole.source is None or whole.is_read or name not in _ATTRIBUTES.get(whole.python_type, ()):
         return None
-    place, value = Computed(f"{{0}}.{name}", (whole.source,)), getattr(whole.here, name)
+    place, value = Computed(f"{{0}}.{name}", (whole.source,)), getattr(whole.unguarded_value, name)
     if whole.python_type in _OF_ANY_CLASS and type(value) in _SMALL:
         tx.guard(place, GuardKind.TYPE, type(value))
-    return _part(tx, place, value, is_kept=getattr(whole.here, name) is value)
+    return _part(tx, place, value, is_kept=getattr(whole.unguarded_value, name) is value)
 
 
 def answer(
     tx: Tracer, whole: VariableTracker, name: str, args: Sequence[VariableTracker] = ()
 ) -> VariableTracker | None:
-    """`whole.name(*args)`, for a value that nobody has needed so far; None where it takes all of it to tell."""
+    """Returns `whole.name(*args)` for a value that was not read yet; None if the call needs the whole value."""
     if not isinstance(whole, ConstantVariable) or whole.source is None or whole.is_read:
         return None
     if name not in _METHODS.get(whole.python_type, ()) or any(arg.python_type not in (int, str, bytes) for arg in args):
         return None
     given = [arg.value for arg in args if isinstance(arg, ConstantVariable)]
     try:
-        value = getattr(whole.here, name)(*given)
-    except Exception:  # the program is told where the call is run as a whole
+        value = getattr(whole.unguarded_value, name)(*given)
+    except Exception:  # the complete call raises the error
         return None
     if len(given) < len(args):
         return None
@@ -76,18 +76,19 @@ def answer(
 
 
 def _part(tx: Tracer, place: Source, value: object, *, is_kept: bool = False) -> VariableTracker | None:
-    """What is read at `place`; unless the whole keeps it, another object each time."""
+    """Returns the value read at `place`; a new object at each call unless the whole value keeps the part
+    (`is_kept`)."""
     if type(value) not in _SMALL:
         return None
     if type(value) is int and tx.graph.shapes.varies(place, value):
         return tx.graph.integer(value, place)
-    read = tx.graph.guard_when_asked(place, GuardKind.EQUALS, value)
-    return ConstantVariable(value, source=place, on_read=read, read_anew=not is_kept)
+    read = tx.graph.guard_on_read(place, GuardKind.EQUALS, value)
+    return ConstantVariable(value, source=place, on_read=read, new_on_each_read=not is_kept)
 
 
 def truth(tx: Tracer, whole: ConstantVariable) -> bool:
-    """`bool(whole)`; only the answer is guarded where a comparison or the length gives it."""
+    """Returns `bool(whole)`; guards only the answer of a comparison or of the length, where possible."""
     if arithmetic.is_lazy(whole):
-        return arithmetic.truth_of_unread(tx, whole)
+        return arithmetic.truth_of_lazy(tx, whole)
     length = answer(tx, whole, "__len__")
     return bool(whole.value) if length is None else tx.truth(length)

@@ -1,10 +1,9 @@
-"""Owns what Python does with numbers that differ from call to call: arithmetic and comparison.
+"""Owns arithmetic and comparison of symbolic numbers.
 
-Ints keep their symbols, so that sizes which are computed of sizes are known as such; each step is a graph node and a
-text of Python. Floats are computed by Python alone, in the order of the program, and enter the graph as inputs. A
-comparison guards its answer, not the numbers. What is not known here takes the numbers as constants. Functions and
-methods of numbers are in `functions.py`.
-"""
+Ints keep their symbols, so that sizes computed from sizes stay symbolic; each step is a graph node and a Python
+expression. Floats are computed by Python alone, in the order of the program, and enter the graph as inputs. A
+comparison guards its answer, not the numbers. Any operation that is unknown here specializes the numbers. Functions and
+methods of numbers are not here (`functions.py`)."""
 
 from __future__ import annotations
 
@@ -17,38 +16,38 @@ from typing import Any
 
 import torch
 
-from minidynamo.guards.source import Computed, Constant, Source, is_read_anew
+from minidynamo.guards.source import Computed, Constant, Source, is_new_each_read
 from minidynamo.tracer.frames.unrolling import unroll_comparison
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import as_constant
-from minidynamo.tracer.records.copies import anew
+from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.tracer.records.operator_table import ARITHMETIC, BITWISE, COMPARISONS
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, SequenceVariable, SetVariable, SliceVariable
-from minidynamo.variables.numbers import Made, NumberVariable
+from minidynamo.variables.numbers import Computation, NumberVariable
 
 _SYMBOLS = {function: symbol for symbol, function in (ARITHMETIC | BITWISE | COMPARISONS).items() if symbol != "@"}
 _COMPARISONS = frozenset(COMPARISONS.values())
 _BITS = frozenset(BITWISE.values())
 _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 
-# The classes whose values are compared without looking at them, and what can be compared with each other.
-_COMPARED: dict[type, str] = {int: "number", float: "number", str: "text"}
+# Classes whose values are compared without specializing -> kind; only values of the same kind are compared.
+_COMPARABLE: dict[type, str] = {int: "number", float: "number", str: "text"}
 
-# What has a meaning in templates.
+# Characters with a meaning in templates.
 _BRACES = frozenset("{}")
 
-# A text that has grown longer than this is no gain: its numbers become constants. Python reads no more than 200
-# parentheses in one another, of which some are written around the text.
-_LONGEST = 2000
+# Limits of an expression, beyond which its numbers are specialized. Python parses at most 200 nested parentheses, and
+# some are written around the expression.
+_LONGEST_EXPRESSION = 2000
 _MOST_NESTED = 150
-# Of a number that more operations than these have made, one in another, they are not kept.
-_DEEPEST = 16
+# The most nested operations that are recorded for a number.
+_DEEPEST_OPERATION = 16
 
 
 def involves_number(variable: VariableTracker) -> bool:
-    """Whether a number that is not known is the value, or an item of the container or slice that it is."""
+    """Returns whether the value is a symbolic number, or a container or slice with a symbolic number in it."""
     if isinstance(variable, NumberVariable):
         return True
     if isinstance(variable, SequenceVariable):
@@ -60,28 +59,31 @@ def involves_number(variable: VariableTracker) -> bool:
     return False
 
 
-def pinned(variable: VariableTracker) -> VariableTracker:
-    """The variable; a number as the constant that it is in this call, which is guarded."""
+def specialized(variable: VariableTracker) -> VariableTracker:
+    """Returns the variable; a symbolic number is specialized to a constant, with a guard."""
     if not isinstance(variable, NumberVariable):
         return variable
-    if variable.pinned is None:
-        value = variable.pin()
-        if variable.made.text or isinstance(variable.source, Computed):
-            variable.pinned = ConstantVariable(anew(value))
+    if variable.specialized is None:
+        value = variable.specialize()
+        if variable.computation.text or isinstance(variable.source, Computed):
+            variable.specialized = ConstantVariable(fresh_copy(value))
         else:
-            variable.pinned = ConstantVariable(value, source=variable.source, read_anew=is_read_anew(variable.source))
-    return variable.pinned
+            variable.specialized = ConstantVariable(
+                value, source=variable.source, new_on_each_read=is_new_each_read(variable.source)
+            )
+    return variable.specialized
 
 
 def is_int_number(variable: VariableTracker) -> bool:
-    """Whether it is an int that is not known."""
+    """Returns whether the value is a symbolic int."""
     return isinstance(variable, NumberVariable) and variable.cls is int
 
 
 def is_lazy(variable: VariableTracker) -> bool:
-    """Whether it is a number or text from outside whose value nobody has needed so far: what it is compared with may
-    be all that matters."""
-    return isinstance(variable, ConstantVariable) and not variable.is_read and variable.python_type in _COMPARED
+    """Returns whether the value is an external number or text that has not been read.
+
+    A comparison may then guard the answer alone."""
+    return isinstance(variable, ConstantVariable) and not variable.is_read and variable.python_type in _COMPARABLE
 
 
 def _is_number(variable: VariableTracker) -> bool:
@@ -89,21 +91,21 @@ def _is_number(variable: VariableTracker) -> bool:
 
 
 def are_numbers(left: VariableTracker, right: VariableTracker) -> bool:
-    """Whether both are numbers, one of which is not known."""
+    """Returns whether both are numbers and at least one is symbolic."""
     is_known = not (isinstance(left, NumberVariable) or isinstance(right, NumberVariable))
     return not is_known and _is_number(left) and _is_number(right)
 
 
-def _without_bool(variable: VariableTracker) -> VariableTracker:
-    """The variable; True as 1 and False as 0, which is what they are to arithmetic, and symbols know no bools."""
+def _bool_as_int(variable: VariableTracker) -> VariableTracker:
+    """Returns the variable, with True as 1 and False as 0, as in arithmetic; symbols have no bools."""
     is_bool = isinstance(variable, ConstantVariable) and variable.python_type is bool
     return ConstantVariable(int(as_constant(variable))) if is_bool else variable
 
 
 def value_here(variable: VariableTracker) -> Any:
-    """The number in this call; nothing is guarded."""
+    """Returns the value in this call, without a guard."""
     assert isinstance(variable, NumberVariable | ConstantVariable)
-    return variable.here
+    return variable.unguarded_value
 
 
 def _is_float(variable: VariableTracker) -> bool:
@@ -114,29 +116,29 @@ def _is_float(variable: VariableTracker) -> bool:
 
 
 def computed_text(template: str, *operands: VariableTracker | Source) -> Computed | None:
-    """`template` with the operands, each in parentheses; None when it has grown too long."""
-    places: list[Source] = []
+    """Returns `template` filled with the operands, each in parentheses; None if the expression is too long."""
+    sources: list[Source] = []
 
-    def place(source: Source) -> str:
-        if source not in places:
-            places.append(source)
-        return f"{{{places.index(source)}}}"
+    def slot(source: Source) -> str:
+        if source not in sources:
+            sources.append(source)
+        return f"{{{sources.index(source)}}}"
 
     def operand(given: VariableTracker | Source) -> str:
         if isinstance(given, ConstantVariable) and not is_lazy(given):
             text = repr(given.value)
             if text in ("nan", "inf", "-inf") or not _BRACES.isdisjoint(text):
-                return place(Constant(given.value, text))
+                return slot(Constant(given.value, text))
             return f"({text})" if text.startswith("-") else text
         source = given if isinstance(given, Source) else given.source
         assert source is not None
         if isinstance(source, Computed):
-            return f"({source.template.format(*map(place, source.operands))})"
-        return place(source)
+            return f"({source.template.format(*map(slot, source.operands))})"
+        return slot(source)
 
     text = template.format(*map(operand, operands))
-    is_short = len(text) <= _LONGEST and (text.count("(") <= _MOST_NESTED or _nesting(text) <= _MOST_NESTED)
-    return Computed(text, tuple(places)) if is_short else None
+    is_short = len(text) <= _LONGEST_EXPRESSION and (text.count("(") <= _MOST_NESTED or _nesting(text) <= _MOST_NESTED)
+    return Computed(text, tuple(sources)) if is_short else None
 
 
 def _nesting(text: str) -> int:
@@ -144,7 +146,7 @@ def _nesting(text: str) -> int:
 
 
 def require(tx: Tracer, template: str, answer: bool, *operands: VariableTracker | Source) -> bool:
-    """Guard that the condition gives `answer`; whether that can be said."""
+    """Guards that the condition evaluates to `answer`; returns False if the expression is too long for a guard."""
     condition = computed_text(template, *operands)
     if condition is None:
         return False
@@ -152,15 +154,15 @@ def require(tx: Tracer, template: str, answer: bool, *operands: VariableTracker 
     return True
 
 
-def refuse_nan(tx: Tracer, left: VariableTracker, right: VariableTracker) -> None:
-    """Guard that two floats that differ are not both the same NaN, which is found as the object that it is."""
+def guard_distinct_nans(tx: Tracer, left: VariableTracker, right: VariableTracker) -> None:
+    """Guards that two different floats are not the same NaN object, which a container finds by identity."""
     may_be_nan = [v for v in (left, right) if v.python_type is float and (isinstance(v, NumberVariable) or is_lazy(v))]
     if len(may_be_nan) == 2 and not require(tx, "{0} == {0}", True, left):
         as_constant(left)
 
 
 def floating(tx: Tracer, value: Any, source: Source | None) -> VariableTracker | None:
-    """The float that Python computes at `source`, `value` in this call; None when it cannot."""
+    """Returns the float that Python computes at `source`, with the value in this call; None if Python cannot."""
     if source is None or type(value) is not float:
         return None
     return tx.graph.floating(value, source)
@@ -172,17 +174,17 @@ def floating(tx: Tracer, value: Any, source: Source | None) -> VariableTracker |
 def binary(
     tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
 ) -> VariableTracker | None:
-    """`function(left, right)` for two numbers, one of which is not known; None for anything else."""
+    """Returns `function(left, right)` for two numbers, at least one symbolic; None for anything else."""
     if function in _COMPARISONS and (is_lazy(left) or is_lazy(right)):
-        compared = _compare_unread(tx, function, left, right)
+        compared = _compare_lazy(tx, function, left, right)
         if compared is not None:
             return compared
     if not are_numbers(left, right):
         return None
-    given, (left, right) = (left, right), (_without_bool(left), _without_bool(right))
+    given, (left, right) = (left, right), (_bool_as_int(left), _bool_as_int(right))
     result: VariableTracker | None = None
     if function in _DIVISIONS:
-        refuse_zero(tx, function, left, right)
+        guard_nonzero(tx, function, left, right)
     if function in _COMPARISONS:
         result = _compare(tx, function, left, right)
     elif function is operator.pow:
@@ -193,19 +195,19 @@ def binary(
         exact = not (_is_float(left) or _is_float(right)) and function is not operator.truediv
         result = _integer(tx, function, left, right) if exact else _floating(tx, function, left, right)
     result = _as_constants(tx, function, left, right) if result is None else result
-    return _made_by(result, f"{{}} {_SYMBOLS[function]} {{}}" if function in _SYMBOLS else "", *given)
+    return _marked_as_made(result, f"{{}} {_SYMBOLS[function]} {{}}" if function in _SYMBOLS else "", *given)
 
 
 def _as_constants(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker:
-    """`function` of the operands as constants; the operand itself where it gives that back."""
-    constants = [pinned(operand) for operand in operands]
+    """Applies `function` to the specialized operands; returns an operand itself if its constant is the result."""
+    constants = [specialized(operand) for operand in operands]
     result = tx.call(function, constants)
     return next((operand for operand, constant in zip(operands, constants) if constant is result), result)
 
 
-def refuse_zero(tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker) -> None:
-    """Guard that a number is divided by another one than zero, or raise what Python raises, whatever is divided."""
-    if _holds(tx, operator.ne, right, ConstantVariable(0)):
+def guard_nonzero(tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker) -> None:
+    """Guards that the divisor is not zero, or raises Python's error, for any dividend."""
+    if _guarded_answer(tx, operator.ne, right, ConstantVariable(0)):
         return
     try:
         function(value_here(left), value_here(right))
@@ -213,14 +215,14 @@ def refuse_zero(tx: Tracer, function: Callable[..., Any], left: VariableTracker,
         tx.raises(error, exact=True)
 
 
-def _made_by(result: VariableTracker, text: str, *operands: VariableTracker) -> VariableTracker:
-    """`result`, of which is noted that Python makes the object by this operation."""
+def _marked_as_made(result: VariableTracker, text: str, *operands: VariableTracker) -> VariableTracker:
+    """Returns `result`, marked with the operation by which Python makes the object."""
     if not isinstance(result, NumberVariable) or result in operands or not text:
         return result
-    depth = 1 + max(v.made.depth for v in operands if isinstance(v, NumberVariable))
-    if depth > _DEEPEST:  # all that is left to know is that it is a new one
-        text, operands, depth = "{} * 1", (replace(result, made=Made()),), 1
-    result.made = Made(text, operands, depth)
+    depth = 1 + max(v.computation.depth for v in operands if isinstance(v, NumberVariable))
+    if depth > _DEEPEST_OPERATION:  # only the fact that the object is new is kept
+        text, operands, depth = "{} * 1", (replace(result, computation=Computation()),), 1
+    result.computation = Computation(text, operands, depth)
     return result
 
 
@@ -235,8 +237,8 @@ def _floating(
 
 
 def _integer(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker | None:
-    """An operation on symbols, which is a node."""
-    # Beyond what fits into the integers of tensors, a known power of symbols is infinity to them.
+    """Applies an operation to symbols, as a graph node."""
+    # A known power of symbols that exceeds 64-bit integers would be infinity to the symbols.
     if not tx.graph.takes_numbers or not abs(function(*map(value_here, operands))) < 2**62:
         return None
     values = [v.value for v in operands if isinstance(v, NumberVariable | ConstantVariable)]
@@ -253,11 +255,11 @@ def _power(tx: Tracer, base: VariableTracker, exponent: VariableTracker) -> Vari
             return None
         text = computed_text("{0} ** {1}", base, exponent)
         return None if text is None else tx.graph.integer(value_here(base) ** value_here(exponent), text)
-    return _floating(tx, operator.pow, base, exponent) if bounded_power(tx, base, exponent) else None
+    return _floating(tx, operator.pow, base, exponent) if guard_finite_power(tx, base, exponent) else None
 
 
-def bounded_power(tx: Tracer, base: VariableTracker, exponent: VariableTracker) -> bool:
-    """Guard that a power is a real number that floats hold; whether it is."""
+def guard_finite_power(tx: Tracer, base: VariableTracker, exponent: VariableTracker) -> bool:
+    """Guards that a power is a finite real number in the range of floats; returns whether it is."""
     constant = exponent.value if isinstance(exponent, ConstantVariable) else None
     conditions = [*_POWERS]
     if exponent.python_type is int:
@@ -269,7 +271,7 @@ def bounded_power(tx: Tracer, base: VariableTracker, exponent: VariableTracker) 
 
 
 def _guard_first(tx: Tracer, conditions: Sequence[str], left: VariableTracker, right: VariableTracker) -> bool:
-    """Guard the first of the conditions that holds in this call; whether there is one."""
+    """Guards the first condition that is true in this call; returns whether any is."""
     here = {"left": value_here(left), "right": value_here(right), "log": math.log}
     for condition in conditions:
         if eval(condition.format("left", "right", "log"), {}, here):
@@ -277,7 +279,7 @@ def _guard_first(tx: Tracer, conditions: Sequence[str], left: VariableTracker, r
     return False
 
 
-# Where a power neither raises nor is complex, nor of another class.
+# Ranges in which a power raises no error, is not complex, and has the expected class.
 _WHOLE_POWERS = (f"0 <= {{1}} < 62 and -{2**62} < {{0}} ** {{1}} < {2**62}",)
 _OF_CONSTANT_WHOLE_EXPONENTS = (
     "-1e15 < {0} < 1e15 and 0 <= {1} <= 20",
@@ -295,7 +297,7 @@ _POWERS = (
 def _bits(
     tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
 ) -> VariableTracker | None:
-    """An operation on the bits of ints: as arithmetic where it is the same, so that it is known of sizes."""
+    """Applies an operation on the bits of ints: as arithmetic if equal, because symbols support arithmetic."""
     if function is operator.and_ and isinstance(left, ConstantVariable):
         left, right = right, left
     known = right.value if isinstance(right, ConstantVariable) and 0 <= right.value < 2**61 else None
@@ -315,7 +317,7 @@ def _bits(
     return None if text is None else tx.graph.integer(function(value_here(left), value_here(right)), text)
 
 
-def _holds(tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker) -> bool:
+def _guarded_answer(tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker) -> bool:
     answer = _compare(tx, function, left, right)
     return bool(function(as_constant(left), as_constant(right)) if answer is None else answer.value)
 
@@ -329,23 +331,23 @@ def _compare(
     if not _is_float(left) and not _is_float(right):
         values = [v.value for v in (left, right) if isinstance(v, NumberVariable | ConstantVariable)]
         found = bool(function(*values))
-        tx.graph.shapes.announce_decisions()
+        tx.graph.shapes.report_decisions()
         return ConstantVariable(found)
     answer = bool(function(value_here(left), value_here(right)))
     known = require(tx, f"{{0}} {_SYMBOLS[function]} {{1}}", answer, left, right)
     return ConstantVariable(answer) if known else None
 
 
-def _compare_unread(
+def _compare_lazy(
     tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
 ) -> ConstantVariable | None:
-    """A comparison of constants of one kind, of which only the answer is guarded."""
-    kinds = {_COMPARED.get(variable.python_type) for variable in (left, right)}
+    """Compares constants of the same kind, and guards the answer only."""
+    kinds = {_COMPARABLE.get(variable.python_type) for variable in (left, right)}
     if not isinstance(left, ConstantVariable) or not isinstance(right, ConstantVariable):
         return None
     if len(kinds) != 1 or None in kinds:
         return None
-    if _is_answer_of_one_value(function, left, right):
+    if _answer_determines_value(function, left, right):
         return ConstantVariable(bool(function(left.value, right.value)))
     unroll_comparison(tx)
     answer = bool(function(value_here(left), value_here(right)))
@@ -353,28 +355,28 @@ def _compare_unread(
     return ConstantVariable(answer) if known else None
 
 
-def _is_answer_of_one_value(function: Callable[..., Any], left: ConstantVariable, right: ConstantVariable) -> bool:
-    """Whether the answer says which value it is: then the guard on the value, which is cheaper, asks for no more."""
+def _answer_determines_value(function: Callable[..., Any], left: ConstantVariable, right: ConstantVariable) -> bool:
+    """Returns whether the answer determines the value: then a guard on the value is cheaper and no stricter."""
     if left.is_read == right.is_read or float in (left.python_type, right.python_type):
         return False
     both_bool = left.python_type is right.python_type is bool
-    return both_bool or (function in (operator.eq, operator.ne) and left.here == right.here)
+    return both_bool or (function in (operator.eq, operator.ne) and left.unguarded_value == right.unguarded_value)
 
 
-def truth_of_unread(tx: Tracer, constant: ConstantVariable) -> bool:
-    """`bool(constant)`; the answer is guarded."""
+def truth_of_lazy(tx: Tracer, constant: ConstantVariable) -> bool:
+    """Returns `bool(constant)`, with a guard on the answer."""
     nothing = ConstantVariable(constant.python_type())
-    answer = _compare_unread(tx, operator.ne, constant, nothing)
+    answer = _compare_lazy(tx, operator.ne, constant, nothing)
     return bool(constant.value if answer is None else answer.value)
 
 
 def truth(tx: Tracer, number: NumberVariable) -> bool:
-    """`bool(number)`; the answer is guarded."""
-    return _holds(tx, operator.ne, number, ConstantVariable(0))
+    """Returns `bool(number)`, with a guard on the answer."""
+    return _guarded_answer(tx, operator.ne, number, ConstantVariable(0))
 
 
 def unary(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> VariableTracker:
-    """`-n`, `+n`, `abs(n)` or `~n`."""
+    """Returns `-n`, `+n`, `abs(n)` or `~n`."""
     result: VariableTracker | None = None
     if function is operator.pos:
         return number
@@ -392,13 +394,15 @@ def unary(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> V
             )
             result = floating(tx, function(number.value), text)
     result = _as_constants(tx, function, number) if result is None else result
-    return _made_by(result, "{abs}({})" if function is abs else "-{}" if function is operator.neg else "", number)
+    return _marked_as_made(
+        result, "{abs}({})" if function is abs else "-{}" if function is operator.neg else "", number
+    )
 
 
-def extreme(
+def min_or_max(
     tx: Tracer, function: Callable[..., Any], best: VariableTracker, item: VariableTracker
 ) -> VariableTracker | None:
-    """`min` or `max` of two numbers of one class, which does not decide which of them it is; None for all else."""
+    """Returns `min` or `max` of two numbers of the same class, without deciding which is smaller; None for all else."""
     if not (isinstance(best, NumberVariable) or isinstance(item, NumberVariable)):
         return None
     if not (_is_number(best) and _is_number(item)) or best.python_type is not item.python_type:
@@ -408,14 +412,14 @@ def extreme(
     else:
         text = computed_text("{2}({0}, {1})", best, item, Constant(function, function.__name__))
         result = floating(tx, function(value_here(best), value_here(item)), text)
-    return None if result is None else _made_by(result, f"{{{function.__name__}}}({{}}, {{}})", best, item)
+    return None if result is None else _marked_as_made(result, f"{{{function.__name__}}}({{}}, {{}})", best, item)
 
 
 _OF_SYMBOLS: dict[Callable[..., Any], Callable[..., Any]] = {min: torch.sym_min, max: torch.sym_max}
 
 
-def is_among(tx: Tracer, item: VariableTracker, items: Sequence[object]) -> VariableTracker | None:
-    """`item in items`, for a number or text: whether it is one of some constants is guarded, not which one."""
+def guarded_membership(tx: Tracer, item: VariableTracker, items: Sequence[object]) -> VariableTracker | None:
+    """Returns `item in items` for a number or text and constants; the guard checks the answer, not the value."""
     alike = [other for other in items if type(other) in ((str,) if item.python_type is str else (int, float, bool))]
     listed = ", ".join(map(repr, alike))
     if any(type(other) is float and not math.isfinite(other) for other in alike) or not _BRACES.isdisjoint(listed):
@@ -426,7 +430,7 @@ def is_among(tx: Tracer, item: VariableTracker, items: Sequence[object]) -> Vari
 
 
 def constant_items(container: VariableTracker) -> Sequence[object] | None:
-    """The items of a tuple, list or set of constants; None when it is something else."""
+    """Returns the items of a tuple, list or set of constants; None for anything else."""
     if isinstance(container, SequenceVariable):
         parts: Sequence[VariableTracker] = container.items
     elif isinstance(container, SetVariable):

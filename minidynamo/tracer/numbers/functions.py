@@ -1,8 +1,7 @@
-"""Owns what functions and methods make of numbers that differ from call to call: `int`, `round`, `math`, `__index__`.
+"""Owns functions and methods of symbolic numbers: `int`, `round`, `math`, `__index__`.
 
-Operators are in `arithmetic.py`. A function is computed by Python where it cannot raise, which is guarded; otherwise it
-takes the number as a constant.
-"""
+A function is computed by Python in the range in which it cannot raise, and the range is guarded; outside the range the
+number is specialized. Operators are not here (`arithmetic.py`)."""
 
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ from minidynamo.tracer.numbers import numpy_numbers
 from minidynamo.tracer.numbers.arithmetic import (
     are_numbers,
     binary,
-    bounded_power,
     computed_text,
     floating,
+    guard_finite_power,
+    guard_nonzero,
     involves_number,
-    refuse_zero,
     require,
     unary,
     value_here,
@@ -38,7 +37,7 @@ from minidynamo.variables.containers import SequenceVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 
 
-def _rounds(function: Callable[..., Any]) -> Callable[[Tracer, NumberVariable], VariableTracker | None]:
+def _rounding_handler(function: Callable[..., Any]) -> Callable[[Tracer, NumberVariable], VariableTracker | None]:
     def call(tx: Tracer, number: NumberVariable) -> VariableTracker | None:
         if number.cls is int:
             return number
@@ -54,30 +53,30 @@ def _rounds(function: Callable[..., Any]) -> Callable[[Tracer, NumberVariable], 
 def _as_float(tx: Tracer, number: NumberVariable) -> VariableTracker | None:
     if number.cls is float:
         return number
-    if not abs(number.here) < 2**62:
+    if not abs(number.unguarded_value) < 2**62:
         return None
     return floating(
-        tx, builtins.float(number.here), computed_text("{0}({1})", Constant(builtins.float, "float"), number)
+        tx, builtins.float(number.unguarded_value), computed_text("{0}({1})", Constant(builtins.float, "float"), number)
     )
 
 
 _SHORT = f"-{2**31} < {{0}} < {2**31}"
 _POSITIVE, _ANY, _SMALL = "0 < {0} < 1e300", "-1e300 < {0} < 1e300", "-700 < {0} < 700"
 _ONE_NUMBER: dict[Callable[..., Any], Callable[[Tracer, NumberVariable], VariableTracker | None]] = {
-    builtins.int: _rounds(builtins.int),
-    round: _rounds(round),
-    math.floor: _rounds(math.floor),
-    math.ceil: _rounds(math.ceil),
-    math.trunc: _rounds(math.trunc),
-    math.modf: lambda tx, number: _parts(tx, math.modf, number),
-    math.frexp: lambda tx, number: _parts(tx, math.frexp, number),
+    builtins.int: _rounding_handler(builtins.int),
+    round: _rounding_handler(round),
+    math.floor: _rounding_handler(math.floor),
+    math.ceil: _rounding_handler(math.ceil),
+    math.trunc: _rounding_handler(math.trunc),
+    math.modf: lambda tx, number: _two_results(tx, math.modf, number),
+    math.frexp: lambda tx, number: _two_results(tx, math.frexp, number),
     builtins.float: _as_float,
     operator.index: lambda tx, number: number if number.cls is int else None,
-    torch.sym_int: _rounds(builtins.int),
+    torch.sym_int: _rounding_handler(builtins.int),
     torch.sym_float: _as_float,
 }
-# Functions that give a float -> where they do not raise.
-_FLOATS_OF_ONE: dict[Callable[..., Any], str] = {
+# Functions that return a float -> the range without errors.
+_UNARY_FLOAT_DOMAINS: dict[Callable[..., Any], str] = {
     math.sqrt: "0 <= {0} < 1e300",
     **dict.fromkeys((math.log, math.log2, math.log10), _POSITIVE),
     **dict.fromkeys((math.sin, math.cos, math.tan, math.tanh, math.atan, math.asinh, math.fabs), _ANY),
@@ -91,7 +90,7 @@ _FLOATS_OF_ONE: dict[Callable[..., Any], str] = {
     math.lgamma: _POSITIVE,
     math.ulp: _ANY,
 }
-_FLOATS_OF_TWO: dict[Callable[..., Any], str] = {
+_BINARY_FLOAT_DOMAINS: dict[Callable[..., Any], str] = {
     math.log: "0 < {0} < 1e300 and 0 < {1} < 1e300 and {1} != 1",
     **dict.fromkeys((math.fmod, math.remainder), "-1e300 < {0} < 1e300 and {1} != 0"),
     **dict.fromkeys((math.atan2, math.hypot, math.copysign), "-1e300 < {0} < 1e300 and -1e300 < {1} < 1e300"),
@@ -100,25 +99,25 @@ _FLOATS_OF_TWO: dict[Callable[..., Any], str] = {
     round: "-1e300 < {0} < 1e300 and -300 < {1} < 300",
 }
 _WITH_AN_INT = (round, math.ldexp)
-# Functions of ints that give one -> where they do not raise, and the result is small.
-_INTS_OF_ONE: dict[Callable[..., Any], str] = {
+# Functions of ints that return an int -> the range without errors and with small results.
+_UNARY_INT_DOMAINS: dict[Callable[..., Any], str] = {
     **dict.fromkeys((math.isqrt, int.bit_length, int.bit_count), f"0 <= {{0}} < {2**62}"),
     math.factorial: "0 <= {0} <= 20",
 }
-_INTS_OF_TWO: dict[Callable[..., Any], str] = {
+_BINARY_INT_DOMAINS: dict[Callable[..., Any], str] = {
     math.gcd: f"0 < {{0}} < {2**62} and 0 < {{1}} < {2**62}",
     math.lcm: f"0 < {{0}} < {2**31} and 0 < {{1}} < {2**31}",
     math.comb: f"(0 <= {{0}} < 62 and 0 <= {{1}} < 62 or 0 <= {{0}} < {2**30} and 0 <= {{1}} <= 2)",
     math.perm: f"(0 <= {{0}} <= 20 and 0 <= {{1}} <= 20 or 0 <= {{0}} < {2**30} and 0 <= {{1}} <= 2)",
 }
-# Questions about floats: the answer is guarded, not the number.
-_ANSWERS = frozenset((math.isnan, math.isinf, math.isfinite, math.isclose, float.is_integer))
+# Predicates on floats: the answer is guarded, not the number.
+_PREDICATES = frozenset((math.isnan, math.isinf, math.isfinite, math.isclose, float.is_integer))
 
 
 def _tensor(
     tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> VariableTracker | None:
-    """A tensor of numbers: of each by `torch.full`, where that makes the same one; elsewhere of constants."""
+    """Makes a tensor from numbers: by `torch.full` per number if the result is the same, otherwise from constants."""
     facts = {name: value for name, value in kwargs.items() if name != "requires_grad"}
     if len(args) == 1 and facts.keys() <= {"dtype", "device"}:
         full = _stacked(tx, args[0], facts) if isinstance(args[0], SequenceVariable) else _full(tx, args[0], facts)
@@ -133,10 +132,10 @@ def _tensor(
 
 
 def _stacked(tx: Tracer, numbers: SequenceVariable, kwargs: Mapping[str, VariableTracker]) -> VariableTracker | None:
-    """A tensor of nested lists of ints and floats."""
+    """Makes a tensor from nested lists of ints and floats."""
     found = [*_leaves(numbers)]
     classes = {number.python_type for number in found}
-    if not classes <= {int, float} or len(found) > _LONGEST or _shape(numbers) is None:
+    if not classes <= {int, float} or len(found) > _LONGEST_LIST or _shape(numbers) is None:
         return None
     given = kwargs.get("dtype", ConstantVariable(None))
     if isinstance(given, ConstantVariable) and given.value is None and float in classes:
@@ -155,7 +154,7 @@ def _leaves(nested: VariableTracker) -> Iterator[VariableTracker]:
 
 
 def _shape(nested: VariableTracker) -> tuple[int, ...] | None:
-    """The lengths of nested lists; None where they differ, or are of other classes."""
+    """Returns the lengths of nested lists; None for ragged lists, or lists of another class."""
     if not isinstance(nested, SequenceVariable):
         return ()
     shapes = {_shape(item) for item in nested.items}
@@ -197,12 +196,14 @@ def _full(tx: Tracer, number: VariableTracker, kwargs: Mapping[str, VariableTrac
     return tx.emit(torch.full, [TupleVariable([]), number], {**kwargs, "dtype": from_constant(dtype)})
 
 
-def _computed(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker]) -> VariableTracker | None:
-    """What a function gives that is called by Python in front of the graph; None where it may raise."""
+def _call_in_domain(
+    tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker]
+) -> VariableTracker | None:
+    """Returns the result of a function that Python calls before the graph; None if the function may raise."""
     classes = [arg.python_type for arg in args]
     track: Callable[[Any, Source], VariableTracker]
-    floats = {1: _FLOATS_OF_ONE, 2: _FLOATS_OF_TWO}.get(len(args), {})
-    ints = {1: _INTS_OF_ONE, 2: _INTS_OF_TWO}.get(len(args), {})
+    floats = {1: _UNARY_FLOAT_DOMAINS, 2: _BINARY_FLOAT_DOMAINS}.get(len(args), {})
+    ints = {1: _UNARY_INT_DOMAINS, 2: _BINARY_INT_DOMAINS}.get(len(args), {})
     if function in floats and {*classes} <= {int, float} and (function not in _WITH_AN_INT or classes == [float, int]):
         condition, track = floats[function], tx.graph.floating
     elif function in ints and {*classes} == {int}:
@@ -216,10 +217,10 @@ def _computed(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableT
     return track(function(*here), text) if require(tx, condition, True, *args) else None
 
 
-def _answer(
+def _call_predicate(
     tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> VariableTracker | None:
-    """The answer to a question about floats, which is guarded."""
+    """Returns the answer of a predicate on floats, with a guard."""
     operands = [*args, *kwargs.values()]
     if any(operand.python_type is not float for operand in operands):
         return None
@@ -233,14 +234,14 @@ def _answer(
 
 
 def _call_text(count: int, names: Sequence[str]) -> str:
-    """The template of a call with `count` arguments and these keywords; the last operand is the function."""
+    """Returns the template of a call with `count` arguments and keywords; the last operand is the function."""
     taken = [f"{{{k}}}" for k in range(count)]
     taken += [f"{name}={{{k}}}" for k, name in enumerate(names, count)]
     return f"{{{count + len(names)}}}({', '.join(taken)})"
 
 
 def _power(tx: Tracer, args: Sequence[VariableTracker]) -> VariableTracker | None:
-    if len(args) != 2 or not {arg.python_type for arg in args} <= {int, float} or not bounded_power(tx, *args):
+    if len(args) != 2 or not {arg.python_type for arg in args} <= {int, float} or not guard_finite_power(tx, *args):
         return None
     return floating(
         tx, math.pow(*map(value_here, args)), computed_text(_call_text(2, ()), *args, Constant(math.pow, "pow"))
@@ -248,7 +249,7 @@ def _power(tx: Tracer, args: Sequence[VariableTracker]) -> VariableTracker | Non
 
 
 def total(tx: Tracer, numbers: Sequence[VariableTracker], start: VariableTracker) -> VariableTracker | None:
-    """`sum` of numbers, some of which are not known; None where it takes constants."""
+    """Returns `sum` of numbers, some symbolic; None if constants are needed."""
     operands = [*numbers, start]
     if not numbers:
         return start
@@ -263,14 +264,14 @@ def total(tx: Tracer, numbers: Sequence[VariableTracker], start: VariableTracker
         value = sum(map(value_here, numbers), value_here(start))
     except ArithmeticError:
         return None
-    # Python's own, since it adds floats with compensation from 3.12 on.
+    # Python's own `sum` is called, because it compensates rounding errors of floats from 3.12 on.
     items = ", ".join(f"{{{k}}}" for k in range(len(numbers)))
     template = f"{{{len(operands)}}}(({items},), {{{len(numbers)}}})"
     return floating(tx, value, computed_text(template, *operands, Constant(sum, "sum")))
 
 
-def _of_lists(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker]) -> VariableTracker | None:
-    """A function that gives a float for lists of numbers; None where it takes constants."""
+def _call_on_lists(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker]) -> VariableTracker | None:
+    """Applies a function from lists of numbers to a float; None if constants are needed."""
     lists = [arg for arg in args if isinstance(arg, SequenceVariable) and arg.cls in (list, tuple)]
     operands = [number for items in lists for number in items.items]
     known = all(isinstance(v, NumberVariable | ConstantVariable) for v in operands)
@@ -283,21 +284,21 @@ def _of_lists(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableT
         value = function(*[[*map(value_here, items.items)] for items in lists])
     except (ArithmeticError, ValueError):
         return None
-    return floating(tx, value, text) if _all_within(tx, _ANY, operands) else None
+    return floating(tx, value, text) if _guard_range(tx, _ANY, operands) else None
 
 
-def _all_within(tx: Tracer, condition: str, operands: Sequence[VariableTracker]) -> bool:
+def _guard_range(tx: Tracer, condition: str, operands: Sequence[VariableTracker]) -> bool:
     varying = [operand for operand in operands if isinstance(operand, NumberVariable)]
-    here = all(eval(condition.format("n"), {}, {"n": number.here}) for number in varying)
+    here = all(eval(condition.format("n"), {}, {"n": number.unguarded_value}) for number in varying)
     return here and bool(operands) and all(require(tx, condition, True, number) for number in varying)
 
 
-def _parts(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> VariableTracker | None:
-    """A function that gives two numbers for one."""
-    if not _all_within(tx, _ANY, [number]):
+def _two_results(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> VariableTracker | None:
+    """Applies a function that returns two numbers."""
+    if not _guard_range(tx, _ANY, [number]):
         return None
     made: list[VariableTracker] = []
-    for position, part in enumerate(function(number.here)):
+    for position, part in enumerate(function(number.unguarded_value)):
         text = computed_text(f"{{1}}({{0}})[{position}]", number, Constant(function, function.__name__))
         if text is None:
             return None
@@ -305,35 +306,35 @@ def _parts(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> 
     return TupleVariable(made)
 
 
-_OF_LISTS = (math.fsum, math.dist)
-_IN_PAIRS = (math.gcd, math.lcm)
-_TABLES = (_ONE_NUMBER, _FLOATS_OF_ONE, _FLOATS_OF_TWO, _INTS_OF_ONE, _INTS_OF_TWO)
-_KNOWN = frozenset((math.pow, *_OF_LISTS, *_ANSWERS, *(function for table in _TABLES for function in table)))
+_LIST_FUNCTIONS = (math.fsum, math.dist)
+_ASSOCIATIVE = (math.gcd, math.lcm)
+_TABLES = (_ONE_NUMBER, _UNARY_FLOAT_DOMAINS, _BINARY_FLOAT_DOMAINS, _UNARY_INT_DOMAINS, _BINARY_INT_DOMAINS)
+_KNOWN = frozenset((math.pow, *_LIST_FUNCTIONS, *_PREDICATES, *(function for table in _TABLES for function in table)))
 
-# Functions that make a tensor of one element from a float. torch takes it for a constant there.
+# Functions that make a tensor of one element from a float, which torch would specialize.
 _TENSORS = (torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor)
-# Lists of more numbers are constants: each number is an operation.
-_LONGEST = 64
+# The longest list of symbolic numbers in a tensor, because each number is an operation; longer lists are constants.
+_LONGEST_LIST = 64
 _UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 
 
 def call(
     tx: Tracer, function: Any, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> VariableTracker | None:
-    """A function of numbers; None when it is not one that is known here."""
+    """Applies a function to numbers; None if the function is unknown here."""
     if function is divmod and len(args) == 2 and not kwargs and are_numbers(*args):
-        refuse_zero(tx, divmod, *args)
+        guard_nonzero(tx, divmod, *args)
         return TupleVariable([tx.call(part, args) for part in (operator.floordiv, operator.mod)])
     if args and any(function is maker for maker in _TENSORS) and involves_number(args[0]):
         return _tensor(tx, function, args, kwargs)
     if len(args) == 1 and not kwargs and any(function is cls for cls in numpy_numbers.FLOATS):
-        return numpy_numbers.called(tx, function, args)
-    if any(function is cls for cls in numpy_numbers.INTS) and not kwargs and _all_within(tx, _SHORT, args):
-        return numpy_numbers.called(tx, function, args)
-    if not kwargs and is_known(function) and function in _OF_LISTS and any(map(involves_number, args)):
-        return _of_lists(tx, function, args)
-    if function is not round and is_known(function):  # round() asks numpy's numbers
-        args = [numpy_numbers.plain(tx, arg) or arg for arg in args]
+        return numpy_numbers.numpy_call(tx, function, args)
+    if any(function is cls for cls in numpy_numbers.INTS) and not kwargs and _guard_range(tx, _SHORT, args):
+        return numpy_numbers.numpy_call(tx, function, args)
+    if not kwargs and is_known(function) and function in _LIST_FUNCTIONS and any(map(involves_number, args)):
+        return _call_on_lists(tx, function, args)
+    if function is not round and is_known(function):  # round() calls numpy's `__round__`
+        args = [numpy_numbers.python_number(tx, arg) or arg for arg in args]
     if not any(isinstance(arg, NumberVariable) for arg in (*args, *kwargs.values())):
         return None
     if not is_known(function):
@@ -341,30 +342,30 @@ def call(
     operands = [*args, *kwargs.values()]
     if not all(isinstance(v, NumberVariable | ConstantVariable) for v in operands):
         return None
-    if function in _ANSWERS:
-        return _answer(tx, function, args, kwargs)
+    if function in _PREDICATES:
+        return _call_predicate(tx, function, args, kwargs)
     if kwargs:
         return None
     if function is math.pow:
         return _power(tx, args)
-    if function in _IN_PAIRS and len(args) > 2:
+    if function in _ASSOCIATIVE and len(args) > 2:
         return functools.reduce(lambda one, other: tx.call(function, [one, other]), args)
-    if function is math.hypot and len(args) > 2 and _all_within(tx, _ANY, args):
+    if function is math.hypot and len(args) > 2 and _guard_range(tx, _ANY, args):
         text = computed_text(_call_text(len(args), ()), *args, Constant(function, function.__name__))
         return floating(tx, function(*map(value_here, args)), text)
     known = _ONE_NUMBER.get(function) if len(args) == 1 else None
     if known is not None and isinstance(args[0], NumberVariable):
         return known(tx, args[0])
-    return _computed(tx, function, args)
+    return _call_in_domain(tx, function, args)
 
 
 def is_known(function: Any) -> bool:
-    """Whether it is a function of numbers, whatever it is written in."""
+    """Returns whether the function is in the tables of this module."""
     return getattr(function, "__hash__", None) is not None and function in _KNOWN
 
 
 def part(number: NumberVariable, name: str) -> VariableTracker | None:
-    """`number.real` and its kin; None for another attribute."""
+    """Returns `number.real` and similar attributes; None for any other attribute."""
     if name == "real" or (name == "numerator" and number.cls is int):
         return number
     if name == "imag":
@@ -375,7 +376,7 @@ def part(number: NumberVariable, name: str) -> VariableTracker | None:
 def call_method(
     tx: Tracer, number: NumberVariable, name: str, args: Sequence[VariableTracker]
 ) -> VariableTracker | None:
-    """A special method of a number; None when it takes constants."""
+    """Calls a special method of a number; None if constants are needed."""
     plain = _METHODS.get(name)
     if name == "conjugate" and not args:
         return number

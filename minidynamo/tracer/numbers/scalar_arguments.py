@@ -1,7 +1,6 @@
-"""Owns which numbers that differ from call to call a function of torch takes as plain numbers, and stay in its call.
+"""Owns the marks on symbolic numbers that a torch function takes as scalar arguments of its graph node.
 
-Which functions there are is said in `minidynamo/graph/scalar_arguments.py`.
-"""
+The table of functions is not here (`minidynamo/graph/scalar_arguments.py`)."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.graph.scalar_arguments import Plain, operator_of, plain
+from minidynamo.graph.scalar_arguments import ScalarArguments, operator_of, scalar_arguments_of
 from minidynamo.tracer.numbers.arithmetic import involves_number, require, value_here
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -24,40 +23,45 @@ Args = Sequence[VariableTracker]
 Kwargs = Mapping[str, VariableTracker]
 
 
-def with_plain_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """The arguments, with marks on the numbers that the call takes as they are. What else varies becomes constant."""
-    known = plain(target)
+def mark_scalar_arguments(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """Returns the arguments, with a mark on each scalar argument that may vary. Others are specialized later."""
+    known = scalar_arguments_of(target)
     if known is None or not any(map(involves_number, (*args, *kwargs.values()))):
         return args, kwargs
     tensors = [v.fake for v in known.named(args, kwargs).values() if isinstance(v, TensorVariable)]
-    if not _is_the_same_call(known, args, kwargs, tensors):
+    if not _is_same_operation(known, args, kwargs, tensors):
         return args, kwargs
     op = operator_of(target)
     if op is not None and not tx.graph.infers_symbolic_floats(op, args, kwargs):
         return args, kwargs
 
-    def taken(name: str, argument: VariableTracker) -> VariableTracker:
+    def marked(name: str, argument: VariableTracker) -> VariableTracker:
         if isinstance(argument, ListVariable | TupleVariable) and name in known.numbers:
-            return replace(argument, items=[taken(name, item) for item in argument.items])
+            return replace(argument, items=[marked(name, item) for item in argument.items])
         if not isinstance(argument, NumberVariable) or not known.varies(name, argument.cls is int, tensors):
             return argument
-        if _may_vary(tx, known.numbers[name], argument):
+        if _guard_condition(tx, known.numbers[name], argument):
             return replace(argument, plain=True)
-        return _as_special(tx, argument, alone=len(known.numbers) == 1)
+        return _specialize_exception(tx, argument, alone=len(known.numbers) == 1)
 
-    named = [taken(name, argument) for name, argument in zip(known.names, args)]
-    return [*named, *args[len(named) :]], {name: taken(name, argument) for name, argument in kwargs.items()}
+    named = [marked(name, argument) for name, argument in zip(known.names, args)]
+    return [*named, *args[len(named) :]], {name: marked(name, argument) for name, argument in kwargs.items()}
 
 
-def _is_the_same_call(known: Plain, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether nothing that is asked for besides the numbers makes another operation of it."""
+def _is_same_operation(known: ScalarArguments, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]) -> bool:
+    """Returns whether the other arguments leave the operation the same for any number."""
     named = known.named(args, kwargs)
     out = kwargs.get("out")
     if out is not None and not (isinstance(out, ConstantVariable) and out.value is None):
         return False
     for name, condition in known.numbers.items():
         given = named.get(name)
-        if condition and isinstance(given, ConstantVariable) and not _holds(condition, given.value) and given.value:
+        if (
+            condition
+            and isinstance(given, ConstantVariable)
+            and not _is_true_for(condition, given.value)
+            and given.value
+        ):
             return False
     on_cpu = all(fake.device.type == "cpu" for fake in tensors)
     for name, value in (known.fixed if on_cpu else {**known.fixed, **known.fixed_elsewhere}).items():
@@ -67,20 +71,21 @@ def _is_the_same_call(known: Plain, args: Args, kwargs: Kwargs, tensors: Sequenc
     return True
 
 
-def _may_vary(tx: Tracer, condition: str, number: NumberVariable) -> bool:
-    """Whether a number is one of those for which the call is the same; that they are is guarded."""
+def _guard_condition(tx: Tracer, condition: str, number: NumberVariable) -> bool:
+    """Returns whether the operation is the same for this number; the condition is guarded."""
     if not condition:
         return True
-    return _holds(condition, value_here(number)) and require(tx, condition, True, number)
+    return _is_true_for(condition, value_here(number)) and require(tx, condition, True, number)
 
 
-def _as_special(tx: Tracer, number: NumberVariable, *, alone: bool) -> VariableTracker:
-    """A float for which the call is another one: a constant, of which there are few. Where it is not `alone`, this is
-    known of 0 only."""
-    here = number.here
+def _specialize_exception(tx: Tracer, number: NumberVariable, *, alone: bool) -> VariableTracker:
+    """Specializes a float for which torch runs a different operation; only few values are special.
+
+    If the number is not `alone`, only 0 is special."""
+    here = number.unguarded_value
     may_be = number.cls is float and (here in (0, 1) if alone else here == 0)
     return ConstantVariable(here) if may_be and require(tx, f"{{0}} == {here!r}", True, number) else number
 
 
-def _holds(condition: str, number: Any) -> bool:
+def _is_true_for(condition: str, number: Any) -> bool:
     return not isinstance(number, int | float) or bool(eval(condition.format("n"), {}, {"n": number}))

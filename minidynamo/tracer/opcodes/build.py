@@ -1,7 +1,7 @@
-"""Owns the opcodes that build containers and strings, and those that take them apart.
+"""Owns the opcodes that build containers and strings, and the opcodes that unpack them.
 
-A container under construction is new, unless a graph break lies between its parts: then it arrives from outside.
-"""
+A container under construction is new, unless a graph break separates its parts: then it is an external value. Methods
+of containers are not here (`handlers/`)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.frames.unrolling import unroll_copy
 from minidynamo.tracer.handlers.values import expect_key
 from minidynamo.tracer.lazy.lazy_containers import (
-    hold,
-    hold_named,
     lazy_at,
     lazy_items,
+    mapping_items,
     next_lazy,
+    sequence_items,
     to_store,
     unpack_mapping,
 )
@@ -40,18 +40,18 @@ from minidynamo.variables.objects import OpaqueVariable
 
 
 def hash_key(frame: Frame, variable: VariableTracker) -> DictKey:
-    """The key that a value is stored under; the program raises natively when it is not hashable."""
+    """Returns the key for a value; the program raises natively if the value is not hashable."""
     return expect_key(frame.tx, variable)
 
 
 @opcode("BUILD_TUPLE")
 def build_tuple(frame: Frame, instruction: Instruction) -> None:
-    frame.push(TupleVariable(hold(frame.tx, frame.pop_many_lazy(instruction.argval))))
+    frame.push(TupleVariable(sequence_items(frame.tx, frame.pop_many_lazy(instruction.argval))))
 
 
 @opcode("BUILD_LIST")
 def build_list(frame: Frame, instruction: Instruction) -> None:
-    frame.push(ListVariable(hold(frame.tx, frame.pop_many_lazy(instruction.argval))))
+    frame.push(ListVariable(sequence_items(frame.tx, frame.pop_many_lazy(instruction.argval))))
 
 
 @opcode("BUILD_SET")
@@ -64,7 +64,7 @@ def build_set(frame: Frame, instruction: Instruction) -> None:
 def build_map(frame: Frame, instruction: Instruction) -> None:
     values = frame.pop_many_lazy(2 * instruction.argval)
     keys = [hash_key(frame, frame.realize(key)) for key in values[::2]]
-    frame.push(DictVariable(hold_named(frame.tx, dict(zip(keys, values[1::2])))))
+    frame.push(DictVariable(mapping_items(frame.tx, dict(zip(keys, values[1::2])))))
 
 
 @opcode("BUILD_CONST_KEY_MAP")
@@ -73,7 +73,7 @@ def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
     assert isinstance(keys, SequenceVariable)
     values = frame.pop_many_lazy(instruction.argval)
     items = {hash_key(frame, key): value for key, value in zip(keys.items, values)}
-    frame.push(DictVariable(hold_named(frame.tx, items)))
+    frame.push(DictVariable(mapping_items(frame.tx, items)))
 
 
 @opcode("LIST_TO_TUPLE")
@@ -81,7 +81,7 @@ def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     assert isinstance(items, ListVariable)
     unroll_copy(frame.tx, items)
-    frame.push(TupleVariable(hold(frame.tx, [*lazy_items(items.items)])))
+    frame.push(TupleVariable(sequence_items(frame.tx, [*lazy_items(items.items)])))
 
 
 @opcode("CALL_INTRINSIC_1", "CALL_INTRINSIC_2")
@@ -97,11 +97,11 @@ def call_intrinsic(frame: Frame, instruction: Instruction) -> None:
         frame.tx.break_graph("MD203", f"the instruction {name} cannot be captured")
 
 
-# Adding to a container that is being built; it lies `depth` values below what is added
+# Opcodes that add to a container under construction, which is on the stack `depth` values below the new item
 
 
 def under_construction(frame: Frame, depth: int) -> Any:
-    """The list, set or dict `depth` values from the top, about to change."""
+    """Returns the list, set or dict `depth` values from the top of the stack, for a change."""
     container = frame.peek(depth)
     if isinstance(container, OpaqueVariable):
         frame.tx.break_graph("MD206", f"a large {container.python_type.__name__} is built across a graph break")
@@ -112,7 +112,7 @@ def under_construction(frame: Frame, depth: int) -> Any:
 
 @opcode("LIST_APPEND")
 def list_append(frame: Frame, instruction: Instruction) -> None:
-    item = frame.move()
+    item = frame.pop_lazy()
     container = under_construction(frame, instruction.argval)
     item = to_store(frame.tx, container, item)
     container.items.append(item)
@@ -142,7 +142,7 @@ def set_update(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("MAP_ADD")
 def map_add(frame: Frame, instruction: Instruction) -> None:
-    value, key = frame.move(), frame.pop()
+    value, key = frame.pop_lazy(), frame.pop()
     container = under_construction(frame, instruction.argval)
     value = to_store(frame.tx, container, value)
     container.items[hash_key(frame, key)] = value
@@ -198,7 +198,7 @@ def build_string(frame: Frame, instruction: Instruction) -> None:
     frame.push(ConstantVariable("".join(map(as_constant, parts))) if text is None else text)
 
 
-# Taking apart
+# Unpacking
 
 
 @opcode("UNPACK_SEQUENCE")
@@ -208,19 +208,19 @@ def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
     if len(items) > count:
         frame.tx.raises(ValueError(f"too many values to unpack (expected {count})"), exact=True)
     if len(items) < count:
-        words = f"not enough values to unpack (expected {count}, got {len(items)})"
-        frame.tx.raises(ValueError(words), exact=True)
+        message = f"not enough values to unpack (expected {count}, got {len(items)})"
+        frame.tx.raises(ValueError(message), exact=True)
     frame.stack.extend(reversed(items))
 
 
 def _first_items(frame: Frame, iterable: VariableTracker, count: int) -> list[VariableTracker]:
-    """At most `count` items; an iterator is not asked for more."""
+    """Returns at most `count` items; an iterator is not advanced further."""
     if isinstance(iterable, SequenceVariable):
         return [lazy_at(iterable.items, place) for place in range(min(count, len(iterable.items)))]
-    return _taken(frame, frame.tx.call(iter, [iterable]), count)
+    return _take(frame, frame.tx.call(iter, [iterable]), count)
 
 
-def _taken(frame: Frame, iterator: VariableTracker, count: int) -> list[VariableTracker]:
+def _take(frame: Frame, iterator: VariableTracker, count: int) -> list[VariableTracker]:
     items: list[VariableTracker] = []
     while len(items) < count and (item := next_lazy(frame.tx, iterator)) is not None:
         items.append(item)
@@ -233,14 +233,14 @@ def unpack_ex(frame: Frame, instruction: Instruction) -> None:
     iterable = frame.pop()
     if isinstance(iterable, SequenceVariable):
         items = [*lazy_items(iterable.items)]
-    else:  # first those in front of the starred name, then `list(iterator)`
+    else:  # the items before the starred name, then `list(iterator)`
         iterator = frame.tx.call(iter, [iterable])
-        items = _taken(frame, iterator, before)
+        items = _take(frame, iterator, before)
         items += unpack_sized(frame.tx, iterator) if len(items) == before else []
     if len(items) < before + after:
-        words = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
-        frame.tx.raises(ValueError(words), exact=True)
+        message = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        frame.tx.raises(ValueError(message), exact=True)
     last = len(items) - after
     frame.stack.extend(reversed(items[last:]))
-    frame.push(ListVariable(hold(frame.tx, items[before:last])))
+    frame.push(ListVariable(sequence_items(frame.tx, items[before:last])))
     frame.stack.extend(reversed(items[:before]))

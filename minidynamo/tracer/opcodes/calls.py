@@ -1,7 +1,6 @@
-"""Owns the opcodes that call and that make functions.
+"""Owns the opcodes that call and the opcodes that make functions.
 
-It binds no arguments; `tracer/calls/call.py` does.
-"""
+Binding of arguments is not here (`tracer/calls/call.py`)."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
 from minidynamo.tracer.calls.call import call
 from minidynamo.tracer.calls.length_hint import unpack_sized
 from minidynamo.tracer.frames.interpreter import Frame
-from minidynamo.tracer.frames.runtime_asserts import read_to_check
+from minidynamo.tracer.frames.runtime_asserts import tensor_to_assert
 from minidynamo.tracer.lazy.lazy_containers import unpack_mapping
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import as_constant
@@ -21,7 +20,7 @@ from minidynamo.variables.containers import Keyword, TupleVariable
 
 
 def pop_callable(frame: Frame) -> tuple[VariableTracker, list[VariableTracker]]:
-    """The callable below the arguments, and the `self` that was pushed apart from it, if any."""
+    """Pops the callable below the arguments, and its `self` if that was pushed separately."""
     upper, lower = (v if isinstance(v, Null) else frame.realize(v) for v in (frame.stack.pop(), frame.stack.pop()))
     function, receiver = (lower, upper) if NULL_ABOVE_CALLABLE or not isinstance(lower, Null) else (upper, lower)
     assert isinstance(function, VariableTracker)
@@ -29,7 +28,7 @@ def pop_callable(frame: Frame) -> tuple[VariableTracker, list[VariableTracker]]:
 
 
 def callable_position(frame: Frame, instruction: Instruction) -> int | None:
-    """Where on the stack the callable of a call instruction is, when it is not bound to a `self` on the stack."""
+    """Returns the stack position of a call's callable; None if its `self` is on the stack too."""
     if instruction.opname in ("CALL", "CALL_KW"):
         count = instruction.arg or 0
     elif instruction.opname == "CALL_FUNCTION_EX":
@@ -48,7 +47,7 @@ def _call(frame: Frame, instruction: Instruction, count: int, names: tuple[str, 
     positional = count - len(names)
     kwargs = dict(zip(names, values[positional:]))
     args = [*receiver, *values[:positional]]
-    checked = None if kwargs else read_to_check(frame, instruction, function, args)
+    checked = None if kwargs else tensor_to_assert(frame, instruction, function, args)
     frame.push(call(frame.tx, function, args, kwargs) if checked is None else checked)
 
 

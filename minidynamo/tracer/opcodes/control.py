@@ -1,8 +1,7 @@
-"""Owns the opcodes that decide what runs next: jumps, loops, return.
+"""Owns the opcodes that choose the next instruction: jumps, loops, return.
 
-A condition that is a tensor breaks the graph in `tx.truth`, unless one way only raises
-(`tracer/frames/runtime_asserts.py`).
-"""
+A tensor as condition breaks the graph in `tx.truth`, unless one branch only raises
+(`tracer/frames/runtime_asserts.py`). Comparisons are not here (`operators.py`)."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ def jump(frame: Frame, instruction: Instruction) -> None:
 def _jump_if(*names: str, expected: bool) -> None:
     @opcode(*names)
     def pop_jump(frame: Frame, instruction: Instruction) -> None:
-        condition = frame.move()
+        condition = frame.pop_lazy()
         known = expected_truth(frame, condition, instruction, expected)
         if (truth(frame.tx, condition) if known is None else known) is expected:
             frame.jump(instruction.target)
@@ -35,13 +34,13 @@ _jump_if("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF
 
 @opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")
 def pop_jump_if_none(frame: Frame, instruction: Instruction) -> None:
-    if is_none(frame.tx, frame.move()):
+    if is_none(frame.tx, frame.pop_lazy()):
         frame.jump(instruction.target)
 
 
 @opcode("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE")
 def pop_jump_if_not_none(frame: Frame, instruction: Instruction) -> None:
-    if not is_none(frame.tx, frame.move()):
+    if not is_none(frame.tx, frame.pop_lazy()):
         frame.jump(instruction.target)
 
 
@@ -78,7 +77,7 @@ def for_iter(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("RETURN_VALUE")
 def return_value(frame: Frame, instruction: Instruction) -> None:
-    frame.result = frame.move()
+    frame.result = frame.pop_lazy()
 
 
 @opcode("RETURN_CONST")

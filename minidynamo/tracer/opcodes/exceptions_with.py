@@ -1,14 +1,13 @@
 """Owns the opcodes of `with`, `raise`, `assert`, and of handlers: `except`, `finally`, and leaving `with` by an error.
 
-Entering a try region takes no instruction, and finding the handler is the frame's own work. What cannot be known while
-tracing is raised natively, behind a graph break inside the region.
-"""
+Entering a try region has no instruction, and the search for a handler is not here but in the frame. An exception that
+is unknown while tracing is raised natively, after a graph break inside the region."""
 
 from __future__ import annotations
 
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.attributes import bind, class_of, guard_class_attribute, lookup_on_class
-from minidynamo.tracer.frames.exceptions import left_generator
+from minidynamo.tracer.frames.exceptions import generator_stop_error
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.variables.base import VariableTracker
@@ -34,12 +33,12 @@ def before_with(frame: Frame, instruction: Instruction) -> None:
 
 
 def _special_method(frame: Frame, manager: VariableTracker, name: str) -> VariableTracker:
-    """A method of the manager's class; one that only the manager itself has does not count."""
+    """Returns a method of the manager's class; Python ignores a method in the manager's own dictionary."""
     cls = manager.python_type
     found, owner = lookup_on_class(cls, name)
     if owner is None:
-        words = f"{cls.__qualname__!r} object does not support the context manager protocol"
-        frame.tx.raises(TypeError(words + " (missed __exit__ method)" * (name == "__exit__")), exact=True)
+        message = f"{cls.__qualname__!r} object does not support the context manager protocol"
+        frame.tx.raises(TypeError(message + " (missed __exit__ method)" * (name == "__exit__")), exact=True)
     guard_class_attribute(frame.tx, cls, owner, name, found)
     bound = bind(frame.tx, found, owner, manager, cls, name)
     assert bound is not None
@@ -48,7 +47,7 @@ def _special_method(frame: Frame, manager: VariableTracker, name: str) -> Variab
 
 @opcode("WITH_EXCEPT_START")
 def with_except_start(frame: Frame, instruction: Instruction) -> None:
-    """Call the `__exit__` that waits below the offset, the exception handled before, and the exception."""
+    """Calls `__exit__`, which is on the stack below the offset, the exception handled before, and the exception."""
     leave, error = frame.peek(4), frame.peek()
     frame.push(frame.tx.call(leave, [class_of(frame.tx, error), error, TracebackVariable(error)]))
 
@@ -61,16 +60,16 @@ def raise_varargs(frame: Frame, instruction: Instruction) -> None:
     values = frame.pop_many(instruction.argval)
     if not values:
         reraise(frame, frame.chain.handled)
-    exception = _made(frame, values[0])
+    exception = _exception_to_raise(frame, values[0])
     if len(values) == 2:
         without = isinstance(values[1], ConstantVariable) and values[1].value is None
-        exception.cause = None if without else _made(frame, values[1])
+        exception.cause = None if without else _exception_to_raise(frame, values[1])
         exception.suppresses_context = True
     frame.tx.raises(exception)
 
 
-def _made(frame: Frame, value: VariableTracker) -> ExceptionVariable:
-    """The exception to raise: a class stands for what calling it gives."""
+def _exception_to_raise(frame: Frame, value: VariableTracker) -> ExceptionVariable:
+    """Returns the exception to raise; a class is called first."""
     if isinstance(value, ClassVariable) and issubclass(value.value, BaseException):
         value = frame.tx.call(value)
     if not isinstance(value, ExceptionVariable):
@@ -115,8 +114,8 @@ def _classes(frame: Frame, expected: VariableTracker) -> list[type]:
     found: list[type] = []
     for item in expected.items if isinstance(expected, TupleVariable) else [expected]:
         if not isinstance(item, ClassVariable) or not issubclass(item.value, BaseException):
-            words = "catching classes that do not inherit from BaseException is not allowed"
-            frame.tx.raises(TypeError(words), exact=True)
+            message = "catching classes that do not inherit from BaseException is not allowed"
+            frame.tx.raises(TypeError(message), exact=True)
         found.append(item.value)
     return found
 
@@ -128,7 +127,7 @@ def reraise_top(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("CLEANUP_THROW")
 def cleanup_throw(frame: Frame, instruction: Instruction) -> None:
-    """What was thrown into the generator behind a `yield from` has come out of it: its result, or an error."""
+    """Handles an exception that left the iterator of a `yield from`: the iterator's result, or an error."""
     error = frame.peek()
     if not issubclass(error.python_type, StopIteration):
         reraise(frame, error)
@@ -138,10 +137,10 @@ def cleanup_throw(frame: Frame, instruction: Instruction) -> None:
 
 
 def stop_iteration_error(frame: Frame) -> None:
-    """A StopIteration must not leave a generator: it would be taken for its end."""
+    """Replaces a StopIteration that would leave a generator and look like its end."""
     error = frame.pop()
     assert isinstance(error, ExceptionVariable)
     if issubclass(error.cls, StopIteration):
-        inner, error = error, left_generator(error)
+        inner, error = error, generator_stop_error(error)
         frame.chain.raised[error] = frame.chain.raised[inner].of(error)
     frame.push(error)

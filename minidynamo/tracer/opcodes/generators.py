@@ -1,8 +1,7 @@
-"""Owns the opcodes of generators that are inlined: making one, yielding, and `yield from`.
+"""Owns the opcodes of inlined generators: making a generator, yielding, and `yield from`.
 
-A frame that is a generator itself cannot be cut and runs as written. What `send` and `throw` do to a suspended frame is
-in `tracer/frames/generators.py`.
-"""
+A frame that is itself a generator cannot be cut and runs eagerly. The effects of `send` and `throw` on a suspended
+frame are not here (`tracer/frames/generators.py`)."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ def return_generator(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("YIELD_VALUE")
 def yield_value(frame: Frame, instruction: Instruction) -> None:
-    frame.yielded = frame.move()
+    frame.yielded = frame.pop_lazy()
 
 
 @opcode("GET_YIELD_FROM_ITER")
@@ -38,7 +37,7 @@ def get_yield_from_iter(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("SEND")
 def send_value(frame: Frame, instruction: Instruction) -> None:
-    value, iterator = frame.move(), frame.peek()
+    value, iterator = frame.pop_lazy(), frame.peek()
     item, returned = _send(frame, iterator, value)
     if item is not None:
         frame.push(item)
@@ -49,7 +48,7 @@ def send_value(frame: Frame, instruction: Instruction) -> None:
 def _send(
     frame: Frame, iterator: VariableTracker, value: VariableTracker
 ) -> tuple[VariableTracker | None, VariableTracker]:
-    """The next item, or None and what the iterator returned."""
+    """Returns the next item, or None with the iterator's return value."""
     nothing = ConstantVariable(None)
     if isinstance(iterator, GeneratorVariable):
         item = send(frame.tx, iterator, value)
@@ -61,5 +60,5 @@ def _send(
 
 @opcode("END_SEND")
 def end_send(frame: Frame, instruction: Instruction) -> None:
-    value = frame.move()
+    value = frame.pop_lazy()
     frame.stack[-1] = value

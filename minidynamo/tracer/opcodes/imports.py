@@ -1,7 +1,6 @@
-"""Owns the opcodes of the import statement, for modules that are already imported, and for those that there are not.
+"""Owns the opcodes of the import statement, for modules that are already imported, and for modules that do not exist.
 
-A module that is not imported yet is imported natively, behind a graph break.
-"""
+First imports are not here: Python does them natively, after a graph break."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import sys
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Item, Source
-from minidynamo.tracer.frames.exceptions import caught, unsaid
+from minidynamo.tracer.frames.exceptions import catch_raised, without_message
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.handlers.imports import raise_if_missing
 from minidynamo.tracer.opcodes.table import opcode
@@ -48,15 +47,17 @@ def import_name(frame: Frame, instruction: Instruction) -> None:
 @opcode("IMPORT_FROM")
 def import_from(frame: Frame, instruction: Instruction) -> None:
     tx, module, name = frame.tx, frame.peek(), instruction.argval
-    item = caught(AttributeError, lambda: tx.getattr(module, name), lambda _: _refuse(tx, module, name))
+    item = catch_raised(
+        AttributeError, lambda: tx.getattr(module, name), lambda _: _raise_import_error(tx, module, name)
+    )
     assert item is not None
     frame.push(item)
 
 
-def _refuse(tx: Tracer, module: VariableTracker, name: str) -> None:
-    """Raise ImportError, unless a module of this name is loaded, which Python finds then."""
+def _raise_import_error(tx: Tracer, module: VariableTracker, name: str) -> None:
+    """Raises ImportError, unless a module of this name is loaded, which Python would return."""
     loaded = f"{as_constant(tx.getattr(module, '__name__'))}.{name}"
     if loaded in sys.modules:
         tx.break_graph("MD205", f"`{loaded}` is imported, which is no attribute of its package")
     tx.guard(Constant(sys.modules, "sys.modules"), GuardKind.MISSING_KEY, loaded)
-    tx.raises(unsaid(ImportError))
+    tx.raises(without_message(ImportError))

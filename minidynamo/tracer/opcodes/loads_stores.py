@@ -1,7 +1,6 @@
 """Owns the opcodes that move values between the stack, locals, cells, globals and constants.
 
-Attributes and subscripts are calls and live in `operators.py`.
-"""
+Attributes and subscripts are not here, but in `operators.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Any, NoReturn
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Source, global_source
-from minidynamo.tracer.capture.finalizers import let_go
+from minidynamo.tracer.capture.finalizers import record_unbinding
 from minidynamo.tracer.frames.interpreter import NULL, Frame
 from minidynamo.tracer.lazy.lazy_value import realized
 from minidynamo.tracer.opcodes.table import opcode
@@ -52,7 +51,7 @@ def push_null(frame: Frame, instruction: Instruction) -> None:
 @opcode("LOAD_CONST")
 def load_const(frame: Frame, instruction: Instruction) -> None:
     value = instruction.argval
-    # A code object is on its way to MAKE_FUNCTION.
+    # A code object is the operand of a later MAKE_FUNCTION.
     frame.push(ConstantVariable(value) if isinstance(value, type(frame.code)) else from_constant(value, lasting=True))
 
 
@@ -63,7 +62,7 @@ def load_assertion_error(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("LOAD_BUILD_CLASS")
 def load_build_class(frame: Frame, instruction: Instruction) -> None:
-    # It is its call that breaks the graph.
+    # Its call breaks the graph.
     frame.push(frame.tx.wrap(builtins.__build_class__, Constant(builtins.__build_class__, "__build_class__")))
 
 
@@ -71,14 +70,14 @@ def load_build_class(frame: Frame, instruction: Instruction) -> None:
 
 
 def raise_unbound(frame: Frame, name: str) -> NoReturn:
-    """The local or closed-over variable has no value."""
+    """Raises the error for a local or closed-over variable without a value."""
     shown = name.removesuffix(" (local)")
     without = "where it is not associated with a value"
     if name in frame.code.co_freevars:
-        words = f"cannot access free variable {shown!r} {without} in enclosing scope"
-        frame.tx.raises(NameError(words), exact=True, name=ConstantVariable(shown))
-    words = f"cannot access local variable {shown!r} {without}"
-    frame.tx.raises(UnboundLocalError(words), exact=True, name=ConstantVariable(None))
+        message = f"cannot access free variable {shown!r} {without} in enclosing scope"
+        frame.tx.raises(NameError(message), exact=True, name=ConstantVariable(shown))
+    message = f"cannot access local variable {shown!r} {without}"
+    frame.tx.raises(UnboundLocalError(message), exact=True, name=ConstantVariable(None))
 
 
 def read_local(frame: Frame, name: str) -> VariableTracker:
@@ -91,7 +90,7 @@ def read_local(frame: Frame, name: str) -> VariableTracker:
 
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK")
 def load_fast(frame: Frame, instruction: Instruction) -> None:
-    # Since 3.13 a cell is also loaded this way, to be put into a closure.
+    # Since 3.13 the same opcode loads a cell, for a closure.
     cell = frame.cells.get(instruction.argval)
     frame.push(cell if cell is not None else read_local(frame, instruction.argval))
 
@@ -129,8 +128,8 @@ def store_fast(frame: Frame, instruction: Instruction) -> None:
 
 
 def _store(frame: Frame, name: str) -> None:
-    """Move the top of the stack to a local, unread if it is so; it may also be a cell or NULL."""
-    _keep_if_noticed(frame, name)
+    """Moves the top of the stack to a local without realizing it; the value may also be a cell or NULL."""
+    _break_if_death_runs_code(frame, name)
     value = frame.stack.pop()
     frame.cells.pop(name, None)
     if isinstance(value, CellVariable):
@@ -143,14 +142,14 @@ def _store(frame: Frame, name: str) -> None:
 def delete_fast(frame: Frame, instruction: Instruction) -> None:
     if instruction.argval not in frame.local_slots:
         read_local(frame, instruction.argval)
-    _keep_if_noticed(frame, instruction.argval)
+    _break_if_death_runs_code(frame, instruction.argval)
     frame.write_local(instruction.argval, None)
 
 
-def _keep_if_noticed(frame: Frame, name: str) -> None:
-    """Leave it to Python to let go of what runs code when it dies."""
-    if let_go(frame, name):
-        what = "an object is given up that has `__del__`, or weak references with callbacks"
+def _break_if_death_runs_code(frame: Frame, name: str) -> None:
+    """Breaks the graph, so that Python drops the value, if its death runs code."""
+    if record_unbinding(frame, name):
+        what = "the program drops an object with `__del__`, or with weak references that have callbacks"
         frame.tx.break_graph("MD206", what, why="When the object dies is a part of what the program does.")
 
 
@@ -171,7 +170,7 @@ def load_closure(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("LOAD_DEREF")
 def load_deref(frame: Frame, instruction: Instruction) -> None:
-    value = frame.unread_cell(frame.cells[instruction.argval])
+    value = frame.lazy_cell(frame.cells[instruction.argval])
     if value is None:
         raise_unbound(frame, instruction.argval)
     frame.push(value)
@@ -179,7 +178,7 @@ def load_deref(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("STORE_DEREF")
 def store_deref(frame: Frame, instruction: Instruction) -> None:
-    write_cell(frame, frame.cells[instruction.argval], frame.move())
+    write_cell(frame, frame.cells[instruction.argval], frame.pop_lazy())
 
 
 @opcode("DELETE_DEREF")
@@ -239,7 +238,7 @@ def namespace_source(namespace: dict[str, Any]) -> Source:
 
 @opcode("STORE_GLOBAL")
 def store_global(frame: Frame, instruction: Instruction) -> None:
-    frame.tx.side_effects.set_global(frame.namespace, instruction.argval, frame.move())
+    frame.tx.side_effects.set_global(frame.namespace, instruction.argval, frame.pop_lazy())
 
 
 @opcode("DELETE_GLOBAL")

@@ -1,8 +1,7 @@
-"""Owns the opcodes of the match statement: what a pattern asks of its subject.
+"""Owns the opcodes of the match statement: the tests of a pattern on its subject.
 
-What class and mapping patterns do is written down as plain Python twins, which are traced: the attributes and methods
-that they look for may be the user's. Comparisons, guards and bindings are ordinary opcodes.
-"""
+Class and mapping patterns are polyfills, which are traced, because the attributes and methods that they read may be the
+user's. Comparisons, guards and bindings are not here, but ordinary opcodes."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import ClassVariable
 
-# Set for the classes (and their subclasses) whose one positional pattern is the subject itself: int, str, list, ...
+# Set for the classes (and their subclasses) whose only positional pattern is the subject itself: int, str, list, ...
 _MATCHES_ITSELF = 1 << 22
 _MISSING = object()
 
@@ -52,11 +51,11 @@ def match_class(frame: Frame, instruction: Instruction) -> None:
     frame.push(frame.tx.call(attributes_of_class, [subject, cls, *extra]))
 
 
-# Twins
+# Polyfills
 
 
 def values_of_keys(subject: Any, keys: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """The values under all keys of a mapping pattern; None when one is missing, which must not make a default."""
+    """Returns the values of all keys of a mapping pattern; None if a key is missing. No default is created."""
     values = []
     for key in keys:
         value = subject.get(key, _MISSING)
@@ -69,7 +68,7 @@ def values_of_keys(subject: Any, keys: tuple[Any, ...]) -> tuple[Any, ...] | Non
 def attributes_of_class(
     subject: Any, cls: Any, keywords: tuple[str, ...], positional: int, matches_itself: bool
 ) -> tuple[Any, ...] | None:
-    """What `cls(...)` with so many positional patterns binds of the subject; None when it does not match."""
+    """Returns the values that the pattern `cls(...)` binds; None if the subject does not match."""
     if not isinstance(subject, cls):
         return None
     values = []

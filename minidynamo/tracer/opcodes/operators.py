@@ -1,7 +1,6 @@
-"""Owns the opcodes that compute: operators, comparisons, attributes and subscripts. Each of them is a call.
+"""Owns the opcodes that compute: operators, comparisons, attributes and subscripts, each as a call.
 
-It gives no operator a meaning; `tx.call` and `tx.getattr` do.
-"""
+The meaning of an operator is not here (`tx.call`, `tx.getattr`)."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import slice_of
 from minidynamo.tracer.records.operator_table import ARITHMETIC, AUGMENTED, BITWISE, COMPARISONS
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable, holds_none
+from minidynamo.variables.constants import ConstantVariable, is_none_constant
 
 BINARY = ARITHMETIC | BITWISE | AUGMENTED
 
@@ -41,12 +40,12 @@ _unary("UNARY_INVERT", operator.invert)
 
 @opcode("UNARY_NOT")
 def unary_not(frame: Frame, instruction: Instruction) -> None:
-    frame.push(ConstantVariable(not truth(frame.tx, frame.move())))
+    frame.push(ConstantVariable(not truth(frame.tx, frame.pop_lazy())))
 
 
 @opcode("TO_BOOL")
 def to_bool(frame: Frame, instruction: Instruction) -> None:
-    condition, jump = frame.move(), frame.instructions[instruction.index + 1]
+    condition, jump = frame.pop_lazy(), frame.instructions[instruction.index + 1]
     known = expected(frame, condition, jump, "TRUE" in jump.opname) if "_IF_" in jump.opname else None
     frame.push(ConstantVariable(truth(frame.tx, condition) if known is None else known))
 
@@ -59,8 +58,8 @@ def compare_op(frame: Frame, instruction: Instruction) -> None:
 @opcode("IS_OP")
 def is_op(frame: Frame, instruction: Instruction) -> None:
     values = frame.pop_many_lazy(2)
-    if any(map(holds_none, values)):
-        holds = is_none(frame.tx, values[0] if holds_none(values[1]) else values[1])
+    if any(map(is_none_constant, values)):
+        holds = is_none(frame.tx, values[0] if is_none_constant(values[1]) else values[1])
         frame.push(ConstantVariable(holds is not instruction.flag))
         return
     function = operator.is_not if instruction.flag else operator.is_
@@ -115,7 +114,7 @@ def store_slice(frame: Frame, instruction: Instruction) -> None:
 
 
 def push_callable(frame: Frame, function: VariableTracker) -> None:
-    """Push a callable with its NULL, in the order that the running Python's CALL expects."""
+    """Pushes a callable with its NULL, in the order that CALL of the running Python expects."""
     pair = (function, NULL) if NULL_ABOVE_CALLABLE else (NULL, function)
     frame.stack.extend(pair)
 
@@ -141,7 +140,7 @@ def load_super_attr(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("STORE_ATTR")
 def store_attr(frame: Frame, instruction: Instruction) -> None:
-    obj, value = frame.pop(), frame.move()
+    obj, value = frame.pop(), frame.pop_lazy()
     write_attribute(frame.tx, obj, instruction.argval, value)
 
 

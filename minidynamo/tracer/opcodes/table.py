@@ -1,7 +1,6 @@
-"""Owns the table opcode name -> function, and the list of opcodes that are not supported, with reasons.
+"""Owns the table opcode name -> function, and the list of unsupported opcodes with reasons.
 
-It contains no opcode itself. Together with `UNSUPPORTED` and `NEVER_SEEN` the table covers `dis.opmap` exactly.
-"""
+No opcode is implemented here. Together with `UNSUPPORTED` and `NEVER_SEEN` the table covers `dis.opmap` exactly."""
 
 from __future__ import annotations
 
@@ -11,14 +10,14 @@ from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., None])
 
-# opcode(frame, instruction); the frame's `next_index` already is that of the following instruction.
+# opcode(frame, instruction); the frame's `next_index` is already the index of the following instruction.
 OPCODES: dict[str, Callable[[Any, Any], None]] = {}
 
-_SUSPENDS = "coroutines and asynchronous generators run as written"
-_GROUPS = "`except*` takes an exception group apart, which runs as written"
-_NAMESPACE = "it works on a class or module body, which runs as written"
+_SUSPENDS = "coroutines and asynchronous generators run eagerly"
+_GROUPS = "`except*` splits an exception group, which runs eagerly"
+_NAMESPACE = "it works on a class or module body, which runs eagerly"
 
-# An instruction that breaks the graph wherever it is met; the value says why.
+# Instructions that always break the graph -> reason.
 UNSUPPORTED = {
     "ASYNC_GEN_WRAP": _SUSPENDS,
     "BEFORE_ASYNC_WITH": _SUSPENDS,
@@ -43,7 +42,7 @@ UNSUPPORTED = {
 }
 
 # Opcodes that decoded code never contains: inline caches and prefixes are decoded away, pseudo opcodes exist only
-# inside the compiler, instrumented ones are shown in their plain form.
+# inside the compiler, instrumented opcodes are shown in their plain form.
 NEVER_SEEN = {
     "CACHE",
     "EXTENDED_ARG",
@@ -59,7 +58,7 @@ NEVER_SEEN = {
 
 
 def opcode(*names: str) -> Callable[[F], F]:
-    """Interpret these opcodes, each registered once; names that the running Python lacks are fine."""
+    """Registers the decorated function for these opcodes, each once; opcodes of other Python versions are ignored."""
 
     def register(function: F) -> F:
         for name in names:

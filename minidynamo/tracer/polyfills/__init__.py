@@ -1,6 +1,6 @@
-"""Python twins of functions written in C, which are traced instead of them.
+"""Python functions that are traced instead of functions written in C.
 
-Owns plain Python functions with the signature and the results of what they replace.
-Does not own trackers; where one is needed, `handlers/` answers.
+Owns plain Python functions with the signatures and results of the originals.
+Does not own functions that need trackers (`handlers/`).
 Enter at `records.registry.polyfill`, `refusal.cannot_trace`.
 """

@@ -1,11 +1,10 @@
 """Owns the polyfills of builtin functions over iterables: any, all, sum, min, max, sorted.
 
-Those about objects (reversed, repr, ...) are in `objects.py`.
-"""
+Polyfills of builtins for objects (reversed, repr, ...) are not here (`objects.py`)."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# Loops instead of generator expressions, and no library function inside its own twin.
+# Loops instead of generator expressions, and no library function inside its own polyfill.
 # ruff: noqa: SIM110
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from minidynamo.tracer.polyfills.lists import iterates_itself, sized_list
+from minidynamo.tracer.polyfills.lists import has_own_iter, sized_list
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.polyfills.sets import unordered_items
 from minidynamo.tracer.records.registry import polyfill
@@ -22,9 +21,9 @@ _END: Any = object()
 
 
 def _ranked_items(iterable):
-    # Equal or incomparable items (NaN, sets) would show in which order the set gave them.
+    # Among equal or incomparable items (NaN, sets) the result would depend on the order of the set.
     cls = type(iterable)
-    if issubclass(cls, (set, frozenset)) and iterates_itself(cls):
+    if issubclass(cls, (set, frozenset)) and has_own_iter(cls):
         return list(iterable)
     items = unordered_items(iterable)
     for item in items:
@@ -50,7 +49,7 @@ def all_(iterable, /):
 
 
 def sum_of_numbers(numbers: tuple[complex, ...], start: complex) -> complex:
-    """What `sum` gives; the tracer runs it."""
+    """Returns `sum(numbers, start)`; the tracer runs this function."""
     return sum(numbers, start)
 
 
@@ -58,9 +57,9 @@ def sum_of_numbers(numbers: tuple[complex, ...], start: complex) -> complex:
 def sum_(iterable, /, start=0):
     if issubclass(type(start), (str, bytes, bytearray)):
         cannot_trace("`sum` of text", "sum refuses it")
-    rest = iter(iterable)  # one at a time: what a generator computes shall die before it computes more
+    rest = iter(iterable)  # item by item: values of a generator die before it computes more
     if issubclass(type(start), (int, float, complex)):
-        # Leading numbers are known now and go through the real sum, which adds floats with compensation from 3.12 on.
+        # Leading numbers are known; the real sum adds them, with compensated rounding of floats from 3.12 on.
         numbers: list[complex] = []
         while (item := next(rest, _END)) is not _END:
             if not issubclass(type(item), (int, float, complex)):
@@ -98,12 +97,12 @@ def _extreme(is_better, args, key, default):
 
 
 def better(is_better, best, item):
-    """What `decided` gives, without a decision where the tracer can do without."""
+    """Returns the result of `decided`; the tracer replaces this function where no decision is needed."""
     return decided(is_better, best, item)
 
 
 def decided(is_better, best, item):
-    """The item if it is better."""
+    """Returns the item if it is better, otherwise the best so far."""
     return item if is_better(item, best) else best
 
 

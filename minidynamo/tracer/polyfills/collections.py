@@ -1,9 +1,8 @@
 """Owns the polyfills of collections, heapq and bisect.
 
-The methods of deques and OrderedDicts are with those of lists and dicts, in `lists.py` and `dicts.py`.
-"""
+Methods of deques and OrderedDicts are not here, but with those of lists and dicts (`lists.py`, `dicts.py`)."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def _larger(one, other):
 
 
 def _sink(heap, start, position, before=_smaller):
-    """Move the item at `position` towards `start` until it does not come before its parent."""
+    """Moves the item at `position` towards `start` until it does not come before its parent."""
     item = heap[position]
     while position > start:
         above = (position - 1) // 2
@@ -37,7 +36,7 @@ def _sink(heap, start, position, before=_smaller):
 
 
 def _settle(heap, position, before=_smaller):
-    """Bring the item at `position` to a leaf, always past the child that comes first, and then back up to its place."""
+    """Moves the item at `position` to a leaf, always past the child that comes first, and then back up."""
     start, end, item = position, len(heap), heap[position]
     child = 2 * position + 1
     while child < end:
@@ -56,8 +55,8 @@ def heapify(heap, /):
         _settle(heap, position)
 
 
-# `heapq.nsmallest` and `nlargest` are Python, and traced. The one keeps the largest at the top, by functions that have
-# had other names.
+# `heapq.nsmallest` and `nlargest` are Python, and traced. The former keeps the largest item at the top, by functions
+# whose names depend on the Python version.
 
 
 @polyfill(getattr(heapq, "_heapify_max", None) or vars(heapq)["heapify_max"])

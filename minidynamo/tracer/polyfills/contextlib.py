@@ -1,9 +1,9 @@
-"""Owns the plain Python twins of contextlib: the ways out of `with` blocks that look at exceptions through `sys`.
+"""Owns the polyfills of contextlib: exits of `with` blocks that read the present exception through `sys`.
 
-The rest of contextlib is traced as it is; the twin for @contextmanager functions is in `generators.py`.
-"""
+The rest of contextlib is traced directly. The polyfill for @contextmanager functions is not here
+(`tracer/frames/generators.py`)."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Owns the polyfills of the methods of dicts and of subclasses of OrderedDict that update, copy and compare.
+"""Owns the polyfills of methods of dicts and of subclasses of OrderedDict that update, copy and compare.
 
-The other methods have handlers in `handlers/dicts.py`.
-"""
+Other methods are not here but have handlers (`handlers/dicts.py`)."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# Loops instead of generator expressions, and no library function inside its own twin.
+# Loops instead of generator expressions, and no library function inside its own polyfill.
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from minidynamo.tracer.records.registry import polyfill_class_method
 
 
 def dict_update(self, other=(), /, **kwargs):
-    """`update` by the methods of the mapping; a dict that is no instance of a subclass stores the entries raw."""
+    """Updates by the methods of the mapping; a plain dict stores the entries directly."""
     if hasattr(other, "keys"):
         for key in other.keys():  # noqa: SIM118 (this is the protocol of dict.update)
             self[key] = other[key]
@@ -28,7 +27,7 @@ def dict_update(self, other=(), /, **kwargs):
 
 
 def ordered_setdefault(self, key, default=None, /):
-    """`setdefault` of an instance of a subclass of OrderedDict."""
+    """Executes `setdefault` of an instance of a subclass of OrderedDict."""
     if key in self:
         return self[key]
     self[key] = default
@@ -36,13 +35,13 @@ def ordered_setdefault(self, key, default=None, /):
 
 
 def ordered_ior(self, other, /):
-    """`|=` of an instance of a subclass of OrderedDict."""
+    """Executes `|=` of an instance of a subclass of OrderedDict."""
     dict_update(self, other)
     return self
 
 
 def ordered_copy(self, /):
-    """`copy` of an instance of a subclass of OrderedDict."""
+    """Executes `copy` of an instance of a subclass of OrderedDict."""
     made = type(self)()
     for key in list(collections.OrderedDict.__iter__(self)):
         made[key] = self[key]
@@ -63,7 +62,7 @@ def dict_fromkeys(cls, iterable, value=None, /):
 
 
 def dict_equal(left, right):
-    """Whether two dictionaries hold equal values under the same keys, in any order."""
+    """Returns whether two dictionaries have equal values under the same keys, in any order."""
     if len(left) != len(right):
         return False
     for key, value in left.items():
@@ -76,5 +75,5 @@ def dict_equal(left, right):
 
 
 def ordered_dict_equal(left, right):
-    """Equality of two OrderedDicts: their order counts."""
+    """Returns whether two OrderedDicts are equal, order included."""
     return dict_equal(left, right) and sequence_equal(list(left), list(right))

@@ -1,11 +1,10 @@
-"""Owns the polyfills of `torch.distributions`: what decides about values there in a way that a graph can say.
+"""Owns the polyfills of `torch.distributions`: branches on values, written as operations of a graph.
 
-Validation that only raises needs no twin: the graph checks it (`tracer/frames/runtime_asserts.py`).
-"""
+Validation that only raises is not here: the graph checks it (`tracer/frames/runtime_asserts.py`)."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# No library function inside its own twin.
+# No library function inside its own polyfill.
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from torch.distributions import constraints
 from torch.distributions.utils import lazy_property
 
 from minidynamo import compat
-from minidynamo.tracer.handlers.distributions import on_the_class
+from minidynamo.tracer.handlers.distributions import class_attribute
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.records.registry import polyfill
 
@@ -24,7 +23,7 @@ from minidynamo.tracer.records.registry import polyfill
 @polyfill(lazy_property.__get__)
 def lazy_property_get(self, instance, obj_type=None):
     if instance is None:
-        return on_the_class(self)
+        return class_attribute(self)
     with torch.enable_grad():
         value = self.wrapped(instance)
     setattr(instance, self.wrapped.__name__, value)
@@ -34,7 +33,7 @@ def lazy_property_get(self, instance, obj_type=None):
 @polyfill(type(constraints.symmetric).check)
 def is_symmetric(self, value):
     if value.shape[-2] != value.shape[-1]:
-        cannot_trace("a constraint on matrices that are not square", "what it gives hangs on the number of matrices")
+        cannot_trace("a constraint on matrices that are not square", "its result depends on the number of matrices")
     return torch.isclose(value, value.mT, atol=1e-6).all(-2).all(-1)
 
 

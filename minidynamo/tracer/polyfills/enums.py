@@ -1,9 +1,8 @@
-"""Owns the polyfills of enums: their members in order, and what an enum does with a value that none of them has.
+"""Owns the polyfills of enums: iteration over members, and calls with a value that no member has.
 
-Calls of enums that have a member for the value are folded in `tracer/calls/construct.py`.
-"""
+Calls with a member's value are not here: they are folded in `tracer/calls/construct.py`."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def enum_iter(cls):
 
 
 def is_value_of(cls: type[enum.Enum], value: Any) -> bool:
-    """Whether an enum has a member for this value, so that its `_missing_` is not asked."""
+    """Returns whether an enum has a member with this value, so that `_missing_` is not called."""
     if type(value) is cls:
         return True
     try:
@@ -31,17 +30,17 @@ def is_value_of(cls: type[enum.Enum], value: Any) -> bool:
 
 
 def missing_member(cls, value):
-    """The end of `Enum.__new__`, for an enum whose `_missing_` the program has written."""
-    if value in cls._value2member_map_:  # `_missing_` may have put it there in another call
+    """Executes the end of `Enum.__new__`, for an enum with a user's `_missing_`."""
+    if value in cls._value2member_map_:  # a former call of `_missing_` may have added it
         return cls._value2member_map_[value]
     try:
         found = cls._missing_(value)
     except ValueError:
         raise
     except Exception:
-        cannot_trace("an error in `_missing_`", "It is raised in the context of another one.")
+        cannot_trace("an error in `_missing_`", "It is raised in the context of another error.")
     if isinstance(found, cls):
         return found
     if found is not None:
-        cannot_trace("what `_missing_` has given", "It is no member.")
+        cannot_trace("the result of `_missing_`", "It is no member.")
     raise ValueError(f"{value!r} is not a valid {cls.__qualname__}")

@@ -1,9 +1,8 @@
-"""Owns the polyfills of functools: reduce, partialmethod, what cmp_to_key makes, and functions that choose by class.
+"""Owns the polyfills of functools: reduce, partialmethod, keys of cmp_to_key, and dispatch by class.
 
-`partial`, `wraps` and caches are handled in `handlers/callables.py`.
-"""
+`partial`, `wraps` and caches are not here but have handlers (`handlers/callables.py`)."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def reduce(function, iterable, /, *initial):
 
 
 def compared_key(compare, obj):
-    """What `cmp_to_key(compare)` wraps an object in. Two are compared by a function that gives a number."""
+    """Returns the key object of `cmp_to_key(compare)` for an object."""
     return functools.cmp_to_key(compare)(obj)
 
 
@@ -46,7 +45,7 @@ def partialmethod_get(self, obj, cls=None):
 
 
 def best_match(cls: type, classes: tuple[type, ...]) -> type:
-    """Which of the registered classes `functools.singledispatch` takes for an object of class `cls`."""
+    """Returns the registered class that `functools.singledispatch` chooses for an object of class `cls`."""
     found: Any = functools._find_impl(cls, {key: key for key in classes})  # type: ignore[attr-defined]
     return found  # type: ignore[no-any-return]
 
@@ -57,7 +56,7 @@ def _implementation(generic, argument):
 
 
 def single_dispatch(generic, /, *args, **kwargs):
-    """The call of a function that `functools.singledispatch` made."""
+    """Calls a function that `functools.singledispatch` made."""
     if not args:
         return cannot_trace("a `singledispatch` function without positional arguments", "it raises TypeError")
     return _implementation(generic, args[0])(*args, **kwargs)
@@ -74,7 +73,7 @@ def single_dispatch_method(self, obj, cls=None):
 
 
 def inner_code(function: Callable[..., Any], name: str) -> CodeType:
-    """The code of the function called `name` that a function makes."""
+    """Returns the code of the function called `name` that a function defines."""
     return next(c for c in function.__code__.co_consts if isinstance(c, CodeType) and c.co_name == name)
 
 

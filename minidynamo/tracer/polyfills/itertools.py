@@ -1,13 +1,12 @@
 """Owns the polyfills of itertools.
 
-`chain` and `islice` have trackers of their own (`handlers/iterators.py`), because they can be handed over in the middle
-of a loop; other twins are generators.
-"""
+`chain` and `islice` are not here: they have trackers of their own (`handlers/iterators.py`), because a frame can end in
+the middle of their loops. Other polyfills are generators."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# Loops instead of generator expressions, and no library function inside its own twin. `next` instead of loops over what
-# `iter` has given: a loop would ask an iterator of the program's for `__iter__` once more.
+# Loops instead of generator expressions, and no library function inside its own polyfill. `next` instead of loops over
+# the result of `iter`: a loop would call `__iter__` of a user's iterator again.
 # ruff: noqa: C417, RUF007, SIM110
 
 from __future__ import annotations
@@ -24,12 +23,11 @@ from minidynamo.tracer.records.registry import polyfill
 _END = object()
 
 
-def _is_settled(*iterables):
-    """Whether the items can never change, so that it cannot be seen when they are taken.
+def _is_immutable(*iterables):
+    """Returns whether the items can never change, so that the program cannot observe when they are read.
 
-    Then all are taken at once: an iterator over a finished list survives a graph break in the middle of a loop. All
-    else is taken as lazily as the original does.
-    """
+    Then all items are read at once: an iterator over a finished list survives a graph break in the middle of a loop.
+    From any other iterable, items are read as lazily as the original reads them."""
     for iterable in iterables:
         if type(iterable) not in (tuple, range, str, bytes):
             return False
@@ -73,7 +71,7 @@ def _cycled(source):
 
 @polyfill(itertools.accumulate)
 def accumulate(iterable, func=None, *, initial=None):
-    if func is None and _is_settled(iterable):
+    if func is None and _is_immutable(iterable):
         return iter(list(_accumulated(iter(iterable), operator.add, initial)))
     return _accumulated(iter(iterable), operator.add if func is None else func, initial)
 
@@ -98,24 +96,24 @@ def product(*iterables, repeat=1):
 
 
 def _pick(make_positions, iterable, r):
-    # Which positions are picked depends on the number of items alone, so that is done for real.
+    # The chosen positions depend on the number of items alone, so the real function computes them.
     pool = tuple(iterable)
     positions = make_positions(len(pool), len(pool) if r is None else r)
     return iter([tuple([pool[i] for i in row]) for row in positions])
 
 
 def combination_positions(length: int, r: int) -> tuple[tuple[int, ...], ...]:
-    """The positions that itertools.combinations picks from `length` items."""
+    """Returns the positions that itertools.combinations picks from `length` items."""
     return tuple(itertools.combinations(range(length), r))
 
 
 def replacement_positions(length: int, r: int) -> tuple[tuple[int, ...], ...]:
-    """The positions that itertools.combinations_with_replacement picks from `length` items."""
+    """Returns the positions that itertools.combinations_with_replacement picks from `length` items."""
     return tuple(itertools.combinations_with_replacement(range(length), r))
 
 
 def permutation_positions(length: int, r: int) -> tuple[tuple[int, ...], ...]:
-    """The positions that itertools.permutations picks from `length` items."""
+    """Returns the positions that itertools.permutations picks from `length` items."""
     return tuple(itertools.permutations(range(length), r))
 
 
@@ -139,7 +137,7 @@ def permutations(iterable, r=None):
 
 @polyfill(itertools.pairwise)
 def pairwise(iterable, /):
-    if _is_settled(iterable):
+    if _is_immutable(iterable):
         items = list(iterable)
         return zip(items[:-1], items[1:])
     return _pairs(iter(iterable))
@@ -209,10 +207,10 @@ def compress(data, selectors):
 
 @polyfill(itertools.takewhile)
 def takewhile(predicate, iterable, /):
-    return _taken(predicate, iter(iterable))
+    return _take_while(predicate, iter(iterable))
 
 
-def _taken(predicate, source):
+def _take_while(predicate, source):
     while (item := next(source, _END)) is not _END:
         if not predicate(item):
             return
@@ -238,8 +236,8 @@ def groupby(iterable, key=None):
 
 
 def _groups(source, key):
-    value = current = wanted = _END  # the item not given yet, its key, the key of the group given last
-    number = 0  # of that group: earlier ones give nothing any more
+    value = current = wanted = _END  # the pending item, its key, the key of the last group
+    number = 0  # number of the last group: earlier groups return nothing more
 
     def step():
         nonlocal value, current
@@ -272,13 +270,13 @@ def _groups(source, key):
 def tee(iterable, n=2, /):
     if n < 0:
         cannot_trace("`itertools.tee` with a negative number", "it raises ValueError")
-    source = iter(iter(iterable))  # which the original asks for twice, too
+    source = iter(iter(iterable))  # the original calls `iter` twice, too
     queues: list[list[Any]] = [[] for _ in range(n)]
     return tuple([Branch(source, queues, mine) for mine in queues])
 
 
 class Branch:
-    """What `tee` gives. One that has come to the end asks the source again when it is asked."""
+    """An iterator of `tee`. An exhausted branch reads the source again on the next call."""
 
     def __init__(self, source, queues, mine):
         self.source = source
@@ -297,7 +295,7 @@ class Branch:
 
 
 def until(function, sentinel):
-    """What `iter(function, sentinel)` gives."""
+    """Iterates as `iter(function, sentinel)` does."""
     while True:
         item = function()
         if sentinel is item or sentinel == item:

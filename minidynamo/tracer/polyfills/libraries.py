@@ -1,11 +1,10 @@
 """Owns the polyfills of library functions: math, datetime, inspect, dataclasses and torch.
 
-Libraries with more than a few twins have files of their own.
-"""
+Libraries with more than a few polyfills are not here but have files of their own."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# No library function inside its own twin.
+# No library function inside its own polyfill.
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ import torch
 
 from minidynamo.compat import scripted_isinstance, torch_check_with
 from minidynamo.compat import torch_assert as real_assert
-from minidynamo.tracer.polyfills.objects import answers_itself, copy_deepcopy
+from minidynamo.tracer.polyfills.objects import copy_deepcopy, has_own_getattribute
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.registry import polyfill
@@ -68,38 +67,38 @@ def get_annotations(obj, *, globals=None, locals=None, eval_str=False):
 
 
 def field_names(cls: type) -> tuple[str, ...]:
-    """The names of a dataclass's fields."""
+    """Returns the names of a dataclass's fields."""
     return tuple(field.name for field in dataclasses.fields(cls))
 
 
 def init_names(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of what a dataclass's `__init__` takes, and those that no instance tells."""
+    """Returns the parameters of a dataclass's `__init__`, and the parameters that no instance stores."""
     declared = getattr(cls, "__dataclass_fields__").values()  # noqa: B009 (mypy knows no such attribute)
     taken = [field for field in declared if field.init and field._field_type.name != "_FIELD_CLASSVAR"]
     variables = [field for field in taken if field._field_type.name == "_FIELD_INITVAR"]
-    untold = [field for field in variables if field.default is dataclasses.MISSING]
-    return tuple(field.name for field in taken), tuple(field.name for field in untold)
+    required = [field for field in variables if field.default is dataclasses.MISSING]
+    return tuple(field.name for field in taken), tuple(field.name for field in required)
 
 
 registry.fold(field_names, init_names)
 
 
-def _refuse_answers(obj):
-    """Leave to Python what reads attributes of its own, where the class of the dataclass sees that."""
-    if answers_itself(type(obj)):
-        cannot_trace("a dataclass", "its class answers for all attributes")
+def _refuse_own_getattribute(obj):
+    """Breaks the graph if the class of the dataclass would notice which attributes are read."""
+    if has_own_getattribute(type(obj)):
+        cannot_trace("a dataclass", "its class defines `__getattribute__`")
 
 
 @polyfill(dataclasses.replace)
 def dataclass_replace(obj, /, **changes):
-    _refuse_answers(obj)
-    names, untold = init_names(type(obj))
+    _refuse_own_getattribute(obj)
+    names, required = init_names(type(obj))
     for name in changes:
         if name in field_names(type(obj)) and name not in names:
             cannot_trace(f"`dataclasses.replace` of the field `{name}`", "it raises ValueError")
     for name in names:
         if name not in changes:
-            if name in untold:
+            if name in required:
                 cannot_trace(f"`dataclasses.replace` without `{name}`", "it raises ValueError")
             changes[name] = getattr(obj, name)
     return type(obj)(**changes)
@@ -109,7 +108,7 @@ def dataclass_replace(obj, /, **changes):
 def dataclass_asdict(obj, *, dict_factory=dict):
     if not hasattr(type(obj), "__dataclass_fields__"):
         raise TypeError("asdict() should be called on dataclass instances")
-    _refuse_answers(obj)
+    _refuse_own_getattribute(obj)
     return dict_factory(
         [
             (name, _plain(getattr(obj, name), lambda v: dataclass_asdict(v, dict_factory=dict_factory)))
@@ -122,7 +121,7 @@ def dataclass_asdict(obj, *, dict_factory=dict):
 def dataclass_astuple(obj, *, tuple_factory=tuple):
     if not hasattr(type(obj), "__dataclass_fields__"):
         raise TypeError("astuple() should be called on dataclass instances")
-    _refuse_answers(obj)
+    _refuse_own_getattribute(obj)
     return tuple_factory(
         [
             _plain(getattr(obj, name), lambda v: dataclass_astuple(v, tuple_factory=tuple_factory))
@@ -132,7 +131,7 @@ def dataclass_astuple(obj, *, tuple_factory=tuple):
 
 
 def _plain(value, convert):
-    """A field's value as asdict and astuple give it: dataclasses in it converted, everything else copied deeply."""
+    """Returns a field's value as asdict and astuple do: dataclasses in it are converted, all else is copied deeply."""
     cls = type(value)
     if hasattr(cls, "__dataclass_fields__"):
         return convert(value)
@@ -141,10 +140,10 @@ def _plain(value, convert):
     if isinstance(value, (list, tuple)):
         return cls([_plain(item, convert) for item in value])
     if isinstance(value, collections.defaultdict):
-        made = cls(value.default_factory)
+        result = cls(value.default_factory)
         for key, item in value.items():
-            made[_plain(key, convert)] = _plain(item, convert)
-        return made
+            result[_plain(key, convert)] = _plain(item, convert)
+        return result
     if isinstance(value, dict):
         return cls([(_plain(key, convert), _plain(item, convert)) for key, item in value.items()])
     return copy_deepcopy(value)
@@ -185,11 +184,11 @@ def check_with(error_type, cond, message):
     raise error_type(str(message()))
 
 
-# It raises for some values, in Python: traced as it is, that becomes a check in the graph.
+# It raises for some values, in Python: tracing it directly turns the branch into a check in the graph.
 polyfill(torch.nn.functional.gaussian_nll_loss)(torch.nn.functional.gaussian_nll_loss)
 
 
-# Constructors from the time before `torch.tensor`: from nested lists of numbers, or of a size and without contents.
+# Constructors older than `torch.tensor`: from nested lists of numbers, or from a size, uninitialized.
 
 
 def _constructor(dtype):

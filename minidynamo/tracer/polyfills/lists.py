@@ -1,11 +1,10 @@
-"""Owns the polyfills of the methods of lists, tuples, deques and slices that search, count, extend, compare and bound.
+"""Owns the polyfills of methods of lists, tuples, deques and slices that search, count, extend, compare and bound.
 
-The other methods have handlers in `handlers/lists.py`.
-"""
+Other methods are not here but have handlers (`handlers/lists.py`)."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# Loops instead of generator expressions, and no library function inside its own twin.
+# Loops instead of generator expressions, and no library function inside its own polyfill.
 # ruff: noqa: SIM110
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from minidynamo.variables.iterators import BY_INDEX
 _END = object()
 
 
-def says_length(cls: type) -> bool:
-    """Whether a class has written how long its instances are, or asks somebody who has; the tracer runs it."""
+def has_own_length(cls: type) -> bool:
+    """Returns whether a user's code defines the length of a class's instances; the tracer runs this function."""
     if cls in (BY_INDEX, reversed):
         return True
     return any(isinstance(getattr(cls, name, None), types.FunctionType) for name in ("__len__", "__length_hint__"))
 
 
-def iterates_itself(cls: type) -> bool:
-    """Whether a class has written what its instances give one by one; the tracer runs it."""
+def has_own_iter(cls: type) -> bool:
+    """Returns whether a user's code defines how a class's instances are iterated; the tracer runs this function."""
     return isinstance(getattr(cls, "__iter__", None), types.FunctionType)
 
 
-registry.fold(says_length, iterates_itself)
+registry.fold(has_own_length, has_own_iter)
 
 
-def ask_length(iterable, default=0):
-    """What C asks an iterable before it makes a list of it, as `operator.length_hint` does."""
+def read_length_hint(iterable, default=0):
+    """Returns the length hint that C reads before it makes a list of an iterable, as `operator.length_hint` does."""
     cls = type(iterable)
     if hasattr(cls, "__len__"):
         try:
@@ -60,17 +59,17 @@ def ask_length(iterable, default=0):
 
 
 def sized_list(iterable):
-    """`list(iterable)` that asks for the length, as C does outside of twins. The tracer handles this function."""
+    """Returns `list(iterable)`, with the read of the length hint that C does. The tracer handles this function."""
     return list(iterable)
 
 
 @polyfill(list.extend)
 def list_extend(self, iterable, /):
-    # What an iterator gave before it raised an error stays in the list.
+    # Items that an iterator returned before it raised an error stay in the list.
     if hasattr(type(iterable), "__next__"):
         iterator = iter(iterable)
-        if says_length(type(iterable)):
-            ask_length(iterable)
+        if has_own_length(type(iterable)):
+            read_length_hint(iterable)
         while (item := next(iterator, _END)) is not _END:
             self.append(item)
     else:
@@ -139,12 +138,12 @@ def list_remove(self, value, /):
 
 
 def same_or_equal(left, right):
-    """Whether CPython takes two elements of containers for one; `operators.py` has a rule for it, which asks less."""
+    """Returns whether CPython treats two elements of containers as equal; `identity.py` has a handler for it."""
     return left is right or left == right
 
 
 def sequence_equal(left, right):
-    """Whether two sequences of the same kind are equal, element by element as CPython compares them."""
+    """Returns whether two sequences of the same kind are equal, element by element as CPython compares them."""
     if len(left) != len(right):
         return False
     for a, b in zip(left, right):
@@ -154,7 +153,7 @@ def sequence_equal(left, right):
 
 
 def sequence_compare(compare, left, right):
-    """`compare` (operator.lt and its kin) of two sequences: decided by the first elements that differ."""
+    """Compares two sequences by `compare` (operator.lt and similar): the first different elements decide."""
     for a, b in zip(left, right):
         if not same_or_equal(a, b):
             return compare(a, b)

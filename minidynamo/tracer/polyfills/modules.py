@@ -1,10 +1,9 @@
-"""Owns the twins of nn.Module's own methods: the call with its hooks, attribute assignment, and the walks over a tree.
+"""Owns the polyfills of nn.Module's own methods: the call with its hooks, attribute assignment, and tree traversals.
 
-It handles no tracker. Forward hooks run in the order in which nn.Module runs them; backward hooks and hooks that must
-also run when forward raises break the graph, so that nn.Module itself takes the call.
-"""
+Trackers are not used here. Forward hooks run in the same order as in nn.Module. Backward hooks, and hooks that must run
+even if forward raises, break the graph, so that nn.Module itself makes the call."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def module_call(self, *args, **kwargs):
     ):
         if isinstance((args or [kwargs.get("input")])[0], PackedSequence) and type(self) in _RECURRENT:
             what = f"a {type(self).__name__} gets a PackedSequence"
-            return cannot_trace(what, "how long its sequences are is data", "keep the padding, and mask what comes out")
+            return cannot_trace(what, "how long its sequences are is data", "keep the padding, and mask the output")
         return self.forward(*args, **kwargs)
     return _call_with_hooks(self, args, kwargs)
 
@@ -111,7 +110,7 @@ def module_setattr(self, name, value):
 
 
 def _forget(self, name, tables):
-    """A name that is registered is no longer anything else."""
+    """Removes a name that is being registered from all other tables."""
     if name in self.__dict__:
         object.__delattr__(self, name)
     for table in tables:
@@ -121,9 +120,9 @@ def _forget(self, name, tables):
 
 
 def _register(table, name, value, kind, hooks):
-    """Enter a part into a table of the module. What nn.Module refuses or hands to a hook, it must do itself."""
+    """Adds a part to a table of the module; nn.Module itself handles errors and registration hooks."""
     if hooks or not (value is None or isinstance(value, kind)):
-        return cannot_trace("registering a parameter, buffer or module", "it is refused, or a hook is told")
+        return cannot_trace("registering a parameter, buffer or module", "nn.Module refuses it, or calls a hook")
     table[name] = value
     return None
 
@@ -137,7 +136,7 @@ def _check_new_name(self, name, table):
 def register_parameter(self, name, param):
     _check_new_name(self, name, self._parameters)
     if isinstance(param, torch.nn.Parameter) and not param.is_leaf:
-        return cannot_trace("registering a parameter", "nn.Module refuses one that was computed")
+        return cannot_trace("registering a parameter", "nn.Module refuses a computed parameter")
     hooks = module_globals._global_parameter_registration_hooks
     return _register(self._parameters, name, param, torch.nn.Parameter, hooks)
 

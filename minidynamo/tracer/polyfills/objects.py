@@ -1,9 +1,8 @@
-"""Owns the polyfills about objects: copying, iteration by index, cached properties, and what collections counts.
+"""Owns the polyfills about objects: copying, iteration by index, cached properties, and counting for collections.
 
-Those of builtin functions over iterables are in `builtins.py`.
-"""
+Polyfills of builtin functions over iterables are not here (`builtins.py`)."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from minidynamo.tracer.records.registry import polyfill
 
 _NOTHING = object()
 
-# From this many tensors on that are copied together it is not asked of each pair whether they share memory.
+# If at least this many tensors are copied together, pairs are not checked for shared memory.
 _MANY_TENSORS = 16
 
 # --- iteration ----------------------------------------------------------------------------------------------------
@@ -49,7 +48,7 @@ def sequence_iter(self):
 
 
 def has_members(obj, names, methods):
-    """Whether an object has what a protocol lists."""
+    """Returns whether an object has the members of a protocol."""
     for name in names:
         if not hasattr(obj, name):
             return False
@@ -68,7 +67,7 @@ def add_note(self, note):
     if not hasattr(self, "__notes__"):
         self.__notes__ = []
     if not isinstance(self.__notes__, list):
-        return cannot_trace("a note beside `__notes__` that are no list", "Python refuses it")
+        return cannot_trace("a note if `__notes__` is no list", "Python refuses it")
     list.append(self.__notes__, note)
     return None
 
@@ -130,7 +129,7 @@ def cached_property_get(self, instance, owner=None):
 
 @polyfill(types.SimpleNamespace.__init__)
 def simple_namespace_init(self, mapping=(), /, **kwargs):
-    """types.SimpleNamespace.__init__."""
+    """Executes types.SimpleNamespace.__init__."""
     self.__dict__.update(mapping)
     self.__dict__.update(kwargs)
 
@@ -143,7 +142,7 @@ def simple_namespace_repr(self, /):
 
 @polyfill(types.SimpleNamespace.__eq__)
 def simple_namespace_eq(self, other, /):
-    """types.SimpleNamespace.__eq__."""
+    """Executes types.SimpleNamespace.__eq__."""
     if not isinstance(other, types.SimpleNamespace):
         return NotImplemented
     return self.__dict__ == other.__dict__
@@ -153,22 +152,22 @@ def simple_namespace_eq(self, other, /):
 
 
 def list_repr(items):
-    """`repr` of a list."""
+    """Returns `repr` of a list."""
     return "[" + ", ".join([repr(item) for item in items]) + "]"
 
 
 def tuple_repr(items):
-    """`repr` of a tuple."""
+    """Returns `repr` of a tuple."""
     return f"({items[0]!r},)" if len(items) == 1 else "(" + ", ".join([repr(item) for item in items]) + ")"
 
 
 def dict_repr(mapping):
-    """`repr` of a dict."""
+    """Returns `repr` of a dict."""
     return "{" + ", ".join([f"{key!r}: {value!r}" for key, value in mapping.items()]) + "}"
 
 
 def set_repr(items):
-    """`repr` of a set, a frozenset, or an instance of a subclass."""
+    """Returns `repr` of a set, a frozenset, or an instance of a subclass."""
     texts = ", ".join([repr(item) for item in items])
     if type(items) is set and texts:
         return "{" + texts + "}"
@@ -195,7 +194,7 @@ _CONTAINERS = (list, dict, set, collections.deque, collections.OrderedDict, coll
 
 
 def own_attributes(mapping: collections.OrderedDict[Any, Any]) -> tuple[str, ...]:
-    """The names of the attributes that an OrderedDict has itself. The tracer handles this function."""
+    """Returns the names of an OrderedDict's own attributes. The tracer handles this function."""
     return tuple(vars(mapping))
 
 
@@ -306,15 +305,15 @@ def _deep_copied_container(cls, x, memo):
     return y
 
 
-# What `copy` asks an object for, in this order.
-_ASKED_FOR = ("__reduce_ex__", "__reduce__", "__getstate__")
+# Methods that `copy` looks up on an object, in this order.
+_COPY_METHODS = ("__reduce_ex__", "__reduce__", "__getstate__")
 
 
 def slot_names(cls: type) -> tuple[str, ...] | None:
-    """The slots whose contents belong to the state of an object; None when the class says itself how it is copied."""
+    """Returns the slots that belong to the state of an object; None if the class defines how it is copied."""
     if issubclass(cls, collections.OrderedDict) and cls.__reduce__ is collections.OrderedDict.__reduce__:
         return ()
-    inherited = ("__reduce_ex__", "__reduce__") if tells_state(cls) else _ASKED_FOR
+    inherited = ("__reduce_ex__", "__reduce__") if has_own_getstate(cls) else _COPY_METHODS
     if (
         any(getattr(cls, name) is not getattr(object, name) for name in inherited)
         or cls in copyreg.dispatch_table
@@ -323,19 +322,19 @@ def slot_names(cls: type) -> tuple[str, ...] | None:
         return None
     if not cls.__flags__ & (1 << 9):  # made in C
         return None
-    if tells_state(cls):
+    if has_own_getstate(cls):
         return ()
     slots = tuple(copyreg._slotnames(cls))  # type: ignore[attr-defined]
     return None if slots and hasattr(cls, "__setstate__") else slots
 
 
-def tells_state(cls: type) -> bool:
-    """Whether the class says itself, in Python, what the state of an instance is."""
+def has_own_getstate(cls: type) -> bool:
+    """Returns whether the class defines `__getstate__` in Python."""
     return isinstance(cls.__getstate__, types.FunctionType)
 
 
-def answers_itself(cls: type) -> bool:
-    """Whether the class decides what any attribute of its instances is."""
+def has_own_getattribute(cls: type) -> bool:
+    """Returns whether the class defines `__getattribute__` in Python."""
     return isinstance(cls.__getattribute__, types.FunctionType)
 
 
@@ -343,23 +342,23 @@ def _has_dict(cls: type) -> bool:
     return cls.__dictoffset__ != 0
 
 
-for _question in (slot_names, tells_state, answers_itself, _has_dict):
+for _question in (slot_names, has_own_getstate, has_own_getattribute, _has_dict):
     registry.fold(_question)
 
 
 def _reduced(x):
-    """What makes another object like `x`: the arguments of `__new__`, the state, the contents."""
+    """Returns the parts of a copy of `x`: the arguments of `__new__`, and the state."""
     cls = type(x)
     slots = slot_names(cls)
     if slots is None:
         return cannot_trace(f"a copy of a {cls.__name__}", "its class decides how it is copied")
-    if answers_itself(cls):
-        for name in _ASKED_FOR:
+    if has_own_getattribute(cls):
+        for name in _COPY_METHODS:
             method = getattr(x, name)
             if type(method) is not types.BuiltinMethodType or method.__self__ is not x or method.__name__ != name:
-                return cannot_trace(f"a copy of a {cls.__name__}", f"it answers for `{name}`")
+                return cannot_trace(f"a copy of a {cls.__name__}", f"it defines `{name}`")
     args = x.__getnewargs__() if hasattr(cls, "__getnewargs__") else ()
-    if tells_state(cls):
+    if has_own_getstate(cls):
         return args, x.__getstate__()
     state = object.__getattribute__(x, "__dict__") if _has_dict(cls) else {}
     if hasattr(cls, "__setstate__"):
@@ -374,11 +373,11 @@ def _reduced(x):
 def _set_state(y, cls, state):
     if hasattr(cls, "__setstate__"):
         return y.__setstate__(state)
-    # A class that answers for attributes which are not there is asked for this one, too.
-    if (hasattr(cls, "__getattr__") or answers_itself(cls)) and hasattr(y, "__setstate__"):
-        cannot_trace(f"a copy of a {cls.__name__}", "it answers for `__setstate__`")
-    if answers_itself(cls) and y.__dict__ is not object.__getattribute__(y, "__dict__"):
-        cannot_trace(f"a copy of a {cls.__name__}", "it answers for `__dict__`")
+    # A class that computes missing attributes is also asked for `__setstate__`.
+    if (hasattr(cls, "__getattr__") or has_own_getattribute(cls)) and hasattr(y, "__setstate__"):
+        cannot_trace(f"a copy of a {cls.__name__}", "it defines `__setstate__`")
+    if has_own_getattribute(cls) and y.__dict__ is not object.__getattribute__(y, "__dict__"):
+        cannot_trace(f"a copy of a {cls.__name__}", "it defines `__dict__`")
     if type(state) is not dict:
         cannot_trace(f"a copy of a {cls.__name__}", "its state is no dict")
     for name, value in state.items():

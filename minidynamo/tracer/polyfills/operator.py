@@ -1,17 +1,16 @@
-"""Owns the polyfills of the operator module that are not operators of the language, and of its callable objects.
+"""Owns the polyfills of the operator module's functions that are not operators of the language, and of its callables.
 
-Operators themselves are in `tracer/calls/operators.py`.
-"""
+Operators are not here (`tracer/calls/operators.py`)."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# No library function inside its own twin.
+# No library function inside its own polyfill.
 
 from __future__ import annotations
 
 import operator
 
-from minidynamo.tracer.polyfills.lists import ask_length, same_or_equal
+from minidynamo.tracer.polyfills.lists import read_length_hint, same_or_equal
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.records.registry import polyfill
 
@@ -65,11 +64,11 @@ def index_of(a, b, /):
 def length_hint(obj, default=0, /):
     if not issubclass(type(default), int):
         raise TypeError(f"'{type(default).__name__}' object cannot be interpreted as an integer")
-    return ask_length(obj, default)
+    return read_length_hint(obj, default)
 
 
 def call(obj, /, *args, **kwargs):
-    """What `operator.call` does."""
+    """Executes `operator.call`."""
     return obj(*args, **kwargs)
 
 
@@ -77,16 +76,16 @@ if hasattr(operator, "call"):
     polyfill(operator.call)(call)
 
 
-# --- calls of itemgetter, attrgetter and methodcaller, made here or outside, with what they were made of ------------
+# --- calls of itemgetter, attrgetter and methodcaller objects, with the arguments of their constructors --------------
 
 
 def get_items(obj, item, /, *items):
-    """What `operator.itemgetter(item, *items)(obj)` gives."""
+    """Returns `operator.itemgetter(item, *items)(obj)`."""
     return tuple([obj[key] for key in (item, *items)]) if items else obj[item]
 
 
 def get_attributes(obj, name, /, *names):
-    """What `operator.attrgetter(name, *names)(obj)` gives."""
+    """Returns `operator.attrgetter(name, *names)(obj)`."""
     return tuple([_path(obj, path) for path in (name, *names)]) if names else _path(obj, name)
 
 
@@ -97,5 +96,5 @@ def _path(obj, path):
 
 
 def call_a_method(obj, name, /, *args, **kwargs):
-    """What `operator.methodcaller(name, *args, **kwargs)(obj)` gives."""
+    """Returns `operator.methodcaller(name, *args, **kwargs)(obj)`."""
     return getattr(obj, name)(*args, **kwargs)

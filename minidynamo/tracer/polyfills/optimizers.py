@@ -1,10 +1,9 @@
-"""Owns the polyfills of torch's optimizers: what stands around a step, and what it does for torch.compile alone.
+"""Owns the polyfills of torch's optimizers: the wrapper of a step, and its special cases for torch.compile.
 
-Otherwise `step` is traced as it is written, on the way that it takes when nothing compiles it; which that is says
-`handlers/torch_functions.py`. The numbers that a step reads from tensors are in `tracer/numbers/tensor_items.py`.
-"""
+The step itself is traced directly, through its branches for eager (`handlers/torch_functions.py`). Numbers that a step
+reads from tensors are not here (`tracer/numbers/tensor_items.py`)."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from minidynamo.tracer.records.registry import polyfill, polyfill_code
 
 @polyfill_code(OPTIMIZER_STEP_SWITCH)
 def step_in_its_grad_mode(step, optimizer, *args, **kwargs):
-    """What the decorator of `step` does, without the graph breaks that it asks torch.compile for."""
+    """Executes the decorator of `step`, without the graph breaks that it requests from torch.compile."""
     before = torch.is_grad_enabled()
     try:
         torch.set_grad_enabled(optimizer.defaults["differentiable"])
@@ -28,7 +27,7 @@ def step_in_its_grad_mode(step, optimizer, *args, **kwargs):
 
 @polyfill(*OPTIMIZER_HEALTH_CHECKS)
 def check_health_for_graph_capture(optimizer):
-    return None  # captured code is not run while an accelerator records a graph
+    return None  # captured code does not run while an accelerator records a graph
 
 
 @polyfill(torch.optim.Optimizer.zero_grad)
@@ -36,6 +35,6 @@ def zero_gradients(optimizer, set_to_none=True):
     return OPTIMIZER_ZERO_GRAD(optimizer, set_to_none)
 
 
-# Other methods of schedules run as written; this one only reads.
+# Other methods of schedules run eagerly; this method only reads.
 _get_last_rates = torch.optim.lr_scheduler.LRScheduler.get_last_lr
 polyfill(_get_last_rates)(_get_last_rates)

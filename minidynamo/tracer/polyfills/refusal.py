@@ -1,7 +1,6 @@
-"""Owns `cannot_trace`, with which a twin refuses what it cannot do.
+"""Owns `cannot_trace`, by which a polyfill refuses unsupported arguments.
 
-The handler that breaks the graph there is in `handlers/builtins.py`.
-"""
+The handler that breaks the graph is not here (`handlers/builtins.py`)."""
 
 from __future__ import annotations
 
@@ -9,5 +8,5 @@ from typing import Any
 
 
 def cannot_trace(what: str, why: str, fix: str = "") -> Any:
-    """Break the graph at the call of the twin. The tracer handles this function; it never runs while tracing."""
+    """Breaks the graph at the call of the polyfill. The tracer handles this function; it never runs while tracing."""
     raise NotImplementedError(f"{what}: {why}")

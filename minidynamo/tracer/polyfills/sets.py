@@ -1,11 +1,10 @@
-"""Owns the polyfills of the methods of sets, and what twins may ask of sets without asking for an order.
+"""Owns the polyfills of the methods of sets, and operations on sets that need no order.
 
-The other methods have handlers in `handlers/sets.py`.
-"""
+Other methods are not here but have handlers (`handlers/sets.py`)."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# Loops instead of generator expressions, and no library function inside its own twin.
+# Loops instead of generator expressions, and no library function inside its own polyfill.
 # ruff: noqa: SIM110
 
 from __future__ import annotations
@@ -15,26 +14,25 @@ from minidynamo.tracer.records.registry import polyfill
 
 
 def unordered_items(items):
-    """The items of a set, in any order: for results that do not depend on the order.
+    """Returns the items of a set in any order, for results that do not depend on the order.
 
     The tracer handles this function. A plain loop over a set breaks the graph, because equal sets may iterate in
-    different orders.
-    """
+    different orders."""
     return list(items)
 
 
 def lookup(items):
-    """A set to look items up in, and nothing else. The tracer handles this function."""
+    """Returns a set for membership tests only. The tracer handles this function."""
     return set(items)
 
 
 def change(items, lost, new, method, *others):
-    """Remove `lost` and add `new`, which is what `items.method(*others)` does. The tracer handles this function."""
+    """Removes `lost` and adds `new`, as `items.method(*others)` does. The tracer handles this function."""
     getattr(set, method)(items, *others)
 
 
 def derived(items, result, method, *others):
-    """The set of `result`, which `items.method(*others)` gives. The tracer handles this function."""
+    """Returns the set of `result`, as `items.method(*others)` does. The tracer handles this function."""
     return getattr(items, method)(*others)
 
 
@@ -43,12 +41,12 @@ def _all_items(iterable):
 
 
 def _one_by_one(iterable):
-    """The same for who may stop before the end."""
+    """Returns the items for a caller that may stop before the end."""
     return unordered_items(iterable) if issubclass(type(iterable), (set, frozenset)) else iterable
 
 
 def _operand(iterable):
-    """The same for a set's methods, to be read more than once."""
+    """Returns the items as an operand of a set's method, to be read more than once."""
     return iterable if issubclass(type(iterable), (set, frozenset)) or type(iterable) is dict else list(iterable)
 
 
@@ -77,7 +75,7 @@ def set_difference_update(self, *others):
 
 
 def _common(self, others):
-    """The items that are in all of them, of two that are equal the one of the smaller set; what is taken of others."""
+    """Returns the common items, and the operands as read; of two equal items, the item of the smaller set counts."""
     items, operands = unordered_items(self), []
     for other in others:
         here = lookup(items)
@@ -170,7 +168,7 @@ def set_issuperset(self, other, /):
 
 
 def set_equal(left, right):
-    """Whether two sets hold the same items."""
+    """Returns whether two sets have the same items."""
     return len(left) == len(right) and set_issubset(left, right)
 
 
@@ -183,7 +181,7 @@ def set_isdisjoint(self, other, /):
 
 
 def view_intersection(view, other):
-    """`view & other`, where the first is a view of a dict."""
+    """Returns `view & other`, where the first is a view of a dict."""
     if type(other) is set and len(view) <= len(other):
         return other.intersection(view)
     if issubclass(type(other), (type({}.keys()), type({}.items()))) and len(other) > len(view):

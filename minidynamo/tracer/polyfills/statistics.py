@@ -1,12 +1,11 @@
-"""Owns the polyfills of torch's statistics that ask for values although their results' shapes hang on sizes alone.
+"""Owns the polyfills of torch's statistics that read values although the shapes of results depend on sizes alone.
 
-The twins run the operations that torch runs, in its order, so that results and gradients are the same to the last bit.
-What torch refuses, or warns about, is left to it.
-"""
+The polyfills run the same operations as torch, in its order, so that results and gradients are equal to the last bit.
+Calls that torch refuses, or warns about, are not here but left to torch."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# No library function inside its own twin.
+# No library function inside its own polyfill.
 
 from __future__ import annotations
 
@@ -55,8 +54,10 @@ def covariance(input, *, correction=1, fweights=None, aweights=None):
 
 
 def _weights(count, fweights, aweights):
-    """What the observations are multiplied with. Where weights are refused for their values, the twin raises, too: a
-    graph checks that it does not (`tracer/frames/runtime_asserts.py`)."""
+    """Returns the factors of the observations.
+
+    If torch refuses weights for their values, the polyfill raises too, and the graph checks the condition
+    (`tracer/frames/runtime_asserts.py`)."""
     weights = None
     for given, is_right in ((fweights, _is_of_ints), (aweights, _is_of_floats)):
         if given is None:
@@ -80,15 +81,15 @@ def _is_of_floats(tensor):
 @polyfill(torch.Tensor.corrcoef)
 @polyfill(torch.corrcoef)
 def correlation(input):
-    made = covariance(input)
-    if made.dim() == 0:
-        return made / made
-    diagonal = made.diag()
+    result = covariance(input)
+    if result.dim() == 0:
+        return result / result
+    diagonal = result.diag()
     deviations = torch.sqrt(torch.real(diagonal) if diagonal.is_complex() else diagonal)
-    made = made / deviations.view(-1, 1) / deviations.view(1, -1)
-    if made.is_complex():
-        return torch.complex(torch.real(made).clip(-1, 1), torch.imag(made).clip(-1, 1))
-    return made.clip(-1, 1)
+    result = result / deviations.view(-1, 1) / deviations.view(1, -1)
+    if result.is_complex():
+        return torch.complex(torch.real(result).clip(-1, 1), torch.imag(result).clip(-1, 1))
+    return result.clip(-1, 1)
 
 
 @polyfill(torch.combinations)

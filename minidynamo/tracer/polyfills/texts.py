@@ -1,9 +1,8 @@
-"""Owns the polyfills of formatting by `%` and `str.format`, for values whose text code of the program makes.
+"""Owns the polyfills of formatting by `%` and `str.format`, for values whose text is made by user code.
 
-Texts of constants that Python writes itself are made by Python, in `handlers/texts.py`.
-"""
+Texts of constants are not here: Python makes them (`handlers/texts.py`)."""
 
-# Twins are traced, not called, and take whatever the original takes: annotations would say nothing.
+# Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations
@@ -27,47 +26,49 @@ def ascii_text(obj, /):
 
 
 def percent_fields(text):
-    """What stands behind the fields of a text for `%`, how many values it takes in order, and of each field the text
-    in front of it, its key, its flags and its kind. None for what else Python takes, or refuses."""
+    """Returns the fields of a text for `%`: (text after the last field, number of positional values, fields).
+
+    Each field is (text before it, key, flags, kind). None for text that is invalid or not supported here."""
     fields, position = [], 0
     for match in _FIELD.finditer(text):
         fields.append((text[position : match.start()], *match.groups()))
         position = match.end()
-    behind = text[position:]
+    rest = text[position:]
     keys = [key for _, key, _, kind in fields if kind != "%"]
-    is_unusual = "%" in behind or any("%" in before or (kind == "%" and flags) for before, _, flags, kind in fields)
+    is_unusual = "%" in rest or any("%" in before or (kind == "%" and flags) for before, _, flags, kind in fields)
     if is_unusual or (None in keys and any(key is not None for key in keys)):
         return None
-    return behind, keys.count(None), tuple(fields)
+    return rest, keys.count(None), tuple(fields)
 
 
 def percent(text, values):
-    """`text % values`."""
+    """Returns `text % values`."""
     read = percent_fields(text)
     if read is None:
-        return cannot_trace("a text with unusual `%`", "what it means is Python's affair")
-    behind, count, fields = read
+        return cannot_trace("a text with unusual `%`", "only Python knows its meaning")
+    rest, count, fields = read
     given = list(values) if isinstance(values, tuple) else [values]
     if count != len(given) and (count > 0 or not isinstance(values, dict)):
-        return cannot_trace("`%` with another number of values than of fields", "Python refuses it")
-    shown = ""
+        return cannot_trace("`%` with more or fewer values than fields", "Python refuses it")
+    result = ""
     for before, key, flags, kind in fields:
-        shown += before
+        result += before
         if kind == "%":
-            shown += "%"
+            result += "%"
             continue
         value = given.pop(0) if key is None else values[key]
         if kind in "sra":
             value, kind = (str if kind == "s" else repr if kind == "r" else ascii)(value), "s"
         elif type(value) not in _NUMBERS:
-            return cannot_trace("`%` with an object as a number", "what it makes of it is Python's affair")
-        shown += f"%{flags}{kind}" % (value,)
-    return shown + behind if behind else shown
+            return cannot_trace("`%` with an object as a number", "only Python knows the result")
+        result += f"%{flags}{kind}" % (value,)
+    return result + rest if rest else result
 
 
 def format_fields(text):
-    """The fields of a text for `str.format`: the text in front, the argument, the steps from there, the format and the
-    conversion of each. None for what else Python takes, or refuses."""
+    """Returns the fields of a text for `str.format`: (text before it, argument, path, format, conversion) each.
+
+    None for text that is invalid or not supported here."""
     fields, automatic = [], 0
     try:
         parsed = [*string.Formatter().parse(text)]
@@ -90,13 +91,13 @@ def format_fields(text):
 
 
 def format_text(text, args, named):
-    """`text.format(*args, **named)`."""
+    """Returns `text.format(*args, **named)`."""
     fields = format_fields(text)
     if fields is None:
-        return cannot_trace("a text with unusual fields", "what they mean is Python's affair")
-    shown = ""
+        return cannot_trace("a text with unusual fields", "only Python knows their meaning")
+    result = ""
     for before, first, path, how, conversion in fields:
-        shown += before
+        result += before
         if first is None:
             continue
         if isinstance(first, int) and first >= len(args):
@@ -106,8 +107,8 @@ def format_text(text, args, named):
             value = getattr(value, key) if is_attribute else value[key]
         if conversion is not None:
             value = (str if conversion == "s" else repr if conversion == "r" else ascii)(value)
-        shown += format(value, how)
-    return shown
+        result += format(value, how)
+    return result
 
 
 registry.fold(percent_fields, format_fields)

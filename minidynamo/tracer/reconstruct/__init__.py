@@ -1,7 +1,7 @@
 """Values that are rebuilt after a graph has run, one file per family.
 
 Owns the statements that build values and replay side effects.
-Does not own which values are needed (`capture/residual.py`).
+Does not own the choice of values to rebuild (`capture/residual.py`).
 Enter at `rebuilder.Rebuilder`.
 """
 

@@ -1,7 +1,6 @@
-"""Owns the tables through which families of values say how they are rebuilt, and the decorators that fill them.
+"""Owns the tables of functions that rebuild each family of values, and the decorators that fill the tables.
 
-It writes no text: `rebuilder.py` looks things up here.
-"""
+Text is not printed here: `rebuilder.py` reads the tables."""
 
 from __future__ import annotations
 
@@ -10,26 +9,26 @@ from typing import Any, TypeVar
 
 from minidynamo.variables.base import VariableTracker
 
-# build(rebuild, variable) -> an expression; statements that it needs go into rebuild.lines.
+# build(rebuild, variable) -> an expression; its statements are appended to rebuild.lines.
 Build = Callable[[Any, Any], str]
-# fill(rebuild, variable, name) writes statements that put the contents into the value called `name`.
+# fill(rebuild, variable, name) appends statements that put the contents into the value called `name`.
 Fill = Callable[[Any, Any, str], None]
-# keep(variable) -> the parts of a value that it gives back, by the names of the attributes that do.
+# keep(variable) -> {attribute name: the part that this attribute of the value returns}.
 Keep = Callable[[Any], dict[str, VariableTracker]]
 B = TypeVar("B", bound=Build)
 F = TypeVar("F", bound=Fill)
 K = TypeVar("K", bound=Keep)
 
 BUILDERS: dict[type[VariableTracker], Build] = {}
-# Values that can be made first and filled later, so that they may contain themselves.
+# Values that are made empty and filled later, because a value may contain itself.
 FILLERS: dict[type[VariableTracker], tuple[Build, Fill]] = {}
-# Values that are given their parts as items and make objects of their own of these.
+# Values that copy the items at construction and keep parts of their own.
 KEEPERS: dict[type[VariableTracker], Keep] = {}
 _HINTS: dict[type[VariableTracker], str] = {}
 
 
 def builds(*trackers: type[VariableTracker], hint: str = "") -> Callable[[B], B]:
-    """The decorated function builds these values; a name for one is called `hint`, or after its class."""
+    """Registers the decorated function to build these values; `hint` names the variables (default: the class)."""
 
     def register(build: B) -> B:
         for tracker in trackers:
@@ -41,7 +40,7 @@ def builds(*trackers: type[VariableTracker], hint: str = "") -> Callable[[B], B]
 
 
 def fills(*trackers: type[VariableTracker], empty: Build) -> Callable[[F], F]:
-    """The decorated function puts the contents into what `empty` makes of these values."""
+    """Registers the decorated function to put the contents into the value that `empty` makes."""
 
     def register(fill: F) -> F:
         for tracker in trackers:
@@ -52,7 +51,7 @@ def fills(*trackers: type[VariableTracker], empty: Build) -> Callable[[F], F]:
 
 
 def keeps(*trackers: type[VariableTracker]) -> Callable[[K], K]:
-    """The decorated function tells which parts of these values are there when the value is, to be read from it."""
+    """Registers the decorated function to return the parts that are read from such a value after its construction."""
 
     def register(keep: K) -> K:
         for tracker in trackers:
@@ -63,5 +62,5 @@ def keeps(*trackers: type[VariableTracker]) -> Callable[[K], K]:
 
 
 def hint_of(variable: VariableTracker) -> str:
-    """What a name for the value should look like."""
+    """Returns a hint for the variable name of the value."""
     return _HINTS.get(type(variable)) or variable.python_type.__name__.lower()

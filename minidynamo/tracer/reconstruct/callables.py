@@ -1,7 +1,6 @@
 """Owns how functions, methods, cells and generators that a program made are rebuilt.
 
-Functions and classes that live on are named by `rebuilder.py`.
-"""
+Functions and classes that exist outside the frame are not here: `rebuilder.py` names them."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ def _function_attributes(rebuild: Rebuilder, variable: NestedFunctionVariable) -
         yield "__qualname__", repr(variable.qualname)
     if variable.kwdefaults is not None:
         yield "__kwdefaults__", rebuild.value(variable.kwdefaults)
-    if isinstance(variable.annotations, TupleVariable):  # names and values in turn, as the bytecode has them
+    if isinstance(variable.annotations, TupleVariable):  # names and values alternate, as in the bytecode
         items = lazy_items(variable.annotations.items)
         pairs = [f"{rebuild.value(name)}: {rebuild.value(value)}" for name, value in zip(items[::2], items[1::2])]
         yield "__annotations__", f"{{{', '.join(pairs)}}}"
@@ -96,7 +95,7 @@ def _partial(rebuild: Rebuilder, variable: PartialVariable) -> str:
 
 
 def parts_of_partial(rebuild: Rebuilder, variable: PartialVariable) -> str:
-    """The arguments that make it again."""
+    """Returns the arguments that make the partial again."""
     arguments = [rebuild.value(part) for part in (variable.function, *lazy_items(variable.args.items))]
     arguments += [f"**{BUILDERS[DictVariable](rebuild, variable.keywords)}"] * bool(variable.keywords.items)
     return ", ".join(arguments)
@@ -119,7 +118,7 @@ def _super(rebuild: Rebuilder, variable: SuperVariable) -> str:
 
 @builds(GeneratorVariable)
 def _generator(rebuild: Rebuilder, variable: GeneratorVariable) -> str:
-    """A generator that has not started is what its call gives; another one is entered where it was suspended."""
+    """Rebuilds a generator: by its call before the start, otherwise suspended at the same point."""
     code = variable.frame.code
     if variable.finished:
         return f"{rebuild.constant(finished)}({rebuild.names.constant(code, f'{code.co_name}_code')})"
@@ -132,15 +131,15 @@ def _generator(rebuild: Rebuilder, variable: GeneratorVariable) -> str:
 
 @builds(LibraryIterator)
 def _library_iterator(rebuild: Rebuilder, variable: LibraryIterator) -> str:
-    """Made again, or, where nobody asks for its class (see `tracer/capture/frame.py`), what plays it."""
+    """Makes the iterator again, or a substitute if the program cannot see the class (see `tracer/capture/frame.py`)."""
     if variable.is_lost:
         return rebuild.value(variable.iterator)
     made = f"{rebuild.constant(variable.make)}({_arguments(rebuild, variable)})"
-    return f"{rebuild.constant(advance)}({made}, {variable.taken})" if variable.taken else made
+    return f"{rebuild.constant(advance)}({made}, {variable.items_taken})" if variable.items_taken else made
 
 
 def _arguments(rebuild: Rebuilder, call: GeneratorVariable | LibraryIterator | LibraryCallable) -> str:
-    """The arguments of the call that made something, to make it again."""
+    """Returns the arguments of the call that made a value, for another call."""
     arguments = [rebuild.value(argument) for argument in call.args]
     arguments += [f"{name}={rebuild.value(value)}" for name, value in call.kwargs.items()]
     return ", ".join(arguments)
@@ -148,6 +147,6 @@ def _arguments(rebuild: Rebuilder, call: GeneratorVariable | LibraryIterator | L
 
 @builds(PullBackVariable)
 def _pull_back(rebuild: Rebuilder, variable: PullBackVariable) -> str:
-    made = rebuild.names.constant(variable.made, "vjp")
+    made = rebuild.names.constant(variable.transformation, "vjp")
     function = rebuild.names.constant(variable.module, "function")
     return f"{rebuild.constant(PullBack)}({made}, {function}, ({rebuild.values(variable.inputs)},))"

@@ -1,8 +1,8 @@
-"""Owns which object a constant is in a residual program: the one that it is where the program runs as written.
+"""Owns the identity of constants in a residual program: the same object as in eager.
 
-A literal stays one object in all calls: the text shows its value, and the object itself is pinned into the code. What
-the program computes is another object at each call, made by `anew`.
-"""
+A literal is one object in all calls: the text shows its value, and the object itself is put into the code. A constant
+that the program computes is a new object in each call, made by `fresh_copy`. Containers are not here
+(`containers.py`)."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from typing import Any
 from minidynamo.tracer.reconstruct.builders import BUILDERS, builds, keeps
 from minidynamo.tracer.records.copies import (
     alias_of,
-    anew,
-    can_be_two,
     clock_in,
+    fresh_copy,
     is_interned,
-    is_made_anew,
+    is_new_object,
     match_in,
+    may_be_distinct,
     zone_of,
 )
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
 
-_LONGEST_INT = 10_000  # bits; Python refuses to write down longer ones
+_LONGEST_INT = 10_000  # bits; Python refuses to print longer ints
 
 
 def is_new(variable: VariableTracker) -> bool:
-    """Whether it is a constant for which the program makes another object at each call."""
+    """Returns whether this is a constant that the program makes anew in each call."""
     if not isinstance(variable, ConstantVariable) or variable.lasting or variable.source is not None:
         return False
-    return is_made_anew(variable.here)
+    return is_new_object(variable.unguarded_value)
 
 
-# What makes another one of a constant that is there, and of what that is made of.
-_MADE_LIKE: dict[type, Callable[..., Any]] = {
+# Class -> function that makes a new object from an existing constant and the parts.
+_REMAKERS: dict[type, Callable[..., Any]] = {
     re.Match: match_in,
     types.GenericAlias: alias_of,
     types.UnionType: alias_of,
@@ -51,25 +51,31 @@ _MADE_LIKE: dict[type, Callable[..., Any]] = {
 
 @builds(ConstantVariable, hint="value")
 def _constant(rebuild: Any, variable: ConstantVariable) -> str:
-    """Only those that are new are built."""
+    """Builds a new object; other constants are named."""
     if variable.made_of:
-        parts, make = rebuild.values(variable.made_of), _MADE_LIKE.get(variable.python_type)
-        if type(variable.here) is types.UnionType:  # it makes a tuple of its own
+        parts, make = rebuild.values(variable.made_of), _REMAKERS.get(variable.python_type)
+        if type(variable.unguarded_value) is types.UnionType:  # the `|` of types makes a tuple of its own
             parts = BUILDERS[TupleVariable](rebuild, variable.made_of[0])
         if make is None:
             return f"{rebuild.constant(variable.python_type)}({parts})"
-        return f"{rebuild.names.constant(make, make.__name__)}({rebuild.constant(variable.here)}, {parts})"
-    spelled = spelling(variable.here)
-    return f"{rebuild.names.constant(anew, 'anew')}({spelled or rebuild.constant(variable.here)})"
+        return f"{rebuild.names.constant(make, make.__name__)}({rebuild.constant(variable.unguarded_value)}, {parts})"
+    spelled = spelling(variable.unguarded_value)
+    return (
+        f"{rebuild.names.constant(fresh_copy, 'fresh_copy')}({spelled or rebuild.constant(variable.unguarded_value)})"
+    )
 
 
 @keeps(ConstantVariable)
 def _parts_of_constant(variable: ConstantVariable) -> dict[str, VariableTracker]:
-    return {"__args__": variable.made_of[0]} if type(variable.here) is types.UnionType and variable.made_of else {}
+    return (
+        {"__args__": variable.made_of[0]}
+        if type(variable.unguarded_value) is types.UnionType and variable.made_of
+        else {}
+    )
 
 
 def spelling(value: object) -> str | None:
-    """A literal that equals `value`; None where there is none."""
+    """Returns a literal that equals `value`; None if there is none."""
     if value is None or type(value) in (bool, str, bytes):
         return repr(value)
     if (type(value) is int and value.bit_length() < _LONGEST_INT) or (type(value) is float and math.isfinite(value)):
@@ -81,34 +87,34 @@ def spelling(value: object) -> str | None:
 
 
 class Pins:
-    """The objects that the literals of a text stand for: Python makes equal literals of one text one object."""
+    """The objects of the literals in a text: Python makes equal literals of a text a single object."""
 
     def __init__(self) -> None:
         self._objects: dict[tuple[type, str], object] = {}
 
     def literal(self, value: object) -> str | None:
-        """A literal that is `value` itself; None where there is none, or it stands for another object."""
+        """Returns a literal that is `value` itself; None if impossible, or if the literal is another object already."""
         spelled = spelling(value)
-        if spelled is None or not (can_be_two(value) or type(value) is tuple):
+        if spelled is None or not (may_be_distinct(value) or type(value) is tuple):
             return spelled
         if isinstance(value, str) and _is_like_a_name(value):
             return spelled if is_interned(value) else None
         return spelled if self._objects.setdefault((type(value), repr(value)), value) is value else None
 
-    def put_into(self, function: types.FunctionType) -> None:
-        """Have the literals in the code of `function` be the objects."""
+    def replace_constants_of(self, function: types.FunctionType) -> None:
+        """Replaces the constants in the code of `function` by the objects."""
         if self._objects:
             code = function.__code__
             function.__code__ = code.replace(co_consts=tuple(map(self._object, code.co_consts)))
 
     def _object(self, literal: Any) -> Any:
         if type(literal) in (int, float, str, bytes, tuple):
-            pinned = self._objects.get((type(literal), repr(literal)))
-            if pinned is not None:
-                return pinned
+            embedded = self._objects.get((type(literal), repr(literal)))
+            if embedded is not None:
+                return embedded
         return tuple(map(self._object, literal)) if type(literal) is tuple else literal
 
 
 def _is_like_a_name(text: str) -> bool:
-    """Whether Python interns the text where it is a literal."""
+    """Returns whether Python interns a literal with this text."""
     return text.isascii() and text.replace("_", "a").isalnum()

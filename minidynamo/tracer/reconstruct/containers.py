@@ -1,7 +1,7 @@
-"""Owns how containers are rebuilt, and how those from outside get their new contents. Sets are in `sets.py`.
+"""Owns how containers are rebuilt, and how external containers get their new contents.
 
-It does not build instances of the user's subclasses; `objects.py` does, and has their contents put in here.
-"""
+Sets are not here (`sets.py`), nor are instances of the user's subclasses (`objects.py`), whose contents are filled by
+functions of this file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import collections
 from collections.abc import Mapping, Sequence
 
 from minidynamo.guards.writers import CONTAINERS
-from minidynamo.tracer.lazy.lazy_containers import entries_as_moved, lazy_items
+from minidynamo.tracer.lazy.lazy_containers import lazy_entries, lazy_items
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import LazyList, Slot
 from minidynamo.tracer.reconstruct.builders import builds, fills, keeps
@@ -62,12 +62,12 @@ def _tuple(rebuild: Rebuilder, variable: TupleVariable) -> str:
 
 @keeps(TupleVariable)
 def _items_of_a_date(variable: TupleVariable) -> dict[str, VariableTracker]:
-    """The class makes the numbers of its tuples itself."""
+    """Returns the items by name: the class makes the numbers in its tuples itself."""
     return dict(zip(("year", "week", "weekday"), variable.items)) if variable.cls is ISO_CALENDAR_DATE else {}
 
 
 def _is_literal(items: Sequence[str]) -> bool:
-    """Whether Python would make one object of a tuple of these texts, for all calls."""
+    """Returns whether Python would make a tuple of these texts a single object for all calls."""
     if not items or any(item.isidentifier() and item not in ("True", "False", "None") for item in items):
         return False
     try:
@@ -78,7 +78,7 @@ def _is_literal(items: Sequence[str]) -> bool:
 
 
 def _pairs(rebuild: Rebuilder, variable: DictVariable) -> str:
-    entries = entries_as_moved(variable.items).items()
+    entries = lazy_entries(variable.items).items()
     pairs = [f"{rebuild.value(key.variable)}: {rebuild.value(value)}" for key, value in entries]
     return f"{{{', '.join(pairs)}}}"
 
@@ -120,15 +120,15 @@ def _slice(rebuild: Rebuilder, variable: SliceVariable) -> str:
 
 
 def refill_once(rebuild: Rebuilder, container: VariableTracker) -> list[str]:
-    """Statements that give a container from outside its new contents; none when that was done before."""
-    if container in rebuild.refilled or isinstance(container, SetVariable):  # sets have taken their steps before
+    """Returns statements that fill an external container with the new contents; none if already done."""
+    if container in rebuild.refilled or isinstance(container, SetVariable):  # the steps of sets ran before
         return []
     rebuild.refilled.add(container)
     return refill(rebuild, container, rebuild.value(container))
 
 
 def refill(rebuild: Rebuilder, variable: VariableTracker, name: str, *, is_empty: bool = False) -> list[str]:
-    """Statements that give the container called `name` the contents that its tracker has, through base classes."""
+    """Returns statements that fill the container called `name` with the tracker's contents, through base classes."""
     items = getattr(variable, "items", None)
     if isinstance(items, LazyList) and isinstance(variable, ListVariable):
         return _change_list(rebuild, variable, items, name)
@@ -137,13 +137,13 @@ def refill(rebuild: Rebuilder, variable: VariableTracker, name: str, *, is_empty
     owner = _owner(rebuild, variable)
     lines = [] if is_empty else [f"{owner}.clear({name})"]
     if isinstance(variable, DictVariable):
-        return lines + _set_items(rebuild, variable, name, entries_as_moved(variable.items))
+        return lines + _set_items(rebuild, variable, name, lazy_entries(variable.items))
     assert isinstance(variable, ListVariable)
     return lines + [f"{owner}.extend({name}, [{rebuild.values(lazy_items(variable.items))}])"] * bool(variable.items)
 
 
 def _owner(rebuild: Rebuilder, variable: VariableTracker) -> str:
-    """The built-in class whose methods change the container, whatever a subclass has."""
+    """Returns the built-in class whose methods change the container; methods of a subclass are not called."""
     if not isinstance(variable, DictVariable | ListVariable):
         raise cannot_rebuild(variable)
     return rebuild.constant(next(base for base in variable.cls.__mro__ if base in CONTAINERS))
@@ -160,7 +160,7 @@ def _set_items(
 
 
 def _change_list(rebuild: Rebuilder, variable: ListVariable, items: LazyList, name: str) -> list[str]:
-    """Statements for what differs from the list that came in: what is added, or everything behind what stays."""
+    """Returns statements for the changes of an external list: new items, or everything after the unchanged items."""
     owner = _owner(rebuild, variable)
     kept, rest = items.changes()
     if kept is None:
@@ -178,7 +178,7 @@ def _change_list(rebuild: Rebuilder, variable: ListVariable, items: LazyList, na
 
 
 def _slots(rebuild: Rebuilder, variable: ListVariable, slots: Sequence[Slot], name: str) -> str:
-    """Comma-separated texts for elements. Those that were there at the beginning are read before anything changes."""
+    """Returns comma-separated texts of elements. Initial elements are read before anything changes."""
     owner = _owner(rebuild, variable)
     return ", ".join(
         [rebuild.value(s) if isinstance(s, VariableTracker) else f"{owner}.__getitem__({name}, {s})" for s in slots]
@@ -186,7 +186,7 @@ def _slots(rebuild: Rebuilder, variable: ListVariable, slots: Sequence[Slot], na
 
 
 def _change_table(rebuild: Rebuilder, variable: DictVariable, items: LazyDict, name: str) -> list[str]:
-    """Statements for what differs from the dict that came in: keys that went, and those that were written."""
+    """Returns statements for the changes of an external dict: deleted keys and written keys."""
     owner = _owner(rebuild, variable)
     lines = [f"{owner}.clear({name})"] * items.is_cleared
     lines += [f"{owner}.__delitem__({name}, {rebuild.value(key.variable)})" for key in items.removed]

@@ -1,8 +1,7 @@
-"""Owns how context managers of torch are rebuilt: as they are between `__enter__` and `__exit__`, if they are open.
+"""Owns how torch's context managers are rebuilt: in their state between `__enter__` and `__exit__` if they are open.
 
-Context managers of the user are objects like any others. What those of torch have switched is switched behind the graph
-(`tracer/capture/frame_end.py`).
-"""
+The user's context managers are ordinary objects and not here. Settings changed by torch's managers are changed after
+the graph (`tracer/capture/frame_end.py`)."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ def _context(rebuild: Rebuilder, variable: ContextVariable) -> str:
     factory = rebuild.constant(variable.factory)
     if variable.saved is None or variable.factory not in _GRAD_MODES:
         return f"{factory}({arguments})"
-    # set_grad_enabled() would switch the mode at once, and note the one in force here.
+    # set_grad_enabled() would switch the mode at once, and record the present mode.
     name = rebuild.assign("context", f"{factory}.__new__({factory})")
     rebuild.lines.append(f"{name}.prev = {variable.saved}")
     if variable.args:

@@ -1,7 +1,6 @@
-"""Owns the draws of residual programs: the random numbers that a program draws, in its order, before the graph runs.
+"""Owns the draws of residual programs: random numbers that a program draws, in its order, before the graph runs.
 
-Which numbers can be drawn there is decided in `handlers/random_numbers.py`.
-"""
+The choice of numbers that can be drawn early is not here (`handlers/random_numbers.py`)."""
 
 from __future__ import annotations
 
@@ -14,9 +13,10 @@ from minidynamo.tracer.runtime.rollback import states_of
 
 
 def print_draws(draws: Sequence[Draw], reader: Reader, names: Namespace, *, keeps: bool) -> tuple[str, list[str]]:
-    """The lines that draw, for the reader to finish. If the program `keeps` how the generators were, also the name of
-    that, else ""."""
-    calls = [draw.call.template.format(*map(reader.read, draw.call.operands)) for draw in draws]  # each one is another
+    """Returns the lines that draw, and the name of the generators' initial states ("" unless `keeps`).
+
+    The reader completes the lines."""
+    calls = [draw.call.template.format(*map(reader.read, draw.call.operands)) for draw in draws]  # each is new
     lines = [call if draw.number is None else f"{draw.number.name} = {call}" for draw, call in zip(draws, calls)]
     if not draws or not keeps:
         return "", lines

@@ -1,14 +1,13 @@
-"""Owns how side effects are replayed behind a graph: the statements for each kind, and words for those that are lost.
+"""Owns the replay of side effects after a graph: the statements per kind of effect, and the messages for lost effects.
 
-Which effects are replayed, and when, is decided in `tracer/capture/residual.py`.
-"""
+The choice and order of the effects is not here (`tracer/capture/residual.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minidynamo.tracer.reachable import is_outside, target_of
+from minidynamo.tracer.reachable import is_external, target_of
 from minidynamo.tracer.reconstruct.containers import refill_once
 from minidynamo.tracer.reconstruct.objects import dictionary_of, hides_attribute, set_attribute
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
@@ -30,15 +29,14 @@ _OF_ATTRIBUTES = (AttrSet, AttrDeleted)
 
 
 def replay(rebuild: Rebuilder, effect: Effect) -> list[str]:
-    """Statements that make one effect happen. Objects made while tracing are built with all their attributes.
+    """Returns statements that execute an effect; new objects are already built with all attributes.
 
-    Tensors come out of the graph without any, and dicts are built with their items alone.
-    """
+    Exceptions: tensors leave the graph without attributes, and dicts are built with their items only."""
     target = target_of(effect)
     bare = isinstance(target, TensorVariable) or (
         isinstance(target, DictVariable) and isinstance(effect, _OF_ATTRIBUTES)
     )
-    if target is not None and not is_outside(target) and not bare:
+    if target is not None and not is_external(target) and not bare:
         return []
     return _REPLAYS[type(effect)](rebuild, effect)
 
@@ -72,8 +70,8 @@ def _set_cell(rebuild: Rebuilder, effect: CellSet) -> list[str]:
 
 
 def _set_global(rebuild: Rebuilder, effect: GlobalSet) -> list[str]:
-    place = f"{rebuild.names.constant(effect.namespace, 'G')}[{effect.name!r}]"
-    return [f"del {place}" if effect.value is None else f"{place} = {rebuild.value(effect.value)}"]
+    global_item = f"{rebuild.names.constant(effect.namespace, 'G')}[{effect.name!r}]"
+    return [f"del {global_item}" if effect.value is None else f"{global_item} = {rebuild.value(effect.value)}"]
 
 
 def _call(rebuild: Rebuilder, effect: Called) -> list[str]:
@@ -94,7 +92,7 @@ _REPLAYS: dict[type[Effect], Callable[[Rebuilder, Any], list[str]]] = {
 
 
 def lost_effects(effects: Sequence[Effect]) -> str:
-    """What the effects change, for a message."""
+    """Returns the targets of the effects, for a message."""
     names: dict[str, None] = {}
     for effect in effects:
         target = target_of(effect)

@@ -1,7 +1,6 @@
-"""Owns how iterators are rebuilt: made anew over what is left, or over the same container and moved to their place.
+"""Owns how iterators are rebuilt: over the remaining items, or over the same container and advanced to their position.
 
-Generators are frames, which `callables.py` rebuilds.
-"""
+Generators are not here: they are frames (`callables.py`)."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from minidynamo.tracer.lazy.lazy_containers import lazy_slice
-from minidynamo.tracer.reachable import is_outside
+from minidynamo.tracer.reachable import is_external
 from minidynamo.tracer.reconstruct.builders import builds
 from minidynamo.tracer.reconstruct.containers import refill_once
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
@@ -30,7 +29,8 @@ from minidynamo.variables.iterators import (
     ZipIterator,
 )
 
-# Iterators, by class: what makes one, and of what. Those over ranges and text are made of all their items at once.
+# Class of iterator -> (function that makes an iterator, class of the iterable). Iterators over ranges and text need all
+# items at once.
 _ITERABLES: dict[type, tuple[Callable[..., Any], type]] = {
     type(make(iterable())): (make, iterable)
     for make, iterable in ((iter, list), (iter, tuple), (iter, set), (iter, collections.deque))
@@ -41,7 +41,7 @@ _TEXTS = (type(iter("a")), type(iter(chr(233))))
 
 
 def advance(iterator: Any, count: int) -> Any:
-    """The iterator, `count` items further."""
+    """Returns the iterator, advanced by `count` items."""
     next(itertools.islice(iterator, count, count), None)
     return iterator
 
@@ -56,7 +56,7 @@ def _sequence_iterator(rebuild: Rebuilder, variable: SequenceIterator) -> str:
     text = f"{make}({rebuild.value(sequence)})"
     if not is_reversed and variable.position == 0:
         return text
-    # Its place is set when the list has its final contents: list iterators clip it to the length.
+    # The position is set after the list has its final contents: list iterators clip it to the length.
     name = rebuild.assign("iterator", text)
     if variable.cls in (type(iter([])), type(reversed([]))):
         rebuild.late.append(f"{name}.__setstate__({variable.position})")
@@ -66,7 +66,7 @@ def _sequence_iterator(rebuild: Rebuilder, variable: SequenceIterator) -> str:
 
 
 def _iterator_over(rebuild: Rebuilder, cls: type, items: Sequence[VariableTracker]) -> str:
-    """A new iterator of the class over the items."""
+    """Returns a new iterator of the class over the items."""
     made = cls in (*_RANGES, *_TEXTS, type(iter(b"")))  # of constants, all of them made while tracing
     values: Any = [item.value for item in items if isinstance(item, ConstantVariable)] if made else []
     make = iter
@@ -75,7 +75,7 @@ def _iterator_over(rebuild: Rebuilder, cls: type, items: Sequence[VariableTracke
         text = repr(range(values[0], values[-1] + step, step)) if values else "range(0)"
     elif cls in _TEXTS:
         text = "".join(values)
-        if text.isascii() and cls is not _TEXTS[0]:  # what made the class another one is behind it
+        if text.isascii() and cls is not _TEXTS[0]:  # a character before the text keeps the class
             return f"{rebuild.constant(advance)}({rebuild.constant(iter)}({chr(233) + text!r}), 1)"
         text = repr(text)
     elif cls is type(iter(b"")):
@@ -90,27 +90,27 @@ def _iterator_over(rebuild: Rebuilder, cls: type, items: Sequence[VariableTracke
     return f"{rebuild.constant(make)}({text})"
 
 
-class _Again:
-    """The object of a `reversed` iterator that is made once more, which has asked it for its length already."""
+class _RemadeSequence:
+    """The sequence of a `reversed` iterator that is made again; the constructor reads the first length."""
 
     def __init__(self, sequence: Any, length: int) -> None:
-        self.sequence, self.asked = sequence, [length]
+        self.sequence, self.lengths = sequence, [length]
 
     def __len__(self) -> int:
-        return self.asked.pop() if self.asked else len(self.sequence)
+        return self.lengths.pop() if self.lengths else len(self.sequence)
 
     def __getitem__(self, position: int) -> Any:
         return self.sequence[position]
 
 
-def _by_index_again(sequence: Any, position: int) -> Iterator[Any]:
+def _remake_index_iterator(sequence: Any, position: int) -> Iterator[Any]:
     iterator: Any = iter(sequence)
     iterator.__setstate__(position)
     return iterator  # type: ignore[no-any-return]
 
 
-def _backwards_again(sequence: Any, position: int) -> Iterator[Any]:
-    return reversed(_Again(sequence, position + 1))
+def _remake_reversed_iterator(sequence: Any, position: int) -> Iterator[Any]:
+    return reversed(_RemadeSequence(sequence, position + 1))
 
 
 @builds(IndexIterator, hint="iterator")
@@ -119,8 +119,8 @@ def _index_iterator(rebuild: Rebuilder, variable: IndexIterator) -> str:
         if variable.cls is reversed:
             return f"{rebuild.constant(reversed)}(())"
         return f"{rebuild.constant(advance)}({rebuild.constant(iter)}({rebuild.constant(NO_ITEMS)}), 1)"
-    again = _backwards_again if variable.cls is reversed else _by_index_again
-    return f"{rebuild.constant(again)}({rebuild.value(variable.sequence)}, {variable.position})"
+    remake = _remake_reversed_iterator if variable.cls is reversed else _remake_index_iterator
+    return f"{rebuild.constant(remake)}({rebuild.value(variable.sequence)}, {variable.position})"
 
 
 @builds(DictIterator, hint="iterator")
@@ -131,8 +131,8 @@ def _dict_iterator(rebuild: Rebuilder, variable: DictIterator) -> str:
         kinds = (collections.OrderedDict, set, frozenset)
         cls = variable.mapping.cls if variable.mapping.cls in kinds else dict
         return f"{make}({rebuild.constant(cls)}(){view})"
-    # The dict must have its final contents: the iterator remembers how many there are.
-    if is_outside(variable.mapping) and rebuild.side_effects.is_changed(variable.mapping):
+    # The dict must have its final contents: the iterator keeps its length.
+    if is_external(variable.mapping) and rebuild.side_effects.is_changed(variable.mapping):
         rebuild.lines += refill_once(rebuild, variable.mapping)
     text = f"{make}({rebuild.value(variable.mapping)}{view})"
     if variable.position:
@@ -172,7 +172,7 @@ def _islice(rebuild: Rebuilder, variable: SliceIterator) -> str:
     islice = rebuild.constant(itertools.islice)
     if variable.iterator is None:
         return f"{islice}((), 0)"
-    start, end = variable.wanted - variable.position, None
+    start, end = variable.next_index - variable.position, None
     if variable.stop is not None:
         end = variable.stop - variable.position
         start = min(start, end)

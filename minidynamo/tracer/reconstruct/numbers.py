@@ -1,9 +1,7 @@
-"""Owns how numbers are rebuilt that the program has computed of others: by the same operations on the same objects;
-and how generators of numbers are, that it has made with a seed.
+"""Owns how computed numbers are rebuilt: by the same operations on the same objects; and seeded generators of numbers.
 
-Whether that gives a new object or one of the operands is for Python to decide, as it is where the program runs as
-written. Numbers that live somewhere are read there, by `tracer/capture/residual.py`.
-"""
+Python decides, as in eager, whether an operation returns a new object or an operand. Numbers that have a source are not
+here: `tracer/capture/residual.py` reads them."""
 
 from __future__ import annotations
 
@@ -16,9 +14,9 @@ from minidynamo.variables.numbers import NumberVariable, SeededGenerator
 
 @builds(NumberVariable, hint="number")
 def _number(rebuild: Rebuilder, variable: NumberVariable) -> str:
-    values = map(rebuild.value, variable.made.operands)
+    values = map(rebuild.value, variable.computation.operands)
     functions = {function.__name__: rebuild.names.constant(function, function.__name__) for function in (abs, max, min)}
-    return variable.made.text.format(*(v if v.isalnum() else f"({v})" for v in values), **functions)
+    return variable.computation.text.format(*(v if v.isalnum() else f"({v})" for v in values), **functions)
 
 
 @builds(SeededGenerator, hint="generator")
@@ -28,7 +26,7 @@ def _generator(rebuild: Rebuilder, variable: SeededGenerator) -> str:
 
 
 def generator_in(state: tuple[object, ...]) -> random.Random:
-    """A generator in the state."""
+    """Returns a generator in the given state."""
     generator = random.Random(0)
     generator.setstate(state)
     return generator

@@ -1,7 +1,7 @@
 """Owns how objects are rebuilt: made by a built-in `__new__`, filled without running code of their class.
 
-What the classes' own `__new__`, `__init__` and `__setattr__` do was traced, and is in the attributes already.
-"""
+The classes' own `__new__`, `__init__` and `__setattr__` are not called here: they were traced, and their effects are in
+the attributes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from minidynamo.variables.tensors import StorageVariable
 
 
 def _bare_object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
-    """A new instance without running the class's own `__new__` and `__init__`, which were traced."""
+    """Makes a new instance without the class's own `__new__` and `__init__`, which were traced."""
     if variable.value is not None:
         raise cannot_rebuild(variable)
     builtin = next(b for b in variable.cls.__mro__ if isinstance(b.__dict__.get("__new__"), types.BuiltinFunctionType))
@@ -52,7 +52,7 @@ def _bare_object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
 
 
 def _bare_exception(rebuild: Rebuilder, variable: ExceptionVariable) -> str:
-    """A new exception that was not raised: one that was has a traceback, and is Python's own affair."""
+    """Makes a new exception that was not raised: a raised exception has a traceback, which only Python can make."""
     if variable.is_raised or variable.args is None:
         raise cannot_rebuild(variable)
     if variable.made_by is not None:
@@ -61,10 +61,10 @@ def _bare_exception(rebuild: Rebuilder, variable: ExceptionVariable) -> str:
         return f"{rebuild.constant(cls)}({', '.join(words)})"
     native = rebuild.constant(native_base(variable.cls))
     args = [rebuild.value(item) for item in lazy_items(variable.args.items)]
-    made = f"{native}.__new__({', '.join([rebuild.constant(variable.cls), *args])})"
+    expression = f"{native}.__new__({', '.join([rebuild.constant(variable.cls), *args])})"
     if not issubclass(variable.cls, StopIteration):
-        return made
-    name = rebuild.assign("stop", made)
+        return expression
+    name = rebuild.assign("stop", expression)
     rebuild.lines.append(f"{native}.__init__({', '.join([name, *args])})")
     return name
 
@@ -79,14 +79,14 @@ def _object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
 @fills(ObjectVariable, ModuleVariable, empty=_bare_object)
 @fills(ExceptionVariable, empty=_bare_exception)
 def _fill_object(rebuild: Rebuilder, variable: ObjectVariable, name: str) -> None:
-    """Put contents and attributes in; neither runs code of the class."""
+    """Sets contents and attributes, without running code of the class."""
     storage = variable.storage
     if isinstance(storage, DictVariable) and storage.default_factory is not None:
         factory = rebuild.value(storage.default_factory)
         rebuild.lines.append(f"{rebuild.constant(collections.defaultdict)}.__init__({name}, {factory})")
     if isinstance(storage, (ListVariable, DictVariable)):
         rebuild.lines += refill(rebuild, storage, name, is_empty=True)
-    for attribute, value in rebuild.side_effects.written_attrs(variable).items():
+    for attribute, value in rebuild.side_effects.written_attributes(variable).items():
         if isinstance(value, VariableTracker):
             rebuild.lines.append(set_attribute(rebuild, variable, name, attribute, rebuild.value(value)))
 
@@ -98,16 +98,16 @@ def _parts_of_exception(variable: ExceptionVariable) -> dict[str, VariableTracke
 
 @builds(ExceptionVariable)
 def _exception(rebuild: Rebuilder, variable: ExceptionVariable) -> str:
-    made = _bare_exception(rebuild, variable)
-    if not rebuild.side_effects.written_attrs(variable):
-        return made
-    name = rebuild.assign("error", made)
+    expression = _bare_exception(rebuild, variable)
+    if not rebuild.side_effects.written_attributes(variable):
+        return expression
+    name = rebuild.assign("error", expression)
     _fill_object(rebuild, variable, name)
     return name
 
 
 def set_attribute(rebuild: Rebuilder, obj: VariableTracker, name: str, attribute: str, value: str) -> str:
-    """The statement that stores an attribute of the object called `name` without running code of its class."""
+    """Returns the statement that stores an attribute of the object called `name` without running code of its class."""
     if isinstance(obj, ClassVariable):
         return f"{rebuild.constant(type)}.__setattr__({name}, {attribute!r}, {value})"
     if hides_attribute(obj, attribute):
@@ -116,15 +116,16 @@ def set_attribute(rebuild: Rebuilder, obj: VariableTracker, name: str, attribute
 
 
 def dictionary_of(rebuild: Rebuilder, obj: VariableTracker, name: str) -> str:
-    """Text for the dictionary of the object called `name`, past a `__getattribute__` of its class."""
+    """Returns text for the dictionary of the object called `name`, without a call of a user's `__getattribute__`."""
     if not isinstance(obj.python_type.__getattribute__, types.FunctionType):
         return f"{name}.__dict__"
     return f"{rebuild.constant(object)}.__getattribute__({name}, '__dict__')"
 
 
 def hides_attribute(obj: VariableTracker, name: str) -> bool:
-    """Whether only the object's dictionary takes the name: a descriptor of the class stands before it, or there is
-    one dictionary per thread."""
+    """Returns whether the attribute must be written to the dictionary of the object.
+
+    A descriptor of the class takes precedence, or each thread has a dictionary of its own."""
     if issubclass(obj.python_type, threading.local):
         return True
     found = next((vars(base)[name] for base in obj.python_type.__mro__ if name in vars(base)), None)

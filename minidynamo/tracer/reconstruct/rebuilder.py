@@ -1,9 +1,8 @@
-"""Owns the text that rebuilds values after a graph has run: names what is known, and asks the tables for the rest.
+"""Owns the text that rebuilds values after a graph has run: names for known values, and builders for new values.
 
-It does not decide which values are needed or when effects are replayed; `tracer/capture/residual.py` does. What a kind
-of value is built of is said in the files beside this one. What lives outside is never rebuilt, only named; an object
-that is referred to several times is built once.
-"""
+The choice of values and the time of effects are not here (`tracer/capture/residual.py`), nor are the builders of each
+kind of value (the other files of this folder). An external object is never rebuilt, only named; an object with several
+references is built once."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ import torch
 from minidynamo.core.names import Namespace, name_of
 from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.guards.source import Constant, Referent
-from minidynamo.tracer.reachable import is_outside, parts
+from minidynamo.tracer.reachable import is_external, parts
 from minidynamo.tracer.reconstruct.builders import BUILDERS, FILLERS, KEEPERS, Build, hint_of
 from minidynamo.tracer.reconstruct.constants import Pins, is_new
 from minidynamo.tracer.records.side_effects import SideEffects
@@ -28,18 +27,16 @@ from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
 
-# Trackers of objects that live on, which are always named.
-_LIVING = (FunctionVariable, BuiltinVariable, ClassVariable, PythonModuleVariable)
-# Classes whose own names ("cell", "function") say less than those under which `types` has them.
+# Trackers of objects that exist outside the frame; these are always named.
+_ALWAYS_NAMED = (FunctionVariable, BuiltinVariable, ClassVariable, PythonModuleVariable)
+# Classes whose own names ("cell", "function") are less clear than their names in `types`.
 _TYPE_NAMES = {types.CellType: "CellType", types.FunctionType: "FunctionType", types.MethodType: "MethodType"}
 
 
 class Rebuilder:
-    """Writes the statements that rebuild values. `known` names the graph's outputs and what was loaded before.
+    """Prints the statements that rebuild values.
 
-    `lines` are the statements so far; `late` those that must come after all effects. `refilled` are the containers
-    from outside that have their new contents already. `pins` has the objects that literals in the statements stand for.
-    """
+    `known` has names of the graph's outputs and of values loaded before; `needed` has the values to rebuild."""
 
     def __init__(
         self,
@@ -50,32 +47,37 @@ class Rebuilder:
     ) -> None:
         self.names = names
         self.side_effects = side_effects
+        #: the statements so far
         self.lines: list[str] = []
+        #: statements that run after all effects
         self.late: list[str] = []
+        #: names bound by the statements
         self.bound: list[str] = []
+        #: the objects of literals in the statements
         self.pins = Pins()
         self._known = dict(known)
-        self._trackers = {id(v.here): v for v in known if isinstance(v, ConstantVariable)}
-        self._uses = Counter(map(self._one_of, needed))
+        self._trackers = {id(v.unguarded_value): v for v in known if isinstance(v, ConstantVariable)}
+        self._uses = Counter(map(self._canonical, needed))
         self._cyclic: set[VariableTracker] = set()
         self._unfilled: list[tuple[VariableTracker, str]] = []
         self._kept: dict[VariableTracker, tuple[VariableTracker, str]] = {}
+        #: external containers that have their new contents already
         self.refilled: set[VariableTracker] = set()
         self._depth = 0
         self._survey()
 
     def _survey(self) -> None:
-        """Count who is referred to how often, and find the changeable values that contain themselves."""
+        """Counts the references to each value, and finds mutable cyclic values."""
         todo = list(self._uses)
         seen: set[VariableTracker] = set()
         graph: dict[VariableTracker, list[VariableTracker]] = {}
         while todo:
             variable = todo.pop()
-            if variable in seen or variable in self._known or is_outside(variable):
+            if variable in seen or variable in self._known or is_external(variable):
                 continue
             seen.add(variable)
             graph[variable] = list(parts(variable, self.side_effects))
-            self._uses.update(map(self._one_of, graph[variable]))
+            self._uses.update(map(self._canonical, graph[variable]))
             todo += graph[variable]
         for variable in graph:
             if type(variable) in FILLERS and _contains_itself(variable, graph):
@@ -85,19 +87,19 @@ class Rebuilder:
                     self._kept[part] = variable, name
                     self._uses[variable] += 1
 
-    def _one_of(self, variable: VariableTracker) -> VariableTracker:
-        """The first of the trackers of one object, for what is made anew."""
-        if isinstance(variable, NumberVariable) and variable.made.text and variable.pinned is not None:
-            variable = variable.pinned
+    def _canonical(self, variable: VariableTracker) -> VariableTracker:
+        """Returns the first tracker of an object that is made anew, because an object may have several trackers."""
+        if isinstance(variable, NumberVariable) and variable.computation.text and variable.specialized is not None:
+            variable = variable.specialized
         if not is_new(variable):
             return variable
         assert isinstance(variable, ConstantVariable)
-        return self._trackers.setdefault(id(variable.here), variable)
+        return self._trackers.setdefault(id(variable.unguarded_value), variable)
 
     def value(self, variable: VariableTracker) -> str:
-        """An expression for the value: a name, a literal, or the construction of what is used only here."""
+        """Returns an expression for the value: a name, a literal, or its construction if used only here."""
         if isinstance(variable, ConstantVariable | NumberVariable) and variable not in self._known:
-            variable = self._one_of(variable)
+            variable = self._canonical(variable)
         if variable in self._known:
             return self._known[variable]
         if isinstance(variable, ConstantVariable) and not is_new(variable):
@@ -110,18 +112,18 @@ class Rebuilder:
             return self.constant(variable.source.value, variable.source.name)
         if isinstance(variable, CellVariable) and variable.cell is not None:
             return self.names.constant(variable.cell, "cell")
-        if variable.source is None and isinstance(variable, _LIVING):
+        if variable.source is None and isinstance(variable, _ALWAYS_NAMED):
             return self.constant(variable.value)
         if variable in self._kept:
             keeper, name = self._kept[variable]
             return f"{self.value(keeper)}.{name}"
         build = BUILDERS.get(type(variable))
-        if build is None or is_outside(variable):
+        if build is None or is_external(variable):
             raise cannot_rebuild(variable)
         self._depth += 1
         text = self._build_cyclic(variable) if variable in self._cyclic else self._build(variable, build)
         self._depth -= 1
-        self._fill_waiting()
+        self._fill_pending()
         return text
 
     def _build(self, variable: VariableTracker, build: Build) -> str:
@@ -133,25 +135,26 @@ class Rebuilder:
         return text
 
     def begin(self, variable: VariableTracker, text: str) -> str:
-        """The name of a value that other statements change while it is known; `text` makes it."""
+        """Returns the name of a value that later statements change; `text` makes the value."""
         if variable not in self._known:
             self._known[variable] = self.assign(hint_of(variable), text)
         return self._known[variable]
 
     def begin_object(self, variable: VariableTracker, contents: VariableTracker) -> None:
-        """Make an object whose contents other statements change; it is filled when everything around it exists."""
+        """Makes an object whose contents change in later statements; the attributes are set after all surrounding
+        values exist."""
         self._build_cyclic(variable)
         self._known[contents] = self._known[variable]
 
     def _build_cyclic(self, variable: VariableTracker) -> str:
-        """Make the value without its contents, which are put in when everything around it exists."""
+        """Makes the value without contents, to be filled after all surrounding values exist."""
         empty, _ = FILLERS[type(variable)]
         name = self.assign(hint_of(variable), empty(self, variable))
         self._known[variable] = name
         self._unfilled.append((variable, name))
         return name
 
-    def _fill_waiting(self) -> None:
+    def _fill_pending(self) -> None:
         while self._depth == 0 and self._unfilled:
             variable, name = self._unfilled.pop(0)
             self._depth += 1
@@ -160,18 +163,18 @@ class Rebuilder:
             self._depth -= 1
 
     def values(self, variables: Iterable[VariableTracker]) -> str:
-        """Comma-separated expressions."""
+        """Returns comma-separated expressions."""
         return ", ".join([self.value(variable) for variable in variables])
 
     def assign(self, hint: str, text: str) -> str:
-        """Bind the value of `text` to a new name, which is returned."""
+        """Binds the value of `text` to a new name, and returns the name."""
         name = self.names.fresh(hint)
         self.bound.append(name)
         self.lines.append(f"{name} = {text}")
         return name
 
     def literal(self, value: object) -> str:
-        """Python text for a constant: a literal where there is one, else a name."""
+        """Returns Python text for a constant: a literal if possible, else a name."""
         spelled = self.pins.literal(value)
         if spelled is not None:
             return spelled
@@ -180,11 +183,10 @@ class Rebuilder:
         return self.constant(value)
 
     def constant(self, value: object, hint: str = "") -> str:
-        """Returns a name that is bound to an object which lives on.
+        """Returns a name bound to an object that exists outside the frame.
 
-        A path to the object (`torch.sin`) is no name for it: a store of this program may have replaced it there. So
-        may it a builtin, which otherwise keeps its own name.
-        """
+        A path to the object (`torch.sin`) is not safe: a store of this program may have replaced the object. A builtin
+        keeps its own name unless the program writes to builtins."""
         if not hint:
             hint = _TYPE_NAMES.get(value, name_of(value)) if isinstance(value, type) else name_of(value)
         if self.side_effects.writes_globals(vars(builtins)):
@@ -207,11 +209,11 @@ def _contains_itself(variable: VariableTracker, graph: Mapping[VariableTracker, 
 
 def cannot_rebuild(variable: VariableTracker) -> InternalError:
     what = f"a value of class {variable.python_type.__name__} ({type(variable).__name__}) cannot be rebuilt"
-    why = "The tracer must break the graph before such a value is needed behind it."
+    why = "The tracer must break the graph before such a value is needed after it."
     return InternalError(Diagnostic("MD260", what, why=why, fix="Please report this with the function."))
 
 
 def tuple_literal(texts: Iterable[str]) -> str:
-    """Text for a tuple of these expressions."""
+    """Returns text for a tuple of these expressions."""
     texts = list(texts)
     return f"({', '.join(texts)}{',' * (len(texts) == 1)})"

@@ -1,6 +1,6 @@
-"""Owns the two-way street between trackers and plain Python constants, and the keys of tracked dicts and sets.
+"""Owns the conversion between trackers and plain Python constants, and the keys of tracked dicts and sets.
 
-It installs no guards: a constant's guard was installed when it was wrapped.
+Installs no guards: the guard of a constant was installed when the constant was wrapped.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import numpy as np
 import torch
 
 from minidynamo.compat import OpOverload, OpOverloadPacket
-from minidynamo.core.directives import is_put_into_graphs
+from minidynamo.core.directives import is_graph_function
 from minidynamo.guards.source import Computed
 from minidynamo.tracer.records.copies import (
     CALLABLE_ALIAS,
     ISO_CALENDAR_DATE,
     NUMPY_SCALARS,
-    anew,
-    can_be_two,
+    fresh_copy,
     group_names,
-    is_made_anew,
+    is_new_object,
+    may_be_distinct,
     parts_of,
 )
 from minidynamo.variables.base import VariableTracker
@@ -49,7 +49,7 @@ from minidynamo.variables.containers import (
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, PythonModuleVariable
 
-# Immutable classes without parts that need tracking of their own.
+# Immutable classes whose parts need no trackers of their own.
 CONSTANT_TYPES: frozenset[type] = frozenset(
     {
         bool,
@@ -87,43 +87,45 @@ CONSTANT_TYPES: frozenset[type] = frozenset(
 
 
 class NotConstant(Exception):
-    """A tracker is not, or contains something that is not, a constant."""
+    """Raised for a tracker that is not a constant, or contains a value that is not a constant."""
 
 
 def is_constant_value(value: Any) -> bool:
-    """Whether a real value is tracked as a `ConstantVariable`."""
+    """Returns whether a real value is tracked as a `ConstantVariable`."""
     if type(value) is slice:
         return all(is_constant_value(part) for part in (value.start, value.stop, value.step))
-    if type(value) in (datetime.datetime, datetime.time):  # other time zones are objects that run code of their own
+    if type(value) in (datetime.datetime, datetime.time):  # other time zones run code of their class
         return value.tzinfo is None or type(value.tzinfo) is datetime.timezone
     return type(value) in CONSTANT_TYPES or issubclass(type(value), enum.Enum)
 
 
-def given_back(result: object, operands: Iterable[VariableTracker], values: Iterable[object]) -> VariableTracker | None:
-    """The operand whose very object a function has given as its result, as `+n` and `s.strip()` may do, or what an
-    operand holds, as `match.string`."""
-    if not can_be_two(result) and type(result) is not tuple:
+def returned_operand(
+    result: object, operands: Iterable[VariableTracker], values: Iterable[object]
+) -> VariableTracker | None:
+    """Returns the operand that a function returned unchanged as its result, as `+n` and `s.strip()` may do, or the part
+    of an operand, such as `match.string`; None for a new object."""
+    if not may_be_distinct(result) and type(result) is not tuple:
         return None
     for operand, value in zip(operands, values):
         if value is result and isinstance(operand, ConstantVariable | NumberVariable | TupleVariable):
             return operand
         found = _held(result, operand, value)
         if found is None and isinstance(operand, SequenceVariable) and isinstance(value, list | tuple):
-            found = given_back(result, operand.items, value)
+            found = returned_operand(result, operand.items, value)
         if found is not None:
             return found
     return None
 
 
 def _held(result: object, operand: VariableTracker, value: object) -> VariableTracker | None:
-    """The tracker of what is `result`, if `value`, a constant, holds it."""
+    """Returns the tracker of `result` if the constant `value` holds it."""
     if not isinstance(operand, ConstantVariable):
         return None
     if any(name is result for name in group_names(value)):
         return ConstantVariable(result, lasting=True)
     for place, (template, part) in enumerate(parts_of(value)):
         with contextlib.suppress(NotConstant):
-            found = given_back(result, [_part(operand, place, template, part)], [part])
+            found = returned_operand(result, [_part(operand, place, template, part)], [part])
             if found is not None:
                 return found
     return None
@@ -133,25 +135,27 @@ def _part(whole: ConstantVariable, place: int, template: str, part: object) -> V
     if whole.made_of:
         return whole.made_of[place]
     if whole.source is None or type(part) is tuple:
-        return from_constant(part, lasting=whole.lasting or whole.source is not None or not is_made_anew(whole.here))
+        return from_constant(
+            part, lasting=whole.lasting or whole.source is not None or not is_new_object(whole.unguarded_value)
+        )
     return ConstantVariable(part, source=Computed(template, (whole.source,)))
 
 
 def is_nan(variable: VariableTracker) -> bool:
-    """Whether a value is a NaN in this call."""
-    value = variable.here if isinstance(variable, ConstantVariable | NumberVariable) else None
+    """Returns whether a value is a NaN in this call."""
+    value = variable.unguarded_value if isinstance(variable, ConstantVariable | NumberVariable) else None
     return isinstance(value, float | complex) and value != value
 
 
 def from_constant(value: Any, *, lasting: bool = False) -> VariableTracker:
-    """The tracker of a value made of constants, tuples, lists, dicts, sets and slices; raises NotConstant.
+    """Returns the tracker of a value made of constants, tuples, lists, dicts, sets and slices; raises NotConstant.
 
-    Lists, dicts and sets become new ones: use it for results of folded calls and for `co_consts`. What is immutable is
-    another object at each call unless it is `lasting`: a literal, or held by something that lives on.
+    Lists, dicts and sets become new objects: use this for results of folded calls and for `co_consts`. An immutable
+    value is a different object at each call unless it is `lasting`: a literal, or held by a longer-lived object.
     """
     if is_constant_value(value):
         return ConstantVariable(value, lasting=lasting)
-    if isinstance(value, tuple) and _is_made_of_items(type(value)):
+    if isinstance(value, tuple) and _is_rebuilt_from_items(type(value)):
         items = [from_constant(item, lasting=lasting) for item in value]
         return TupleVariable(items, type(value), value if lasting and type(value) is tuple else None)
     if type(value) is list:
@@ -171,14 +175,16 @@ def from_constant(value: Any, *, lasting: bool = False) -> VariableTracker:
     raise NotConstant(type(value).__name__)
 
 
-def _is_made_of_items(cls: type) -> bool:
-    """Whether a class of tuples is called with its items, or has `_fields`, and can be made again."""
+def _is_rebuilt_from_items(cls: type) -> bool:
+    """Returns whether a class of tuples is called with the items, or has `_fields`, so that instances can be
+    rebuilt."""
     return cls in (tuple, torch.Size, ISO_CALENDAR_DATE) or hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields")
 
 
 def from_result(value: Any, operands: Sequence[VariableTracker], values: Sequence[object]) -> VariableTracker:
-    """`from_constant` of what a function has given for `values`, those of the operands, which may be among it."""
-    unchanged = given_back(value, operands, values)
+    """Returns `from_constant` of a function's result for `values`, the values of `operands`, which may be parts of the
+    result."""
+    unchanged = returned_operand(value, operands, values)
     if unchanged is not None:
         return unchanged
     if type(value) is tuple:
@@ -191,32 +197,33 @@ def from_result(value: Any, operands: Sequence[VariableTracker], values: Sequenc
         entries = ((from_result(key, operands, values), item) for key, item in value.items())
         return DictVariable({key_of(key): from_result(item, operands, values) for key, item in entries})
     held = parts_of(value)
-    if held and (type(value) is not datetime.timezone or is_made_anew(value)):  # `timezone.utc` is the only one
+    if held and (type(value) is not datetime.timezone or is_new_object(value)):  # `timezone.utc` is unique
         with contextlib.suppress(NotConstant):
             return ConstantVariable(value, made_of=tuple(from_result(part, operands, values) for _, part in held))
     return from_constant(value)
 
 
 def slice_of(*parts: VariableTracker) -> VariableTracker:
-    """The slice with this start, stop and step. It gives back the objects that it was made of."""
-    if all(isinstance(part, ConstantVariable) and not can_be_two(part.here) for part in parts):
+    """Returns the slice with this start, stop and step. Its attributes are the same objects as the arguments."""
+    if all(isinstance(part, ConstantVariable) and not may_be_distinct(part.unguarded_value) for part in parts):
         with contextlib.suppress(NotConstant):
             return from_constant(slice(*map(as_constant, parts)))
     return SliceVariable(*parts)
 
 
-# Functions of torch that take a numpy scalar's dtype, too, and not its value alone.
+# Functions of torch that read the dtype of a numpy scalar, not only the value.
 _TAKES_DTYPE = (torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, torch.result_type, "new_tensor")
 
 
-def reads_as_plain(target: Any, variable: VariableTracker) -> bool:
-    """Whether a function of torch reads a real number of numpy's as Python's; no tensor stores what Python has not."""
+def reads_as_python(target: Any, variable: VariableTracker) -> bool:
+    """Returns whether a torch function reads a real numpy number as a Python number. No tensor stores a number of a
+    numpy type that Python lacks."""
     if target is operator.setitem:
         return issubclass(variable.python_type, np.integer | float)
     return not any(target is function or target == function for function in _TAKES_DTYPE)
 
 
-# Python's classes of numbers, which torch takes in the place of a dtype.
+# Python's number classes, which torch accepts as dtypes.
 _DTYPES: dict[type, torch.dtype] = {
     bool: torch.bool,
     int: torch.int64,
@@ -228,8 +235,9 @@ _DTYPES: dict[type, torch.dtype] = {
 def as_torch_reads(
     target: Any, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
-    """Arguments as torch's functions read them: numpy's real numbers are Python's, classes of numbers are dtypes."""
-    if is_put_into_graphs(target):
+    """Returns arguments as torch's functions read them: real numpy numbers as Python numbers, number classes as
+    dtypes."""
+    if is_graph_function(target):
         return [*args], {**kwargs}
     named = {name: _as_read(target, arg) for name, arg in kwargs.items()}
     return [_as_read(target, arg) for arg in args], named
@@ -237,7 +245,7 @@ def as_torch_reads(
 
 def _as_read(target: Any, variable: VariableTracker) -> VariableTracker:
     if isinstance(variable, ClassVariable):
-        if target == "type":  # which takes a class of tensors by its name, too
+        if target == "type":  # `type` also accepts the name of a tensor class
             return ConstantVariable(f"{variable.value.__module__}.{variable.value.__name__}")
         dtype = None if isinstance(target, OpOverload | OpOverloadPacket) else _DTYPES.get(variable.value)
         return variable if dtype is None else ConstantVariable(dtype)
@@ -247,7 +255,7 @@ def _as_read(target: Any, variable: VariableTracker) -> VariableTracker:
         return TupleVariable(read) if variable.python_type is tuple else ListVariable(read)
     value = variable.value if isinstance(variable, ConstantVariable) else None
     is_real = type(value) in NUMPY_SCALARS and isinstance(value, np.integer | np.floating)
-    if not is_real or not reads_as_plain(target, variable):
+    if not is_real or not reads_as_python(target, variable):
         return variable
     return ConstantVariable(int(value) if isinstance(value, np.integer) else float(value))  # type: ignore[arg-type]
 
@@ -257,10 +265,8 @@ def _is_numpy_int(variable: VariableTracker) -> bool:
 
 
 def as_constant(variable: VariableTracker) -> Any:
-    """The plain Python value of a tracker that is made of constants alone; raises NotConstant.
-
-    Numbers that differ from call to call become constants by that.
-    """
+    """Returns the plain Python value of a tracker made of constants only; raises NotConstant. Specializes symbolic
+    numbers."""
     convert = _AS_CONSTANT.get(type(variable))
     if convert is None:
         raise NotConstant(variable.python_type.__name__)
@@ -272,9 +278,9 @@ _NO_OPERATORS = frozenset(("__init__", "__new__", "__init_subclass__", "__reduce
 _NO_OPERATORS |= {"__hash__", "__str__", "__repr__", "__format__"}
 
 
-def has_own(cls: type, *names: str) -> bool:
-    """Whether the program has written one of these special methods for the members of an enum; without names, one that
-    an operator calls."""
+def overrides_method(cls: type, *names: str) -> bool:
+    """Returns whether the program defines one of these special methods for an enum; without names: any operator
+    method."""
     if not issubclass(cls, enum.Enum):
         return False
     found = ((name, value) for base in cls.__mro__ if base.__module__ != "enum" for name, value in vars(base).items())
@@ -283,21 +289,21 @@ def has_own(cls: type, *names: str) -> bool:
 
 
 def has_own_missing(cls: type) -> bool:
-    """Whether the program decides for an enum what it gives for a value that none of its members has."""
+    """Returns whether the program defines `_missing_` of an enum, for values without a member."""
     return next((base.__module__ != "enum" for base in cls.__mro__ if "_missing_" in vars(base)), False)
 
 
-def asks_for_members(cls: type) -> bool:
-    """Whether operators run code of the program's where they give what is no member of a flag yet."""
+def may_create_members(cls: type) -> bool:
+    """Returns whether operators on a flag run code of the program to create new members."""
     return issubclass(cls, enum.Flag) and has_own_missing(cls)
 
 
-def involves_own(variable: VariableTracker, *names: str) -> bool:
-    """Whether a member of an enum for which the program has written one of these methods is the value, or is in it;
-    without names, one that an operator calls."""
+def contains_override(variable: VariableTracker, *names: str) -> bool:
+    """Returns whether a value is, or contains, an enum member whose class defines one of these methods; without names:
+    any operator method."""
     if isinstance(variable, ConstantVariable):
         cls = variable.python_type
-        return has_own(cls, *names) or (not names and asks_for_members(cls))
+        return overrides_method(cls, *names) or (not names and may_create_members(cls))
     held: list[VariableTracker] = []
     if isinstance(variable, DictVariable | SetVariable):
         held += [key.variable for key in variable.items]
@@ -305,20 +311,20 @@ def involves_own(variable: VariableTracker, *names: str) -> bool:
         held += variable.items.values()
     if isinstance(variable, SequenceVariable):
         held += variable.items
-    return any(involves_own(item, *names) for item in held)
+    return any(contains_override(item, *names) for item in held)
 
 
 def key_of(variable: VariableTracker) -> DictKey:
-    """The stand-in of a tracker used as dict key or set element; raises NotConstant for unhashable ones.
+    """Returns the key that represents a tracker in a tracked dict or set; raises NotConstant for unhashable values.
 
-    Keys of constants and of classes, functions and modules compare by value, other objects by identity; the caller
-    must have made sure that the class defines neither `__eq__` nor `__hash__`.
+    Keys of constants, classes, functions and modules compare by value, other objects by identity. The caller must check
+    that the class defines neither `__eq__` nor `__hash__`.
     """
     return DictKey(_token(variable), variable)
 
 
-def key_named(name: str) -> DictKey:
-    """The key under which a dict holds the keyword argument of this name: the very text that a spread mapping had."""
+def keyword_key(name: str) -> DictKey:
+    """Returns the dict key for a keyword argument; for a spread mapping, the original text object."""
     return name.key if isinstance(name, Keyword) else key_of(ConstantVariable(name))
 
 
@@ -332,7 +338,7 @@ def _token(variable: VariableTracker) -> Any:
     if isinstance(variable, IdVariable):
         return ("id", variable.of)
     if isinstance(variable, NumberVariable):
-        return variable.pin()
+        return variable.specialize()
     if isinstance(variable, TupleVariable):
         return tuple(_token(item) for item in variable.items)
     if isinstance(variable, SetVariable) and variable.cls is frozenset:
@@ -373,16 +379,17 @@ def _set(variable: SetVariable) -> Any:
 
 
 def _plain_value(variable: ObjectVariable) -> Any:
-    """The number or text that an instance of a subclass is, if the class means nothing else by any operation."""
+    """Returns the number or text of an instance of a subclass, if the class redefines no operation."""
     if not isinstance(variable.storage, ConstantVariable) or _redefines_operations(variable.cls):
         raise NotConstant(variable.cls.__name__)
-    return anew(variable.storage.value)
+    return fresh_copy(variable.storage.value)
 
 
-def below(variable: VariableTracker) -> VariableTracker:
-    """What the operators of numbers and texts see of an operand: of an instance of a subclass the number or text."""
+def plain_operand(variable: VariableTracker) -> VariableTracker:
+    """Returns the operand as the operators of numbers and texts read it: the number or text of an instance of a
+    subclass."""
     storage = variable.storage if isinstance(variable, ObjectVariable) else None
-    return ConstantVariable(anew(storage.value)) if isinstance(storage, ConstantVariable) else variable
+    return ConstantVariable(fresh_copy(storage.value)) if isinstance(storage, ConstantVariable) else variable
 
 
 def _redefines_operations(cls: type) -> bool:
@@ -396,7 +403,7 @@ def _value(variable: Any) -> Any:
 
 _AS_CONSTANT: dict[type[VariableTracker], Callable[[Any], Any]] = {
     ConstantVariable: _value,
-    NumberVariable: lambda number: number.pin(),
+    NumberVariable: lambda number: number.specialize(),
     ClassVariable: _value,
     ObjectVariable: _plain_value,
     TupleVariable: _sequence,

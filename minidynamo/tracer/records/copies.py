@@ -1,6 +1,6 @@
-"""Owns how an immutable object is made once more: a constant that the program computes is a new object at each call.
+"""Owns copies of immutable objects: a constant that the program computes is a new object at each call.
 
-Which constants leave a frame is found in `reconstruct/`, where a value comes from is known to its tracker.
+`reconstruct/` finds the constants that leave a frame; a tracker knows the origin of its value.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
-# Numpy's scalars but those of dates and records.
+# Numpy's scalar classes, without dates and records.
 NUMPY_SCALARS: frozenset[type] = frozenset(np.dtype(letter).type for letter in "?bhilqBHILQefdFD")
 
 
-# The class of `date.isocalendar()`: a tuple that is made of its items one by one.
+# The class of `date.isocalendar()`: a tuple whose constructor takes the items separately.
 ISO_CALENDAR_DATE: Any = type(datetime.date.min.isocalendar())
 CALLABLE_ALIAS: type = type(collections.abc.Callable[[], None])
 
@@ -34,14 +34,15 @@ def _limits(limits: torch.finfo | torch.iinfo) -> torch.finfo | torch.iinfo:
 
 
 def match_in(match: re.Match[Any], text: Any) -> re.Match[Any]:
-    """The same match in an equal text; the one given if neither a search nor a match of the whole text finds it."""
+    """Returns the same match in an equal text; `match` itself if neither a search nor a match of the whole text finds
+    it."""
     pattern, where = match.re, (text, match.pos, match.endpos)
     again = chain(pattern.finditer(*where), (pattern.fullmatch(*where),))
     return next((other for other in again if other is not None and _groups(other) == _groups(match)), match)
 
 
 def alias_of(alias: Any, args: tuple[Any, ...]) -> Any:
-    """The same generic class or union, made of these arguments."""
+    """Returns the same generic class or union with these arguments."""
     if isinstance(alias, types.UnionType):
         return functools.reduce(operator.or_, args)
     made = types.GenericAlias(alias.__origin__, args)
@@ -49,12 +50,12 @@ def alias_of(alias: Any, args: tuple[Any, ...]) -> Any:
 
 
 def zone_of(zone: datetime.timezone, offset: datetime.timedelta, *name: str) -> datetime.timezone:
-    """The same time zone, made of this offset and name."""
+    """Returns the same time zone with this offset and name."""
     return datetime.timezone(offset, *name)
 
 
 def clock_in(value: datetime.datetime | datetime.time, zone: datetime.tzinfo) -> datetime.datetime | datetime.time:
-    """The same time on the clocks of this time zone."""
+    """Returns the same local time in this time zone."""
     return value.replace(tzinfo=zone)
 
 
@@ -62,7 +63,7 @@ def _held_by_zone(zone: Any) -> list[tuple[str, object]]:
     return list(zip(("{0}.utcoffset(None)", "{0}.tzname(None)"), zone.__getinitargs__()))
 
 
-# By class, the objects that a value is made of and gives back, each with the text that reads it.
+# By class: the objects that a value holds and returns, each with an expression.
 _PARTS: dict[type, Callable[[Any], list[tuple[str, object]]]] = {
     re.Match: lambda match: [("{0}.string", match.string)],
     **dict.fromkeys((types.GenericAlias, types.UnionType), lambda alias: [("{0}.__args__", alias.__args__)]),
@@ -75,13 +76,13 @@ _PARTS: dict[type, Callable[[Any], list[tuple[str, object]]]] = {
 
 
 def parts_of(value: object) -> list[tuple[str, object]]:
-    """The objects that a value is made of and gives back, each with the text that reads it from `{0}`."""
+    """Returns the objects that a value holds and returns, each with an expression in terms of `{0}`."""
     find = _PARTS.get(type(value))
     return [] if find is None else find(value)
 
 
 def group_names(value: object) -> list[str]:
-    """The names that a pattern, or that of a match, gives to groups, for good."""
+    """Returns the group names of a pattern or match. They live as long as the pattern."""
     pattern = value.re if isinstance(value, re.Match) else value
     return [*pattern.groupindex] if isinstance(pattern, re.Pattern) else []
 
@@ -109,28 +110,28 @@ _COPIES: dict[type, Callable[[Any], Any]] = {
 }
 
 
-def can_be_two(value: object) -> bool:
-    """Whether equal values of this class can be one object or two."""
+def may_be_distinct(value: object) -> bool:
+    """Returns whether equal values of this class may be distinct objects."""
     if type(value) not in _COPIES:
         return False
     if isinstance(value, str | bytes):
-        return len(value) > 0  # letters in code are not those that `chr` gives
+        return len(value) > 0  # single letters in code are other objects than results of `chr`
     return not (type(value) is int and -5 <= value <= 256)
 
 
-def anew(value: Any) -> Any:
-    """An object that equals `value` and is made now; `value` itself where there is no other."""
+def fresh_copy(value: Any) -> Any:
+    """Returns a new object equal to `value`; `value` itself if a copy is impossible."""
     copy = _COPIES.get(type(value))
     return value if copy is None else copy(value)
 
 
 def is_interned(text: str) -> bool:
-    """Whether the text is the object of which Python says that it stands for all that are equal."""
-    return sys.intern(anew(text)) is text
+    """Returns whether the text is Python's interned object for its contents."""
+    return sys.intern(fresh_copy(text)) is text
 
 
 def _kept_error() -> str:
-    """What lists say when they are shorter than an index: the one text of an error that the interpreter keeps."""
+    """Returns the message for an index beyond the end of a list: the only message text that the interpreter reuses."""
     try:
         return str([][0])
     except IndexError as error:
@@ -140,13 +141,13 @@ def _kept_error() -> str:
 SHORTER_LIST = _kept_error()
 
 
-def is_made_anew(value: object) -> bool:
-    """Whether an operation that gives `value`, the very object, gives another object each time."""
-    if not can_be_two(value):
+def is_new_object(value: object) -> bool:
+    """Returns whether an operation that returns this very object `value` returns a different object each time."""
+    if not may_be_distinct(value):
         return False
     if isinstance(value, str):
         kept = (repr(True), repr(False), chr(ord(value[0])), SHORTER_LIST)
         is_kept = any(value is text for text in kept) or is_interned(value)
     else:
         is_kept = isinstance(value, bytes) and (value + value)[:1] is value
-    return not is_kept and anew(value) is not value
+    return not is_kept and fresh_copy(value) is not value

@@ -1,7 +1,7 @@
-"""Owns the question which arguments a Triton kernel writes to, answered from its source.
+"""Owns the search in the source of a Triton kernel for the arguments that the kernel writes to.
 
-It runs nothing. What it cannot see through counts as a write: too many written arguments cost copies, too few would be
-silently wrong.
+Runs nothing. Unknown code counts as a write: too many written arguments cost copies, too few would give silently wrong
+results.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 
 # Functions of `triton.language` that write through their first argument.
 _WRITING = ("store", "atomic_")
-# What these give is no pointer into what they were given, whatever that was.
+# Functions whose results are no pointers into their arguments.
 _LOADING = ("load", "program_id", "num_programs")
-# Those into which a user can write anything.
+# Functions with arbitrary code of the user.
 _ASSEMBLY = ("inline_asm", "extern")
 _LANGUAGE = ("triton.language", "builtins")
 
 
 def written_arguments(function: types.FunctionType, callers: frozenset[object] = frozenset()) -> frozenset[str]:
-    """The names of the parameters of the kernel's Python function that it may write through."""
+    """Returns the names of the parameters that the kernel's Python function may write through."""
     parameters = frozenset(inspect.signature(function).parameters)
-    if function in callers:  # recursion adds nothing to what its outer call finds
+    if function in callers:  # recursion adds no writes
         return frozenset()
     tree = _source(function)
     if tree is None:
@@ -34,7 +34,8 @@ def written_arguments(function: types.FunctionType, callers: frozenset[object] =
 
 
 def _source(function: types.FunctionType) -> ast.Module | None:
-    """The function's source, if that is at hand and still what the function was made of: files may have changed."""
+    """Returns the parsed source of the function, if it is available and unchanged: files may have changed since
+    import."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
@@ -49,15 +50,17 @@ def _source(function: types.FunctionType) -> ast.Module | None:
 
 
 class _Kernel:
-    """One pass over a kernel's source: which parameters each name may stand for, whatever the order of statements."""
+    """A pass over a kernel's source, which finds the parameters that each name may point into, in any order of
+    statements."""
 
     def __init__(self, function: types.FunctionType, parameters: frozenset[str], functions: frozenset[object]) -> None:
         self.functions = functions
         self.namespace = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
-        self.stands_for: dict[str, frozenset[str]] = {name: frozenset((name,)) for name in parameters}
+        #: for each name: the parameters that the name may point into
+        self.points_into: dict[str, frozenset[str]] = {name: frozenset((name,)) for name in parameters}
 
     def writes(self, tree: ast.Module) -> frozenset[str]:
-        """Follow assignments until nothing new is found, then look at the calls."""
+        """Follows assignments until nothing changes, then checks the calls."""
         assignments = [node for node in ast.walk(tree) if isinstance(node, _ASSIGNING)]
         while any(self._assign(node) for node in assignments):
             pass
@@ -68,26 +71,26 @@ class _Kernel:
         return written
 
     def _assign(self, node: Any) -> bool:
-        """Whether a name may now stand for more than before."""
+        """Returns whether a name may now point into more parameters than before."""
         value = node.iter if isinstance(node, ast.For) else node.value
         reached = frozenset() if value is None else self._reach(value)
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         names = [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
-        changed = [name for name in names if not reached <= self.stands_for.get(name, frozenset())]
+        changed = [name for name in names if not reached <= self.points_into.get(name, frozenset())]
         for name in changed:
-            self.stands_for[name] = self.stands_for.get(name, frozenset()) | reached
+            self.points_into[name] = self.points_into.get(name, frozenset()) | reached
         return bool(changed)
 
     def _reach(self, node: ast.AST) -> frozenset[str]:
-        """The parameters that an expression may point into."""
+        """Returns the parameters that an expression may point into."""
         if isinstance(node, ast.Call) and self._language_name(node.func).startswith(_LOADING):
             return frozenset()
         if isinstance(node, ast.Name):
-            return self.stands_for.get(node.id, frozenset())
+            return self.points_into.get(node.id, frozenset())
         return frozenset().union(*map(self._reach, ast.iter_child_nodes(node)))
 
     def _written_by(self, call: ast.Call) -> Iterator[ast.AST]:
-        """The expressions that a call may write through."""
+        """Yields the expressions that a call may write through."""
         name = self._language_name(call.func)
         if name:
             if name.startswith(_WRITING):
@@ -96,14 +99,15 @@ class _Kernel:
             elif name.startswith(_ASSEMBLY):
                 yield from ast.iter_child_nodes(call)
         elif isinstance(call.func, ast.Attribute) and self._object(call.func) is None:
-            # A method of a value: `pointer.store(x)`, `x.to(tl.float32)`; only names that tell of writing do.
+            # A method of a value: `pointer.store(x)`, `x.to(tl.float32)`; the name decides whether it writes.
             if call.func.attr.startswith(_WRITING):
                 yield call.func.value
         else:
             yield from self._written_by_function(call)
 
     def _written_by_function(self, call: ast.Call) -> Iterator[ast.AST]:
-        """The same for a call of another function of the user's; all of them when it is not known what that does."""
+        """Yields the expressions that a call of another user function may write through; all arguments if the function
+        is unknown."""
         arguments: list[ast.AST] = [*call.args, *(keyword.value for keyword in call.keywords)]
         function = getattr(self._object(call.func), "fn", None)
         if not isinstance(function, types.FunctionType):
@@ -119,17 +123,17 @@ class _Kernel:
         yield from (value for name, value in bound.items() if name in written and isinstance(value, ast.AST))
 
     def _language_name(self, function: ast.AST) -> str:
-        """The name of a function of Triton's language or of Python; empty for any other."""
+        """Returns the name of a function of Triton's language or of Python; "" for any other."""
         found = self._object(function)
         module = getattr(found, "__module__", None) or ""
         return str(getattr(found, "__name__", "")) if module.startswith(_LANGUAGE) and _is_primitive(found) else ""
 
     def _object(self, node: ast.AST) -> Any:
-        """What a dotted name means in the kernel's module; None when it is a value of the kernel itself."""
+        """Returns the object that a dotted name has in the kernel's module; None for a value of the kernel itself."""
         if isinstance(node, ast.Attribute):
             owner = self._object(node.value)
             return None if owner is None else getattr(owner, node.attr, None)
-        if isinstance(node, ast.Name) and node.id not in self.stands_for:
+        if isinstance(node, ast.Name) and node.id not in self.points_into:
             builtins = self.namespace["__builtins__"]
             found = builtins if isinstance(builtins, dict) else vars(builtins)
             return self.namespace.get(node.id, found.get(node.id))
@@ -140,7 +144,7 @@ _ASSIGNING = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.For)
 
 
 def _is_primitive(found: Any) -> bool:
-    """Whether a function is Triton's own, not a user's kernel that is called."""
+    """Returns whether a function is Triton's own, not a user's kernel."""
     function = getattr(found, "fn", found)
     module = getattr(function, "__module__", None) or ""
     return module.startswith(_LANGUAGE)

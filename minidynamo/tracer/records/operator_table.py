@@ -1,7 +1,6 @@
-"""Owns the table of Python's operators: symbol, function, and the special methods that each calls.
+"""Owns the table of Python's operators: symbol, function, and special methods.
 
-What a call of such a function means is in `tracer/calls/operators.py`, for numbers that differ from call to call in
-`tracer/numbers/arithmetic.py`.
+`tracer/calls/operators.py` implements calls of these functions, `tracer/numbers/arithmetic.py` for symbolic numbers.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ COMPARISONS: dict[str, Callable[..., Any]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-# The comparison that the right operand is asked for.
+# The comparison that is called on the right operand.
 _MIRRORED = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
 
 
@@ -50,7 +49,7 @@ BINARY = {
 }
 # symbol -> operator in place
 AUGMENTED = {f"{symbol}=": getattr(operator, f"i{_name(f)}") for symbol, f in (ARITHMETIC | BITWISE).items()}
-# operator in place -> (its method, the operator that it falls back to)
+# operator in place -> (method, operator to fall back to)
 IN_PLACE = {getattr(operator, f"i{_name(f)}"): (f"__i{_name(f)}__", f) for f in (ARITHMETIC | BITWISE).values()}
 UNARY: dict[Callable[..., Any], str] = {
     f: f"__{_name(f)}__" for f in (operator.neg, operator.pos, operator.invert, abs)

@@ -1,7 +1,7 @@
-"""Owns the tables through which handlers say what they handle, and the decorators that fill them.
+"""Owns the tables of handlers, and decorators for registration.
 
-It decides nothing: `tracer/trace_rules.py`, `tracer/calls/call.py`, `tracer/wrap.py`, `attributes/` and `iteration` in
-`tracer/capture/trace.py` look things up here.
+Decides nothing: `tracer/trace_rules.py`, `tracer/calls/call.py`, `tracer/wrap.py`, `attributes/` and `iteration` in
+`tracer/capture/trace.py` look handlers up.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 
-# handler(tx, *args, **kwargs) -> tracker, with the parameters of what it stands for.
+# handler(tx, *args, **kwargs) -> tracker, with the parameters of the handled function.
 Handler = Callable[..., VariableTracker]
 # handler(tx, obj, name) -> tracker, or None to go on in Python's usual order.
 AttributeHandler = Callable[[Tracer, Any, str], VariableTracker | None]
 # advance(tx, iterator) -> next item, or None at the end.
 Advance = Callable[[Tracer, Any], VariableTracker | None]
-# wrapper(graph, value, source) -> tracker of a value from outside the trace.
+# wrapper(graph, value, source) -> tracker of an external value.
 Wrapper = Callable[[OutputGraph, Any, Source], VariableTracker]
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Keyed by identity: a callable need not be hashable, and equal ones need not mean the same.
+# Keyed by identity: a callable may be unhashable, and equal callables may differ in meaning.
 FUNCTIONS: dict[int, Handler] = {}
 POLYFILLS: dict[int, Callable[..., Any]] = {}
 OPAQUE_METHODS: set[int] = set()
@@ -39,8 +39,8 @@ CODE_POLYFILLS: dict[CodeType, Callable[..., Any]] = {}
 INSTANCES: dict[type, Handler] = {}
 FOLDABLE_TYPES: set[type] = set()
 
-# What a handler has as it is, by the names of its parameters; the key is missing where it looks at everything.
-MOVED: dict[Handler, frozenset[str]] = {}
+# The parameters for which a handler accepts lazy values; a handler without a key realizes all.
+LAZY_PARAMETERS: dict[Handler, frozenset[str]] = {}
 
 ATTRIBUTES: dict[type[VariableTracker], AttributeHandler] = {}
 ADVANCE: dict[type[VariableTracker], Advance] = {}
@@ -50,12 +50,12 @@ SUBCLASS_WRAPPERS: dict[type, Wrapper] = {}
 
 
 def _registers(table: dict[Any, Any], keys: Iterable[Any]) -> Callable[[F], F]:
-    """A decorator that enters a function into a table, under keys that nobody has taken."""
+    """Returns a decorator that adds a function to a table, and refuses keys that are taken."""
 
     def register(entry: F) -> F:
         for key in keys:
             if key in table:
-                raise ValueError(f"what {entry} is for is already handled by {table[key]}")
+                raise ValueError(f"{entry} and {table[key]} are registered for the same key")
             table[key] = entry
         return entry
 
@@ -71,43 +71,43 @@ def _identities(callables: Iterable[Callable[..., Any]]) -> list[int]:
 
 
 def function(*callables: Callable[..., Any]) -> Callable[[F], F]:
-    """Handle calls of these functions or classes: `handler(tx, *args, **kwargs)`."""
+    """Registers a handler for calls of these functions or classes: `handler(tx, *args, **kwargs)`."""
     return _registers(FUNCTIONS, _identities(callables))
 
 
 def accepts_lazy(*parameters: str) -> Callable[[F], F]:
-    """Let a handler have what these parameters get as it is: what the program has only moved is unread."""
+    """Lets a handler take lazy values for these parameters."""
 
     def register(handler: F) -> F:
-        MOVED[handler] = frozenset(parameters)
+        LAZY_PARAMETERS[handler] = frozenset(parameters)
         return handler
 
     return register
 
 
 def opaque_method(*methods: Callable[..., Any]) -> Callable[[F], F]:
-    """Handle these methods of objects that cannot be looked into: `handler(tx, receiver, *args, **kwargs)`."""
+    """Registers a handler for these methods of opaque objects: `handler(tx, receiver, *args, **kwargs)`."""
     OPAQUE_METHODS.update(_identities(methods))
     return function(*methods)
 
 
 def late_function(module: str, qualname: str) -> Callable[[F], F]:
-    """Handle calls of a Python function of a library that is imported late or never."""
+    """Registers a handler for a Python function of a library that is imported late or never."""
     return _registers(LATE_FUNCTIONS, [(module, qualname)])
 
 
 def instances(cls: type) -> Callable[[F], F]:
-    """Handle calls of the instances of a built-in class: `handler(tx, instance, *args, **kwargs)`."""
+    """Registers a handler for calls of the instances of a built-in class: `handler(tx, instance, *args, **kwargs)`."""
     return _registers(INSTANCES, [cls])
 
 
 def fold(*callables: Callable[..., Any]) -> None:
-    """Run these pure functions while tracing when all arguments are constants."""
+    """Runs these pure functions during tracing if all arguments are constants."""
     FOLDABLE.update(_identities(callables))
 
 
 def fold_type(*classes: type) -> None:
-    """Run every method and read every attribute of constants of these immutable classes while tracing."""
+    """Runs every method and reads every attribute of constants of these immutable classes during tracing."""
     FOLDABLE_TYPES.update(classes)
 
 
@@ -115,71 +115,74 @@ def fold_type(*classes: type) -> None:
 
 
 def method(cls: type, *names: str) -> Callable[[F], F]:
-    """Handle methods of a built-in class and its subclasses that inherit them: `handler(tx, receiver, *args)`."""
+    """Registers a handler for methods of a built-in class and of subclasses that inherit the methods: `handler(tx,
+    receiver, *args)`."""
     return _registers(METHODS, [(cls, name) for name in names])
 
 
 def methods(classes: Iterable[type], *names: str) -> Callable[[F], F]:
-    """Handle methods of several built-in classes, of each those that it defines itself."""
+    """Registers a handler for methods of several built-in classes, for each class that defines the method itself."""
     return _registers(METHODS, [(cls, name) for cls in classes for name in names if name in vars(cls)])
 
 
 def subclass_method(cls: type, *names: str) -> Callable[[F], F]:
-    """Handle methods of a built-in container that treat instances of subclasses differently.
+    """Registers a handler for methods of a built-in container that treat instances of subclasses differently.
 
-    `handler(tx, obj, *args)` gets the instance itself, where `method` handlers get the container below it.
+    `handler(tx, obj, *args)` gets the instance itself; `method` handlers get the underlying container.
     """
     return _registers(SUBCLASS_METHODS, [(cls, name) for name in names])
 
 
 def find_method(cls: type, name: str) -> Handler | None:
-    """The handler of `cls`'s method `name`, or of the base class that `cls` inherits it from."""
+    """Returns the handler of `cls`'s method `name`, or of the base class from which `cls` inherits the method."""
     for owner in cls.__mro__:
         handler = METHODS.get((owner, name))
         if handler is not None:
             return handler
         if name in vars(owner):
-            found = vars(owner)[name]  # which may be another class's, as the `__init__` that a Protocol's class gets
+            found = vars(owner)[name]  # maybe a method of another class, such as the `__init__` of a Protocol
             below = getattr(found, "__objclass__", owner)
             return METHODS.get((below, name)) if below in owner.__mro__ and found.__name__ == name else None
     return None
 
 
-# Plain Python twins
+# Polyfills
 
 
 def polyfill(*originals: Callable[..., Any]) -> Callable[[F], F]:
-    """Trace the decorated plain Python function wherever the program calls one of `originals`, methods included."""
+    """Traces the decorated plain Python function wherever the program calls one of `originals`, methods included."""
     identities = _identities(originals)
     methods = [(one.__objclass__, one.__name__) for one in originals if hasattr(one, "__objclass__")]
 
-    def register(twin: F) -> F:
-        return _registers(POLYFILLS, identities)(_twin_of(METHODS, methods)(twin))
+    def register(implementation: F) -> F:
+        return _registers(POLYFILLS, identities)(_polyfill_handler(METHODS, methods)(implementation))
 
     return register
 
 
 def polyfill_class_method(name: str, *classes: type) -> Callable[[F], F]:
-    """Trace the decorated function, which takes the class, wherever the program calls this class method of these."""
-    return _twin_of(METHODS, [(cls, name) for cls in classes])
+    """Traces the decorated function, whose first argument is the class, wherever the program calls this class method of
+    one of `classes`."""
+    return _polyfill_handler(METHODS, [(cls, name) for cls in classes])
 
 
-def _twin_of(table: dict[Any, Any], keys: Iterable[Any]) -> Callable[[F], F]:
-    """A decorator that lets handlers trace a twin."""
+def _polyfill_handler(table: dict[Any, Any], keys: Iterable[Any]) -> Callable[[F], F]:
+    """Returns a decorator: the registered handler traces the polyfill."""
 
-    def register(twin: F) -> F:
+    def register(implementation: F) -> F:
         @_registers(table, keys)
         @accepts_lazy("args", "kwargs")
         def call_twin(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-            return tx.call(twin, args, kwargs, lazy=True)
+            return tx.call(implementation, args, kwargs, lazy=True)
 
-        return twin
+        return implementation
 
     return register
 
 
 def polyfill_code(code: CodeType) -> Callable[[F], F]:
-    """Trace `twin(function, *args)` for calls of any function with this code, as a library's decorator makes them."""
+    """Traces `polyfill(function, *args)` for calls of any function with this code, as a library's decorator creates
+    them."""
     return _registers(CODE_POLYFILLS, [code])
 
 
@@ -187,23 +190,24 @@ def polyfill_code(code: CodeType) -> Callable[[F], F]:
 
 
 def attributes(*trackers: type[VariableTracker]) -> Callable[[F], F]:
-    """Handle attribute reads on these kinds of tracker: `handler(tx, obj, name)`, None to go on as usual."""
+    """Registers a handler for attribute reads on these kinds of tracker: `handler(tx, obj, name)`; None means the usual
+    order."""
     return _registers(ATTRIBUTES, trackers)
 
 
 def advance(*trackers: type[VariableTracker]) -> Callable[[F], F]:
-    """Give the next item of these kinds of iterator: `handler(tx, iterator)`, None at the end."""
+    """Registers a handler for the next item of these kinds of iterator: `handler(tx, iterator)`, None at the end."""
     return _registers(ADVANCE, trackers)
 
 
-# Values from outside
+# External values
 
 
 def wrapper(*classes: type) -> Callable[[F], F]:
-    """Track values of exactly these classes: `wrapper(graph, value, source)`."""
+    """Registers a wrapper for values of exactly these classes: `wrapper(graph, value, source)`."""
     return _registers(WRAPPERS, classes)
 
 
 def subclass_wrapper(*bases: type) -> Callable[[F], F]:
-    """Track instances of these classes and of their subclasses, where nothing is registered for the exact class."""
+    """Registers a wrapper for instances of these classes and of subclasses, unless the exact class has a wrapper."""
     return _registers(SUBCLASS_WRAPPERS, bases)

@@ -1,13 +1,13 @@
-"""Owns the result of tracing a frame: what to check, what to run, what to replay, and how the frame ends.
+"""Owns the result of tracing a frame: guards, graph, side effects, and the end of the frame.
 
-It is the only thing that capture hands to the rest: `tracer/capture/residual.py` prints it, `frontend/convert_frame.py`
-compiles it.
+Capture passes nothing else to later stages: `tracer/capture/residual.py` prints the result, `frontend/convert_frame.py`
+compiles the graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch.fx
@@ -26,46 +26,47 @@ from minidynamo.variables.tensors import HookVariable, TensorVariable
 
 @dataclass(frozen=True)
 class GraphInput:
-    """One placeholder: `source` is where the residual reads it. `given_up` lists are emptied by the graph, since the
-    program takes elements from them, or since they are `stolen`: given up by the user."""
+    """A placeholder of the graph."""
 
+    #: the placeholder node
     node: torch.fx.Node
+    #: the expression by which the residual reads the value
     source: Source
+    #: the tracker of the value
     variable: VariableTracker
-    given_up: bool = False
-    stolen: bool = False
+    #: whether the value is a list that the graph empties, because the program pops the elements or the list is donated
+    is_emptied: bool = False
+    #: whether the user donated the list
+    is_donated: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class EarlyClear:
-    """A place that the program empties of a tensor which the graph takes from there, by `effect`, so that nothing, or
-    None, is there: an item of the container `owner` (or of a module's globals), or an attribute of the object `owner`,
-    in a slot or in its dictionary. `node` stands for the tensor."""
+    """A container slot outside the frame from which the program removes a tensor that the graph takes: after `effect`,
+    the slot is empty or None."""
 
+    #: index of a list, key of a dict, or name of an attribute or global
     key: Hashable
+    #: the container or object; the dictionary of a module for a global
     owner: VariableTracker | dict[str, Any]
+    #: the side effect that clears the slot
     effect: Effect
+    #: whether the slot is removed; else None is in it
     is_removed: bool
+    #: the placeholder of the tensor
     node: torch.fx.Node
+    #: whether the attribute is outside the instance dictionary
     is_slot: bool = False
 
 
 @dataclass(frozen=True)
-class Taking:
-    """What the program takes from a place, `behind` so many calls of the user's operators. Nothing is there then, or
-    None. `is_idle`: the graph does not use it any more when the last of these calls finds it there."""
+class IdleSlots:
+    """The cleared slots whose tensors must stay alive until the graph has run (`tracer/capture/idle_slots.py`)."""
 
-    behind: int
-    is_removed: bool
-    is_idle: bool
-
-
-@dataclass(frozen=True)
-class Takings:
-    """What the program takes from the lists that the graph empties, by their positions, and from other places."""
-
-    lists: Mapping[ListVariable, Mapping[int, Taking]]
-    places: Mapping[EarlyClear, Taking]
+    #: positions in each list that the graph empties
+    lists: Mapping[ListVariable, frozenset[int]] = field(default_factory=dict)
+    #: all other slots
+    others: frozenset[EarlyClear] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,70 +81,80 @@ class Return:
     value: VariableTracker
 
     def values(self) -> list[VariableTracker]:
-        """What the frame leaves behind."""
+        """Returns the results of the frame."""
         return [self.value]
 
 
 @dataclass(frozen=True, eq=False)
 class Break:
-    """The frame is cut before the instruction with this index (the first of its group).
+    """The frame is cut before an instruction."""
 
-    `stack` is bottom first; `local_variables` holds the bound plain locals that are still live, `cells` all cell and
-    free variables of the code object, by name. `compiled_callee` is the stack position of a callable that should be
-    called through its own dispatcher, or None. `lasting` are locals that stay although nothing reads them any more.
-    """
-
+    #: index of the instruction (the first of its group)
     index: int
+    #: the stack, bottom first
     stack: tuple[VariableTracker | Null, ...]
+    #: the bound plain locals that are still live, by name
     local_variables: dict[str, VariableTracker]
+    #: all cell and free variables of the code object, by name
     cells: dict[str, CellVariable]
+    #: the reason for the cut
     diagnostic: Diagnostic
+    #: stack position of a callee with its own dispatcher, or None
     compiled_callee: int | None = None
+    #: names of locals that stay bound although never read again
     lasting: frozenset[str] = frozenset()
 
     def values(self) -> list[VariableTracker]:
-        """What the frame leaves behind."""
+        """Returns the values that the frame needs after the break."""
         stack = [value for value in self.stack if not isinstance(value, Null)]
         return [*stack, *self.local_variables.values(), *self.cells.values()]
 
 
 @dataclass(frozen=True, eq=False)
 class TracedFrame:
-    """Everything that was learned from one frame.
+    """The complete result of tracing one frame."""
 
-    `outputs` are the tensors, and handles of their hooks, that the graph returns, in order: those that the exit or the
-    journal need. `graph` is None when no operation was captured. `emits_in_try`: an operation has a `try` or `with`
-    around it, here or in a callee; `awaits_errors`: in code of the user's.
-    `lasting` is what the frame is entered with that must not die earlier than in the frame as written.
-    `writes`: what the graph writes to outside; `may_raise`: data may make it raise an error; `lookups`: the positions
-    that decide alone whether it does, where that is so.
-    `emptied` are places that may be empty while the graph runs, since the program empties them; `takings` tells what
-    the program takes there and from lists, unless something else is in a container when an operator of the user's is
-    called.
-    `lent` are lists that were given up and travel on behind a break; whoever drives the steps empties them in the end.
-    """
-
+    #: the name of the frame in messages and generated programs
     name: str
+    #: guards of the tracer; `all_guards` adds those on sizes and numbers
     guards: tuple[Guard, ...]
+    #: the captured graph; None without operations
     graph: torch.fx.GraphModule | None
+    #: one record per placeholder, in order
     inputs: tuple[GraphInput, ...]
+    #: the tensors and hook handles returned by the graph, in order: all values that `exit` or the journal need
     outputs: tuple[TensorVariable | HookVariable, ...]
+    #: the journal
     side_effects: SideEffects
+    #: the end of the frame
     exit: Return | Break
+    #: whether an operation has a `try` or `with` around it, here or in a callee
     emits_in_try: bool = False
-    awaits_errors: bool = False
+    #: whether a `try` or `with` of the user's code is around an operation
+    user_may_catch: bool = False
+    #: the symbols of the frame
     shapes: Shapes | None = None
-    lent: tuple[ListVariable, ...] = ()
+    #: donated lists that are needed after a break; the code that runs the steps empties the lists at the end
+    donated_after_break: tuple[ListVariable, ...] = ()
+    #: sources of the arguments that must not die earlier than in eager
     lasting: frozenset[Source] = frozenset()
+    #: the external memory that the graph writes to
     writes: Writes | None = None
+    #: the positions that decide alone whether the graph raises; None if other data matters
     lookups: Lookups | None = None
+    #: whether the graph may raise an error that depends on data
     may_raise: bool = False
-    emptied: tuple[EarlyClear, ...] = ()
-    takings: Takings | None = None
+    #: slots that may be cleared before the graph runs, because the program clears them later
+    early_clears: tuple[EarlyClear, ...] = ()
+    #: the cleared slots that are held firmly; None if every argument is
+    idle_slots: IdleSlots | None = None
 
     def all_guards(self) -> Sequence[Guard]:
-        """The guards, with what the tracer and, by now, the backend have decided on sizes and numbers."""
+        """Returns the guards, including the decisions of the tracer and, after compilation, of the backend on sizes and
+        numbers."""
         guards = self.guards if self.shapes is None else self.shapes.guards(self.guards)
         if self.side_effects.draws and any(is_drawn(guard.source) for guard in guards):
-            raise InternalError(Diagnostic("MD299", "a stage decides by a random number that the program draws"))
+            raise InternalError(
+                Diagnostic("MD299", "a compiler stage decides by a random number that the program draws")
+            )
         return guards

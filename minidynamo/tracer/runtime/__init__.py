@@ -1,6 +1,6 @@
-"""What residual programs call at run time.
+"""Functions that residual programs call at run time.
 
-Owns held arguments, rollback, and what is done when a graph raises.
+Owns held arguments, rollback, and the handling of errors of a graph.
 Does not own the text of residual programs (`capture/residual.py`).
 Enter at `rollback.revive`, `graph_failures.Failure`.
 """

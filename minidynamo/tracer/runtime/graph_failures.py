@@ -1,8 +1,8 @@
-"""Owns the question whose an error of a graph is: the program's, that of a signal handler, or that of the backend.
+"""Owns the classification of an error of a graph: an error of the program, of a signal handler, or of the backend.
 
-A frame whose graph has failed runs again eagerly. The program's own error comes up there too. An error that does not
-come up there is a failure of the backend or of generated code, and is told. How the frame gets its values back is the
-business of `rollback.py`.
+A frame whose graph has failed runs again eagerly. An error of the program then occurs again. An error without
+repetition is a failure of the backend or of generated code, and is reported. `rollback.py` restores the values of the
+frame.
 """
 
 from __future__ import annotations
@@ -21,45 +21,47 @@ from minidynamo.errors import summary
 from minidynamo.graph.boxed import BoxedCallable
 
 CHECK_FAILED = "the program raises an error here"
-"""What a graph says where a check of a decision of the program fails, so that the frame has to run again."""
+"""The message of a failed runtime assert, which makes the frame run again."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a graph raised: its class, a line of text, and the lines of the program that raised it, where known. The
-    error itself would keep the values of all its frames alive."""
+    """An error raised by a graph, without the error object: the traceback would keep the values of all frames alive."""
 
+    #: class of the error
     kind: type[BaseException]
+    #: one line of text
     text: str
+    #: the lines of the program that raised, where known
     lines: tuple[str, ...] = ()
 
     @property
     def is_check(self) -> bool:
-        """Whether the graph has checked a decision of the program that is another one now."""
+        """True if a runtime assert of the graph failed."""
         return CHECK_FAILED in self.text
 
     @staticmethod
     def of(error: BaseException) -> Failure:
-        """The failure that an error is."""
+        """Returns the failure for an error."""
         return Failure(type(error), summary(error), tuple(artifacts.users_lines(error)))
 
 
-def running_again(
+def rerunner(
     run: BoxedCallable, failed: Callable[[Failure], None], *, may_handle: bool
 ) -> Callable[[list[Any], Failure], Any]:
-    """A function that runs a frame again eagerly, by `run`, and gives `failed` the failure of the graph if the program
-    raises no error of its class.
+    """Returns a function that runs a frame again eagerly, by `run`, and passes the graph's failure to `failed` if the
+    program raises no error of the same class.
 
-    `may_handle`: the program may handle the error inside the frame, so that it has to be watched. A check that fails
-    stands for an error of any class; one that is handled may be that of a twin, which the function that it stands for
-    does not raise.
+    `may_handle`: the program may handle the error inside the frame, so errors must be watched. A failed runtime assert
+    matches an error of any class. A handled error does not prove a match: a polyfill may raise more errors than the
+    original.
     """
 
     @artifacts.passed_over
     def run_again(values: list[Any], failure: Failure) -> Any:
         kinds: list[type[BaseException]] = []
         try:
-            with _noting(kinds, failure) if may_handle else contextlib.nullcontext():
+            with _recording(kinds, failure) if may_handle else contextlib.nullcontext():
                 result = run(values)
         except Exception as error:
             kinds.append(failure.kind if is_from_signal_handler(error) else type(error))
@@ -77,11 +79,11 @@ def running_again(
 
 
 @contextlib.contextmanager
-def _noting(kinds: list[type[BaseException]], failure: Failure) -> Iterator[None]:
-    """Note the class of every error that Python code raises in this thread.
+def _recording(kinds: list[type[BaseException]], failure: Failure) -> Iterator[None]:
+    """Records the class of every error raised by Python code in this thread.
 
-    Python has one trace function per thread. Where a debugger or a tool for coverage has set it, the failure is taken
-    for the program's: it may be what a handler waits for.
+    Python has one trace function per thread. If a debugger or a coverage tool has set it, the failure is assumed to be
+    the program's own error, because a handler may wait for it.
     """
     if sys.gettrace() is not None:
         kinds.append(failure.kind)
@@ -101,13 +103,13 @@ def _noting(kinds: list[type[BaseException]], failure: Failure) -> Iterator[None
 
 
 def is_from_signal_handler(error: BaseException) -> bool:
-    """Whether a handler of a signal raised the error. Python calls it with the frame that it interrupts."""
+    """Returns whether a signal handler raised the error. Python passes the interrupted frame to a signal handler."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return any(_is_given(inner, outer) for outer, inner in itertools.pairwise(frames))
 
 
 def _is_given(frame: types.FrameType, other: types.FrameType) -> bool:
-    """Whether one of the arguments of a frame is another frame."""
+    """Returns whether an argument of a frame is the frame `other`."""
     code = frame.f_code
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04)  # *args
     values = [frame.f_locals.get(name) for name in code.co_varnames[:count]]

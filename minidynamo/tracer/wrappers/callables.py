@@ -1,7 +1,6 @@
-"""Owns how functions, methods, builtins, partials and cells from outside are tracked, with guards on what they run.
+"""Owns the trackers of external functions, methods, builtins, partials and cells, with guards on the code they run.
 
-What a call of them means is up to `tracer/calls/call.py`.
-"""
+Calls are not here (`tracer/calls/call.py`)."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from minidynamo.guards.source import Attr, Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.trace_rules import Action, is_trusted_module, rule_for
-from minidynamo.tracer.wrap import same_object, stays, wrap
+from minidynamo.tracer.wrap import is_stable, same_object, wrap
 from minidynamo.tracer.wrappers.objects import instance_of_subclass, opaque
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
@@ -42,13 +41,13 @@ subclass_wrapper(HigherOrderOperator)(same_object(BuiltinVariable))
 
 @wrapper(types.FunctionType)
 def _function(graph: OutputGraph, value: types.FunctionType, source: Source) -> VariableTracker:
-    if _by_identity(value, source):
+    if _is_guarded_by_identity(value, source):
         graph.guard(source, GuardKind.IDENTITY, value)
     else:
         graph.guard(source, GuardKind.TYPE, types.FunctionType)
         code = Attr(source, "__code__")
         if graph.shapes.object_varies(code, value.__code__):
-            graph.on_pin(code, value.__code__)
+            graph.on_specialize(code, value.__code__)
         graph.guard(code, GuardKind.IDENTITY, value.__code__)
         graph.guard(Attr(source, "__defaults__"), GuardKind.IDENTITY, None) if value.__defaults__ is None else None
         if _names_globals(value.__code__):
@@ -58,18 +57,19 @@ def _function(graph: OutputGraph, value: types.FunctionType, source: Source) -> 
     return variable
 
 
-def _by_identity(value: types.FunctionType, source: Source) -> bool:
-    """Whether a function is told by what it is, not by its code: where it is the same object at every call (globals,
-    attributes of classes), and where more than its code decides what a call means. Compiled ones get new code with each
-    version, and functions of libraries that stand for different things may share theirs.
-    """
-    if stays(source) or is_trusted_module(value.__module__):
+def _is_guarded_by_identity(value: types.FunctionType, source: Source) -> bool:
+    """Returns whether a function is guarded by identity, not by its code.
+
+    - Globals and attributes of classes are the same object in every call.
+    - Compiled functions get new code with each version.
+    - Functions of libraries with different meanings may share code."""
+    if is_stable(source) or is_trusted_module(value.__module__):
         return True
     return own_mark(value, COMPILED) is not None or rule_for(value).action is not Action.INLINE
 
 
 def _names_globals(code: types.CodeType) -> bool:
-    """Whether a function, or one that is defined in it, names what its module has."""
+    """Returns whether a function, or a function defined in it, reads globals of its module."""
     own = any(instruction.opname.endswith(("_GLOBAL", "_NAME")) for instruction in decode(code))
     return own or any(_names_globals(inner) for inner in code.co_consts if isinstance(inner, types.CodeType))
 
@@ -95,7 +95,7 @@ def _built_in(graph: OutputGraph, value: Any, source: Source) -> VariableTracker
 
 
 def has_receiver(value: Any) -> bool:
-    """Whether it is a method of an object, not a function in C that keeps its module or type where methods do that."""
+    """Returns whether this is a method of an object, not a C function whose `__self__` is its module or type."""
     owner = getattr(value, "__self__", None)
     if owner is None or issubclass(type(owner), types.ModuleType | type):
         return False

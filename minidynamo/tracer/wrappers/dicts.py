@@ -1,7 +1,6 @@
-"""Owns how dicts from outside are tracked: entry by entry, also those of users' subclasses and those that tensors key.
+"""Owns the trackers of external dicts: entry by entry, subclasses and dicts with tensor keys included.
 
-Reading, guarding and changing entries is up to `tracer/lazy/lazy_dicts.py`.
-"""
+Reading, guarding and changing entries is not here (`tracer/lazy/lazy_dicts.py`)."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ from minidynamo.tracer.lazy.lazy_dicts import LazyDict, TableReader
 from minidynamo.tracer.records.constants import key_of
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrap import guard_names, wrap
-from minidynamo.tracer.wrappers.contents import LARGEST_CONTAINER, dict_key, is_key, places_in, size_of
+from minidynamo.tracer.wrappers.contents import LARGEST_CONTAINER, dict_key, is_key, item_source, size_of
 from minidynamo.tracer.wrappers.objects import opaque
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -47,7 +46,7 @@ _TENSOR_KEYS = {torch.Tensor, torch.nn.Parameter}
 @subclass_wrapper(dict)
 def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     cls = type(value)
-    if cls is dict and "__builtins__" in value:  # globals: each item is a variable, two ways to write one thing
+    if cls is dict and "__builtins__" in value:  # globals: each item is already tracked as a variable
         return opaque(graph, value, source)
     if cls is types.MappingProxyType and type(gc.get_referents(value)[0]) not in (dict, collections.OrderedDict):
         return opaque(graph, value, source)  # of a mapping whose class may run code of its own
@@ -55,19 +54,19 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     raw = [*dict.__iter__(value)] if issubclass(cls, dict) else [*value]
     plain = cls in (dict, collections.defaultdict, collections.OrderedDict) and 0 < len(raw) <= LARGEST_CONTAINER
     kinds = {type(key) for key in raw}
-    by_place = plain and kinds <= _TENSOR_KEYS | {str} and bool(kinds & _TENSOR_KEYS)
-    numbered = plain and kinds == {int} and (_is_hook_table(graph, source) or any(value is t for t in GLOBAL_HOOKS))
-    # nn.Module makes its tables of hooks itself, and there are many of them: that they are empty is all that matters.
+    by_position = plain and kinds <= _TENSOR_KEYS | {str} and bool(kinds & _TENSOR_KEYS)
+    has_hook_ids = plain and kinds == {int} and (_is_hook_table(graph, source) or any(value is t for t in GLOBAL_HOOKS))
+    # nn.Module makes its many tables of hooks itself; for an empty table a guard on its length is enough.
     if raw or not _is_hook_table(graph, source):
         graph.guard(source, GuardKind.TYPE, cls)
-    if len(raw) > LARGEST_CONTAINER or not (by_place or all(map(is_key, raw))):
+    if len(raw) > LARGEST_CONTAINER or not (by_position or all(map(is_key, raw))):
         return opaque(graph, value, source)
-    if owner is collections.OrderedDict:  # only now: to give its keys in order, it asks each for its hash
+    if owner is collections.OrderedDict:  # late, because iteration hashes each key
         raw = [*owner.__iter__(value)]
     guard_names(graph, cls)
     builtin = cls is storage_class(cls)
     if graph.values.is_namespace(value):
-        return opaque(graph, value, source)  # each item is an attribute: two ways to write one thing
+        return opaque(graph, value, source)  # each item is already tracked as an attribute
     if not builtin and instance_dict(value) is value:
         graph.guard(Attr(source, "__dict__"), GuardKind.SAME_OBJECT, source)
     elif not builtin and cls.__dictoffset__:
@@ -76,10 +75,12 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     storage.attributes = instance_dict(value) if builtin else None
     variable: VariableTracker = storage if builtin else ObjectVariable(value, cls, storage, source=source)
     graph.values.remember(value, variable)
-    if numbered:
-        storage.items = _numbered(graph, value, source, raw)
+    if has_hook_ids:
+        storage.items = _hook_entries(graph, value, source, raw)
     else:
-        storage.items = _entries(graph, value, source, raw, owner if issubclass(cls, dict) else None, builtin, by_place)
+        storage.items = _entries(
+            graph, value, source, raw, owner if issubclass(cls, dict) else None, builtin, by_position
+        )
     if issubclass(cls, collections.defaultdict):
         storage.default_factory = wrap(graph, value.default_factory, Attr(source, "default_factory"))
     return variable
@@ -92,59 +93,61 @@ def _entries(
     raw: Sequence[Any],
     owner: type[dict[Any, Any]] | None,
     exact: bool,
-    by_place: bool,
+    by_position: bool,
 ) -> LazyDict:
-    """The contents of a dict, to be tracked when the program asks for them.
+    """Returns the contents of a dict, to be tracked when the program reads them.
 
-    `by_place`: the keys are tensors, each of which is itself an input, and strings among them: they are known by their
-    places, so that other tensors may be there at the next call.
-    """
+    `by_position`: keys are tensors, each an input of its own, and strings. Tensor keys are identified by position; the
+    next call may use other tensors."""
     read = value.__getitem__ if owner is None else functools.partial(dict.__getitem__, value)
-    place = places_in(source, owner or dict, exact or owner is None)
+    source_at = item_source(source, owner or dict, exact or owner is None)
     has = value.__contains__ if owner is None else functools.partial(dict.__contains__, value)
     keys: Source = DictKeys(source)
     if owner is not None and type(value).__iter__ is not owner.__iter__:
         keys = DictKeys(Computed("{0}({1})", (Constant(owner.__iter__, "keys_of"), source)))
-    positions = {id(key): position for position, key in enumerate(raw)} if by_place else {}
+    positions = {id(key): position for position, key in enumerate(raw)} if by_position else {}
 
     def key_at(key: object, position: int) -> DictKey:
-        if not by_place:
+        if not by_position:
             return dict_key(graph, key, Item(keys, position))
         known = wrap(graph, key, Item(keys, position))
         if type(key) in _TENSOR_KEYS:
             graph.identity_keys[known] = None
         return key_of(known)
 
-    def place_of(key: object) -> Source:
-        return Item(DictValues(source), positions[id(key)]) if type(key) in _TENSOR_KEYS else place(key)
+    def source_of(key: object) -> Source:
+        return Item(DictValues(source), positions[id(key)]) if type(key) in _TENSOR_KEYS else source_at(key)
 
     size = size_of(source, dict, exact or owner is None)
     tracker = functools.partial(wrap, graph)
-    # The learning rate in an optimizer's group of parameters is there to be changed.
+    # Programs change the learning rate in an optimizer's parameter group.
     if type(value) is dict and "params" in value and type(value.get("lr")) is float:
-        graph.shapes.expect_change(place("lr"))
-    kind = GuardKind.LENGTH if by_place else GuardKind.DICT_KEYS
-    reader = TableReader((*raw,), size, read, place_of if by_place else place, key_at, tracker, has, kind)
+        graph.shapes.expect_change(source_at("lr"))
+    kind = GuardKind.LENGTH if by_position else GuardKind.DICT_KEYS
+    reader = TableReader((*raw,), size, read, source_of if by_position else source_at, key_at, tracker, has, kind)
     return LazyDict(graph, source, reader)
 
 
-def _numbered(graph: OutputGraph, value: Any, source: Source, raw: Sequence[int]) -> LazyDict:
-    """The contents of a table of hooks, whose keys torch has counted: a hook that is removed and registered anew has
-    another one. They are known by their places, and matter where the program asks for one."""
+def _hook_entries(graph: OutputGraph, value: Any, source: Source, raw: Sequence[int]) -> LazyDict:
+    """Returns the contents of a table of hooks, whose keys are torch's hook ids.
+
+    A hook that is removed and registered again gets a new id. So entries are identified by position, and an id is
+    guarded only if the program reads it."""
     keys, values = DictKeys(source), DictValues(source)
 
     def key_at(key: int, position: int) -> DictKey:
-        place = Item(keys, position)
-        graph.guard(place, GuardKind.TYPE, int)
+        key_source = Item(keys, position)
+        graph.guard(key_source, GuardKind.TYPE, int)
         return DictKey(
-            key, ConstantVariable(key, source=place, on_read=graph.guard_when_asked(place, GuardKind.EQUALS, key))
+            key,
+            ConstantVariable(key, source=key_source, on_read=graph.guard_on_read(key_source, GuardKind.EQUALS, key)),
         )
 
-    size, place = size_of(source, dict, True), places_in(source, type(value), True)
+    size, source_at = size_of(source, dict, True), item_source(source, type(value), True)
     wrapped = functools.partial(wrap, graph)
     at = functools.partial(Item, values)
     reader = TableReader(
-        (*raw,), size, value.__getitem__, place, key_at, wrapped, value.__contains__, GuardKind.LENGTH, at
+        (*raw,), size, value.__getitem__, source_at, key_at, wrapped, value.__contains__, GuardKind.LENGTH, at
     )
     return LazyDict(graph, source, reader)
 

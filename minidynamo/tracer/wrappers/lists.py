@@ -1,7 +1,6 @@
-"""Owns how lists and deques from outside are tracked: element by element, or as one input of the graph.
+"""Owns the trackers of external lists and deques: element by element, or as a single input of the graph.
 
-Reading, guarding and changing elements is up to `tracer/lazy/lazy_lists.py`.
-"""
+Reading, guarding and changing elements is not here (`tracer/lazy/lazy_lists.py`)."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from minidynamo.tracer.lazy.lazy_lists import LazyList, ListReader
 from minidynamo.tracer.records.constants import is_constant_value
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrap import constant, guard_alias, wrap
-from minidynamo.tracer.wrappers.contents import LARGEST_CONTAINER, places_in, size_of
+from minidynamo.tracer.wrappers.contents import LARGEST_CONTAINER, item_source, size_of
 from minidynamo.tracer.wrappers.objects import instance_of_subclass, opaque
 from minidynamo.tracer.wrappers.tensors import is_plain_tensor
 from minidynamo.variables.base import VariableTracker
@@ -31,14 +30,14 @@ def _elements(
     value: Any,
     source: Source,
     owner: type[list[Any] | collections.deque[Any]],
-    together: Callable[[], list[VariableTracker]] | None = None,
+    wrap_all: Callable[[], list[VariableTracker]] | None = None,
 ) -> LazyList:
-    """The elements of a list or deque, to be tracked when the program asks for them."""
+    """Returns the elements of a list or deque, to be tracked when the program reads them."""
     exact = type(value) is owner
     read = functools.partial(owner.__getitem__, value)
-    place, size = places_in(source, owner, exact), size_of(source, owner, exact)
+    source_at, size = item_source(source, owner, exact), size_of(source, owner, exact)
     maxlen = object.__getattribute__(value, "maxlen") if owner is collections.deque else None
-    reader = ListReader(owner.__len__(value), size, read, place, functools.partial(wrap, graph), together)
+    reader = ListReader(owner.__len__(value), size, read, source_at, functools.partial(wrap, graph), wrap_all)
     return LazyList(graph, source, reader, maxlen)
 
 
@@ -49,30 +48,32 @@ def _list(graph: OutputGraph, value: list[Any], source: Source) -> VariableTrack
     graph.guard(source, GuardKind.TYPE, type(value))
     variable = ListVariable([], source=source)
     graph.values.remember(value, variable)
-    at_once = graph.inputs.is_argument(source) and _is_list_of_tensors(value, graph.inputs.is_stolen(source))
-    together = functools.partial(_list_input, graph, value, variable, source) if at_once else None
-    if at_once and not graph.inputs.is_stolen(source):
-        graph.inputs.may_come_as_one(variable)
-    variable.items = _elements(graph, value, source, list, together)
+    at_once = graph.inputs.is_argument(source) and _is_list_of_tensors(value, graph.inputs.is_donated(source))
+    wrap_all = functools.partial(_list_input, graph, value, variable, source) if at_once else None
+    if at_once and not graph.inputs.is_donated(source):
+        graph.inputs.may_become_list_input(variable)
+    variable.items = _elements(graph, value, source, list, wrap_all)
     return variable
 
 
-def _is_list_of_tensors(value: list[Any], is_stolen: bool) -> bool:
-    """Whether a list is handed to the graph as a whole. Numbers and text in others are guarded when they are read."""
+def _is_list_of_tensors(value: list[Any], is_donated: bool) -> bool:
+    """Returns whether a list is passed to the graph as a whole.
+
+    Numbers and texts in any other list are guarded when they are read."""
     tensors = sum(type(item) in (torch.Tensor, torch.nn.Parameter) and is_plain_tensor(item) for item in value)
-    constants = sum(is_constant_value(item) if is_stolen else item is None for item in value)
+    constants = sum(is_constant_value(item) if is_donated else item is None for item in value)
     return tensors > 0 and tensors + constants == len(value)
 
 
 def _list_input(graph: OutputGraph, value: list[Any], variable: ListVariable, source: Source) -> list[VariableTracker]:
-    """One placeholder for the whole list; what is not a tensor in it is a guarded constant."""
+    """Adds a placeholder for the whole list; elements other than tensors become guarded constants."""
     constants = {k: constant(graph, v, Item(source, k)) for k, v in enumerate(value) if is_constant_value(v)}
     items = graph.inputs.list_of_tensors(value, variable, constants)
     for position, (item, tracker) in enumerate(zip(value, items)):
         if position not in constants:
-            place = Item(source, position)
-            graph.guard(place, GuardKind.TYPE, type(item))
-            guard_alias(graph, item, tracker, place)
+            item_at = Item(source, position)
+            graph.guard(item_at, GuardKind.TYPE, type(item))
+            guard_alias(graph, item, tracker, item_at)
     variable.original = tuple(items)
     return items
 

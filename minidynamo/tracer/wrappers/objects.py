@@ -1,7 +1,6 @@
-"""Owns how objects, nn.Modules, classes, Python modules and references from outside are tracked.
+"""Owns the trackers of external objects, nn.Modules, classes, Python modules and weak references.
 
-What is in a container is up to the files beside it; reading attributes to `tracer/attributes/`.
-"""
+Contents of containers are not here, but in other files of this folder; attribute reads are in `tracer/attributes/`."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ wrapper(contextvars.ContextVar)(same_object(ContextVarVariable))
 def _python_module(graph: OutputGraph, value: types.ModuleType, source: Source) -> VariableTracker:
     namespace = types.ModuleType.__getattribute__(value, "__dict__")
     if not is_trusted_module(namespace.get("__name__")):
-        graph.guard(source, GuardKind.TYPE, type(value))  # which can be replaced
+        graph.guard(source, GuardKind.TYPE, type(value))  # a program can replace it
     return same_object(PythonModuleVariable)(graph, value, source)
 
 
@@ -51,7 +50,7 @@ def _object(graph: OutputGraph, value: object, source: Source) -> VariableTracke
 
 @subclass_wrapper(BaseException)
 def _exception(graph: OutputGraph, value: BaseException, source: Source) -> VariableTracker:
-    """One that keeps no more than its arguments and its attributes is an object like others."""
+    """Wraps an exception as a plain object if it keeps only its arguments and attributes."""
     return _instance(graph, value, source, can_make(type(value)))
 
 
@@ -62,7 +61,7 @@ def _instance(graph: OutputGraph, value: object, source: Source, is_plain: bool)
     variable = ObjectVariable(value, cls, source=source)
     namespace = instance_dict(value)
     if namespace is not None and not graph.values.claim_namespace(namespace, variable):
-        return opaque(graph, value, source)  # its dictionary is tracked as that of another one, or as a plain dict
+        return opaque(graph, value, source)  # its dictionary already has a different tracker
     graph.guard(source, GuardKind.TYPE, cls)
     guard_names(graph, cls)
     graph.values.remember(value, variable)
@@ -106,7 +105,7 @@ def _value_subclass(graph: OutputGraph, value: Any, source: Source) -> VariableT
 
 
 def is_made_in_c(cls: type) -> bool:
-    """Whether a class was written in C, as numpy's scalars and the structures of the interpreter."""
+    """Returns whether a class is written in C, as numpy scalars and the interpreter's structures are."""
     return cls.__flags__ & _HEAP_TYPE == 0
 
 

@@ -1,7 +1,6 @@
-"""Owns how sets and frozensets from outside are tracked, also those of users' subclasses.
+"""Owns the trackers of external sets and frozensets, subclasses included.
 
-Reading, guarding and changing their elements is up to `tracer/lazy/lazy_dicts.py`.
-"""
+Reading, guarding and changing elements is not here (`tracer/lazy/lazy_dicts.py`)."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from collections.abc import Set
 from typing import Any
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Computed, Constant, Item, Source, stand_in
+from minidynamo.guards.source import Computed, Constant, Item, Source, source_key
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict, TableReader
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
@@ -44,18 +43,18 @@ def _set_subclass(graph: OutputGraph, value: Any, source: Source) -> VariableTra
 
 
 def elements_of(found: Set[Any]) -> dict[Any, Any]:
-    """The objects in a set, each under its value."""
+    """Returns a dict from each element's value to the element of the set itself."""
     base: Any = set if isinstance(found, set) else frozenset
     return {element: element for element in base.__iter__(found)}
 
 
 def _members(graph: OutputGraph, value: Any, source: Source, items: tuple[Any, ...], owner: type[Set[Any]]) -> LazyDict:
-    """The elements of a set, to be tracked when the program asks for them."""
+    """Returns the elements of a set, to be tracked when the program reads them."""
     has = functools.partial(owner.__contains__, value)
     elements = Computed("{0}({1})", (Constant(elements_of, "elements_of"), source))
 
     def element(key: object, position: int) -> DictKey:
-        return dict_key(graph, key, Item(elements, stand_in(key)))
+        return dict_key(graph, key, Item(elements, source_key(key)))
 
     size = size_of(source, owner, type(value) is owner)
     tracker = functools.partial(wrap, graph)

@@ -1,13 +1,12 @@
-"""Owns how tensors from outside are tracked: as inputs of the graph, or as opaque values.
+"""Owns the trackers of external tensors: inputs of the graph, or opaque values.
 
-Their placeholders and guards are in `graph/inputs.py`.
-"""
+Placeholders and guards of inputs are not here (`graph/inputs.py`)."""
 
 from __future__ import annotations
 
 import torch
 
-from minidynamo.compat import has_names, is_functorch_wrapped, tells_history
+from minidynamo.compat import has_names, is_functorch_wrapped, knows_history
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
@@ -27,11 +26,11 @@ def _tensor(graph: OutputGraph, value: torch.Tensor, source: Source) -> Variable
 
 
 def is_plain_tensor(value: torch.Tensor) -> bool:
-    """Whether dtype, device, shape, strides and requires_grad say everything about it but its values."""
-    if not tells_history(value):
+    """Returns whether dtype, device, shape, strides and requires_grad describe the tensor, except its data."""
+    if not knows_history(value):
         return False
     if value.layout is not torch.strided or value.is_quantized or value.is_nested or is_functorch_wrapped(value):
         return False
-    if value.is_inference() and not torch.is_inference_mode_enabled():  # autograd refuses to keep it
+    if value.is_inference() and not torch.is_inference_mode_enabled():  # autograd refuses to save it
         return False
     return not (value.is_conj() or value.is_neg() or has_names(value))

@@ -1,7 +1,6 @@
-"""Owns how tuples from outside are tracked: plain and named ones, torch's sizes and results, users' subclasses.
+"""Owns the trackers of external tuples: plain and named tuples, torch's sizes and results, subclasses.
 
-Reading their items is up to `tracer/lazy/lazy_tuples.py`.
-"""
+Reading items is not here (`tracer/lazy/lazy_tuples.py`)."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy.lazy_tuples import LazyTuple, TupleReader
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrap import guard_names, wrap
-from minidynamo.tracer.wrappers.contents import places_in, size_of
+from minidynamo.tracer.wrappers.contents import item_source, size_of
 from minidynamo.tracer.wrappers.objects import instance_of_subclass, is_made_in_c, opaque
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import TupleVariable, is_plain_namedtuple
@@ -29,22 +28,22 @@ def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> Variab
     graph.guard(source, GuardKind.TYPE, type(value))
     if type(value) not in (tuple, torch.Size) and not is_plain_namedtuple(type(value)):
         return _tuple_subclass(graph, value, source)
-    guard_names(graph, type(value))  # a namedtuple whose class gets a special method is no longer plain
+    guard_names(graph, type(value))  # a namedtuple is no longer plain if its class gets a special method
     variable = TupleVariable(_items(graph, value, source), type(value), source=source)
     graph.values.remember(value, variable)
     return variable
 
 
 def _items(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> LazyTuple:
-    """The items of a tuple, to be tracked when the program asks for them."""
+    """Returns the items of a tuple, to be tracked when the program reads them."""
     exact = _is_read_as_tuple(type(value))
-    places = places_in(source, tuple, exact)
-    reader = TupleReader(value, size_of(source, tuple, exact), places, functools.partial(wrap, graph))
+    source_at = item_source(source, tuple, exact)
+    reader = TupleReader(value, size_of(source, tuple, exact), source_at, functools.partial(wrap, graph))
     return LazyTuple(graph, source, reader)
 
 
 def _is_read_as_tuple(cls: type) -> bool:
-    """Whether nothing of its own runs when its items are read."""
+    """Returns whether reading the items runs no code of a subclass."""
     return all(getattr(cls, name) is getattr(tuple, name) for name in ("__getitem__", "__len__", "__getattribute__"))
 
 
@@ -59,7 +58,7 @@ def _tuple_subclass(graph: OutputGraph, value: tuple[Any, ...], source: Source) 
 
 
 def _structure(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
-    """What `torch.max(x, 1)` and its kin give: a tuple made in C whose items also have names."""
+    """Wraps the result of `torch.max(x, 1)` and similar functions: a tuple made in C whose items have names."""
     variable = TupleVariable(_items(graph, value, source), type(value), source=source)
     graph.values.remember(value, variable)
     return variable

@@ -1,4 +1,4 @@
-"""What gradients take that a compiled backward does not come to."""
+"""Memory of gradients in eager that a compiled backward does not allocate."""
 
 import pytest
 import torch
@@ -12,7 +12,8 @@ MATRIX = 64 * 64 * 4
 
 
 def apart(program, repeated=False):
-    """What they take for a program of one argument; and whether anything is made of them."""
+    """Returns the memory of the gradients in a program of one argument, and whether any of these gradients are
+    computed."""
 
     def backend(gm, example_inputs):
         graphs = aot_graphs(gm, example_inputs)
@@ -44,8 +45,8 @@ def early(x):
         (lambda x: (x.exp(), x.t()), (GradientsApart((MATRIX,)), False)),
         (lambda x: (x.exp(), x.detach()[:16]), (GradientsApart(), False)),
         (lambda x: (x.sum(), x.exp()[:16]), (GradientsApart(joined=frozenset((1,))), True)),
-        (late, (GradientsApart((MATRIX,)), True)),  # it has become that of the argument when backward begins
-        (early, (GradientsApart((MATRIX // 4,), MATRIX), True)),  # it does so behind that
+        (late, (GradientsApart((MATRIX,)), True)),  # backward begins when it is the gradient of the argument
+        (early, (GradientsApart((MATRIX // 4,), MATRIX), True)),  # and here after the start of backward
     ],
 )
 def test_gradients_of_views_of_arguments_wait(program, expected):

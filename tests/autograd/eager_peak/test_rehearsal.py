@@ -1,4 +1,4 @@
-"""What eager holds is what it holds when its operations run on tensors without data."""
+"""Rehearsals predict the memory of eager by running operations on tensors without data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MATRIX = 64 * 64 * 4
 
 
 def foreseen(program, *given, **how):
-    """What is foreseen of the captured graph of a program."""
+    """Returns the prediction for the captured graph of a program."""
     found = []
 
     def backend(gm, example_inputs):
@@ -44,12 +44,12 @@ def without_gradients(x):
         (lambda x: (x * 2).exp_(), False, 1, 1, 1),
         (added, False, 0, 0, 0),
         (lambda x: x.t(), False, 0, 0, 0),
-        # exp keeps its result; backward holds it, the gradient that arrives, and their product.
+        # exp saves its result; backward holds the saved tensor, the incoming gradient and their product.
         (lambda x: x.exp(), True, 3, 1, 1),
         # sin and cos keep x, their gradients are added in place: cos(x), the gradient that arrives, the first product.
         (lambda x: x.sin() + x.cos(), True, 4, 1, 3),
         (without_gradients, True, 2, 1, 2),
-        # A product of tensors of two types reads a copy of one of them.
+        # A product of tensors of two dtypes reads a converted copy.
         (lambda x: x * x.bool(), False, 2.25, 1, 2.25),
     ],
 )

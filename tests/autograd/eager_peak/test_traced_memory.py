@@ -1,4 +1,4 @@
-"""What a traced joint graph holds is what a rehearsal of the program finds, or a little less."""
+"""A traced joint graph holds the memory that a rehearsal of the program finds, or a little less."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs with the sizes of the call that they were traced for."""
+"""Returns graphs with the sizes of the call that triggered the trace."""
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -7,7 +7,7 @@ from minidynamo.autograd.eager_peak.with_hints import with_hints
 
 
 def symbols_in(gm):
-    """The sizes that vary."""
+    """The dynamic sizes."""
     values = (node.meta.get("val") for node in gm.graph.nodes)
     sizes = (size for value in values if isinstance(value, torch.Tensor) for size in value.shape)
     return [size for size in sizes if isinstance(size, torch.SymInt)]

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/functionalize.py."""
+"""Tests of minidynamo/autograd/functional/functionalize.py."""
 
 import pytest
 import torch
@@ -335,7 +335,7 @@ def test_writes_to_inputs(program, kinds):
     make = mixed_inputs(*(((4, 5), kind) for kind in kinds))
     try:
         run(lambda args: program(*args), make)
-    except RuntimeError as error:  # what eager refuses, now or in backward, is left to eager
+    except RuntimeError as error:  # refused by eager now or in backward, so left to eager
         assert "leaf Variable" in str(error) or "modified by an inplace operation" in str(error)
         with pytest.raises(BackendError, match="MD401"):
             compile_program(program, make()[0])

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/joint_graph.py."""
+"""Tests of minidynamo/autograd/functional/joint_graph.py."""
 
 import operator
 
@@ -10,7 +10,7 @@ from minidynamo.autograd.functional.joint_graph import (
     Joint,
     ancestors,
     maker_of,
-    places_behind,
+    marked_ancestors,
     tangent_dependent,
 )
 
@@ -26,7 +26,7 @@ def test_places_behind_says_of_each_node_which_of_some_it_is_computed_from():
     graph = fx.Graph()
     x, y, z = map(graph.placeholder, "xyz")
     both = graph.call_function(torch.add, (graph.call_function(torch.sin, (y,)), x))
-    places = places_behind(graph, [x, y])
+    places = marked_ancestors(graph, [x, y])
     assert (places[x], places[y], places[both]) == (1, 2, 3) and z not in places
 
 
@@ -45,5 +45,5 @@ def test_forward_runs_for_results_and_effects_and_backward_for_what_tangents_go_
     drawn.meta["val"] = y.meta["val"] = torch.zeros(1)
     gradient = graph.call_function(torch.ops.aten.mul.Tensor, (tangent, y))
     joint = Joint(forward=Forward(graph=graph, inputs=[x], results=[y]), tangents=[tangent], gradients=[gradient, None])
-    assert joint.forward.behind == tangent_dependent(graph, {x}) == {tangent, gradient}
+    assert joint.forward.backward_only == tangent_dependent(graph, {x}) == {tangent, gradient}
     assert joint.forward.roots == [y, drawn] and joint.wanted == {x, tangent, y, gradient}

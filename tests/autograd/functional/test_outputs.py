@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/functional/outputs.py: what outputs are, and what they share memory with."""
+"""Tests of minidynamo/autograd/functional/outputs.py: the outputs and the memory that outputs share."""
 
 import pytest
 import torch
@@ -107,7 +107,7 @@ VIEWS_OF_VIEWS = {
 
 
 def told_of(results, x):
-    """What torch tells of results, before and behind a backward that adds up what arrives at each of them."""
+    """Returns torch's properties of results, before and after a backward that adds the gradients of all results."""
     results = [*results, x]
     places = {id(value): place for place, value in enumerate(results)}
     told = [(v.requires_grad, v._version, v._is_view(), places.get(id(v._base), v._base is None)) for v in results]
@@ -147,7 +147,7 @@ def test_views_of_what_the_program_makes_lie_where_they_do_in_eager(make, view):
         assert torch.equal(made, expected) and made.stride() == expected.stride()
         assert made.storage_offset() == expected.storage_offset()
         assert made._base.shape == expected._base.shape
-        made.detach()[0].fill_(7)  # which is not seen in the next call
+        made.detach()[0].fill_(7)  # the next call does not see the write
 
 
 def test_separate_histories_in_one_memory_are_refused():

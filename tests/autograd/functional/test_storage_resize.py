@@ -1,4 +1,4 @@
-"""What is left of resizes in a graph of values, and what its backward reads of memory that is gone by then."""
+"""Resizes that remain in a functional graph, and reads of freed memory in its backward."""
 
 import pytest
 import torch
@@ -83,7 +83,7 @@ def written_too_late(p):
 @pytest.mark.parametrize("program", [read_too_early, read_too_late, written_too_late])
 def test_data_that_are_not_there(program):
     with pytest.raises(BackendError) as error:
-        graphs_of(program, torch.ones(4, device="meta"))  # which has no data to crash on
+        graphs_of(program, torch.ones(4, device="meta"))  # without data, a wrong read cannot crash
     assert error.value.code == "MD415"
 
 

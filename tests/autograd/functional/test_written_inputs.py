@@ -57,7 +57,7 @@ def rewritten(h, g, w):
 
 
 def measured(program, backend):
-    """Results, inputs, how often those were written, the gradient and the peak of a step."""
+    """Returns results, inputs, write counts of the inputs, the gradient and the peak of a step."""
     torch.manual_seed(0)
     h, g, w = torch.rand(64, 64), torch.rand(64, 64), torch.rand(64, 64, requires_grad=True)
     call = program if backend is None else minidynamo.compile(program, backend=backend, fullgraph=True)

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/graph/batched_grads.py: many gradients at once are those of one after the other."""
+"""Tests of minidynamo/autograd/graph/batched_grads.py: batched gradients equal gradients computed separately."""
 
 import pytest
 import torch
@@ -84,13 +84,13 @@ def test_batches_where_nothing_was_kept_for_higher_derivatives():
 def test_one_by_one():
     rows = []
 
-    def note(tangents):
+    def record(tangents):
         rows.append([tuple(t.shape) for t in tangents if t is not None])
         return [tangents[0] * 2, None]
 
     def once(t):
         assert has_batches([None, t]) and not has_batches([None, torch.ones(3)])
-        doubled, nothing = one_by_one(note, [t, torch.ones(3), None])
+        doubled, nothing = one_by_one(record, [t, torch.ones(3), None])
         assert nothing is None
         return doubled
 

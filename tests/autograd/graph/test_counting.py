@@ -1,20 +1,20 @@
-"""What lives is counted from its birth to its death."""
+"""Storages are counted from birth to death."""
 
 import torch
 
 from minidynamo import compat
-from minidynamo.autograd.graph.counting import Counting
+from minidynamo.autograd.graph.counting import StorageCounter
 from minidynamo.fake import mode
 
 MATRIX = 64 * 64 * 4
 
 
 def counted(program):
-    """The count behind a program of one argument, which is there before."""
-    counting = Counting()
+    """Returns the count after a program of one argument, which exists before the count begins."""
+    counting = StorageCounter()
     with mode.FakeTensorMode():
         x = torch.empty(64, 64)
-        counting.note([x], counts=False)
+        counting.record([x], counts=False)
         with counting:
             made = program(x)
     return counting, made
@@ -30,9 +30,9 @@ def test_the_most_at_one_time_and_what_is_left():
 def test_what_has_arrived_is_forgotten_when_it_dies():
     """Torch writes over another tensor at the same address."""
     counting, made = counted(lambda x: x + 1)
-    counting.arrived.add(compat.memory_of(made))
+    counting.from_outside.add(compat.memory_of(made))
     del made
-    assert not counting.arrived
+    assert not counting.from_outside
 
 
 def test_views_are_what_they_are_views_of():

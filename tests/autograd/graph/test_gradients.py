@@ -30,7 +30,7 @@ def test_gradients_are_those_of_eager(name):
     for values, incoming in itertools.product(VALUES, (1.0, INF)):
         found = []
         for function in (program, compiled):
-            with_gaps = torch.tensor([values, values]).T.contiguous()[:, 0]  # which gradients have not
+            with_gaps = torch.tensor([values, values]).T.contiguous()[:, 0]  # gradients have no gaps
             x = with_gaps.requires_grad_()
             (gradient,) = torch.autograd.grad(function(x), x, torch.tensor(incoming))
             found.append(gradient)

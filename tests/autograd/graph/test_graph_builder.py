@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/emitter.py."""
+"""Tests of minidynamo/autograd/graph/graph_builder.py."""
 
 import pytest
 import torch

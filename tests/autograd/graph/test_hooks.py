@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/graph/hooks.py: which hooks there are at a leaf."""
+"""Tests of minidynamo/autograd/graph/hooks.py: the hooks of a leaf."""
 
 import torch
 

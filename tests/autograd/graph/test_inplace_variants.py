@@ -1,4 +1,5 @@
-"""Tests of minidynamo/autograd/graph/inplace_variants.py: which operator writes what another one returns."""
+"""Tests of minidynamo/autograd/graph/inplace_variants.py: for each operator, the variant that writes its result in
+place."""
 
 from __future__ import annotations
 

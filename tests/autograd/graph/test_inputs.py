@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/inputs.py."""
+"""Tests of minidynamo/autograd/graph/inputs.py."""
 
 import pytest
 from torch import fx
@@ -23,7 +23,7 @@ def test_layout():
     assert layout.flat_names() == ("x", "xs_0", "xs_1", "y")
     assert layout.flatten([1, [2, 3], 4]) == [1, 2, 3, 4]
     assert layout.unflatten([1, 2, 3, 4]) == [1, [2, 3], 4]
-    assert layout.given_up() == (1, 2)
+    assert layout.donated_inputs() == (1, 2)
 
 
 def test_lists_are_spelled_out_and_emptied_before_the_call():

@@ -1,5 +1,4 @@
-"""Tests of minidynamo/autograd/graph/layouts.py: what autograd hands back gets the layout that graphs were compiled
-for."""
+"""Tests of minidynamo/autograd/graph/layouts.py: gradients get the layout that backward was compiled for."""
 
 import pytest
 import torch

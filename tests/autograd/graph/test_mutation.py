@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/mutation.py."""
+"""Tests of minidynamo/autograd/graph/mutation.py."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 import minidynamo
 from minidynamo.autograd.graph.mutation import (
     UNDECLARED,
-    functional_twin,
+    define_functional,
     is_metadata_mutation,
     is_undeclared_write,
     is_view,
@@ -107,7 +107,7 @@ def test_a_writing_operator_of_the_user_gets_a_twin(own_operators):
     assert torch.equal(plain, torch.full((2,), 6.0)) and torch.equal(new_x, torch.full((2,), 2.0))
     assert torch.equal(new_y, torch.full((2,), 5.0)) and torch.equal(x, y)
     assert torch.equal(mutation_of(own_operators.scale_.default).functional(x), torch.full((2,), 3.0))
-    assert functional_twin(own_operators.maybe.default) is None
+    assert define_functional(own_operators.maybe.default) is None
 
 
 def test_programs_with_writing_operators_of_the_user(own_operators):

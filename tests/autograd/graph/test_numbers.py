@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/graph/numbers.py, and of programs whose sizes and numbers are symbols."""
+"""Tests of minidynamo/autograd/graph/numbers.py, and of programs with symbolic sizes and numbers."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Which tensors share elements, against the elements counted one by one; and writes that read what they write."""
+"""Tensors that share elements, compared with a count of the elements; and writes that read the written memory."""
 
 from __future__ import annotations
 
@@ -102,6 +102,6 @@ def test_windows_without_common_elements_are_written_in_the_graph(dynamic):
         x.add_(x)
         return x.mul_(x.view_as(x))
 
-    # It would be an error here if it ran operation by operation, since that is announced.
+    # A run operation by operation would log a warning, and the warning would be an error here.
     inputs = [lambda n=n: torch.arange(float(n)) for n in (8, 12, 16)]
     assert_same_as_eager(fn, *inputs, backend="aot_eager", dynamic=dynamic)

@@ -1,5 +1,5 @@
-"""Tests of minidynamo/autograd/graph/recomputation.py: what backward may compute again, and what need not be kept for
-it."""
+"""Tests of minidynamo/autograd/graph/recomputation.py: values that backward may recompute, and values not saved as a
+result."""
 
 import torch
 from torch import fx, nn
@@ -9,11 +9,11 @@ import minidynamo
 from minidynamo.autograd.graph.recomputation import (
     CHEAP,
     MODERATE,
-    is_free,
+    droppable,
     is_pointwise,
     is_random,
+    is_view_or_item,
     recomputable,
-    spared,
 )
 from minidynamo.config import config
 from tests.autograd.programs import graphs, module_program
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def chain(*ops):
-    """A graph that applies `ops` to a placeholder, one after another; its nodes."""
+    """Returns a graph that applies `ops` to a placeholder in sequence, and the nodes."""
     graph = fx.Graph()
     nodes = [graph.placeholder("x")]
     for op in ops:
@@ -36,7 +36,7 @@ def test_cheap_and_moderate_operations_are_pointwise_and_no_random_ones():
     x, drawn, root, viewed, sine = chain(aten.rand_like.default, aten.sqrt.default, aten.t.default, aten.sin.default)
     assert is_random(drawn) and not is_random(root) and not CHEAP & MODERATE
     assert [is_pointwise(node) for node in (x, drawn, root, viewed, sine)] == [False, False, True, False, False]
-    assert is_free(viewed) and not is_free(root)
+    assert is_view_or_item(viewed) and not is_view_or_item(root)
     with config.patch(recompute=False):
         assert not is_pointwise(root)
 
@@ -49,22 +49,22 @@ def test_chains_hold_one_activation_and_eight_operations():
 
 def test_a_value_next_to_a_kept_one_is_not_kept():
     x, tanh, neg, sigmoid, sine = chain(aten.tanh.default, aten.neg.default, aten.sigmoid.default, aten.sin.default)
-    assert spared([tanh, sigmoid], [neg, sigmoid], lambda _: True) == {sigmoid}
-    assert spared([tanh, sigmoid], [neg, sigmoid], lambda node: node is not sigmoid) == set()
-    assert spared([x, tanh, sigmoid], [tanh, sigmoid], lambda node: node.op != "placeholder") == {tanh}
-    assert spared([sine], [sine], lambda _: True) == set()
+    assert droppable([tanh, sigmoid], [neg, sigmoid], lambda _: True) == {sigmoid}
+    assert droppable([tanh, sigmoid], [neg, sigmoid], lambda node: node is not sigmoid) == set()
+    assert droppable([x, tanh, sigmoid], [tanh, sigmoid], lambda node: node.op != "placeholder") == {tanh}
+    assert droppable([sine], [sine], lambda _: True) == set()
 
 
 def test_what_is_given_up_makes_no_chain_too_long():
     nodes = chain(*[aten.neg.default] * 20)
     kept = [node for node in nodes if nodes.index(node) % 4 == 0]
-    dropped = spared(kept, [nodes[-1]], lambda node: node.op != "placeholder")
+    dropped = droppable(kept, [nodes[-1]], lambda node: node.op != "placeholder")
     assert [nodes.index(node) for node in kept if node not in dropped] == [0, 12]
 
 
 def test_nothing_is_computed_from_what_is_not_there():
     _, tanh, neg = chain(aten.tanh.default, aten.neg.default)
-    assert spared([tanh], [neg], lambda _: True) == set()
+    assert droppable([tanh], [neg], lambda _: True) == set()
 
 
 class Cells(nn.Module):
@@ -83,7 +83,7 @@ def test_a_recurrent_net_keeps_its_gates_and_some_of_its_states():
     program, values = module_program(Cells())
     made = graphs(program, [torch.ones(2, 3), *values()[0]])
     kept = [value.op for value in made.signature.saved if value.op != "input"]
-    # Of each cell its four gates; two of the six states that follow one another, and the tanh of the last.
+    # Each cell saves four gates; two of the six consecutive states, and the tanh of the last state, are saved, too.
     assert {op: kept.count(op) for op in kept if "new_zeros" not in op} == {
         "aten.sigmoid.default": 18,
         "aten.tanh.default": 7,
@@ -92,7 +92,8 @@ def test_a_recurrent_net_keeps_its_gates_and_some_of_its_states():
 
 
 def test_what_a_checkpoint_computes_is_computed_again():
-    """Even products, which are kept otherwise; what a checkpoint ends with is not computed again for the next one."""
+    """Even matrix products, which are saved elsewhere, are recomputed; the result of a checkpoint is not recomputed for
+    the next checkpoint."""
 
     def layer(x, w, v):
         return x + torch.nn.functional.dropout((x @ w).gelu() @ v if False else torch.tanh(x @ w) @ v, 0.5)
@@ -132,4 +133,4 @@ def test_a_checkpoint_needs_no_more_memory_than_in_eager():
     x = torch.randn(256, 64, requires_grad=True)
     timeline = minidynamo.memory_timeline(Checkpointed(), x, backend="aot_eager")
     assert timeline["compiled"].peak <= timeline["eager"].peak
-    assert timeline["compiled"].behind_forward <= timeline["eager"].behind_forward
+    assert timeline["compiled"].after_forward <= timeline["eager"].after_forward

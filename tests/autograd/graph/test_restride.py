@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/graph/restride.py: what is written along a dimension keeps its layout."""
+"""Tests of minidynamo/autograd/graph/restride.py: results of writes along a dimension keep their layout."""
 
 import pytest
 import torch

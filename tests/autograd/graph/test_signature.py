@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/signature.py."""
+"""Tests of minidynamo/autograd/graph/signature.py."""
 
 import torch
 

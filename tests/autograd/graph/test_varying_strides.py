@@ -7,9 +7,9 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from minidynamo.autograd.graph.numbers import keys
-from minidynamo.autograd.graph.varying_strides import foretold, order_of, viewed, with_repeats
+from minidynamo.autograd.graph.varying_strides import order_of, predict_values, view_strides, with_repeats
 from minidynamo.fake.mode import FakeTensorMode
-from minidynamo.graph.unbacked_symints import number_in_data
+from minidynamo.graph.unbacked_symints import unbacked_symbol
 
 aten = torch.ops.aten
 
@@ -28,15 +28,15 @@ def test_another_shape_is_a_view_where_dimensions_repeat_or_are_taken_apart():
     with mode:
         row, repeated = x[0].expand(n, k), x.new_empty(2 * k).expand(2 * n, 2 * k)
     guards = len(mode.shape_env.guards)
-    assert keys(viewed(x, (n * k,))) == (1,)
-    assert keys(viewed(x, (1, n, 1, k))) == keys((1, k, 1, 1))
-    assert keys(viewed(repeated, (2, n, 2, k))) == keys((0, 0, k, 1))
-    assert viewed(row, (n * k,)) is None
+    assert keys(view_strides(x, (n * k,))) == (1,)
+    assert keys(view_strides(x, (1, n, 1, k))) == keys((1, k, 1, 1))
+    assert keys(view_strides(repeated, (2, n, 2, k))) == keys((0, 0, k, 1))
+    assert view_strides(row, (n * k,)) is None
     assert len(mode.shape_env.guards) == guards
 
 
 def traced(mode, op, shown, given):
-    """A node that was traced with one value, and is given another now."""
+    """Returns a node that was traced with the value `shown` and now has the value `given`."""
     graph = fx.Graph()
     x = graph.placeholder("x")
     made = graph.call_function(op, (x, 2))
@@ -52,8 +52,8 @@ def test_an_operation_is_asked_about_the_sizes_of_this_call():
         repeated, turned = x.new_empty(()).expand(x.shape), x.new_empty(x.shape[::-1]).t()
     guards = len(mode.shape_env.guards)
     node = traced(mode, aten.mul.Tensor, x, repeated)
-    assert foretold(node) is node.meta["val"]
-    other = foretold(traced(mode, aten.mul.Tensor, x, turned))
+    assert predict_values(node) is node.meta["val"]
+    other = predict_values(traced(mode, aten.mul.Tensor, x, turned))
     assert keys(other.shape) == keys(x.shape) and keys(other.stride()) == keys(turned.stride())
     assert len(mode.shape_env.guards) == guards
 
@@ -61,5 +61,5 @@ def test_an_operation_is_asked_about_the_sizes_of_this_call():
 def test_nothing_is_known_of_sizes_that_hang_on_data():
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with mode:
-        x = torch.empty(number_in_data(mode.shape_env, None), 4)
-    assert foretold(traced(mode, aten.mul.Tensor, x, x)) is None
+        x = torch.empty(unbacked_symbol(mode.shape_env, None), 4)
+    assert predict_values(traced(mode, aten.mul.Tensor, x, x)) is None

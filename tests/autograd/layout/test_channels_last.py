@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import minidynamo
 from minidynamo.autograd import aot
-from minidynamo.autograd.layout.channels_last import TAKE_IMAGES, lay_out_images
+from minidynamo.autograd.layout.channels_last import TAKE_IMAGES, lay_out_channels_last
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.fake.mode import FakeTensorMode
 from tests.autograd.programs import graph_of, interpret
@@ -26,7 +26,7 @@ def image(*shape):
 
 
 def last(x):
-    """`x` with channels last, also where it has one channel or one pixel."""
+    """Returns `x` in channels-last layout, also for a single channel or pixel."""
     _, channels, height, width = x.shape
     strides = (channels * height * width, 1, width * channels, channels)
     return torch.empty_strided(x.shape, strides, dtype=x.dtype).copy_(x)
@@ -106,7 +106,7 @@ OPERATIONS = {
 
 
 def strides(made):
-    """Of each tensor, where its sizes are not 1."""
+    """Returns the strides of each tensor, without dimensions of size 1."""
     tensors = (value for value in tree_leaves(made) if isinstance(value, torch.Tensor))
     return [[s for n, s in zip(t.shape, t.stride()) if n != 1] for t in tensors]
 
@@ -130,8 +130,8 @@ def test_the_layout_of_results_is_foretold_for_every_mixture_of_layouts(name):
     for chosen in itertools.product((False, True), repeat=len(images)):
         turned = {id(x): last(x) for x, turn in zip(images, chosen) if turn}
         given = tree_map(partial(replaced, turned), args)
-        made, foretold = op(*given), foretold_by(FakeTensorMode(), op, given)
-        assert strides(made) == strides(foretold), chosen
+        made, predict_values = op(*given), foretold_by(FakeTensorMode(), op, given)
+        assert strides(made) == strides(predict_values), chosen
         for one, other in zip(tree_leaves(made), expected):
             assert one is other is None or torch.allclose(one, other, atol=1e-5), chosen
 
@@ -199,7 +199,7 @@ BETWEEN = {
 
 
 def step(net, call, x, seed=0):
-    """Outputs, gradients and what the module holds, with their strides."""
+    """Outputs, gradients, and parameters and buffers of the module, with their strides."""
     torch.manual_seed(seed)
     x = x.clone().requires_grad_()
     out = call(x)
@@ -211,15 +211,15 @@ def step(net, call, x, seed=0):
 
 @pytest.fixture
 def laid_out(monkeypatch):
-    """Whether the images of each compiled graph were laid out."""
+    """True if the images of each compiled graph were laid out."""
     seen = []
 
     def noting(*args):
-        made = lay_out_images(*args)
+        made = lay_out_channels_last(*args)
         seen.append(made is not None)
         return made
 
-    monkeypatch.setattr(aot, "lay_out_images", noting)
+    monkeypatch.setattr(aot, "lay_out_channels_last", noting)
     with minidynamo.config.patch(graph_cache=False):
         yield seen
 
@@ -247,7 +247,7 @@ def test_programs_around_images_equal_eager(name, laid_out):
         torch.manual_seed(3)
         made = call(x)
     assert_close([(made, made.stride())], [(expected, expected.stride())])
-    if name not in ("a flat view", "by places", "sorted", "kept aside"):  # whose copies would be many
+    if name not in ("a flat view", "by places", "sorted", "kept aside"):  # these would copy often
         assert laid_out == [True, True]
 
 

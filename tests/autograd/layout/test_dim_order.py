@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/layout/dim_order.py: gradients that lie in memory in another order than their
+"""Tests of minidynamo/autograd/layout/dim_order.py: gradients with another order of dimensions in memory than their
 results."""
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import torch.nn.functional as F
 
 import minidynamo
 from minidynamo.autograd.graph.layouts import GradientLayout
-from minidynamo.autograd.runtime.partial_backward import Part, part_of
+from minidynamo.autograd.runtime.partial_backward import BackwardPart, part_of
 from tests.autograd.programs import graphs, targets
 
 LAST = torch.channels_last
 
 
 class Diagonal(torch.autograd.Function):
-    """A backward that counts on the order that it has asked for."""
+    """A backward that depends on the dimension order it requested."""
 
     @staticmethod
     def forward(ctx, x):
@@ -115,7 +115,7 @@ GAPS = {
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
 def test_gradients_that_are_handed_on_keep_their_gaps(backend):
-    """They are not laid out either: what eager returns is the memory that came in."""
+    """Keeps the layout of incoming gradients: like eager, returns the memory of the incoming gradient."""
 
     def made(function, x, lay_out):
         y = function(x)
@@ -152,7 +152,7 @@ def test_what_is_not_handed_on_is_laid_out():
     assert fit.own_gaps(torch.empty(6).expand(4, 1, 6)) == (0, 6, 1)
     assert fit.own_gaps(torch.empty(1, 4, 6).transpose(0, 1)) is None
     made = graphs(lambda x, y: (x.sin(), y.t() + 1), [torch.ones(3, 2).requires_grad_() for _ in range(2)])
-    assert made.signature.handed_on == (1,)
+    assert made.signature.aliased_tangents == (1,)
 
 
 @pytest.mark.cpp
@@ -170,7 +170,7 @@ def test_generated_code_takes_gradients_as_they_come():
 def test_an_operation_that_may_count_on_its_layout_gets_a_copy():
     images = torch.randn(2, 4, 6, 6).to(memory_format=LAST).requires_grad_()
     made = graphs(lambda x: (F.max_pool2d(x, 2).sin(),), [images])
-    part = Part(strides=((0, (36, 9, 3, 1)),))
+    part = BackwardPart(strides=((0, (36, 9, 3, 1)),))
     assert part.stage.endswith("strides: {0: (36, 9, 3, 1)}")
     gm = part_of(made.backward, len(made.partition.sources), part)
     (tangent,) = (node for node in gm.graph.find_nodes(op="placeholder") if node.name.startswith("tangents"))

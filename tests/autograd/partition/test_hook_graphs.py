@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/hook_graphs.py."""
+"""Tests of minidynamo/autograd/partition/hook_graphs.py."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def writes(x):
 OWN = torch.ones(2, 3)
 
 INVALID = {
-    "it writes to what it is given": writes,
+    "it writes to its argument": writes,
     "it draws random numbers": lambda x: x + torch.rand_like(x),
     "it returns set": lambda x: (x, {1}),
     "it returns a tensor that it is not given": lambda x: OWN,

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/partition/minimum_cut.py: what is saved, and what is computed again."""
+"""Tests of minidynamo/autograd/partition/minimum_cut.py: the choice between saving and recomputing."""
 
 import cProfile
 
@@ -40,7 +40,7 @@ def test_inputs_and_results_that_eager_does_not_keep_are_left_to_the_caller():
         return a * 2, a.sin(), x.view(-1).sigmoid() @ w
 
     assert saved(program, [ones(3), ones(3)]) == ["arg1", "add", "sigmoid"]
-    with config.patch(activation_budget=0.5):  # then the caller may not write to them
+    with config.patch(activation_budget=0.5):  # then the caller may not write to the results
         assert "arg0" in saved(program, [ones(3), ones(3)])
 
 
@@ -51,8 +51,8 @@ def test_expensive_values_are_saved():
     made = graphs(program, [ones(3, 3), ones(3, 3)]).signature.saved
     by_op = {value.op: value for value in made}
     assert "aten.tan.default" in by_op and "aten.mm.default" not in by_op
-    assert by_op["aten.tan.default"].reason == "too expensive to compute a second time"
-    assert by_op["input"].reason.startswith("an input")
+    assert by_op["aten.tan.default"].reason == "too expensive to recompute"
+    assert by_op["input"].reason.startswith("input")
     assert by_op["aten.tan.default"].bytes == 36
 
 
@@ -121,15 +121,15 @@ def test_an_overwritten_input_is_copied_before_it_is_saved():
 
 
 def description():
-    """Everything the partition of a block decides, as text; `tests/end_to_end/test_hash_seeds.py` compares that of two
-    processes."""
+    """Returns all decisions of the partition of a block, as text; `tests/end_to_end/surroundings/test_hash_seeds.py`
+    compares the texts of two processes."""
     program, values = module_program(Block())
     made = graphs(program, [torch.ones(2, 5, 16, requires_grad=True), *values()[0]])
     return f"{made.signature.saved}{made.forward.code}{made.backward.code}"
 
 
 def calls_of_partition(rounds):
-    """The size of a joint graph, and how many Python calls its partition takes."""
+    """Returns the size of a joint graph, and the number of Python calls of its partition."""
 
     def program(x, w):
         for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/partition/packing.py: where hooks stand in graphs, and what is kept."""
+"""Tests of minidynamo/autograd/partition/packing.py: positions of hooks in graphs, and the saved values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from minidynamo.autograd.aot import aot_graphs
-from minidynamo.autograd.graph.signature import GraphSignature, Place, Unpacked
+from minidynamo.autograd.graph.signature import GraphSignature, SavedIndex, Unpacked
 from minidynamo.autograd.partition.packing import kept_for_tensors, unpacking
 from minidynamo.config import config
 from minidynamo.errors import InvalidHook
@@ -37,7 +37,7 @@ def packed(program, args, pack=half, unpack=single, mode="donated", dynamic=Fals
 
 
 def names(graph, stage):
-    """What a forward graph returns, or what a backward graph takes."""
+    """Returns the results of a forward graph, or the inputs of a backward graph."""
     if stage == "takes":
         return [node.name for node in graph.graph.find_nodes(op="placeholder")]
     return [node.name for node in graph.graph.output_node().args[0]]
@@ -91,7 +91,7 @@ def test_a_hook_that_does_nothing_adds_nothing():
     without = aot_graphs(*graph_of(steps, [ones(4)]))
     for stage in ("forward", "backward"):
         assert getattr(graphs, stage).code == getattr(without, stage).code
-    assert [one.form for one in graphs.signature.unpacked] == [Place(0), Place(1), Place(2)]
+    assert [one.form for one in graphs.signature.unpacked] == [SavedIndex(0), SavedIndex(1), SavedIndex(2)]
 
 
 def test_what_dies_in_backward():
@@ -104,8 +104,8 @@ def test_what_dies_in_backward():
         return x.view(2, 2)
 
     assert {"arg0_hook_0", "exp_hook_0"} <= dying(half, single, "all")
-    assert "arg0_hook_0" not in dying(view, lambda x: x.view(4), "all")  # it lies in an argument
-    # Neither may be written over before the other has been read.
+    assert "arg0_hook_0" not in dying(view, lambda x: x.view(4), "all")  # shares memory with an argument
+    # Neither value may be overwritten before the last read of its alias.
     assert not dying(lambda x: (x, x.view(2, 2)), lambda p: p[1].view(4) * 0 + p[0])
 
 
@@ -148,7 +148,7 @@ def test_tensors_are_unpacked_outside_of_the_graph():
 
 
 def test_what_is_kept_for_some_results():
-    form, other = Unpacked((Place(1), 3), None), Unpacked(Place(0))
+    form, other = Unpacked((SavedIndex(1), 3), None), Unpacked(SavedIndex(0))
     signature = GraphSignature(("x",), (), unpacked=(form, other), kept_for=((), (0,)))
     assert kept_for_tensors(signature) == ((0,), ())
     assert kept_for_tensors(GraphSignature(("x",), (), kept_for=((1,),))) == ((1,),)

@@ -1,5 +1,4 @@
-"""Tests of minidynamo/autograd/partition/partition.py: what both graphs compute in which order, and how long things
-live."""
+"""Tests of minidynamo/autograd/partition/partition.py: operations of both graphs, their order, and lifetimes."""
 
 import pytest
 import torch
@@ -55,7 +54,7 @@ def test_forward_and_backward_fit_together():
 
 
 class Peak(TorchDispatchMode):
-    """Bytes of the storages that are alive, seen after each operation."""
+    """Bytes of live storages, recorded after each operation."""
 
     def __init__(self, tensors):
         super().__init__()

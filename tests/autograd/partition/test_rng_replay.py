@@ -1,4 +1,4 @@
-"""Random numbers of checkpoints are drawn again in backward, from one state per checkpoint where that is smaller."""
+"""Backward draws the random numbers of checkpoints again, from one state per checkpoint if the state is smaller."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def by_data(x, w):
 
 
 def trained(call):
-    """All that a call and its derivatives give, and the generator's state behind each."""
+    """Returns all results of a call and its derivatives, and the generator's state after each step."""
     torch.manual_seed(0)
     args = make()
     out = call(*args)
@@ -74,7 +74,7 @@ def test_the_numbers_of_eager_and_its_generator(program):
 
 
 def test_the_numbers_of_the_reentrant_variant():
-    """It takes all gradients at once, and no second derivatives."""
+    """Computes all gradients at once, and no second derivatives."""
     compiled = minidynamo.compile(reentrant, backend="aot_eager", fullgraph=True)
     found = []
     for call in (reentrant, compiled):
@@ -147,7 +147,7 @@ def test_memory_is_that_of_eager_and_is_foretold():
     timeline = minidynamo.memory_timeline(module, x, backend="aot_eager")
     measured = timeline["compiled"]
     assert measured.peak <= timeline["eager"].peak
-    assert measured.behind_forward <= timeline["eager"].behind_forward
+    assert measured.after_forward <= timeline["eager"].after_forward
     compiled = minidynamo.compile(lambda x: module(x), backend="aot_eager")
     compiled(x).backward()
     assert abs(compiled.memory_plan().peak - measured.peak) <= 0.02 * measured.peak

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/partition/saving.py: what users say about saved tensors."""
+"""Tests of minidynamo/autograd/partition/saving.py: instructions of users about saved tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def program(x, w):
 
 
 def run(fn, backend="aot_eager", **options):
-    """What is kept, after a step whose gradients are those of eager."""
+    """Returns the saved tensors, after a step whose gradients equal eager's."""
     torch.manual_seed(0)
     x, w = torch.rand(8, 8), torch.rand(8, 8)
     expected, got = [(x.clone().requires_grad_(), w.clone().requires_grad_()) for _ in range(2)]
@@ -35,7 +35,7 @@ def run(fn, backend="aot_eager", **options):
 
 
 def own(saved):
-    """The bytes that are kept besides inputs."""
+    """Returns the bytes of saved tensors other than inputs."""
     return sum(value.bytes for value in saved if value.op != "input")
 
 
@@ -84,7 +84,7 @@ def test_a_policy_decides_per_tensor():
         return "save" if tensor.op == "aten.mm.default" else None
 
     saved = run(program, save_policy=keep_products)
-    assert any(value.op == "aten.mm.default" and value.reason == "save_policy= says so" for value in saved)
+    assert any(value.op == "aten.mm.default" and value.reason == "save_policy= asks for it" for value in saved)
     assert all(isinstance(tensor, SavedValue) and tensor.bytes for tensor in asked)
     assert own(run(program, save_policy=lambda tensor: "recompute")) == 0
     again = run(program, save_policy=lambda tensor: "recompute" if "softmax" in tensor.op else None)
@@ -95,7 +95,7 @@ def test_what_a_policy_may_not_say():
     def noisy(x, w):
         return (F.dropout(x, 0.5).tan() * w).sum()
 
-    with pytest.raises(ArgumentError, match=r"MD409(?s:.*)computed again"):
+    with pytest.raises(ArgumentError, match=r"MD409(?s:.*)recomputed, which is impossible"):
         run(noisy, save_policy=lambda tensor: "recompute")
     with pytest.raises(ArgumentError, match=r"MD409(?s:.*)'keep'"):
         run(program, save_policy=lambda tensor: "keep")

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/partition/writing_calls.py: which calls write to what was made for them."""
+"""Tests of minidynamo/autograd/partition/writing_calls.py: calls that write to fresh memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tests of minidynamo/autograd/reinplace/backward_reuse.py: what takes over the memory of an argument in backward."""
+"""Tests of minidynamo/autograd/reinplace/backward_reuse.py: operations that reuse the memory of an argument in
+backward."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import torch
 
 import minidynamo
 from benchmarks.memory import peak_bytes
-from minidynamo.autograd.reinplace.backward_reuse import write_in_place
+from minidynamo.autograd.reinplace.backward_reuse import reinplace_backward
 from tests.autograd.programs import graphs, inputs, targets
 
 
@@ -17,7 +18,7 @@ def shared(x, w):
 
 def backward_of(program, *shapes):
     gm = graphs(lambda *args: (program(*args),), inputs(*shapes)()[0]).backward
-    write_in_place(gm.graph)
+    reinplace_backward(gm.graph)
     return targets(gm)
 
 
@@ -51,7 +52,7 @@ def weighted(x, w):
 
 def test_pointwise_steps_are_written_over_what_was_made_for_them():
     operators = backward_of(weighted, (4, 4), (4, 4))
-    assert "aten.add.Scalar" in operators  # of what is read once more
+    assert "aten.add.Scalar" in operators  # its operand has another reader
     assert not {"aten.sub.Tensor", "aten.div.Scalar"}.intersection(operators) and "aten.sub_.Tensor" in operators
 
 
@@ -77,7 +78,7 @@ def test_what_is_put_into_a_part_is_written_there():
         weighted,
         written_in_part,
         lambda x, w: torch.nn.functional.binary_cross_entropy_with_logits(x @ w, x.detach()),
-        lambda x, w: x.exp().mean() * w,  # what is divided is one number, expanded
+        lambda x, w: x.exp().mean() * w,  # the dividend is an expanded number
         lambda x, w: (x + w).sin() * 2 + x,  # a gradient is a summand as well
         gathered,
         lambda x, w: x.exp() + x.t() @ w,  # what forward kept
@@ -109,7 +110,7 @@ def test_gradients_count_as_written_where_eager_adds_them_up(program):
 
 
 def test_parts_are_made_of_the_graph_without_writes():
-    """A write would hide the sum, and with it what nobody hands in."""
+    """Ignores writes: a write would hide the sum, and with the sum the gradient of an unused result."""
 
     def program(x):
         return x.sin().sum(), x.sqrt()

@@ -1,4 +1,5 @@
-"""Tests of minidynamo/autograd/reinplace/delay_results.py: which results wait, and behind what."""
+"""Tests of minidynamo/autograd/reinplace/delay_results.py: the results that are delayed, and the operations before
+their new positions."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from minidynamo.autograd.reinplace.delay_results import postpone
 
 
 def traced(program):
-    """A graph of what `program` does with a matrix, as operations of ATen."""
+    """Returns a graph of the ATen operations of `program` on a matrix."""
     return make_fx(program, tracing_mode="fake")(torch.rand(16, 16))
 
 
 def order(graph: fx.Graph) -> list[str]:
-    """The operations by name, without the elements that are picked of results."""
+    """Returns the names of the operations, without `getitem` on results."""
     return [node.target._schema.name.removeprefix("aten::") for node in graph.nodes if _is_operation(node)]
 
 

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/reinplace/reuse.py: writes go to memory that nobody reads any more, only there."""
+"""Tests of minidynamo/autograd/reinplace/reuse.py: writes reuse memory after its last read, and no other memory."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ PROGRAMS += [through_transposed, a_part_twice, *OF_PARTS]
 
 
 def outcome(call):
-    """Results, inputs behind the call, how often those were written, and what is drawn next."""
+    """Returns results, inputs after the call, write counts of the inputs, and the next draw."""
     torch.manual_seed(0)
     given = [torch.rand(64, 64), torch.rand(64, 64), torch.rand(64)]
     made = call(*given)
@@ -222,7 +222,7 @@ def test_a_write_takes_no_more_memory_than_in_eager(program):
 @pytest.mark.cpp
 @pytest.mark.parametrize("program", [product, indexed, normalized_in_rows, normalized_by_half])
 def test_what_no_kernel_computes_is_written_in_place(program):
-    """With generated code, too: it calls these operations as they stand."""
+    """Covers generated code, too, which calls these operations unchanged."""
     call = minidynamo.compile(program, backend="native", fullgraph=True)
     torch.testing.assert_close(outcome(call), outcome(program))
     given = torch.rand(64, 64), torch.rand(64, 64), torch.rand(64)
@@ -327,7 +327,7 @@ def test_kernels_around_what_writes_to_arguments_read_what_they_read_in_eager(pr
 
 @pytest.mark.parametrize("program", [swapped, lambda h, g, v: h.t().add_(1)])
 def test_what_backward_reads_of_a_written_argument_is_read_from_there(program):
-    """Eager keeps the argument, and so does a compiled graph: no copy of it."""
+    """Eager saves the argument, and a compiled graph saves no copy either."""
 
     def step(h, g, v):
         program(h, g, v)

@@ -22,7 +22,7 @@ def clear():
 
 
 def watched(gm, examples):
-    """Runs a backward graph, and notes the positions of the gradients that were taken while it ran."""
+    """Runs a backward graph, and records the positions of the gradients taken during the run."""
     call = make_boxed(gm, handing_over=True)
 
     def run(args, hand_over=None):
@@ -49,7 +49,7 @@ def leaves():
 
 @functools.cache
 def ways():
-    """`program` as it is, then compiled."""
+    """Returns the outcome of eager `program`, then of compiled `program`."""
     compiled = compile_program(program, leaves(), backward=watched)
     return program, lambda x, v: compiled([x, v])
 
@@ -59,7 +59,7 @@ def total(call, x, v):
 
 
 def outcome(call, ask):
-    """The gradients behind a second backward that `ask` runs, whether they are the same tensors, and their versions."""
+    """Returns the gradients after a second backward that `ask` runs, their identities and their versions."""
     x, v = leaves()
     total(call, x, v).backward()
     taken.clear()
@@ -142,7 +142,7 @@ def test_a_hook_that_was_removed_does_not_count():
 
 
 def with_hook(register):
-    """A backward with a hook that notes what it sees of x."""
+    """Runs backward with a hook that records the gradients of x."""
 
     def ask(call, x, v):
         seen = []
@@ -175,7 +175,7 @@ def test_a_hook_sees_what_it_sees_in_eager(kind):
 def differentiable(call, x, v):
     (first,) = torch.autograd.grad(total(call, x, v), x, create_graph=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the cycle that this makes
+        warnings.simplefilter("ignore")  # warning about the reference cycle
         first.square().sum().backward(create_graph=True)
     x.grad, v.grad = x.grad.detach(), v.grad.detach()
 
@@ -190,7 +190,7 @@ def gradients(call, x, v):
 
 
 def from_what_is_there(call, x, v):
-    call(x, v)[0].backward(v.grad)  # which must not change while it is read
+    call(x, v)[0].backward(v.grad)  # must not change while it is read
 
 
 def with_anomalies_looked_for(call, x, v):

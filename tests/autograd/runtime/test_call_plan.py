@@ -8,11 +8,11 @@ from torch import ones
 
 from minidynamo.autograd.graph.layouts import GradientLayout
 from minidynamo.autograd.runtime.call_plan import RECORDS, CallPlan, read_plan, write_plan
-from minidynamo.graph_cache.encoding import Codec, Damaged, NotStorable, Surroundings
+from minidynamo.graph_cache.encoding import Codec, Damaged, GraphContext, NotStorable
 from tests.autograd.programs import graphs
 
 ARGS = [ones(3, 3), ones(3, 3, requires_grad=True), ones(2)]
-CODEC = Codec(Surroundings(), RECORDS)
+CODEC = Codec(GraphContext(), RECORDS)
 
 
 def plan_of(program, args):

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/runtime/derivatives.py: graphs of derivatives compute what was not kept."""
+"""Tests of minidynamo/autograd/runtime/derivatives.py: graphs of derivatives recompute values that were not saved."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def test_what_was_kept_is_not_computed_again():
     tangent = torch.ones_like(out, requires_grad=True)
     (first,) = torch.autograd.grad(out, x, tangent, create_graph=True)
     expected = torch.autograd.grad(first, (x, tangent), torch.ones_like(first))
-    derivative = family.of(((True,), (False,)), {})
+    derivative = family.find(((True,), (False,)), {})
     values = Values([out.detach()], refused, {}, [[tangent], [torch.ones_like(first)]], {})
     torch.testing.assert_close(tuple(derivative.program.run(values)), expected)
 
@@ -34,7 +34,7 @@ def test_what_was_kept_is_not_computed_again():
 def test_an_input_that_was_not_kept_is_asked_for():
     family = derivatives(lambda x: (x.sin(),), inputs((3,))()[0])
     family.kept = ()
-    program = family.of(((False,), (False,)), {}).program
+    program = family.find(((False,), (False,)), {}).program
     with pytest.raises(NotAvailable, match="input 0"):
         program.run(Values([], refused, {}, [[torch.ones(3)], [torch.ones(3)]], {}))
 
@@ -51,15 +51,17 @@ def test_what_has_no_elements_is_not_computed():
 
 def test_each_derivative_is_traced_once_and_knows_what_is_differentiable():
     family = derivatives(lambda x, y: (x * y, x + 1), inputs((3,), (3,))()[0])
-    product = family.of(((False, None),), {})
-    assert product.differentiable == (True, True) and family.of(((False, None),), {}) is product
-    assert family.of(((None, False),), {}).differentiable == (False, False)
-    assert family.of(((None, True),), {}).differentiable == (True, False)
+    product = family.find(((False, None),), {})
+    assert product.differentiable == (True, True) and family.find(((False, None),), {}) is product
+    assert family.find(((None, False),), {}).differentiable == (False, False)
+    assert family.find(((None, True),), {}).differentiable == (True, False)
 
 
 def test_what_is_decided_on_sizes_holds_for_the_call():
     family = derivatives(lambda x: (torch.nn.functional.glu(x, 0),), inputs((4, 3))()[0], dynamic=True)
     orders = ((True,), (False,))
-    calls = [family.of(orders, dict(zip(family.symbols, sizes))) for sizes in ((4, 3), (6, 3), (4, 3))]
+    calls = [family.find(orders, dict(zip(family.symbols, sizes))) for sizes in ((4, 3), (6, 3), (4, 3))]
     assert calls[0] is calls[2] and calls[0] is not calls[1]
-    assert calls[0].serves(dict(zip(family.symbols, (4, 3)))) and not calls[0].serves(dict(zip(family.symbols, (6, 3))))
+    assert calls[0].applies_to(dict(zip(family.symbols, (4, 3)))) and not calls[0].applies_to(
+        dict(zip(family.symbols, (6, 3)))
+    )

@@ -21,7 +21,7 @@ from tests.autograd.programs import (
 
 
 def second(call, make, order=2):
-    """Gradients of a function of the gradients, and those of the function itself, to `order`."""
+    """Returns gradients of a function of the gradients, and of the function itself, to `order`."""
     torch.manual_seed(3)
     args, leaves = make()
     torch.manual_seed(4)
@@ -113,7 +113,7 @@ def test_symbolic_sizes(name):
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
 def test_parts_that_are_kept_where_sizes_vary(backend):
-    """Their strides do not follow from their sizes; they are taken as they lie."""
+    """Takes strides from the tensors: their sizes do not determine their strides."""
 
     def program(a, b):
         return a[:, 1:].prod(-1), b.prod(-1), a[:0] ** 2
@@ -159,7 +159,7 @@ def test_one_input_computed_from_another():
 
 @pytest.mark.parametrize("leaf_first", [True, False])
 def test_an_input_that_gets_its_history_by_a_write(leaf_first):
-    """It had none before, so no gradient goes that way a second time."""
+    """The input had no history before, so no gradient reaches its history a second time."""
 
     def program(x, y):
         y.add_(x)
@@ -176,7 +176,7 @@ def test_an_input_that_gets_its_history_by_a_write(leaf_first):
 
 
 class TimesItsSum(torch.autograd.Function):
-    """Of what its backward reads, a sum is kept, which is of no use for the derivative of the sum."""
+    """Backward reads a saved sum, which is useless for the derivative of the sum."""
 
     @staticmethod
     def forward(ctx, x):
@@ -259,7 +259,7 @@ def writes_to_input(x, w):
 
 @pytest.mark.parametrize("differs", [(True, True, True), (False, True, True), (True, False, True), (True, True, False)])
 def test_orders_are_told_apart_where_gradients_are_missing_or_constant(differs):
-    """Of an input that is written to no gradient is handed in here; some of the others do not require grad."""
+    """Covers a written input without an incoming gradient; some of the remaining inputs do not require grad."""
     make = intermediate_inputs((3, 4), (3, 4))
     compiled = compile_program(writes_to_input, make()[0])
     results = []
@@ -286,14 +286,14 @@ def random_factor(x):
 
 @pytest.mark.parametrize("program", [random_twice, random_factor])
 def test_random_numbers_that_were_not_kept_are_drawn_again_as_they_were(program):
-    """Behind those that were kept."""
+    """Draws after the saved random numbers."""
     make = inputs((8, 8))
     assert graphs(program, make()[0]).higher.random == ("cpu",)
     assert_same_gradients(program, make)
 
 
 class SavesAnother(torch.autograd.Function):
-    """Its backward reads a tensor that forward does not compute its result from."""
+    """Backward reads a tensor that does not enter the result of forward."""
 
     @staticmethod
     def forward(ctx, x, other):
@@ -330,7 +330,7 @@ def test_what_a_custom_function_saves_from_elsewhere_has_derivatives():
     ],
 )
 def test_nothing_is_held_that_is_not_saved(program, make):
-    """What eager does not keep, compiled code does not keep for a derivative that may never be asked for."""
+    """Compiled code, like eager, saves nothing for a derivative that may never be requested."""
     assert graphs(program, make()[0]).higher.held == ()
     assert_same_gradients(program, make)
 
@@ -457,7 +457,7 @@ def test_a_function_that_is_differentiable_once_says_so():
     x = torch.ones(3, requires_grad=True)
     compiled = compile_program(lambda x: (OnlyOnce.apply(x),), [x])
     (first,) = torch.autograd.grad(compiled([x])[0].sum(), x, create_graph=True)
-    assert torch.equal(first, x.cos()) and not first.requires_grad  # as in eager, which sees no other way to `x`
+    assert torch.equal(first, x.cos()) and not first.requires_grad  # as in eager, which has no other path to `x`
     (first,) = torch.autograd.grad(compiled([x])[0], x, torch.ones(3, requires_grad=True), create_graph=True)
     with pytest.raises(Unsupported, match="MD403") as caught:
         first.sum().backward()

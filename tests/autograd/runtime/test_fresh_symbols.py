@@ -1,4 +1,5 @@
-"""Tests of minidynamo/autograd/runtime/fresh_symbols.py: derivatives of gradients for which torch decides all sizes."""
+"""Tests of minidynamo/autograd/runtime/fresh_symbols.py: derivatives of gradients for which torch specializes all
+sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 
 import minidynamo
 from minidynamo.autograd.functional.value_keys import symbols_of
-from minidynamo.autograd.runtime.fresh_symbols import renewed
+from minidynamo.autograd.runtime.fresh_symbols import with_fresh_symbols
 from minidynamo.fake.mode import FakeTensorMode
 from minidynamo.testing import CompileCounterWithBackend
 
@@ -52,8 +53,8 @@ def test_fake_inputs_get_symbols_of_their_own():
     size = env.create_symintnode(symbol, hint=5)
     with mode:
         flat = [torch.empty(size, 2 * size, requires_grad=True), size, 3]
-    made, names = renewed(flat, symbols_of(flat), {symbol: 7})
+    made, names = with_fresh_symbols(flat, symbols_of(flat), {symbol: 7})
     assert [*names] == [symbol] and [int(n.node.hint) for n in made[0].shape] == [7, 14]
     assert made[0].requires_grad and made[2] == 3 and int(made[1]) == 7
     assert str(size) == str(symbol), "nothing was decided about the old one"
-    assert renewed(flat, symbols_of(flat), {}) is None
+    assert with_fresh_symbols(flat, symbols_of(flat), {}) is None

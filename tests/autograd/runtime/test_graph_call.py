@@ -54,13 +54,13 @@ def test_saved_tensors_die_at_their_last_use_in_backward():
 
 @pytest.mark.skipif(not HAS_BOXED_GRADIENTS, reason="autograd hands gradients in one by one")
 def test_a_gradient_that_comes_in_dies_at_its_last_use_in_backward():
-    """Autograd's own operations let go of it no later."""
+    """Autograd's own operations free the tensor no later."""
     x = torch.randn(6, requires_grad=True)
     call = compile_program(lambda x: (x.sin().cos(),), [x], backward=counting)
     (y,) = call([x])
     alive.clear()
     (y * 2).sum().backward()
-    assert alive[-1] == 1  # x, which the test holds
+    assert alive[-1] == 1  # x, held by the test
 
 
 def test_a_retained_graph_keeps_its_saved_tensors():
@@ -127,7 +127,7 @@ def test_an_inner_tensor_without_gradient_is_detached():
 
 
 def test_leaf_or_not_is_seen_at_each_call():
-    """One compiled graph: a leaf stays with autograd, an inner tensor that comes later is detached."""
+    """Compiles one graph: a leaf stays with autograd, a later inner tensor is detached."""
     x, base = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
     call = compile_program(detach_program, [x, torch.ones(3, requires_grad=True)])
     middle = base.exp()
@@ -151,7 +151,7 @@ def test_written_inputs_that_share_memory_run_operation_by_operation():
         assert xs == [] and torch.equal(a, torch.full((3,), 2.0)) and torch.equal(second, torch.full((3,), 2.0))
         assert torch.equal(first, torch.full((3,), 4.0 if share else 2.0))
     y = torch.ones(6)
-    first, second = call([[torch.ones(3), y[:3]], y[3:]])  # shared, but not with what is written
+    first, second = call([[torch.ones(3), y[:3]], y[3:]])  # shared, but not with the written tensor
     assert torch.equal(first, torch.full((3,), 2.0)) and torch.equal(second, torch.full((3,), 2.0))
 
 

@@ -1,5 +1,5 @@
-"""Tests of minidynamo/autograd/runtime/input_nodes.py: backward runs what is behind the inputs that the results in use
-lead to."""
+"""Tests of minidynamo/autograd/runtime/input_nodes.py: backward runs the history of the inputs that the used results
+depend on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
 
 class Noting(torch.autograd.Function):
-    """A root that notes its call; of zeros it makes no number where the input is zero."""
+    """A square root that records its backward call; a zero gradient at a zero input gives NaN."""
 
     @staticmethod
     def forward(ctx, x, name, calls):
@@ -37,7 +37,7 @@ class Noting(torch.autograd.Function):
 
 
 def assert_gradients_equal(found, expected, where, **tolerance):
-    """The same ones are None, and the others are close."""
+    """Checks that the same gradients are None, and that the rest are close."""
     assert [g is None for g in found] == [g is None for g in expected], where
     for mine, theirs in zip(found, expected):
         if theirs is not None:
@@ -125,7 +125,7 @@ WAYS = [backward, twice, one_by_one, asked_for(0), asked_for(1), added_to, again
 
 
 def behind(x, y, calls, hooked):
-    """Tensors behind the leaves x and y, with a function of the user's and maybe hooks on the way."""
+    """Returns tensors computed from the leaves x and y, with a custom Function and perhaps hooks between."""
     a, b = Noting.apply(x, "a", calls) * 2, Noting.apply(y, "b", calls)
     if hooked:
         b.register_hook(lambda gradient: calls.append("hook of b") or gradient * 2)
@@ -162,7 +162,7 @@ def test_gradients_and_calls_are_those_of_eager(program, backend):
     for used, way, hooked in itertools.product(range(1, 1 << results), WAYS, (False, True)):
         values, calls = outcome(program, used, way, hooked)
         if calls and calls[0].startswith("ZeroTensors"):
-            continue  # torch adds in place to a zero that is none in memory
+            continue  # torch adds in place to an expanded zero
         ours, our_calls = outcome(compiled, used, way, hooked)
         assert our_calls == calls, (used, way)
         assert_gradients_equal(ours, values, (used, way), rtol=1e-5, atol=1e-4)
@@ -170,7 +170,7 @@ def test_gradients_and_calls_are_those_of_eager(program, backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_function_behind_an_argument_gets_no_zeros(backend):
-    """It would make zeros of them, or, at a zero, no number."""
+    """Zeros would give zeros as gradients, or NaN at a zero input."""
     x, y, w = torch.zeros(2, requires_grad=True), torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     calls = []
     first, _ = minidynamo.compile(two, backend=backend)(y * 1, Noting.apply(x, "b", calls) * 2, w)
@@ -292,11 +292,11 @@ def test_what_is_behind_an_argument_dies_with_the_results_that_lead_there():
 
 
 def test_which_results_lead_to_which_inputs_is_noted():
-    """Of eager's edges, not of the numbers: a derivative that is zero leads there, too."""
+    """Follows eager's edges, not the numbers: an edge with a zero derivative counts, too."""
     leaves = leaves_of_all()
-    assert compile_program(two, leaves).signature.ways == ((0,), (1,), (0, 1))
-    assert compile_program(of_zeros, leaves).signature.ways == ((0, 1), (1,), (0,))
-    assert compile_program(lambda a, b: (a * b, a + b), leaves[:2]).signature.ways == ()
+    assert compile_program(two, leaves).signature.reaching_results == ((0,), (1,), (0, 1))
+    assert compile_program(of_zeros, leaves).signature.reaching_results == ((0, 1), (1,), (0,))
+    assert compile_program(lambda a, b: (a * b, a + b), leaves[:2]).signature.reaching_results == ()
 
 
 def test_leaves_stay_at_the_node_of_the_graph():
@@ -322,7 +322,7 @@ def test_a_write_to_a_result_is_noticed():
 
 @pytest.mark.parametrize("asked", [True, False], ids=["from another node", "in the node of the graph"])
 def test_what_comes_in_dies_in_backward(asked):
-    """As where no input lies apart: nobody holds a gradient of a result while the gradients of inputs are computed."""
+    """As with a single input node: no gradient of a result is held while the gradients of inputs are computed."""
     seen, watched = [], []
 
     def look(gm, examples):
@@ -350,7 +350,7 @@ def test_what_comes_in_dies_in_backward(asked):
 
 
 class Handing(torch.autograd.Function):
-    """Gives a gradient that nobody else holds."""
+    """Returns a gradient without another owner."""
 
     @staticmethod
     def forward(ctx, x):

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/runtime/partial_backward.py: backward graphs without what nobody takes."""
+"""Tests of minidynamo/autograd/runtime/partial_backward.py: backward graphs without unused gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import minidynamo
-from minidynamo.autograd.runtime.partial_backward import WHOLE, Part, part_of
+from minidynamo.autograd.runtime.partial_backward import WHOLE, BackwardPart, part_of
 from tests.autograd.programs import compile_program, graphs, inputs, interpret, targets
 
 ATEN = torch.ops.aten
@@ -19,7 +19,7 @@ def part(program, args, unused=(), unwanted=(), strides=(), dynamic=False):
     """The graph of a part of the backward of `program`, and how many values forward saves."""
     made = graphs(program, args, dynamic=dynamic)
     saved = len(made.partition.sources)
-    what = Part(frozenset(unused), frozenset(unwanted), tuple(strides))
+    what = BackwardPart(frozenset(unused), frozenset(unwanted), tuple(strides))
     return part_of(made.backward, saved, what), saved
 
 
@@ -38,7 +38,7 @@ def results(gm):
 
 def test_what_is_not_wanted_is_not_computed():
     assert WHOLE.stage == "backward"
-    assert Part(unused=frozenset({2, 0}), strides=((1, (0, 1)),)).stage == (
+    assert BackwardPart(unused=frozenset({2, 0}), strides=((1, (0, 1)),)).stage == (
         "backward, results unused: 0 2, strides: {1: (0, 1)}"
     )
     whole = targets(part(chain, square())[0])
@@ -161,7 +161,7 @@ def test_what_comes_from_an_unused_result_alone_is_left_out(dynamic):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("used", [0, 1])
 def test_an_unused_result_has_no_say_in_gradients(used, dynamic):
-    """Zeros in the place of its gradient would make NaN of what is infinite."""
+    """A zero gradient in its place would turn infinities into NaN."""
 
     def program(x, v):
         return ((x * v).sum(), x.sqrt() / v) if used == 0 else (x.log() * v, (x + v).sum())
@@ -177,7 +177,7 @@ def test_an_unused_result_has_no_say_in_gradients(used, dynamic):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("used", [[0], [1], [2], [0, 2], [0, 1, 2]])
 def test_gradients_of_some_results(used, dynamic):
-    """The parts of one tensor: what comes in for one of them is joined with zeros."""
+    """Covers parts of one tensor: the gradient of a single part is joined with zeros."""
 
     def program(x, v):
         a, b = (x @ v).t().split([2, 3])
@@ -196,7 +196,7 @@ def test_gradients_of_some_results(used, dynamic):
 
 
 def counting():
-    """A compiler of backward graphs, and the operators of what it was given."""
+    """Returns a compiler of backward graphs, and the operators of the graphs that the compiler received."""
     made = []
 
     def compiler(gm, examples):
@@ -245,7 +245,8 @@ def test_gradients_that_are_differentiated_again(asked):
 
 
 class Both(torch.autograd.Function):
-    """Its backward is called for one of two results as well, with zeros for the other, and makes something of these."""
+    """Backward is called for each of the two results alone, with zeros for the missing gradient, and maps zeros to
+    nonzero values."""
 
     @staticmethod
     def forward(ctx, x):
@@ -258,7 +259,7 @@ class Both(torch.autograd.Function):
 
 
 class One(torch.autograd.Function):
-    """Its backward is not called for nothing; it makes something of zeros, and draws."""
+    """Backward runs only if needed; it maps zeros to nonzero values, and draws."""
 
     @staticmethod
     def forward(ctx, x):
@@ -270,7 +271,7 @@ class One(torch.autograd.Function):
 
 
 class Aside(torch.autograd.Function):
-    """Its backward does not look at the gradient."""
+    """Backward ignores the incoming gradient."""
 
     @staticmethod
     def forward(ctx, x):

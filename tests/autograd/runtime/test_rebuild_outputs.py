@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/made_results.py."""
+"""Tests of minidynamo/autograd/runtime/rebuild_outputs.py."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
-"""Tests of minidynamo/autograd/runtime/result_hooks.py: asked for some gradients, autograd runs those hooks on results
-that it runs in eager, and hands out what eager does."""
+"""Tests of minidynamo/autograd/runtime/result_hooks.py: for partial gradients, autograd runs the same hooks on results
+as in eager, and returns the same gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.autograd.runtime.result_hooks import all_behind, main_node
+from minidynamo.autograd.runtime.result_hooks import all_inputs_of, graph_node
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
@@ -70,7 +70,7 @@ CASES = [
 
 
 def gradients(f, asked, leaves="ab", factor=0):
-    """What autograd hands out for the tensors of these names, and the hooks that ran, in the order of their names."""
+    """Returns autograd's gradients for the named tensors, and the names of the hooks that ran, sorted."""
     x, w = (torch.full((3,), value, requires_grad=True) for value in (0.5, 0.7))
     a, b = (leaf if name in leaves else leaf * 1 for name, leaf in zip("ab", (x, w)))
     tensors = dict(zip("yzr", f(a, b)), x=x, w=w, a=a, b=b)
@@ -123,15 +123,15 @@ def test_results_that_are_asked_for_alone_are_what_their_hooks_made(program, ask
 
 def test_what_cannot_be_handed_out_is_an_error_that_says_so():
     compiled = minidynamo.compile(side_by_side, backend="aot_eager")
-    with pytest.raises(minidynamo.errors.Unsupported, match=r"MD411.*what a hook made of a gradient") as caught:
+    with pytest.raises(minidynamo.errors.Unsupported, match=r"MD411.*a gradient that a hook replaced") as caught:
         gradients(compiled, "yw", factor=10)
     assert "graph_break()" in str(caught.value)
 
 
 def test_places_behind_one_and_nodes_in_front_of_a_graph():
-    assert all_behind(3, ((), (0,), (), (1, 2))) == {0, 1, 2}
-    assert all_behind(7, ((), (0,))) == set()
+    assert all_inputs_of(3, ((), (0,), (), (1, 2))) == {0, 1, 2}
+    assert all_inputs_of(7, ((), (0,))) == set()
     y, z = minidynamo.compile(side_by_side, backend="aot_eager")(*torch.ones(2, 3, requires_grad=True).unbind())
     assert y.grad_fn is not z.grad_fn
-    assert main_node(y.grad_fn, y.output_nr)[0] is main_node(z.grad_fn, z.output_nr)[0]
-    assert {main_node(one.grad_fn, one.output_nr)[1] for one in (y, z)} == {0, 1}
+    assert graph_node(y.grad_fn, y.output_nr)[0] is graph_node(z.grad_fn, z.output_nr)[0]
+    assert {graph_node(one.grad_fn, one.output_nr)[1] for one in (y, z)} == {0, 1}

@@ -1,5 +1,5 @@
-"""Tests of minidynamo/autograd/runtime/result_nodes.py: autograd sees which results of a graph are computed from
-others."""
+"""Tests of minidynamo/autograd/runtime/result_nodes.py: autograd sees the dependences between the results of a
+graph."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def apart(x, w):
 
 
 def halves(x, w):
-    """The other result is computed from a view of the first."""
+    """The second result is computed from a view of the first."""
     y = (x * w).exp()
     return y, y[1:] * y[:-1]
 
 
 def overwritten(x, w):
-    """Of what the first result held before."""
+    """Depends on the earlier value of the first result."""
     y = x * w
     z = y.exp()
     y.add_(1)
@@ -54,7 +54,7 @@ def total(results, places):
 
 
 class Counted:
-    """A compiled program whose backward graphs are counted."""
+    """Compiles a program and counts its backward graphs."""
 
     def __init__(self, program):
         self.made = []
@@ -69,13 +69,13 @@ class Counted:
 
 
 @pytest.mark.parametrize(
-    ("program", "on_the_way"),
+    ("program", "direct_inputs"),
     [(chain, ((), (0,), (0, 1))), (partial, ((), (0,))), (halves, ((), (0,))), (apart, ()), (overwritten, ())],
 )
-def test_which_results_are_computed_from_others(program, on_the_way):
+def test_which_results_are_computed_from_others(program, direct_inputs):
     signature = Counted(program).call.signature
-    assert signature.on_the_way == on_the_way
-    assert [place for place, _ in signature.arrivals] == sorted({i for places in on_the_way for i in places})
+    assert signature.direct_inputs == direct_inputs
+    assert [place for place, _ in signature.result_gradients] == sorted({i for places in direct_inputs for i in places})
 
 
 def retained(results, given, place, loss):
@@ -99,7 +99,7 @@ def that_only(results, given, place, loss):
 
 
 def twice(results, given, place, loss):
-    """Where it is not watched the second time, all is computed as if it never was."""
+    """Computes the second, unwatched backward as if the hook had never existed."""
     handle = results[place].register_hook(lambda gradient: None if gradient is None else gradient * 3)
     torch.autograd.grad(loss, results[place], retain_graph=True, allow_unused=True)
     loss.backward(retain_graph=True)
@@ -148,14 +148,14 @@ def test_the_whole_is_one_graph_unless_somebody_watches():
     compiled(*leaves())[2].sum().backward()
     assert len(compiled.made) == 1
     results = compiled(*leaves())
-    results[2].register_hook(lambda _: None)  # nothing is computed from it
+    results[2].register_hook(lambda _: None)  # no result depends on it
     results[1].register_hook(lambda _: None).remove()
     results[2].sum().backward()
     assert len(compiled.made) == 1
     results = compiled(*leaves())
     results[0].retain_grad()
     results[2].sum().backward()
-    assert len(compiled.made) == 4  # from the third to both others, from the second to the first, and to the inputs
+    assert len(compiled.made) == 4  # from third to both, from second to first, and to the inputs
 
 
 def test_what_is_used_up_is_refused():
@@ -185,7 +185,7 @@ def test_what_a_backward_cannot_show_is_refused(watch):
 
 @pytest.mark.parametrize("saves_its_result", [lambda x: x.exp(), lambda x: x.prod(-1), lambda x: x.cumprod(-1)])
 def test_what_gradients_of_gradients_bring_to_a_saved_result_is_refused(saves_its_result):
-    """Also where the derivative is one call, which is told of that result without its history."""
+    """Covers derivatives of a single call, too, which gets the result without its history."""
     for watched in (False, True):
         x = torch.tensor([[2.0, 3.0]], requires_grad=True)
         result = minidynamo.compile(saves_its_result, backend="aot_eager", fullgraph=True)(x)

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/runtime/saved_per_result.py: what is kept for one result alone dies with that."""
+"""Tests of minidynamo/autograd/runtime/saved_per_result.py: tensors saved for one result alone die with the result."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def two(x, w):
 
 
 def chain(x, w):
-    """Each result takes what the ones before it take."""
+    """Returns three results, each computed from the results before."""
     one = (x @ w).sin()
     two = (one @ w).sin()
     return one, two, (two @ w).sin()
 
 
 def halves(x, w):
-    """Parts of one tensor, whose gradients are joined."""
+    """Returns parts of one tensor, whose gradients are joined."""
     one, other = (x @ w).chunk(2)
     return one.sin() @ w, other.sin().cumsum(0).sin()
 
@@ -47,7 +47,7 @@ def square():
 
 
 class Watched:
-    """A program whose forward graph notes what it makes for backward."""
+    """Compiles a program and records the results that its forward graph saves for backward."""
 
     def __init__(self, program, args):
         self.kept = []
@@ -70,7 +70,7 @@ class Watched:
 
 @pytest.fixture(autouse=True)
 def without_collector():
-    """What dies must die at once."""
+    """Frees each tensor at once."""
     gc.disable()
     yield
     gc.enable()
@@ -93,7 +93,7 @@ def test_what_a_result_needs_alone_dies_with_it():
     after = watched.alive()
     assert after < before
     del one
-    assert watched.alive() == after  # the second takes all that the first does
+    assert watched.alive() == after  # the second needs all saved tensors of the first
     del two
     assert watched.alive() == 0
 
@@ -145,7 +145,7 @@ def test_writes_are_noticed_wherever_a_value_is_kept():
     call = compile_program(two, [x, w])
     one, other = call([x, w])
     one.detach().mul_(2)
-    torch.autograd.grad(other.sum(), w)  # which does not read it
+    torch.autograd.grad(other.sum(), w)  # does not read it
     one, other = call([x, w])
     one.detach().mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -200,7 +200,7 @@ def test_a_program_whose_results_share_all_values_has_one_node():
 
 
 class Exp(torch.autograd.Function):
-    """It saves something that its result is not computed from."""
+    """Saves a tensor that its result does not depend on."""
 
     @staticmethod
     def forward(ctx, x):
@@ -228,7 +228,7 @@ APART = {
 @pytest.mark.parametrize("program", APART)
 @pytest.mark.parametrize("retained", [False, True])
 def test_backward_through_one_result_and_later_through_another(program, retained):
-    """It is refused where eager refuses it: where both pass a function that has saved something."""
+    """Refuses the same calls as eager: both backward passes reach a function with saved tensors."""
     outcomes = []
     for function in (lambda h, w: compile_program(APART[program], [h, w])([h, w]), APART[program]):
         h, w = torch.linspace(0, 1, 16).view(4, 4), torch.linspace(-1, 1, 16).view(4, 4).requires_grad_()
@@ -286,7 +286,7 @@ def test_an_input_that_second_derivatives_read_dies_with_results_that_nobody_use
     w = torch.linspace(-1, 1, 4).requires_grad_()
 
     def program(h, i):
-        v = w.exp() if shared else w  # of which backward through one result uses up what the other needs
+        v = w.exp() if shared else w  # backward through one result frees saved tensors of the second
         return pairwise_distance(h * 2, v), pairwise_distance(i * 2, v)
 
     outcomes = []

@@ -1,4 +1,4 @@
-"""Whether what raises in eager raises when nobody uses its result, too, through the whole of the autograd stage."""
+"""Eager's errors are raised even for unused results, through the whole autograd stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/decompositions.py."""
+"""Tests of minidynamo/autograd/trace/decompositions.py."""
 
 from typing import Any
 
@@ -79,7 +79,7 @@ def test_products_and_convolutions_stay_whole():
 
 
 def test_what_is_masked_is_kept_as_a_mask():
-    """One byte per element, where the result of relu is not kept for something else."""
+    """Saves a byte per element if the result of relu is not saved anyway."""
     args = inputs((4, 5))()[0]
     assert masked() < splittable()
     saved = graphs(lambda x: (F.relu(x.exp() + x.sin()).sum(1),), args).signature.saved
@@ -98,7 +98,7 @@ def test_a_loss_keeps_the_error_of_its_kernel(beta):
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_dropout_that_draws_stays_whole(device):
-    # Kernels draw other numbers than `bernoulli_`, on a GPU as well as on a CPU.
+    # Kernels draw other numbers than `bernoulli_`, both on GPU and CPU.
     split = decomposition_table()[aten.native_dropout.default]
     assert split(torch.ones(3, device=device), 0.5, True) is NotImplemented
     assert split(torch.ones(3, device=device), 0.5, False)[0].shape == (3,)

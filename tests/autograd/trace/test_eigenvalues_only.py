@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/trace/eigenvalues_only.py: which decompositions are computed without vectors."""
+"""Tests of minidynamo/autograd/trace/eigenvalues_only.py: decompositions computed without vectors."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def test_eigenvalues_have_an_operator_of_their_own():
 
 @pytest.mark.parametrize("program", [lambda x: torch.linalg.svd(x)[1], lambda x: x.svd().V])
 def test_vectors_that_the_program_asks_for_are_computed(program):
-    """Whoever uses them: eager rounds the values otherwise where it computes vectors."""
+    """Computes vectors even if the program drops the vectors: eager rounds the values differently when it computes
+    vectors."""
     gm = forward(program, grad=False)
     assert "aten._linalg_svd.default" in targets(gm) and has_vectors(gm, SVD)

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/trace/fallback_op.py: derivatives that look into data are eager's, to any order."""
+"""Tests of minidynamo/autograd/trace/fallback_op.py: derivatives that read data are eager's, to any order."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ INDEX = torch.tensor([0, 1, 0, 2])
 
 
 def derivatives(function, values):
-    """The first three derivatives of what a function makes of inner tensors."""
+    """Returns the first three derivatives of a function of inner tensors."""
     leaves = [value.clone().requires_grad_() for value in values]
     made, found = [function(*(leaf * 1 for leaf in leaves))], []
     for _ in range(3):
@@ -39,7 +39,7 @@ PROGRAMS = {
     "trace": (lambda x: torch.trace(x) ** 2 + x.trace().exp(), [torch.eye(3)]),
     "trace in place": (lambda x: (x * 2).add_(1).trace().exp(), [torch.eye(3)]),
 }
-if torch.autograd.functional.hessian(lambda x: x.det().exp(), torch.zeros(1, 1)).item() == 1.0:  # in torch 2.11 it is 0
+if torch.autograd.functional.hessian(lambda x: x.det().exp(), torch.zeros(1, 1)).item() == 1.0:  # 0 in torch 2.11
     PROGRAMS["determinants of one"] = (lambda x: x.det().exp(), [torch.tensor([[[3.0]], [[0.0]]])])
 
 
@@ -53,7 +53,7 @@ def test_derivatives_that_decide_on_data(name):
 
 
 def test_a_write_is_counted_once():
-    """A masked write, whose gradient has as many elements as the mask lets through."""
+    """A masked write; its gradient has one element for each true element of the mask."""
 
     def program(x, values):
         x.mul_(2)
@@ -70,7 +70,7 @@ def test_a_write_is_counted_once():
 
 @pytest.mark.parametrize("name", ["eig", "eigh", "svd"])
 def test_gradients_that_have_no_answer_are_refused(name):
-    """Eigenvectors are known up to a phase: the gradients of what depends on it are none."""
+    """Eigenvectors are determined up to a phase: a function that depends on the phase has no gradient."""
     decompose = getattr(torch.linalg, name)
     values = torch.polar(torch.arange(1.0, 10).cos(), torch.arange(9.0) ** 2).to(torch.complex128).reshape(3, 3)
     values = values + values.mH if name == "eigh" else values
@@ -96,7 +96,7 @@ def test_gradients_that_have_no_answer_are_refused(name):
 
 
 def test_eager_refuses_and_so_do_we():
-    """Two zeros of one product: torch has no second derivative of that."""
+    """Two zeros in one product: torch has no second derivative."""
 
     def program(x, y):
         return x.scatter_reduce(0, INDEX, y, "prod")
@@ -116,13 +116,13 @@ def test_data_that_derivatives_do_not_read_are_not_kept():
     out = compiled(x)
     assert [value.shape for value in compiled.saved()] == [()]
     with torch.no_grad():
-        x.zero_()  # eager keeps no more of it than its sizes
+        x.zero_()  # eager saves only its sizes
     (first,) = torch.autograd.grad(out, leaf, create_graph=True)
     torch.testing.assert_close(torch.autograd.grad(first.sum(), leaf)[0], torch.eye(3) * out.detach() * 3 * 1.5**2)
 
 
 def test_what_draws_random_numbers_is_not_run_again():
-    """Here the whole program is one operation of the graph."""
+    """The whole program is a single operation of the graph."""
 
     def program(x, y, index):
         return (torch.nn.functional.dropout(x, 0.5).scatter_reduce(0, index, y, "prod"),)
@@ -137,7 +137,7 @@ def test_what_draws_random_numbers_is_not_run_again():
 
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_the_first_derivative_is_one_call_in_a_graph(dynamic):
-    """Of `index_fill` with a tensor as the value torch looks into the positions."""
+    """For `index_fill` with a tensor as the value, torch reads the positions."""
 
     def program(x, value, positions):
         return (x * 2).index_fill(0, positions, value * 1).sin()

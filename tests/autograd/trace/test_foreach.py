@@ -1,4 +1,4 @@
-"""Operations on lists of tensors, split into one per tensor, give what torch gives."""
+"""Operations on lists of tensors, split into one per tensor, give torch's results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAKE = {
 
 
 def arguments(op):
-    """One value for each positional argument, by its type."""
+    """Returns a value for each positional argument, by its type."""
     positional = [argument for argument in op._schema.arguments if not argument.kwarg_only]
     return [MAKE[_kind(str(argument.type))]() for argument in positional if _kind(str(argument.type))]
 

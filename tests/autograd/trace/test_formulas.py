@@ -1,5 +1,4 @@
-"""Tests of minidynamo/autograd/trace/formulas.py: the parts compute what torch's kernels compute, whatever they are
-given."""
+"""Tests of minidynamo/autograd/trace/formulas.py: the parts equal torch's kernels for all inputs."""
 
 import pytest
 import torch
@@ -7,7 +6,7 @@ import torch.nn.functional as F
 
 import minidynamo
 from minidynamo.autograd.aot import aot_compile
-from minidynamo.autograd.trace.decompositions import ROUNDED_ON_THE_WAY, splittable
+from minidynamo.autograd.trace.decompositions import ROUNDED_IN_STEPS, splittable
 from minidynamo.autograd.trace.formulas import EVERYWHERE, ON_CPU
 from minidynamo.config import config
 from minidynamo.graph.boxed import make_boxed
@@ -52,11 +51,11 @@ PROGRAMS = {
 
 
 def split(gm, example_inputs):
-    """A backend that runs the parts one by one."""
+    """A backend that runs the operations of each formula separately."""
 
     def run(graph, inputs):
         is_half = any(x.dtype.itemsize == 2 for x in inputs)
-        whole = {getattr(aten, name).default for name in ROUNDED_ON_THE_WAY.split() if is_half}
+        whole = {getattr(aten, name).default for name in ROUNDED_IN_STEPS.split() if is_half}
         assert not {node.target for node in graph.graph.nodes} & ({*EVERYWHERE, *ON_CPU} - whole)
         return make_boxed(graph)
 

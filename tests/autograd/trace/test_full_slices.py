@@ -1,4 +1,4 @@
-"""Slices that take a whole dimension, of symbolic size: torch leaves them out, and gives the same."""
+"""Slices of a whole dimension with a symbolic size: torch omits such slices, with equal results."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import torch
 
 import minidynamo
 
-# Each has a derivative that is zero whatever comes in.
+# Each function has a derivative that is always zero.
 FLAT = {
     "sgn": torch.sgn,
     "round": torch.round,
@@ -84,7 +84,7 @@ def written_argument(x, w):
 
 @pytest.mark.parametrize("program", [one_result, written_argument])
 def test_the_function_of_a_written_part_is_used_up(program):
-    """It has saved nothing, but backward frees it."""
+    """Saves nothing, but backward frees the node."""
     for call in (program, minidynamo.compile(program, backend="aot_eager", fullgraph=True)):
         x, w = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
         y = x.clone()

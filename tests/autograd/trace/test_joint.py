@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/joint.py."""
+"""Tests of minidynamo/autograd/trace/joint.py."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_an_input_without_gradient_has_none():
 
 def test_inner_inputs_may_be_written_and_leaves_not():
     made = trace(lambda x: (x.add_(1) * 2,), [leaf() * 1])
-    assert list(made.mutated_with_grad) == [0] and len(made.identities) == 1
+    assert list(made.mutated_with_grad) == [0] and len(made.input_copies) == 1
     with pytest.raises(BackendError, match="a leaf Variable that requires grad") as caught:
         trace(lambda x: (x.add_(1) * 2,), [leaf()])
     assert caught.value.code == "MD401" and isinstance(caught.value.__cause__, RuntimeError)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import minidynamo
-from minidynamo.autograd.trace.leaf_order import edges
+from minidynamo.autograd.trace.leaf_order import edge_order
 
 
 class Fan(torch.autograd.Function):
@@ -26,7 +26,7 @@ def test_autograd_takes_leaves_in_the_order_that_their_edges_are_for(more):
             leaf.register_hook(lambda _, number=number, seen=seen: seen.append(number))
         values = [*leaves, *(torch.ones(1, requires_grad=True) * 1 for _ in range(more))]
         wanted = [*reversed(range(count))]
-        Fan.apply(*(values[place] for place in edges(wanted, [*range(count, count + more)]))).backward()
+        Fan.apply(*(values[place] for place in edge_order(wanted, [*range(count, count + more)]))).backward()
         assert seen == wanted
 
 
@@ -52,7 +52,7 @@ def test_hooks_of_parameters_run_in_the_order_of_eager(make, data, backend):
             parameter.register_hook(lambda _, key=key, order=order: order.append(key))
             parameter.register_post_accumulate_grad_hook(lambda _, key=key, order=order: order.append(f"{key} added"))
         x = torch.ones(5, 3, requires_grad=data != "constant")
-        for _ in range(2):  # the second time `.grad` is there
+        for _ in range(2):  # the second time `.grad` exists
             call(x if data != "inner" else x * 2).sin().sum().backward()
         seen[name] = order
     assert seen["compiled"] == seen["eager"]

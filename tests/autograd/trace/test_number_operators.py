@@ -1,4 +1,4 @@
-"""Operators whose floats may be symbolic do what those of ATen do."""
+"""Operators with symbolic float arguments equal their ATen originals."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/trace/output_alias_sets.py: what the outputs of a program are."""
+"""Tests of minidynamo/autograd/trace/output_alias_sets.py: the kinds of a program's outputs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import torch
 
 from minidynamo.autograd.trace.output_alias_sets import classify, find_sources, refuse_copies
 from minidynamo.errors import GraphRefused
-from minidynamo.graph.function_results import noting_copies, of_its_own
+from minidynamo.graph.function_results import recording_copies, unaliased_result
 
 
 def kinds(outputs, *inputs):
-    entries, families = classify(outputs, dict(enumerate(inputs)))
-    return [(entry.kind, entry.index) for entry in entries], families
+    entries, alias_sets = classify(outputs, dict(enumerate(inputs)))
+    return [(entry.kind, entry.index) for entry in entries], alias_sets
 
 
 def test_inputs_views_of_them_and_constants():
     x, y = torch.randn(2, 2), torch.randn(2)
-    made, families = kinds([3, y, x.t(), x, None], x, y)
-    assert made == [("constant", 0), ("input", 1), ("view", 0), ("input", 0), ("constant", 0)] and not families
+    made, alias_sets = kinds([3, y, x.t(), x, None], x, y)
+    assert made == [("constant", 0), ("input", 1), ("view", 0), ("input", 0), ("constant", 0)] and not alias_sets
 
 
 def test_of_inputs_in_one_memory_a_view_is_one_of_the_input_that_it_was_made_of():
@@ -31,10 +31,10 @@ def test_of_inputs_in_one_memory_a_view_is_one_of_the_input_that_it_was_made_of(
 def test_outputs_that_share_memory_are_one_family():
     x = torch.randn(4, requires_grad=True)
     one, other = x.sin(), x.cos().detach()
-    made, families = kinds([one[:2], other, one, one[2:]], x)
+    made, alias_sets = kinds([one[:2], other, one, one[2:]], x)
     assert made == [("member", 0), ("member", 1), ("member", 0), ("member", 0)]
-    assert [family.root is root for family, root in zip(families, (one, other), strict=True)] == [True, True]
-    assert [family.requires_grad for family in families] == [True, False]
+    assert [family.root is root for family, root in zip(alias_sets, (one, other), strict=True)] == [True, True]
+    assert [family.requires_grad for family in alias_sets] == [True, False]
 
 
 def test_what_is_said_of_a_view():
@@ -58,8 +58,8 @@ def test_sources_of_views():
     y, data = x * 2, x.data
     view, part = y[0], x.detach()[0]
     outputs = [view[1:], y, view, part, data, data[0], data.detach()]
-    entries, families = classify(outputs, {0: x})
-    (between,), (entry,) = find_sources(outputs, entries, families, {0: x})
+    entries, alias_sets = classify(outputs, {0: x})
+    (between,), (entry,) = find_sources(outputs, entries, alias_sets, {0: x})
     assert between is part._base and (entry.kind, entry.source, entry.writes) == ("view", None, None)
     assert [e.source for e in entries] == [2, None, None, len(outputs), None, 4, 4]
     assert [e.writes for e in entries] == [None, None, None, None, 0, None, None]
@@ -67,9 +67,9 @@ def test_sources_of_views():
 
 def copied(x, *others):
     """Copies of views of x, each noted."""
-    with noting_copies() as copies:
-        made = [of_its_own(x[:2], (x,)), *(of_its_own(x[k:], (x,)) for k in others)]
-        made.append(of_its_own(made[0].view(2), (made[0],)))
+    with recording_copies() as copies:
+        made = [unaliased_result(x[:2], (x,)), *(unaliased_result(x[k:], (x,)) for k in others)]
+        made.append(unaliased_result(made[0].view(2), (made[0],)))
     return copies, made
 
 
@@ -112,6 +112,6 @@ def test_what_counts_writes_for_parts():
     y = torch.ones(4, requires_grad=True) * 2
     data, parts = y[:2].data, [y[:2].detach(), y[2:].detach()]
     _, (family,) = classify([data, *parts], {})
-    assert family.root is None and family.counting is parts[0]
+    assert family.root is None and family.counter_owner is parts[0]
     with pytest.raises(GraphRefused, match="do not count writes together"):
         classify([data[:1].detach(), data[1:].detach(), *parts], {})

@@ -1,4 +1,4 @@
-"""Calls that take plain numbers are traced for any of them, and draw what eager draws."""
+"""Calls with scalar arguments are traced for any values, and draw the same numbers as eager."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Places in subscripts while a graph is traced: numbers that a node reads, once per tensor that does not change."""
+"""Tensors as subscripts during a trace: a node reads the index, once per unchanged tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minidynamo.testing import AotEagerAndRecordGraphs
 
 
 def reads(program, *args) -> int:
-    """How many nodes read places in the graph of `program`, which must give what eager gives."""
+    """Returns the number of nodes that read indices in the graph of `program`, after a comparison with eager."""
     backend = AotEagerAndRecordGraphs()
     expected = program(*(arg.clone() for arg in args))
     made = compile_function(program, backend=backend, fullgraph=True)(*(arg.clone() for arg in args))
@@ -49,9 +49,9 @@ def written_as_a_part(x, i):
     [
         (1, lambda x, i: (x[i] + x[i], x.sin()[i])),
         (2, lambda x, i: (x[i] * 2, x[:, i] * 2)),  # dimensions of two sizes
-        (1, lambda x, i: (x[i], x + 1)),  # whose view is made behind the graph
+        (1, lambda x, i: (x[i], x + 1)),  # the view is created after the graph
         (1, lambda x, i: (x[i], x + 1)[1]),  # an error is an error, whoever uses the result
-        (1, lambda x, i: x[:1][i + 1] * 2),  # the only place there is
+        (1, lambda x, i: x[:1][i + 1] * 2),  # the only valid index
         (3, written_in_place),
         (2, written_through_data),
         (2, written_as_a_part),

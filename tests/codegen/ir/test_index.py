@@ -1,4 +1,4 @@
-"""Index expressions: they simplify, and what they simplify to has the same value."""
+"""Index expressions: a simplified expression has the value of the original."""
 
 import itertools
 
@@ -100,7 +100,7 @@ def test_lookup_is_substituted_inside():
 
 
 def test_what_is_divided_is_not_negative():
-    """Of what falls as a variable grows, as indices of `flip` do: C++ and Triton round toward zero."""
+    """Covers values that fall as a variable grows, like indices of `flip`: C++ and Triton round toward zero."""
     falling = Index() - as_index(Var("r", 8)) + 7
     for divided in (falling // 4, falling % 4, (falling + 8) // 4, (falling * 3 + 5) % 4):
         assert all(atom.base.bounds()[0] >= 0 for atom, _ in divided.terms)

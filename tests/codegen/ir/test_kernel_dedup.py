@@ -1,4 +1,4 @@
-"""Which kernels are the same but for names."""
+"""Kernels that are equal up to names."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def compiled(function, *args, target="cpp"):
 
 
 def pairs(first, second):
-    """Two kernels with a call of ATen between them."""
+    """Returns two kernels with an ATen call between."""
     return compiled(lambda x: (first(x), second(x @ x)), torch.randn(8, 8)).program.kernels
 
 

@@ -35,7 +35,7 @@ def test_kernel_arguments_and_work():
 def test_extern_that_writes_is_not_a_view():
     view = torch.ops.aten.view.default
     assert Extern("t", view, (), aliases=("x",)).is_view
-    assert not Extern("t", len, (), aliases=("x",)).is_view  # it may compute anything
+    assert not Extern("t", len, (), aliases=("x",)).is_view  # `len` may compute anything
     assert not Extern("t", view, (), aliases=("x",), mutates=("x",)).is_view
 
 

@@ -1,10 +1,10 @@
-"""How many chunks a fold should be cut into: by the machine, by how much there is, and by how it lies in memory."""
+"""The number of chunks of a fold: by the machine, by the number of elements, and by their layout."""
 
 import pytest
 import torch
 
 from minidynamo.codegen.ir.loops import Loops
-from minidynamo.codegen.ir.parallelism import MACHINES, chunks_wanted
+from minidynamo.codegen.ir.parallelism import PARALLELISM, chunks_wanted
 from tests.codegen.graphs import lower
 
 
@@ -14,7 +14,7 @@ def wanted(function, x, target):
     return chunks_wanted(node, program.buffers, target)
 
 
-@pytest.mark.parametrize("target", MACHINES)
+@pytest.mark.parametrize("target", PARALLELISM)
 def test_short_folds_stay_whole(target):
     assert wanted(lambda x: x.sum(), torch.ones(100, 100), target) == 1
     assert wanted(lambda x: x.sum(0), torch.ones(200, 8192), target) == 1

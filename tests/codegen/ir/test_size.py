@@ -1,4 +1,4 @@
-"""Sizes of run time: arithmetic as with ints, and nothing taken for known that may be otherwise."""
+"""Sizes at run time: arithmetic like that of ints, without assumptions that may turn out false."""
 
 import itertools
 from operator import floordiv, mod
@@ -15,13 +15,13 @@ from minidynamo.codegen.ir.size import (
     derived,
     divide,
     evaluate,
-    exactly,
+    exact_quotient,
     floor_division,
-    group,
     hint,
     known_at_least,
     known_less,
     numbers_of,
+    parenthesized,
     product,
     size_of,
     symbols_of,
@@ -32,7 +32,7 @@ s, t, anything = map(size_of, (S, T, ANY))
 
 
 def value(size, at):
-    """What a size is where S and T are `at`, whatever was derived of them."""
+    """Returns the value of a size where S and T, and all sizes derived from S and T, have the values `at`."""
     values = {S: at[0], T: at[1], ANY: -4}
     pending = list(numbers_of(size))
     while pending:
@@ -84,8 +84,8 @@ def test_arithmetic_is_that_of_ints(a, b, n):
 def test_what_is_constant_is_an_int():
     assert s - s == 0 and isinstance(s - s, int)
     assert s * 2 - s * 2 + 5 == 5
-    assert exactly(s * t * 4, s * 2) == t * 2
-    assert exactly(s * t, s + t) is None
+    assert exact_quotient(s * t * 4, s * 2) == t * 2
+    assert exact_quotient(s * t, s + t) is None
     assert product([s, 4, t]) == 4 * s * t
 
 
@@ -122,6 +122,6 @@ def test_hints_only_guess():
 def test_text():
     assert str(s * t * 2 - s + 1) == "2 * s * t - s + 1"
     assert str(floor_division(s - 5, 2)) == "((s - 5) // 2)"
-    assert group(s) == "s" and group(-s) == "(-s)" and group(s * 2) == "(2 * s)"
+    assert parenthesized(s) == "s" and parenthesized(-s) == "(-s)" and parenthesized(s * 2) == "(2 * s)"
     assert str(derived("max", s, t)) == "max(s, t)"
     assert {symbol.name for symbol in symbols_of(derived("mod", s * t, 5))} == {"s", "t"}

@@ -1,4 +1,4 @@
-"""The verifier accepts what the stages make and rejects every kind of damage."""
+"""The verifier accepts results of the stages and rejects every kind of damage."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Numbers that are known at run time only: the host program asks whether those fit that may not."""
+"""Numbers known only at run time: the host program checks numbers that may not fit their dtype."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results whose dtype fake tensors may be wrong about."""
+"""Results with dtypes that fake tensors may get wrong."""
 
 import operator
 

@@ -1,4 +1,4 @@
-"""The walk over a graph: what is lowered, what is an extern call, which tensors exist."""
+"""The walk over a graph: lowered nodes, extern calls, and existing tensors."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def externs(program):
 
 def test_views_for_kernels_cost_nothing():
     program = lower(lambda x: x.t()[1:].reshape(-1) + 1, torch.ones(3, 4))
-    # The reshape of a transposed tensor is a clone, which is a loop nest as well.
+    # The reshape of a transposed tensor is a clone, also lowered to a loop nest.
     assert not externs(program)
 
 
@@ -131,7 +131,7 @@ def attempt(function, x):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
 @pytest.mark.parametrize("name", COMPLEX_NUMBERS)
 def test_complex_numbers_are_for_torch(name, dtype):
-    """It compares with them, and raises its own errors."""
+    """Torch compares with complex numbers, and raises its own errors."""
     function = COMPLEX_NUMBERS[name]
     x = torch.ones(3, dtype=dtype)
     assert attempt(minidynamo.compile(function, backend="cpp"), x) == attempt(function, x)

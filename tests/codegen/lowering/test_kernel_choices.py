@@ -1,5 +1,5 @@
 """Which formula an elementwise operation gets where torch has several kernels; the values are compared in
-tests/end_to_end/test_special_values.py."""
+tests/end_to_end/torch/test_special_values.py."""
 
 import math
 

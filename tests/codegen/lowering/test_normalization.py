@@ -1,4 +1,4 @@
-"""Rows: softmax, layer norm and their gradients against eager, each one kernel."""
+"""Rows: softmax, layer norm and their gradients against eager, each as a single kernel."""
 
 import pytest
 import torch
@@ -127,6 +127,6 @@ def test_batch_norm_and_what_follows_are_one_kernel():
 
 
 def test_batch_norm_by_statistics_of_its_own_or_of_half_types_is_left_to_torch():
-    of_its_own = scheduled(lambda x: aten.native_batch_norm(x, *[None] * 4, True, 0.1, 1e-5)[0], IMAGES)
+    unaliased_result = scheduled(lambda x: aten.native_batch_norm(x, *[None] * 4, True, 0.1, 1e-5)[0], IMAGES)
     halves = [scheduled(lambda *a: in_evaluation(*a)[0], x, *AFFINE, *STATISTICS) for x in (IMAGES.half(),)]
-    assert all(isinstance(steps[0], Extern) for steps in (of_its_own, *halves))
+    assert all(isinstance(steps[0], Extern) for steps in (unaliased_result, *halves))

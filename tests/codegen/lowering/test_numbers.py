@@ -1,4 +1,4 @@
-"""The numbers of a graph: what its inputs bind, and what is left to torch."""
+"""The numbers of a graph: numbers bound by inputs, and computations left to torch."""
 
 import torch
 

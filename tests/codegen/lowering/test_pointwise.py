@@ -1,4 +1,4 @@
-"""Elementwise operations: each row of the table against eager, in every dtype it takes."""
+"""Elementwise operations: each row of the table against eager, in all supported dtypes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def arguments(op: Any, name: str, dtype: torch.dtype) -> list[Any]:
 
 
 def overloads(name: str) -> list[Any]:
-    """Functional overloads that take a tensor first or second."""
+    """Returns the functional overloads that take a tensor first or second."""
     packet = getattr(aten, name)
     found = [getattr(packet, overload) for overload in packet.overloads()]
     return [
@@ -98,7 +98,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
 
 
 def cases(dtype: torch.dtype) -> list[tuple[str, Any, list[Any], torch.Tensor]]:
-    """Every call that eager accepts: label, function of tensors only, tensors, result."""
+    """Yields each call that eager accepts: label, function of tensors only, tensors, result."""
     found = []
     for name in (*ROWS, "div", "pow", "fmod", "remainder", "erf", "gelu", "gelu_backward"):
         for op in overloads(name):
@@ -109,7 +109,7 @@ def cases(dtype: torch.dtype) -> list[tuple[str, Any, list[Any], torch.Tensor]]:
                 try:
                     expected = call(*tensors)
                 except (RuntimeError, TypeError):
-                    continue  # eager does not take this dtype or keyword
+                    continue  # eager rejects the dtype or keyword
                 found.append((f"{op} {extra or ''}", call, tensors, expected))
     return found
 
@@ -120,7 +120,7 @@ def call_with(op: Any, args: list[Any], extra: dict[str, Any], *tensors: torch.T
 
 
 def one_graph(calls: list[tuple[str, Any, list[Any], torch.Tensor]]) -> tuple[fx.GraphModule, list[torch.Tensor]]:
-    """All calls in one graph, so that one library holds all kernels."""
+    """Runs all calls in one graph, so that one library holds all kernels."""
 
     def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
         given = iter(tensors)
@@ -293,7 +293,7 @@ def test_what_is_no_number_is_the_same_integer_as_in_eager(dtype):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("number", [257, -2049, 70_000, 2**60 + 2**36 + 1])
 def test_whole_numbers_that_a_dtype_does_not_hold(dtype, number):
-    """Eager rounds them first, once, maybe to infinity."""
+    """Eager rounds the numbers first, once, maybe to infinity."""
 
     def function(x):
         return x > number, x != number, x == number, x <= number, x + number, number - x, x.remainder(number)

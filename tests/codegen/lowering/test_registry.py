@@ -42,7 +42,8 @@ def test_lowered_ops_knows_every_name():
 
 
 def signature(op):
-    """The Python function behind a lowering, and how many arguments it has in front of those of the call."""
+    """Returns the signature of the Python function that implements a lowering, and the number of its parameters before
+    the arguments of the call."""
     function = registry.find(op)
     if isinstance(function, functools.partial) and function.func is lower_row:
         return inspect.signature(function.args[0].formula), 0
@@ -50,7 +51,8 @@ def signature(op):
 
 
 def is_functional(op):
-    """Whether a graph can hold `op`: it takes and makes tensors without named dimensions, and writes to none."""
+    """True if a graph can hold `op`: its arguments and results have no named dimensions, and no argument is written.
+    """
     made = [str(result.type) for result in op._schema.returns]
     written = any(a.alias_info is not None and a.alias_info.is_write for a in op._schema.arguments)
     named = "dimname" in op._overloadname.lower()

@@ -1,4 +1,4 @@
-"""Views: each against eager, by copying what the view shows."""
+"""Views: each against eager, by copying the elements of the view."""
 
 import pytest
 import torch

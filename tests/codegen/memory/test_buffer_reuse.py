@@ -1,9 +1,9 @@
-"""What may be written over what it is computed from. No device is needed."""
+"""Buffers that may be reused for a result computed from their contents. Needs no device."""
 
 import torch
 
 from minidynamo.codegen.ir.loops import Buffer, Extern, Name
-from minidynamo.codegen.memory.buffer_reuse import filled, in_place, may_overwrite, same_layout
+from minidynamo.codegen.memory.buffer_reuse import fillable_argument, in_place_operator, may_overwrite, same_layout
 from tests.codegen.graphs import kernels
 
 aten = torch.ops.aten
@@ -32,14 +32,14 @@ def test_elements_are_read_where_they_are_written_or_not_at_all():
 
 
 def test_a_copy_that_is_filled_may_be_the_argument_itself():
-    assert filled(call(aten.index_fill.int_Scalar, Name("x"), 0, Name("i"), 1.0), alone) == "x"
-    assert filled(call(aten.cumsum.default, Name("x"), 0), alone) is None
-    assert filled(call(aten.cumsum.default, Name("x"), 0, in_place=aten.cumsum_.default), alone) == "x"
-    assert in_place(call(aten.mm.default, Name("x"), Name("y"))) is None
+    assert fillable_argument(call(aten.index_fill.int_Scalar, Name("x"), 0, Name("i"), 1.0), alone) == "x"
+    assert fillable_argument(call(aten.cumsum.default, Name("x"), 0), alone) is None
+    assert fillable_argument(call(aten.cumsum.default, Name("x"), 0, in_place=aten.cumsum_.default), alone) == "x"
+    assert in_place_operator(call(aten.mm.default, Name("x"), Name("y"))) is None
 
 
 def test_not_where_another_argument_lies_in_the_same_memory():
     added = call(aten.index_add.default, Name("x"), 0, Name("i"), Name("v"))
-    assert filled(added, lambda name: ("y",) if name == "v" else (name,)) == "x"
-    assert filled(added, lambda name: ("x", "y") if name == "v" else (name,)) is None
-    assert filled(call(aten.index_add.default, Name("x"), 0, Name("i"), Name("x")), alone) is None
+    assert fillable_argument(added, lambda name: ("y",) if name == "v" else (name,)) == "x"
+    assert fillable_argument(added, lambda name: ("x", "y") if name == "v" else (name,)) is None
+    assert fillable_argument(call(aten.index_add.default, Name("x"), 0, Name("i"), Name("x")), alone) is None

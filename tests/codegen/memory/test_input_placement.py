@@ -1,11 +1,11 @@
-"""Values that are written to inputs lie there where they can. No device is needed."""
+"""Values written to inputs are computed in the memory of the input where possible. Needs no device."""
 
 import torch
 
 from minidynamo.codegen.ir.loops import Extern, Kernel, Store
 from minidynamo.codegen.lowering.graph import lower_graph
-from minidynamo.codegen.memory.input_placement import find_places, without_store
-from minidynamo.codegen.memory.plan import Allocate, Place
+from minidynamo.codegen.memory.input_placement import place_in_inputs, without_store
+from minidynamo.codegen.memory.plan import Allocate, Overwrite
 from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.scheduling.schedule import schedule
@@ -18,7 +18,8 @@ H, G = torch.ones(4, 4), torch.ones(4, 4) * 2
 
 
 def scheduled(function, *args, twins=None):
-    """The program and schedule of a function whose writes go to its inputs, as functional graphs have them."""
+    """Returns the program and schedule of a function that writes to its inputs, as functional graphs represent such
+    writes."""
     graph = trace(function, *args)
     for node in graph.graph.nodes:
         node.meta[IN_PLACE] = (twins or {}).get(node.target)
@@ -28,9 +29,9 @@ def scheduled(function, *args, twins=None):
 
 
 def placed(function, *args, **twins):
-    """The schedule and the places that are found, by the input that each value lies in."""
+    """Returns the schedule and the placements, by the input whose memory each value gets."""
     program, steps = scheduled(function, *args, **twins)
-    return find_places(steps, program)
+    return place_in_inputs(steps, program)
 
 
 def test_what_torch_reads_between_two_writes_lies_in_the_input():
@@ -139,7 +140,7 @@ def test_the_host_program_names_the_input_and_allocates_nothing():
 
     loops, steps = scheduled(program, H, G)
     host = plan_memory(steps, loops, "test")
-    (step,) = [step for step in host.steps if isinstance(step, Place)]
+    (step,) = [step for step in host.steps if isinstance(step, Overwrite)]
     assert step.source == "h_1" and step.buffer.stride == (1, 4)
     assert not [step for step in host.steps if isinstance(step, Allocate)]
     assert host.peak_bytes() == 3 * 64
@@ -148,9 +149,9 @@ def test_the_host_program_names_the_input_and_allocates_nothing():
 
 def test_results_that_torch_has_filled_count_as_new():
     program, steps = scheduled(lambda x: (x * 2).cumsum(0), H)
-    assert plan_memory(steps, program, "test").steps[-1].counted == ()
+    assert plan_memory(steps, program, "test").steps[-1].versions_to_reset == ()
     program, steps = scheduled(lambda x: (x * 2).cumsum(0), H, twins={aten.cumsum.default: aten.cumsum_.default})
-    assert plan_memory(steps, program, "test").steps[-1].counted == ("cumsum",)
+    assert plan_memory(steps, program, "test").steps[-1].versions_to_reset == ("cumsum",)
 
 
 def test_a_kernel_without_one_of_its_stores():

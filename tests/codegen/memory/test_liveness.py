@@ -37,7 +37,7 @@ def test_a_view_keeps_storage_but_not_the_name():
 
 
 def test_what_may_lie_in_the_memory_of_any_argument_keeps_all_of_them():
-    """Of a function that is no operator of torch's nobody knows which argument it returns."""
+    """Covers functions outside torch, for which the returned argument is unknown."""
     call = Extern("call", "anything", (Name("x"), Name("y")), aliases=("x", "y"))
     item = GetItem("item", "call", 0, aliases=("x", "y"))
     live = analyze([call, item], ("x", "y"), (Name("item"),))

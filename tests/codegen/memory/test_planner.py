@@ -30,7 +30,7 @@ def steps_of(kind, plan):
 
 
 def names(plan):
-    """Kinds of steps in order, with the names that they bring or take."""
+    """Returns the kinds of steps in order, with the names that each step binds or frees."""
     found = []
     for s in plan.steps:
         match s:
@@ -75,7 +75,7 @@ def test_what_has_another_shape_is_laid_out_anew():
 
     (step,) = steps_of(Reuse, plan(linear, torch.ones(2, 2, 4), X))
     assert (step.buffer.name, step.source, step.relaid) == ("sin", "mm", True)
-    assert steps_of(Return, plan(linear, torch.ones(2, 2, 4), X))[0].counted == ("sin",)
+    assert steps_of(Return, plan(linear, torch.ones(2, 2, 4), X))[0].versions_to_reset == ("sin",)
     assert not steps_of(Reuse, plan(lambda x: (x @ x).t().contiguous().sin(), X))  # read elsewhere than written
     assert not steps_of(Reuse, plan(lambda x: (x @ x)[:, :2].sin(), X))
 
@@ -147,7 +147,7 @@ def test_torch_has_counted_what_lies_where_an_operator_has_filled_memory():
     made = plan(lambda x: (torch.randn(4, 4) + x, (x @ x) + x), X)
     filled, computed = (value.name for value in made.outputs)
     assert {filled, computed} <= {step.buffer.name for step in steps_of(Reuse, made)}
-    assert made.steps[-1].counted == (filled,)
+    assert made.steps[-1].versions_to_reset == (filled,)
 
 
 def test_peak_is_not_above_one_tensor_per_living_value():

@@ -1,4 +1,4 @@
-"""The check of host programs accepts what the planner makes, and rejects reads of names that are not bound."""
+"""The verifier of host programs accepts the planner's results, and rejects reads of unbound names."""
 
 import dataclasses
 

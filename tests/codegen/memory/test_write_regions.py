@@ -1,4 +1,4 @@
-"""Which elements change when a kernel writes a tensor over one that it reads. No device is needed."""
+"""Elements that change when a kernel writes a tensor over one of its inputs. Needs no device."""
 
 import pytest
 import torch
@@ -11,13 +11,13 @@ X = torch.ones(8, 6)
 
 
 def may(function, *args):
-    """Whether the one kernel of a function may write its first result over its first argument."""
+    """True if the only kernel of a function may write its first result over its first argument."""
     (kernel,) = kernels(function, *args)
     return may_overwrite(kernel, kernel.reads[0].name, kernel.writes[0].name)
 
 
 def along(dim, part, other):
-    """`x` with `part` of it, along one dimension, computed from that part and another one."""
+    """Computes `part` of `x` along a dimension from itself and a second part, and writes the result into `x`."""
 
     def program(x):
         chosen = (slice(None),) * dim

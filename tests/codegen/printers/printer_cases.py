@@ -1,4 +1,4 @@
-"""Kernels written by hand, for the tests of the printers: each with inputs and what torch computes."""
+"""Handwritten kernels for the tests of the printers, each with inputs and torch's results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ I64, BOOL = torch.int64, torch.bool
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel, its inputs, and a function from these to the expected outputs."""
+    """A kernel, its inputs, and a function from the inputs to the expected outputs."""
 
     kernel: Kernel
     inputs: tuple[torch.Tensor, ...]
@@ -26,7 +26,7 @@ class Case:
     tolerance: float = 0.0
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
-        """Uninitialized tensors for what the kernel writes."""
+        """Returns uninitialized tensors for the outputs of the kernel."""
         return tuple(torch.empty_strided(b.shape, b.stride, dtype=b.dtype) for b in self.kernel.writes)
 
     def check(self, outputs: tuple[torch.Tensor, ...]) -> None:
@@ -89,7 +89,8 @@ def exact(n: int) -> Case:
     kernel = pointwise("exact", [buffer("x", n), buffer("y", n)], [buffer("out", n)], [i], *body)
 
     def expected(x, y):
-        # torch's own square root may be off by one unit (a vector library); that of double, rounded, is exact.
+        # torch's own square root, from a vector library, may be off by a unit; the rounded square root in double is
+        # exact.
         root = x.abs().double().sqrt().float()
         return (torch.maximum(x * y / (y.abs() + 0.1) - root, torch.tensor(-0.5)),)
 
@@ -187,7 +188,8 @@ def bools(n: int) -> Case:
 
 
 def masks(rows: int, cols: int) -> Case:
-    """What relu saves for backward, what backward makes of it, also where that lies by columns, and the loss."""
+    """Saves the mask of relu for backward, computes backward from the mask, also with a column-major layout, and the
+    loss."""
     r, c = Var("y0", rows), Var("y1", cols)
     zero = const(0.0)
     loss = op("log1p", op("exp", op("neg", op("abs", load("x", r, c)))))
@@ -234,7 +236,7 @@ def kept_bools(rows: int, cols: int) -> Case:
 
 
 def turned_rows(rows: int, cols: int) -> Case:
-    """Two loops that choose between values of a row which lies across memory."""
+    """Two loops that select between values of a row that is strided in memory."""
     r, c = Var("y0", rows), Var("x0", cols)
     x = load("x", c, r)
     loops = (
@@ -251,7 +253,7 @@ def turned_rows(rows: int, cols: int) -> Case:
 
 
 def bools_of_columns(rows: int, cols: int) -> Case:
-    """A condition of each column that a loop over the rows reads."""
+    """A condition per column, read by a loop over the rows."""
     c, r = Var("y0", cols), Var("x0", rows)
     x = Load("x", (as_index(r) * cols + as_index(c),), F32)
     loops = (
@@ -341,7 +343,7 @@ def columns(outer: int, rows: int, cols: int) -> Case:
 
 
 def full(combine: str, n: int, dtype: torch.dtype = F32) -> Case:
-    """A reduction of everything, on one row."""
+    """A reduction of all elements, on a single row."""
     c = Var("x0", n)
     position = as_index(c) if combine.startswith("arg") else None
     result = I64 if position is not None else dtype
@@ -375,7 +377,7 @@ def embedding(count: int, words: int, width: int) -> Case:
 
 
 def padded(n: int) -> Case:
-    """out = pad(x, (2, 3)): a load that does not touch memory outside"""
+    """out = pad(x, (2, 3)): a load that reads no memory outside"""
     i = Var("y0", n + 5)
     place = IndexValue(as_index(i), I64)
     inside = op("and", op("ge", place, const(2, I64), dtype=BOOL), op("lt", place, const(n + 2, I64), dtype=BOOL))
@@ -410,7 +412,7 @@ def scalar() -> Case:
 
 
 def cases(size: int = 1) -> dict[str, Case]:
-    """Every case by name; `size` scales the larger ones."""
+    """Returns all cases by name; `size` scales the larger cases."""
     made = [
         chain(5000 * size), exact(3000 * size), transposed(37, 129), bools(1000), softmax(33, 100), layer_norm(17, 300),
         columns(2, 300, 70), columns(1, 5, 700), embedding(50, 20, 33), padded(1000), reshaped(3, 4, 50), scalar(),

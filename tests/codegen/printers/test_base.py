@@ -1,4 +1,4 @@
-"""What the printers share: lines, the form of a kernel, literals, the order of stores."""
+"""Parts common to the printers: lines, the form of a kernel, literals, the order of stores."""
 
 import struct
 
@@ -9,7 +9,7 @@ from minidynamo.codegen.ir.expr import OPS, Const, Ref
 from minidynamo.codegen.ir.index import Var, as_index
 from minidynamo.codegen.ir.loops import Let, Origin, Store
 from minidynamo.codegen.printers.base import (
-    SAME,
+    COMMON,
     ExpressionPrinter,
     Form,
     Lines,
@@ -42,7 +42,7 @@ def test_neighbours_from_one_line_are_told_once():
 def test_rows_of_library_functions_have_their_operands():
     rows = library_calls("m_")
     assert (rows["sin"], rows["atan2"], rows["fma"]) == ("m_sin({0})", "m_atan2({0}, {1})", "m_fma({0}, {1}, {2})")
-    assert rows.keys() | SAME.keys() < OPS.keys() and not rows.keys() & SAME.keys()
+    assert rows.keys() | COMMON.keys() < OPS.keys() and not rows.keys() & COMMON.keys()
 
 
 @pytest.mark.parametrize(

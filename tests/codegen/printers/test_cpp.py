@@ -37,7 +37,7 @@ def test_kernel_equals_torch(name):
 
 @pytest.mark.parametrize("cols", [16, 100])
 def test_loops_with_conditions_become_vectors(tmp_path, cols):
-    """What GCC leaves as it is takes up to fifty times as long."""
+    """A loop that GCC does not vectorize takes up to fifty times as long."""
     toolchain = find_toolchain()
     if "clang" in toolchain.version or "avx2" not in toolchain.cpu.split():
         pytest.skip("asks GCC what it has made of loops that read some elements only: with masks")

@@ -1,4 +1,4 @@
-"""Expressions in C++: literals, casts, what can fail, and what is worth a name outside of a loop."""
+"""Expressions in C++: literals, casts, operations that can fail, and expressions that get a name outside of a loop."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Reductions in C++: where they start, how they take a value in, of which type they are."""
+"""Reductions in C++: initial values, updates and types."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_a_long_float_sum_goes_to_a_double_in_blocks():
 
 @pytest.mark.parametrize(("combine", "dtype"), [("max", torch.float32), ("sum", torch.int64), ("sum", torch.float64)])
 def test_nothing_else_is_split(combine, dtype):
-    assert not fold(combine, dtype, 128).parted
+    assert not fold(combine, dtype, 128).is_blocked
 
 
 @pytest.mark.parametrize(("combine", "clause"), [("max", "|"), ("min", "&"), ("any", "|"), ("all", "&")])

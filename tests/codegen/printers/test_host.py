@@ -1,4 +1,4 @@
-"""Host programs printed as Python: what they say, what they return, and when they let go."""
+"""Host programs printed as Python: their text, their results, and their frees."""
 
 import functools
 import weakref
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def doubling(source: str, target: str, n: int = 8):
-    """A kernel target = source * 2, and a Python function that does the same."""
+    """Returns a kernel target = source * 2, and an equivalent Python function."""
     i = Var("y0", n)
     value = Op("mul", (cases.load(source, i), Const(2.0, torch.float32)), torch.float32)
     kernel = cases.pointwise(

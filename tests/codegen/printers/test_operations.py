@@ -64,12 +64,12 @@ def test_the_tests_below_know_every_operation():
     tested = {"f": set(FLOATS), "i": set(INTEGERS), "b": set(BOOLS)}
     for name, info in OPS.items():
         for kind in info.kinds:
-            # A check is tested where its failure can be seen.
+            # Tests of checks are where their failures can be seen.
             assert name in tested[kind] or name.startswith("check_"), (name, kind)
 
 
 def kernel_of(dtype: torch.dtype) -> Kernel:
-    """One store per operation."""
+    """Builds a kernel with one store per operation."""
     i = Var("y0", N)
     operands = [Load(name, (cases.at(i),), dtype) for name in ("a", "b", "c")]
     stores, writes = [], []
@@ -136,7 +136,7 @@ def test_operations_in_cpp(dtype):
     compare(dtype, inputs, outputs)
 
 
-# Compiling all of them for three GPUs takes half a minute in double precision.
+# Compiling all kernels for three GPUs takes half a minute in double precision.
 SLOW = [pytest.param(t, marks=pytest.mark.slow) if t is torch.float64 else t for t in TABLES]
 
 

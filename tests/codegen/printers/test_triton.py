@@ -62,7 +62,7 @@ def test_text_with_lines_of_the_user(golden):
 @pytest.mark.parametrize("make", [trace, trace_symbolic])
 @pytest.mark.parametrize("target", [pytest.param("cpp", marks=pytest.mark.cpp), "triton"])
 def test_offsets_and_numbers_beyond_32_bits(tmp_path, make, target):
-    # A file of zeros that takes no room stands for the memory of a huge tensor.
+    # A sparse file of zeros, which takes no disk space, provides the memory of a huge tensor.
     memory = torch.from_file(str(tmp_path / "memory"), shared=True, size=2**32, dtype=torch.uint8)
     x = memory.as_strided((32, 3), (2**27, 1))
     x.copy_(torch.arange(96).view(32, 3))

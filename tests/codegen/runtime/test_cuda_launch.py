@@ -1,4 +1,4 @@
-"""Starting kernels by the driver of a GPU, which a function of our own stands for here."""
+"""Kernel launches through the driver of a GPU, here a function of the tests."""
 
 import ctypes
 import struct
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.cpp
 
 @pytest.fixture(scope="module")
 def kernel():
-    """What is needed of a kernel that Triton has compiled and loaded."""
+    """Has the attributes of a compiled, loaded Triton kernel that a launch needs."""
     ptx = compile_offline(SOURCE, SPEC, ("cuda", 90, 32))["ptx"]
     metadata = SimpleNamespace(num_warps=SPEC.warps, shared=512, target=SimpleNamespace(warp_size=32))
     signature = {**dict(POINTERS), "f_factor": "i64", "n_rows": "i64", "ROWS": "constexpr"}
@@ -41,7 +41,7 @@ def kernel():
 
 
 class Driver:
-    """Keeps what kernels are started with."""
+    """Records the launch arguments of kernels."""
 
     def __init__(self, status=0):
         self.status, self.seen = status, []
@@ -55,16 +55,16 @@ class Driver:
         return self.status
 
 
-def starter(kernel, driver, otherwise=None):
+def starter(kernel, driver, fallback=None):
     how = {"rows_per_block": 256, "pointers": 2, "reals": (True, False)}
-    return cuda_launch.starter(kernel, **how, otherwise=otherwise, start=driver.address)
+    return cuda_launch.starter(kernel, **how, fallback=fallback, start=driver.address)
 
 
 def test_what_the_driver_is_told(kernel):
     driver = Driver()
     starter(kernel, driver)(77, 1000, 0x1000, 0x2010, 0.5, 1000)
     (factor,) = struct.unpack("<q", struct.pack("<d", 0.5))
-    # Behind its own parameters Triton's kernel takes two pointers to memory that it does not use.
+    # After its own parameters, Triton's kernel takes two pointers to memory that it does not use.
     assert driver.seen == [(0x1234, [4, 1, 1, 128, 1, 1, 512], 77, [0x1000, 0x2010, factor, 1000, 0, 0], None)]
 
 

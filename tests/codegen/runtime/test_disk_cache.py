@@ -1,4 +1,4 @@
-"""The cache of built libraries: hits, damage, failures, a folder that cannot be written."""
+"""The cache of built libraries: hits, damage, failures, a read-only folder."""
 
 import atexit
 import functools

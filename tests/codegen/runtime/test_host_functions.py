@@ -1,4 +1,4 @@
-"""What host programs call besides kernels and operators."""
+"""Functions that host programs call, other than kernels and operators."""
 
 import re
 

@@ -22,7 +22,7 @@ ENTRY(add) {
 }
 """
 
-# Each element receives the number of the thread that wrote it.
+# Each element receives the number of the thread that wrote the element.
 THREADS = """#include "launch.h"
 ENTRY(who) {
   auto* out = address<int64_t>(args[0]);
@@ -105,7 +105,7 @@ def test_a_damaged_library_is_built_again(tmp_path):
 def test_an_entry_that_never_was_a_library_is_built_again():
     library.load(ADD, ["add"])
     ((_, stored),) = disk_cache.entries()
-    # Whole by its digest, yet not loadable: only dlopen can tell.
+    # The digest is correct, but the file is no library: only dlopen can detect the damage.
     stored.unlink()
     text = b"not a library"
     (stored.parent / "part").write_bytes(text)

@@ -1,4 +1,4 @@
-"""Random numbers that are drawn by machine code are those of torch, and so is what comes behind them."""
+"""Random numbers drawn by machine code equal torch's, and so do later draws of torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def assert_same(a, b):
 
 @pytest.mark.cpp
 def test_as_torch_draws():
-    assert random_numbers._drawn_by_machine_code() is not None
+    assert random_numbers._machine_code_draw() is not None
     assert_same(drawn(random_numbers.bernoulli), drawn(torch.ops.aten.bernoulli.p))
     assert_same(drawn(random_numbers.fill_bernoulli), drawn(torch.ops.aten.bernoulli_.float))
     made = torch.empty(30, 40)
@@ -40,33 +40,33 @@ def test_what_differs_is_left_to_torch(monkeypatch):
     broken = random_numbers._draw
     skips_one = lambda entry, engine, g, out, p: broken(entry, engine, g, out.fill_(1)[1:], p)  # noqa: E731
     monkeypatch.setattr(random_numbers, "_draw", skips_one)
-    random_numbers._drawn_by_machine_code.cache_clear()
+    random_numbers._machine_code_draw.cache_clear()
     try:
-        assert random_numbers._drawn_by_machine_code() is None
+        assert random_numbers._machine_code_draw() is None
         assert_same(drawn(random_numbers.bernoulli), drawn(torch.ops.aten.bernoulli.p))
     finally:
-        random_numbers._drawn_by_machine_code.cache_clear()
+        random_numbers._machine_code_draw.cache_clear()
 
 
 @pytest.mark.cpp
 def test_whoever_holds_another_lock_than_torch_does_not_draw(monkeypatch):
     own = torch.Generator().manual_seed(3)
     assert random_numbers._is_locked_by_torch(own)
-    # 4 bytes before the words of the lock, and behind it: neither is a lock that a thread waits for.
+    # 4 bytes before the words of the lock, and after the lock: no thread waits for a lock at either address.
     for offset in (random_numbers._LOCK_OFFSET - 4, random_numbers._LOCK_OFFSET + 2600):
         monkeypatch.setattr(random_numbers, "_LOCK_OFFSET", offset)
-        random_numbers._drawn_by_machine_code.cache_clear()
+        random_numbers._machine_code_draw.cache_clear()
         try:
-            assert random_numbers._drawn_by_machine_code() is None
+            assert random_numbers._machine_code_draw() is None
         finally:
-            random_numbers._drawn_by_machine_code.cache_clear()
+            random_numbers._machine_code_draw.cache_clear()
 
 
 SIZE, DRAWS = 20_000, 20
 
 
 def in_threads(*functions):
-    """What each function gives in DRAWS calls, all of them at once."""
+    """Returns the results of each function in DRAWS calls, all draws at once."""
     together = threading.Barrier(len(functions))
     made = {function: [] for function in functions}
 
@@ -106,10 +106,10 @@ def test_threads_that_draw_at_once_never_get_the_same_numbers():
 
 
 def test_without_compiler_and_for_other_dtypes_torch_draws():
-    random_numbers._drawn_by_machine_code.cache_clear()
+    random_numbers._machine_code_draw.cache_clear()
     with config.patch(cxx="/nowhere/c++"):
         assert_same(drawn(random_numbers.bernoulli), drawn(torch.ops.aten.bernoulli.p))
-    random_numbers._drawn_by_machine_code.cache_clear()
+    random_numbers._machine_code_draw.cache_clear()
     assert random_numbers.bernoulli(torch.empty(300, dtype=torch.float64), 0.5).dtype == torch.float64
     with pytest.raises(RuntimeError, match="bernoulli_ expects p"):
         random_numbers.bernoulli(torch.empty(300), 1.5)

@@ -1,4 +1,4 @@
-"""Finding the compiler, the flags, and what is said when there is none."""
+"""Finding the compiler, the flags, and the message without a compiler."""
 
 import dataclasses
 
@@ -63,7 +63,7 @@ def test_the_key_text_names_compiler_flags_cpu_and_headers():
 
 @pytest.mark.cpp
 def test_the_linker_does_not_search_the_library_of_cxx(tmp_path):
-    """Reading it takes a quarter of the time of a build."""
+    """Reading the header takes a quarter of the time of a build."""
     found = toolchain.find_toolchain()
     if "clang" in found.version:
         pytest.skip("Clang links what it always does")

@@ -1,4 +1,4 @@
-"""What stands in for the device under Triton's interpreter: its math library, half types, checks."""
+"""The replacements for the device under Triton's interpreter: its math library, half types, checks."""
 
 import math
 from fractions import Fraction

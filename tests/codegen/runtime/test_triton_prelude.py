@@ -1,4 +1,4 @@
-"""The device functions of Triton kernels, run by the interpreter as they are: folds element by element, too."""
+"""The device functions of Triton kernels, run unchanged by the interpreter: folds element by element, too."""
 
 import types
 

@@ -9,7 +9,7 @@ from minidynamo.codegen.runtime import library
 
 pytestmark = pytest.mark.cpp
 
-# Function -> the same in double, and the interval that samples are concentrated on.
+# Function -> the same function in double, and the interval with most samples.
 FUNCTIONS = {
     "exp": (torch.exp, (-105, 90)),
     "exp2": (torch.exp2, (-151, 129)),
@@ -62,7 +62,7 @@ def entries():
 
 
 def any_float(count: int) -> torch.Tensor:
-    """Floats with random bits: every exponent, NaN and infinity among them."""
+    """Floats with random bits: all exponents, NaN and infinity included."""
     return torch.randint(-(2**31), 2**31, (count,), dtype=torch.int64).to(torch.int32).view(torch.float32)
 
 
@@ -79,7 +79,7 @@ def ulps(got: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     exponent = torch.frexp(rounded.double().abs().clamp(min=2.0**-126)).exponent
     distance = (got.double() - exact).abs() / torch.ldexp(torch.ones_like(exact), exponent - 24)
     same = (got == rounded) | (got.isnan() & rounded.isnan())
-    # Next to the largest float, rounding to infinity is one unit away.
+    # Next to the largest float, rounding to infinity is an error of one unit.
     distance = torch.where(got.isinf() & ~rounded.isinf() & (rounded.abs() > 3.4028e38), 1.0, distance)
     distance = torch.where(rounded.isinf() & ~got.isinf() & (got.abs() > 3.4028e38), 1.0, distance)
     return torch.where(same, 0.0, distance).nan_to_num(nan=math.inf)
@@ -137,7 +137,7 @@ def test_half_types_convert_as_torch_does(entries, name, dtype):
 def test_angles_next_to_multiples_of_a_quarter_turn(entries, name):
     k = torch.randint(1, 2**31, (SAMPLES,)).double() * 2.0 ** torch.randint(-31, 90, (SAMPLES,))
     x = (k.ceil() * (math.pi / 2)).float()
-    # Among all floats this one is nearest to a multiple of pi/2, relative to its size.
+    # The float nearest to a multiple of pi/2, relative to its size.
     x[0] = 16367173 * 2.0**72
     out = torch.empty(SAMPLES)
     entries[name](x.data_ptr(), out.data_ptr())

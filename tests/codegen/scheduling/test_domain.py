@@ -1,4 +1,4 @@
-"""Domains: loop nests of other shapes over the same elements."""
+"""Domains: loop nests of different shapes over the same elements."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Fusion: what shares a kernel, what must not, and in which order everything runs."""
+"""Fusion: loop nests that share a kernel, loop nests that must not, and the order of all steps."""
 
 import torch
 
@@ -11,7 +11,7 @@ X = torch.ones(8, 16)
 
 
 def outline(function, *args, join=True):
-    """Per step the names that a kernel stores, or the extern call."""
+    """Returns for each step the stored names of the kernel, or the extern call."""
     found = []
     for step in scheduled(function, *args, join=join):
         found.append([b.name for b in step.writes] if isinstance(step, Kernel) else step.out)
@@ -39,7 +39,7 @@ def test_rows_and_columns_are_two_kernels():
 
 
 def test_no_circle_through_an_extern():
-    # Both the first and the last operation read x; joining them would need mm before and behind the kernel.
+    # Both the first and the last operation read x; to fuse the two, mm would have to run before and after the kernel.
     result = outline(lambda x: ((a := x.exp()), x + a @ a), torch.ones(8, 8))
     assert result == [["exp"], "mm", ["add"]]
 
@@ -88,7 +88,7 @@ def test_a_view_that_is_only_returned_comes_as_soon_as_it_can():
     x = torch.ones(4, 4)
     assert outline(lambda x: ((y := x @ x)[1:], y @ y), x) == ["mm", "slice_1", "mm_1"]
     assert outline(lambda x: ((y := x @ x)[1:], y[:1] @ y), x) == ["mm", "slice_1", "slice_2", "mm_1"]
-    assert outline(lambda x: (x[1:], x @ x), x) == ["mm", "slice_1"]  # of an argument it may come late
+    assert outline(lambda x: (x[1:], x @ x), x) == ["mm", "slice_1"]  # a view of an argument may come late
 
 
 def test_old_value_of_an_input_is_read_before_it_is_overwritten():

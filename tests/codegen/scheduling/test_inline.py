@@ -1,4 +1,4 @@
-"""Inlining: what is computed where it is read, and what is not."""
+"""Inlining: values computed where they are read, and values that are not."""
 
 import torch
 

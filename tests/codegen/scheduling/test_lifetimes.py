@@ -1,9 +1,9 @@
-"""Lifetimes: segments between extern calls, and which reads may move."""
+"""Lifetimes: segments between extern calls, and the reads that may move."""
 
 import torch
 
 from minidynamo.codegen.ir.loops import Extern, Name
-from minidynamo.codegen.scheduling.lifetimes import Lifetimes, made, names_in, reads
+from minidynamo.codegen.scheduling.lifetimes import Lifetimes, defines, names_in, reads
 from tests.codegen.graphs import lower
 
 
@@ -14,7 +14,7 @@ def test_names_in_nested_arguments():
 def test_reads_and_made():
     program = lower(lambda x, y: (x * x + y) @ y, *torch.ones(2, 3, 3))
     mul, add, mm = program.nodes
-    assert [(made(n), reads(n)) for n in (mul, add, mm)] == [
+    assert [(defines(n), reads(n)) for n in (mul, add, mm)] == [
         ("mul", ("x_1",)), ("add", ("mul", "y_1")), ("mm", ("add", "y_1")),
     ]  # fmt: skip
 
@@ -49,4 +49,4 @@ def test_reading_what_may_lie_in_several_values_is_reading_each_of_them():
     nodes = (call, write, *program.nodes)
     lifetimes = Lifetimes(type(program)(program.inputs, nodes, program.outputs, program.buffers))
     assert lifetimes.roots("call") == ("x_1", "y_1")
-    assert not lifetimes.may_read_later("call", 1, 2)  # which would come after the write to one of them
+    assert not lifetimes.may_read_later("call", 1, 2)  # would follow the write to one of the roots

@@ -30,12 +30,12 @@ def test_softmax_has_three_passes_and_keeps_the_exponentials():
 def test_cheap_values_are_made_again():
     found = passes(lambda x: (y := x + 1) / y.sum(1, keepdim=True), X, needed={"div"})
     assert found.kept == frozenset()
-    assert found.extra["add"] == {1}
+    assert found.recomputed["add"] == {1}
 
 
 def test_nothing_is_kept_where_columns_are_outside():
     found = passes(lambda x: x.softmax(1), X, needed={"_softmax"}, may_keep=False)
-    assert found.kept == frozenset() and found.extra["_softmax_map"] == {2}
+    assert found.kept == frozenset() and found.recomputed["_softmax_map"] == {2}
 
 
 LONG = torch.ones(2, 20_000)
@@ -43,18 +43,18 @@ LONG = torch.ones(2, 20_000)
 
 def test_what_is_too_long_to_be_kept_lies_in_a_result_until_that_is_stored():
     found = passes(lambda x: x.softmax(1), LONG, needed={"_softmax"})
-    assert found.kept == frozenset() and found.extra["_softmax_map"] == frozenset()
-    assert found.within == {"_softmax_map": ("_softmax", {2})}
+    assert found.kept == frozenset() and found.recomputed["_softmax_map"] == frozenset()
+    assert found.stored_in == {"_softmax_map": ("_softmax", {2})}
 
 
 def test_what_is_a_result_itself_is_read_again():
     found = passes(lambda x: (y := x.exp()) / y.sum(1, keepdim=True), LONG, needed={"exp", "div"})
-    assert found.within == {"exp": ("exp", {1})}
+    assert found.stored_in == {"exp": ("exp", {1})}
 
 
 def test_a_result_that_may_lie_where_something_is_read_late_has_no_room():
     found = passes(lambda x, y: x.softmax(1) * y, LONG, LONG, needed={"mul"})
-    assert found.within == {} and found.extra["_softmax_map"] == {2}
+    assert found.stored_in == {} and found.recomputed["_softmax_map"] == {2}
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_a_result_that_may_lie_where_something_is_read_late_has_no_room():
 )
 def test_values_that_are_made_again_as_no_result_has_room_for_them(x, facts):
     found = passes(lambda x: x.softmax(1), x, needed={"_softmax"}, **facts)
-    assert found.within == {} and found.extra["_softmax_map"] == {2}
+    assert found.stored_in == {} and found.recomputed["_softmax_map"] == {2}
 
 
 def test_a_result_has_room_for_one_value():
-    assert len(passes(lambda x: x.softmax(1).softmax(1), LONG, needed={"_softmax_1"}).within) == 1
+    assert len(passes(lambda x: x.softmax(1).softmax(1), LONG, needed={"_softmax_1"}).stored_in) == 1
 
 
 def test_values_needed_late_are_made_late():

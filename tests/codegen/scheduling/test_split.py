@@ -1,4 +1,4 @@
-"""Long reductions to few results are split in two, others are not."""
+"""Long reductions to few results are split in two, and no other reductions."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def test_a_gpu_wants_many_programs():
 
 @pytest.mark.parametrize("target", ["cpp", "triton"])
 def test_elements_and_their_sums_over_rows_are_one_pass(target):
-    # What a layer's backward does: the gradient of its input, and the sum of that over the batch.
+    # The backward of a layer: the gradient of its input, and the sum of the gradient over the batch.
     kernels = scheduled(lambda x, g: ((made := g * x.cos()), made.sum(0)), *[torch.ones(65536, 16)] * 2, target=target)
     assert len(kernels) == 2
     assert {b.name for b in kernels[0].writes} == {"mul", "sum_1_partial"}

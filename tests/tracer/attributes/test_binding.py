@@ -1,6 +1,6 @@
-"""What is found on a class."""
+"""Attributes found on a class."""
 
-# Programs are written as users write them, not as a linter would.
+# The programs keep the style of users, against the advice of linters.
 
 import torch
 

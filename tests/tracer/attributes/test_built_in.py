@@ -1,6 +1,6 @@
 """Attributes of constants, tuples with names, dicts and tensors."""
 
-# Programs are written as users write them, not as a linter would.
+# The programs keep the style of users, against the advice of linters.
 
 import collections
 import enum

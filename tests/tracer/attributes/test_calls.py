@@ -1,6 +1,6 @@
 """`getattr` and its kin."""
 
-# Programs are written as users write them, not as a linter would.
+# The programs keep the style of users, against the advice of linters.
 # ruff: noqa: B009, B010
 
 import pytest

@@ -1,6 +1,6 @@
 """Attributes of classes and `super()`."""
 
-# Programs are written as users write them, not as a linter would.
+# The programs keep the style of users, against the advice of linters.
 # ruff: noqa: UP008
 
 import pytest

@@ -1,6 +1,6 @@
-"""What a program reads, and what it found missing, is guarded."""
+"""Attributes that a program reads or finds missing are guarded."""
 
-# Programs are written as users write them, not as a linter would.
+# The programs keep the style of users, against the advice of linters.
 
 import pytest
 import torch
@@ -36,5 +36,5 @@ def test_what_was_found_and_what_was_not_is_guarded():
     assert (GuardKind.NO_INSTANCE_ATTR, "method") in kinds
     assert (GuardKind.MISSING_ATTR, "nope") in kinds
     names = {g.expected[0] for g in traced.guards if g.kind is GuardKind.CLASS_ATTR}
-    assert names == {"method"}  # the value of what is plain data is guarded where it is read
+    assert names == {"method"}  # the value of plain data is guarded where it is read
     assert GuardKind.TENSOR in guards_on(traced, "t.x")

@@ -1,6 +1,6 @@
 """Python's order of lookup on objects."""
 
-# Programs are written as users write them, not as a linter would.
+# The programs keep the style of users, against the advice of linters.
 
 import pytest
 

@@ -1,6 +1,6 @@
 """Attributes of modules are their globals."""
 
-# Programs are written as users write them, not as a linter would.
+# The programs keep the style of users, against the advice of linters.
 
 import types
 
@@ -63,7 +63,7 @@ class Parts:
 
 
 def making_module():
-    """A module that makes attributes when they are asked for (PEP 562)."""
+    """Returns a module that creates attributes on access (PEP 562)."""
     module = types.ModuleType("making")
     module.parts = Parts
 
@@ -112,7 +112,7 @@ def test_what_a_module_makes_is_guarded_by_what_was_read_for_it():
 
 
 class Lazy(types.ModuleType):
-    """A module whose class has attributes of its own, and makes others when they are asked for."""
+    """A module whose class has its own attributes, and creates further attributes on access."""
 
     base = 2.0
     shift = property(lambda self: self.number + 1)
@@ -209,7 +209,7 @@ def test_the_class_of_a_module_comes_before_its_globals():
 
 
 class Loading(types.ModuleType):
-    """As libraries make them: parts are loaded when they are first asked for."""
+    """Lazy packages as in libraries: parts are loaded at their first use."""
 
     kind = "lazy"
     doubled_shift = property(lambda self: self.parts["shift"] * 2)

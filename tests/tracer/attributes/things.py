@@ -1,6 +1,6 @@
-"""Owns classes whose attributes live in different places, for the tests beside it."""
+"""Owns classes whose attributes live in different places, for the tests in this folder."""
 
-# Programs are written as users write them, not as a linter would.
+# The programs keep the style of users, against the advice of linters.
 # ruff: noqa: RUF012
 
 

@@ -168,7 +168,7 @@ REFUSED_BY_NEW = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")  # a frame with `__del__` runs as written
+@pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")  # a frame with `__del__` runs eagerly
 @pytest.mark.parametrize("name", [*MADE_WITHOUT_CALLS, *REFUSED_BY_NEW])
 def test_new_makes_and_refuses_what_python_does(name):
     make = (MADE_WITHOUT_CALLS | REFUSED_BY_NEW)[name]

@@ -1,4 +1,4 @@
-"""Iterables that say how long they are: C asks them before it makes lists and tuples, and only then."""
+"""Iterables with a length hint: C reads the hint before it builds lists and tuples, and only then."""
 
 import collections
 import functools

@@ -1,4 +1,4 @@
-# Programs are written as users write them, not as a linter would.
+# The programs keep the style of users, against the advice of linters.
 # ruff: noqa: RUF005, SIM300
 
 import collections
@@ -116,12 +116,12 @@ def says(label, answer, log):
 
 
 def made(cls, name, methods, log):
-    """A subclass whose methods give their names, or NotImplemented."""
+    """A subclass whose methods return their names, or NotImplemented."""
     return type(name, (cls,), {method: says(f"{name}.{method}", answer, log) for method, answer in methods.items()})
 
 
 def operands(pair, name, reflected, log):
-    """Pairs of classes: two that know nothing of each other, one of Python's beside another, one below the other."""
+    """Pairs of classes: two unrelated classes, a class with a class of Python's, a class with its subclass."""
     first, second = pair
     ways = [{}, {reflected: True}, {reflected: False}, {name: False}, {name: True, reflected: True}]
     for own, others in itertools.product(ways, ways):

@@ -1,6 +1,6 @@
-"""Torch functions of objects that are no tensors: what the class's `__torch_function__` is called with."""
+"""Torch functions on objects that are not tensors: the arguments of the class's `__torch_function__`."""
 
-# Programs are written as users write them, not as a linter would.
+# The programs keep the style of users, against the advice of linters.
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ class Box:
 
 
 class Noted:
-    """Tells what torch hands to it."""
+    """Records the arguments that torch passes."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs="none"):

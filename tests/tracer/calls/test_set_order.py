@@ -62,9 +62,9 @@ def test_another_object_takes_the_steps_of_a_new_one_that_is_removed():
 def test_clearing_forgets_the_steps_but_those_of_pop():
     made = new_set(variables("abc"))
     made.items.clear()
-    set_order.took_step(made, SetStep("clear"))
+    set_order.record_step(made, SetStep("clear"))
     assert not made.steps and made.real == set()
     made = new_set(variables("abc"))
     first = set_order.popped(made)
-    set_order.took_step(made, SetStep("clear"))
+    set_order.record_step(made, SetStep("clear"))
     assert first.token in "abc" and [step.method for step in made.steps] == ["add", "add", "add", "pop", "clear"]

@@ -1,4 +1,4 @@
-"""Subscripts of tensors by numbers that differ from call to call: one version serves all of them."""
+"""Subscripts of tensors by numbers that differ from call to call: one version serves all numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of writes vary from call to call, and what a graph adds to them is known."""
+"""Version counters vary from call to call, and the writes of a graph are known."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.graph.version_counter import uncount
+from minidynamo.graph.version_counter import lower_version
 from minidynamo.testing import CompileCounter
 from minidynamo.tracer.records.traced_frame import Break
 from tests.tracer.capturing import capture, targets
@@ -67,7 +67,7 @@ def test_same_as_eager_for_any_count(program, backend):
 
 def test_the_node_takes_a_known_number_back():
     traced = capture(set_back, torch.zeros(4), torch.ones(4))
-    (node,) = (node for node in traced.graph.graph.nodes if node.target is uncount)
+    (node,) = (node for node in traced.graph.graph.nodes if node.target is lower_version)
     assert node.args[1] == 2 and node.meta["mutates"]
 
 
@@ -76,7 +76,7 @@ def test_nothing_is_written_and_nothing_taken_back():
         set_version_counter((w,), (w._version,))
         return w + 1
 
-    assert uncount not in targets(capture(program, torch.zeros(4)))
+    assert lower_version not in targets(capture(program, torch.zeros(4)))
 
 
 def behind_a_write(w, v):

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/capture/cutting.py: before which instruction a trace ends, and what the frame holds
+"""Tests of minidynamo/tracer/capture/cutting.py: the instruction before which a trace ends, and the frame's values
 there."""
 
 import pytest

@@ -1,5 +1,5 @@
-"""Derivatives in Python that a graph cannot hold run eagerly in every backward: those that read numbers from tensors,
-change Python state, or write to tensors from outside."""
+"""Derivatives in Python that a graph cannot hold run eagerly in every backward: derivatives that read numbers from
+tensors, change Python state, or write to external tensors."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Counts(torch.autograd.Function):
 
 
 class MainGrad(torch.autograd.Function):
-    """Adds the gradient of a weight to a tensor that the weight holds, and returns none."""
+    """Adds the gradient of a weight to a tensor that the weight holds, and returns None."""
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -136,7 +136,7 @@ class MainGrad(torch.autograd.Function):
 
 
 class KeepsState(torch.autograd.Function):
-    """Each backward adds to what forward has made."""
+    """Adds to the state of forward in each backward."""
 
     @staticmethod
     def forward(ctx, x):
@@ -173,7 +173,7 @@ class Notes(torch.autograd.Function):
 
 
 class Constant(torch.autograd.Function):
-    """A straight-through gradient that does not depend on the incoming one."""
+    """A straight-through gradient that does not depend on the incoming gradient."""
 
     @staticmethod
     def forward(ctx, x):
@@ -225,7 +225,7 @@ def by_groups(function: Callable[..., Tensor]) -> Callable[..., Any]:
 
 
 def with_buffer(function: Callable[[Tensor, Any], Tensor], make: Callable[[], Any]) -> Callable[..., Any]:
-    """Runs forward, backward twice, then forward alone: which of them write, and how often."""
+    """Runs forward, backward twice, then forward alone; records writes and their counts."""
 
     def run(wrap: Callable[..., Any]) -> Any:
         f, buffer, found = wrap(lambda x, b: function(x * 2, b) * 3), make(), []

@@ -1,5 +1,5 @@
-"""Tests of minidynamo/tracer/capture/early_clears.py: which effects empty the place of a graph input, and what they
-leave."""
+"""Tests of minidynamo/tracer/capture/early_clears.py: effects that clear the slot of a graph input, and their remaining
+parts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minidynamo.guards.source import Attr, CellContents, Constant, InstanceAttr, Item, Local, Source
-from minidynamo.tracer.capture.early_clears import emptied_places
+from minidynamo.tracer.capture.early_clears import find_early_clears
 from minidynamo.tracer.records.side_effects import AttrDeleted, AttrSet, CellSet, Effect, GlobalSet
 from minidynamo.tracer.records.traced_frame import GraphInput
 from minidynamo.variables.callables import CellVariable
@@ -47,11 +47,11 @@ def given(source: Source) -> GraphInput:
     ],
 )
 def test_what_an_effect_leaves(effect: Effect, source: Source, is_removed: bool | None) -> None:
-    found = emptied_places([effect], [given(source)], ())
+    found = find_early_clears([effect], [given(source)], ())
     assert [place.is_removed for place in found] == ([] if is_removed is None else [is_removed])
     assert [place.is_slot for place in found] == [isinstance(source, Attr | CellContents)] * len(found)
 
 
 def test_what_is_needed_behind_the_graph_stays() -> None:
     one = given(Attr(Local("o"), "v"))
-    assert emptied_places([AttrDeleted(OBJECT, "v")], [one], {one.variable}) == ()
+    assert find_early_clears([AttrDeleted(OBJECT, "v")], [one], {one.variable}) == ()

@@ -1,5 +1,5 @@
-"""What a frame lets go of, checked on frames; whole programs are in tests/end_to_end/test_finalizers.py and
-test_watched_deaths.py."""
+"""Objects that a frame drops, checked on frames; whole programs are in tests/end_to_end/lifetimes/test_finalizers.py
+and test_watched_deaths.py."""
 
 import weakref
 
@@ -39,7 +39,7 @@ def test_the_frame_is_cut_where_somebody_is():
     assert reference() is value
     for fn in (given_up, replaced):
         end = capture(fn, value).exit
-        assert isinstance(end, Break) and "given up" in end.diagnostic.what
+        assert isinstance(end, Break) and "drops an object" in end.diagnostic.what
 
 
 def test_tensors_and_constants_do_not_count():

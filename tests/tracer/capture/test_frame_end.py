@@ -1,5 +1,5 @@
-"""Tests of minidynamo/tracer/capture/frame_end.py: what a frame leaves behind, and what has to hold for it next
-time."""
+"""Tests of minidynamo/tracer/capture/frame_end.py: the results and side effects of a frame, and the guards for its next
+call."""
 
 import pytest
 import torch
@@ -24,12 +24,12 @@ def test_a_list_is_one_input_and_is_given_up_when_emptied():
 
     traced = capture(f, [ones(), ones() * 2, ones() * 3])
     (graph_input,) = traced.inputs
-    assert graph_input.given_up and graph_input.node.meta["steal_arg"]
+    assert graph_input.is_emptied and graph_input.node.meta["steal_arg"]
     assert GuardKind.TENSOR not in guards_on(traced, "xs[2]")
     assert isinstance(traced.side_effects.journal[0], ContentsChanged)
-    assert not capture(lambda xs: xs[0] + 1, [ones()]).inputs[0].given_up
+    assert not capture(lambda xs: xs[0] + 1, [ones()]).inputs[0].is_emptied
     xs = [ones()]
-    assert capture(lambda xs: xs[0] + 1, xs, steal={Local("xs"): xs}).inputs[0].given_up
+    assert capture(lambda xs: xs[0] + 1, xs, steal={Local("xs"): xs}).inputs[0].is_emptied
 
 
 def test_effects_that_nobody_sees_are_left_out():

@@ -1,4 +1,4 @@
-"""What dies with an object that is let go of, and what is guarded of writes; programs are in test_watched_deaths.py."""
+"""Objects that die with a dropped object, and the guards on writes; programs are in test_watched_deaths.py."""
 
 import weakref
 

@@ -1,4 +1,5 @@
-"""What varies in front of a graph break is known to vary behind it, also where the program comes to only later."""
+"""Values that vary before a graph break are known to vary after the break, even in code that is reached later.
+"""
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def chosen(x, which, scale):
 
 
 def compiles(compiled, calls):
-    """How many versions each call makes. Each gives what the function as written does."""
+    """Returns the number of versions that each call compiles. Each result equals eager's."""
     counts = []
     for call in calls:
         before = minidynamo.stats(compiled).compiles
@@ -122,5 +123,6 @@ def called_as_a_closure(x, n, late):
 def test_a_function_that_is_called_late_at_a_break_is_compiled_once(program) -> None:
     compiled = minidynamo.compile(program, backend="eager")
     counts = compiles(compiled, [(torch.randn(3 + k, 4), 2 + k, torch.tensor(k > 2)) for k in range(7)])
-    # Frames that go on with what a function has returned see that for the first time; a module's call is one, too.
+    # Frames that resume with a function's result see the result for the first time; a call of a module is a function,
+    # too.
     assert counts[2:3] + counts[5:] == [0, 0, 0] and counts[4] <= (2 if program is called_as_a_module else 1)

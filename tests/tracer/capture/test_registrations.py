@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/capture/registrations.py: what is found without a list."""
+"""Tests of minidynamo/tracer/capture/registrations.py: handlers that are found without a list."""
 
 import sys
 from pathlib import Path

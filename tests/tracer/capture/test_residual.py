@@ -196,7 +196,7 @@ def test_nothing_is_kept_while_the_steps_behind_a_break_run() -> None:
         return None, None
 
     traced = frame.breaks({"x": x, "y": y, "z": frame.op(torch.neg, y), "items": ListVariable([y])})
-    frame.print(traced, break_function=step, drive=_drive).body([ones()])
+    frame.print(traced, break_function=step, run_steps=_drive).body([ones()])
     assert seen == [False, False, False]
 
 
@@ -227,7 +227,7 @@ def test_effects_happen_in_program_order() -> None:
     frame = FrameBuilder()
     tracked = frame.object("r", Box)
     frame.side_effects.set_attr(tracked, "slot", C(1))
-    frame.side_effects.call_later(BuiltinVariable(look, source=Constant(look, "look")))
+    frame.side_effects.record_call(BuiltinVariable(look, source=Constant(look, "look")))
     frame.side_effects.set_attr(tracked, "slot", C(2))
     frame.print(frame.returns(C(None))).body([box])
     assert seen == [1] and box.__dict__["slot"] == 2
@@ -290,7 +290,7 @@ def test_a_break_hands_on_cells_stack_and_locals() -> None:
     y = frame.op(torch.neg, x)
     cell = CellVariable(y)
     traced = frame.breaks({"x": x, "n": C(3)}, stack=[BuiltinVariable(len), Null(), y], cells={"c": cell})
-    residual = frame.print(traced, break_function=_first_step, drive=_drive)
+    residual = frame.print(traced, break_function=_first_step, run_steps=_drive)
     assert "# graph break: `if` on a tensor value (train.py:37 in step)" in residual.source
     value = ones()
     made_cell, function, top, first, number = residual.body([value])
@@ -347,13 +347,13 @@ def test_contexts_are_entered_by_effects_before_they_are_handed_on() -> None:
     outer, inner = ContextVariable(Context, ("outer",)), ContextVariable(Context, ("inner",))
     enter = FunctionVariable(Context.__enter__, source=Constant(Context.__enter__, "enter"))
     for context in (outer, inner):
-        frame.side_effects.call_later(enter, context)
+        frame.side_effects.record_call(enter, context)
     traced = frame.breaks({"ctx": outer}, stack=[ContextExitVariable(outer), ContextExitVariable(inner)])
     box = Box()
     residual = frame.print(traced, root=False, break_function=_first_step)
-    _, (leave, _, handed_on) = residual.body([box])
+    _, (leave, _, aliased_tangents) = residual.body([box])
     assert log == ["enter outer 9", "enter inner 9"]
-    assert leave.__self__ is handed_on
+    assert leave.__self__ is aliased_tangents
 
 
 # Readability
@@ -373,6 +373,6 @@ def test_a_whole_program(golden: Callable[[str, str], None]) -> None:
     residual = frame.print(
         frame.breaks({"x": x, "out": product}, stack=[BuiltinVariable(torch.relu), Null()]),
         break_function=_first_step,
-        drive=_drive,
+        run_steps=_drive,
     )
     golden(residual.source, "residual/break.py.txt")

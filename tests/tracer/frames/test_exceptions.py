@@ -7,15 +7,15 @@ from minidynamo.tracer.frames import exceptions
 from minidynamo.tracer.frames.exceptions import (
     Raised,
     can_make,
-    caught,
+    catch_raised,
     description,
+    formats_itself,
     made,
     native_base,
     own_fields,
-    says_itself,
     set_context,
     tracked,
-    unsaid,
+    without_message,
 )
 from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.constants import ConstantVariable
@@ -56,7 +56,7 @@ def test_what_is_known_of_an_error():
     assert tracked(Own("a"), effects, exact=False).args is None
     assert tracked(Own(object()), effects, exact=True).args is None
     assert not effects.journal
-    assert unsaid(Own).args is None and unsaid(Own).python_type is Own
+    assert without_message(Own).args is None and without_message(Own).python_type is Own
 
 
 def test_what_an_error_keeps_beside_its_arguments():
@@ -68,14 +68,14 @@ def test_what_an_error_keeps_beside_its_arguments():
     error.tried = object()
     assert tracked(error, effects, exact=True).args is None
     assert tracked(error, effects, exact=False).fields == {}
-    assert not own_fields(KeyError) and not own_fields(AttributeError) and not says_itself(KeyError)
+    assert not own_fields(KeyError) and not own_fields(AttributeError) and not formats_itself(KeyError)
 
 
 def test_description():
     assert description(ValueError("first\nsecond")) == "ValueError: first"
     assert description(made(Own, ConstantVariable("key"))) == "Own: key"
     assert description(made(Own, TensorVariable(None, None))) == "Own"
-    assert description(unsaid(Own)) == "Own"
+    assert description(without_message(Own)) == "Own"
 
 
 def test_the_chain_of_contexts_has_no_circle():
@@ -94,8 +94,8 @@ def test_caught():
         raise Raised(made(Own), Diagnostic("MD202", "here"), in_callee=False)
 
     seen = []
-    assert caught(LookupError, throw, seen.append) is None
+    assert catch_raised(LookupError, throw, seen.append) is None
     assert [exception.cls for exception in seen] == [Own]
-    assert caught(LookupError, lambda: 3, seen.append) == 3
+    assert catch_raised(LookupError, lambda: 3, seen.append) == 3
     with pytest.raises(Raised):
-        caught(TypeError, throw, seen.append)
+        catch_raised(TypeError, throw, seen.append)

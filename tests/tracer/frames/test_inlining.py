@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/frames/inlining.py: how arguments are bound, and what is guarded of a function."""
+"""Tests of minidynamo/tracer/frames/inlining.py: the binding of arguments, and the guards on a function."""
 
 import pytest
 import torch

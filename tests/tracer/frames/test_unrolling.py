@@ -1,4 +1,4 @@
-"""Loops, recurrent layers and lists whose number of turns differs from call to call."""
+"""Loops, recurrent layers and lists with trip counts and lengths that differ from call to call."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Rows(nn.Module):
 
 
 class Reads(nn.Module):
-    """The loop's own number is read behind it, and an item that is not there raises."""
+    """Reads the loop variable after the loop; a missing item raises."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ _scaled.register_autograd(
 
 @_scaled.register_fake
 def _(x: Tensor, factor: float) -> Tensor:
-    if int(factor * 10) > 1e9:  # which fixes the number
+    if int(factor * 10) > 1e9:  # specializes the number
         raise ValueError("too much")
     return torch.empty_like(x)
 
@@ -216,7 +216,7 @@ def _keyed(x: Tensor, n: int) -> Tensor:
 ITEMS = [torch.full((), float(n)) for n in range(20)]
 KEYED = dict(enumerate(ITEMS))
 
-# Of numbers that Python, torch, or an operator of the user's, takes as constants.
+# Numbers that Python, torch or a custom operator takes as constants.
 CONSTANTS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "an operator of the user's": lambda x, n: _scaled(x + 1, n * 0.1) * 2,
     "a window": lambda x, n: (x + 1) * torch.hann_window(n + 3).sum() * 2,
@@ -241,7 +241,7 @@ def test_a_number_that_torch_needs_has_few_versions(name: str) -> None:
     with no_recompile():
         for n in (8, 9, 3, 12):
             assert torch.equal(compiled(x, n), function(x, n))
-    assert 1 <= compiled.stats.graph_breaks <= 2  # also one in what is called there
+    assert 1 <= compiled.stats.graph_breaks <= 2  # also in a called function
 
 
 KEYS = {n * 0.25: n for n in range(1, 20)}
@@ -276,7 +276,7 @@ FLOATS: dict[str, Callable[[Tensor, float], Tensor]] = {
 
 
 def _check_that_it_ends_there(compiled: Any, function: Callable[[Tensor, float], Tensor]) -> None:
-    """No value behind the third compiles anything; results and gradients are those of `function`."""
+    """Checks that no value after the third compiles; results and gradients equal those of `function`."""
     counts = []
     for n in range(1, 12):
         made = []
@@ -396,7 +396,7 @@ def test_sizes_that_torch_fixes_inside_are_left_to_python(program):
 
 
 class Layer(nn.Module):
-    """One whose call is cut; `power` is not the same for all."""
+    """A loop whose call is cut; `power` differs between iterations."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/graph/arguments.py: what stands for trackers in nodes and in calls on fake tensors."""
+"""Tests of minidynamo/tracer/graph/arguments.py: the stand-ins for trackers in nodes and in calls on fake tensors."""
 
 import collections
 import types
@@ -21,7 +21,7 @@ C = ConstantVariable
 
 @pytest.fixture
 def made():
-    """A graph that takes numbers, what stands for arguments of its calls, and a tensor."""
+    """Returns a graph that takes numbers, the stand-in for arguments of its calls, and a tensor."""
     graph = OutputGraph(lambda: None, profile=FrameProfile(dynamic=True))
     return graph, Arguments(graph._open, graph.inputs), graph.inputs.tensor(torch.ones(2, 3), Local("x"))
 
@@ -29,15 +29,15 @@ def made():
 def test_containers_are_taken_apart(made):
     _, arguments, x = made
     given = TupleVariable([x, ListVariable([C(1), x]), DictVariable({key_of(C("k")): x}), SliceVariable(C(0), x, C(1))])
-    for stand_in, like in zip(arguments.one(given), (x.node, x.fake)):
-        assert stand_in == (like, [1, like], {"k": like}, slice(0, like, 1))
+    for source_key, like in zip(arguments.convert(given), (x.node, x.fake)):
+        assert source_key == (like, [1, like], {"k": like}, slice(0, like, 1))
 
 
 def test_a_container_with_a_class_of_its_own_stands_for_what_it_holds(made):
     _, arguments, x = made
     subclass = type("Tensors", (list,), {})
     given = ObjectVariable(None, subclass, ListVariable([x]))
-    assert arguments.one(given) == ([x.node], [x.fake])
+    assert arguments.convert(given) == ([x.node], [x.fake])
 
 
 @pytest.mark.parametrize(
@@ -54,16 +54,16 @@ def test_a_container_with_a_class_of_its_own_stands_for_what_it_holds(made):
 def test_what_no_node_can_hold(made, given):
     _, arguments, x = made
     with pytest.raises(NotInGraph):
-        arguments.one(given(x))
+        arguments.convert(given(x))
 
 
 def test_numbers_are_inputs_made_once_and_constants_where_none_are_taken(made):
     graph, arguments, _ = made
     number = graph.integer(5, Local("n"))
-    node, value = arguments.one(number)
-    assert node.op == "placeholder" and value == 5 and arguments.one(number)[0] is node
+    node, value = arguments.convert(number)
+    assert node.op == "placeholder" and value == 5 and arguments.convert(number)[0] is node
     with graph.open_subgraph(()):
-        assert arguments.one(number) == (5, 5)
+        assert arguments.convert(number) == (5, 5)
 
 
 def test_what_a_closed_subgraph_has_computed_cannot_be_used(made):
@@ -71,4 +71,4 @@ def test_what_a_closed_subgraph_has_computed_cannot_be_used(made):
     with graph.open_subgraph(()):
         inside = graph.emit(torch.sin, [x], {})
     with pytest.raises(NotInGraph, match="branch"):
-        arguments.one(inside)
+        arguments.convert(inside)

@@ -82,11 +82,11 @@ FILLINGS = {
     torch.bool: [False, True],
 }
 MORE = [(), (1,), (0,), (0.5,), (0, 1), ((4, 4),), ([2, 2],), (2, 2), ((1, 1), (3, 3))]
-LOOKED_UP = {"normal"}  # which `may_raise` tells apart
+LOOKED_UP = {"normal"}  # distinguished by `may_raise`
 
 
 def outcomes(function, shape, fillings, tensors, more):
-    """What a call raises for tensors with these numbers, one after the other; "" for nothing."""
+    """Returns the errors of a call for tensors with these numbers, in sequence; "" for no error."""
     for start in range(len(fillings)):
         given = [torch.full(shape, fillings[(start + k) % len(fillings)]) for k in range(tensors)]
         try:

@@ -1,4 +1,5 @@
-"""What torch refuses for the dtypes of its arguments is refused while tracing, in torch's words; all else is taken."""
+"""Dtypes of arguments that torch refuses are refused while tracing, with torch's messages; all accepted dtypes are
+accepted."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import torch
 
 import minidynamo
 from minidynamo.testing import assert_same_as_eager
-from minidynamo.tracer.graph.dtype_checks import raise_unless_it_takes
+from minidynamo.tracer.graph.dtype_checks import raise_dtype_error
 from minidynamo.tracer.graph.fake_tensors import FakeTensorMode
 
 F = torch.nn.functional
@@ -58,7 +59,7 @@ def outcome(function, *args, **kwargs):
         (F.threshold, (BYTE, 0.5, -2.5)),
         (torch.full_like, (BYTE, 300)),
         ("new_full", (BYTE, (3, 2), 300)),
-        # the same with what torch takes
+        # the same with accepted dtypes
         ("relu_", (INT,)),
         ("add_", (INT, 2)),
         ("mul_", (COMPLEX, 0.5)),
@@ -79,20 +80,20 @@ def test_torch_decides(target, operands):
     with FakeTensorMode() as mode:
         fakes = [mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in real]
     function = getattr(torch.Tensor, target) if isinstance(target, str) else target
-    assert outcome(raise_unless_it_takes, target, fakes, {}) == outcome(function, *real)
+    assert outcome(raise_dtype_error, target, fakes, {}) == outcome(function, *real)
 
 
 def test_numbers_are_told_apart_by_their_type():
     x = torch.ones(3, dtype=INT)
     for number, taken in ((1, True), (1.0, False), (True, True), (1.0, False)):
-        assert (outcome(raise_unless_it_takes, "mul_", (x, number), {}) is None) is taken
+        assert (outcome(raise_dtype_error, "mul_", (x, number), {}) is None) is taken
 
 
 def test_empty_tensors_and_numbers_of_one_element_are_those_of_torch():
     empty, number = torch.ones(0, dtype=INT), torch.tensor(0.5)
-    assert outcome(raise_unless_it_takes, "floor_divide", (empty, 0), {}) is None
-    assert outcome(raise_unless_it_takes, "add_", (torch.ones(3), torch.tensor(2.0, dtype=torch.float64)), {}) is None
-    assert outcome(raise_unless_it_takes, "add_", (torch.ones(3, dtype=INT), number), {}) is not None
+    assert outcome(raise_dtype_error, "floor_divide", (empty, 0), {}) is None
+    assert outcome(raise_dtype_error, "add_", (torch.ones(3), torch.tensor(2.0, dtype=torch.float64)), {}) is None
+    assert outcome(raise_dtype_error, "add_", (torch.ones(3, dtype=INT), number), {}) is not None
 
 
 @pytest.mark.parametrize("dtype", [INT, BOOL, BYTE, FLOAT])
@@ -100,13 +101,13 @@ def test_losses_over_classes_take_classes(dtype):
     for x in (torch.ones(3, 4), torch.ones(3, 1), torch.ones(3, 4, dtype=INT)):
         for loss in (F.nll_loss, F.cross_entropy):
             target = torch.zeros(3, dtype=dtype)
-            assert outcome(raise_unless_it_takes, loss, (x, target), {}) == outcome(loss, x, target)
+            assert outcome(raise_dtype_error, loss, (x, target), {}) == outcome(loss, x, target)
 
 
 def test_nothing_is_drawn_and_nothing_is_written():
     x, state = torch.zeros(3), torch.get_rng_state()
     for target, args in (("uniform_", (x,)), ("bernoulli_", (x, 0.5)), ("fill_", (x, 2))):
-        raise_unless_it_takes(target, args, {})
+        raise_dtype_error(target, args, {})
     assert torch.equal(torch.get_rng_state(), state) and not x.any()
 
 
@@ -122,8 +123,8 @@ def test_compiled_losses_refuse_what_eager_refuses(backend):
 
 def test_what_nothing_stands_for_is_left_to_fake_tensors():
     for args in ((torch.ones(3, device="meta", dtype=BOOL),), (torch.ones(3, 3, dtype=BOOL).to_sparse(),)):
-        raise_unless_it_takes("relu_", args, {})
-    raise_unless_it_takes("reshape", (torch.ones(3, dtype=BOOL), 3), {})
+        raise_dtype_error("relu_", args, {})
+    raise_dtype_error("reshape", (torch.ones(3, dtype=BOOL), 3), {})
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3)])

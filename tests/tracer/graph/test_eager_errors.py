@@ -1,4 +1,5 @@
-"""What fake tensors refuse is refused by eager, in eager's words; what eager takes, or may have begun, is not said."""
+"""Errors of fake tensors are eager's errors, with eager's messages; errors after accepted or partly run operations are
+not raised."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def test_one_version_for_all_sizes_that_are_refused():
 
 
 class Rows:
-    """A data set as users write them: it ends where its tensor refuses a subscript."""
+    """A data set in the style of users: iteration ends where its tensor refuses a subscript."""
 
     def __init__(self, data):
         self.data = data
@@ -134,7 +135,7 @@ def tells(write):
         (lambda x: (x.softmax(3), F.softmax(x, -4), F.softmin(x, 2)), 0),
         (lambda x: x.sort(5), 0),
         (lambda x: torch.bucketize(x.detach(), torch.ones(2, 2)), 0),
-        (lambda x: (x * 2).unbind(0)[0].add_(1), 2),  # in the function, and in the one that it calls
+        (lambda x: (x * 2).unbind(0)[0].add_(1), 2),  # in the function, and in its callee
     ],
 )
 def test_what_fake_tensors_say_in_other_words_or_take(write, breaks):

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/graph/fake_tensors.py: imitations of real tensors, and calls on them."""
+"""Tests of minidynamo/tracer/graph/fake_tensors.py: fake copies of real tensors, and calls on fake tensors."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from minidynamo.guards.source import Local
 from minidynamo.tracer.graph.fake_tensors import (
     CallFailed,
     FakeTensors,
-    Versions,
+    VersionCounters,
     has_symbols,
     same_numbers,
     tensors_in,
@@ -41,7 +41,7 @@ def test_a_method_is_called_on_its_first_argument():
 
 def test_writes_are_seen_through_nested_arguments():
     fakes, a, b, c = fakes_of(torch.ones(2), torch.ones(2), torch.ones(2))
-    versions = Versions(([a], {"k": (b,)}, slice(c)))
+    versions = VersionCounters(([a], {"k": (b,)}, slice(c)))
     fakes.run(torch.add, [a, b], {"out": c})
     fakes.run("mul_", [a, 2], {})
     assert [any(one is written for one in versions.written()) for written in (a, b, c)] == [True, False, True]
@@ -50,7 +50,7 @@ def test_writes_are_seen_through_nested_arguments():
 def test_of_inference_tensors_writes_are_not_counted():
     with torch.inference_mode():
         _, x = fakes_of(torch.ones(2))
-    assert len(Versions([x]).written()) == 1
+    assert len(VersionCounters([x]).written()) == 1
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])

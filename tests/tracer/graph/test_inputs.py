@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/graph/inputs.py: placeholders, and what is guarded of the values for them."""
+"""Tests of minidynamo/tracer/graph/inputs.py: placeholders, and the guards on their values."""
 
 import builtins
 
@@ -68,7 +68,7 @@ def test_a_list_that_lost_elements_is_given_up(how):
     if how == "emptied":
         xs.items = xs.items[1:]
     _, inputs = graph.finish([result], [xs])
-    assert inputs[0].given_up == (how != "kept")
+    assert inputs[0].is_emptied == (how != "kept")
     assert ("steal_arg" in inputs[0].node.meta) == (how != "kept")
 
 

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/graph/known_values.py: one tracker for one object, whatever leads to it."""
+"""Tests of minidynamo/tracer/graph/known_values.py: one tracker for an object, whatever path leads to the object."""
 
 from minidynamo.guards.source import Local
 from minidynamo.tracer.graph.known_values import KnownValues
@@ -33,7 +33,7 @@ def test_the_id_of_a_remembered_object_stays_its_own():
 def test_constants_are_known_by_their_place_alone():
     values = KnownValues()
     values.place(X, ConstantVariable(3, source=X))
-    assert values.at(X) and values.of(3) is None and values.outside() == []
+    assert values.at(X) and values.of(3) is None and values.external_values() == []
 
 
 def test_what_lives_outside_is_listed_once_and_in_order():
@@ -41,7 +41,7 @@ def test_what_lives_outside_is_listed_once_and_in_order():
     one, two = ObjectVariable(first, Thing, source=X), ObjectVariable(second, Thing, source=Y)
     for value, variable in ((second, two), (first, one), (second, two), (made, ObjectVariable(made, Thing))):
         values.remember(value, variable)
-    assert values.outside() == [two, one]
+    assert values.external_values() == [two, one]
 
 
 def test_a_namespace_has_one_owner():
@@ -59,4 +59,4 @@ def test_nothing_is_known_behind_the_end():
     values, thing = KnownValues(), Thing()
     values.remember(thing, ObjectVariable(thing, Thing, source=X))
     values.forget()
-    assert values.of(thing) is None and values.at(X) is None and values.outside() == []
+    assert values.of(thing) is None and values.at(X) is None and values.external_values() == []

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/graph/positions.py: which positions operations look up."""
+"""Tests of minidynamo/tracer/graph/positions.py: the positions that operations look up."""
 
 import operator
 

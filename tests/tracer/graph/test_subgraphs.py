@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/graph/subgraphs.py: the tensors that a graph inside a graph takes from around it."""
+"""Tests of minidynamo/tracer/graph/subgraphs.py: the tensors that a subgraph takes from the surrounding graph."""
 
 import torch
 from torch import fx
@@ -33,9 +33,9 @@ def test_writes_to_inputs_are_noted_also_through_views():
     outer, subgraph = fx.Graph(), Subgraph()
     a = variable(outer, "a", torch.ones(2))
     subgraph.take([a])
-    subgraph.note_write(torch.ones(2))
+    subgraph.record_write(torch.ones(2))
     assert subgraph.take_written() is None
-    subgraph.note_write(a.fake.data[:1])
+    subgraph.record_write(a.fake.data[:1])
     assert subgraph.take_written() is a and subgraph.take_written() is None
     assert subgraph.input_in_memory_of(a.fake.view(1, 2)) is a
     assert memory_of(a.fake) == memory_of(a.fake.t())

@@ -14,7 +14,7 @@ C = ConstantVariable
 
 
 class Program:
-    """A graph over real tensors, which may raise an error that hangs on data."""
+    """A graph over real tensors, which may raise an error that depends on data."""
 
     def __init__(self, **tensors):
         self.values = tensors
@@ -28,7 +28,7 @@ class Program:
         return self.graph.emit(target, args, {})
 
     def finish(self):
-        """Its writes, and its lookups."""
+        """Returns its writes, and its lookups."""
         module, self.inputs = self.graph.finish([], [])
         return self.graph.writes_of(module, may_raise=any(map(may_raise, module.graph.nodes)))
 
@@ -36,17 +36,18 @@ class Program:
         return self.finish()[0]
 
     def args(self, **others):
-        """What the graph is called with."""
+        """Returns the arguments of the graph."""
         return [(self.values | others)[given.source.name] for given in self.inputs]
 
     def given(self, writes, **others):
-        """What the programs of its writes take."""
+        """Returns the inputs of the programs of its writes."""
         args = self.args(**others)
         return [args[k] for k in writes.positions]
 
 
 def kept(program):
-    """The names of what is written to, and what is kept of a program to which an operation is added that may raise."""
+    """Returns the names of the written tensors, and the saved part of a program with another operation that may raise.
+    """
     program.emit(torch.linalg.cholesky, program["m"])
     writes = program.writes()
     places = writes.find(*program.given(writes))
@@ -77,7 +78,7 @@ def test_nothing_is_kept_where_no_data_can_make_the_graph_raise():
     p = program()
     p.emit("add_", p["x"], C(1))
     writes = p.writes()
-    assert not writes.can_be_put_back
+    assert not writes.can_roll_back
     places = writes.find(*p.given(writes))
     assert places.tensors[0] is p.values["x"] and len(places.tensors) == 1
     assert not places.wholes and not places.parts
@@ -160,7 +161,7 @@ def test_positions_are_looked_at_before_the_graph_runs(positions, expected):
     p = program()
     p.emit("index_fill_", p["x"], C(0), p["i"], C(1.0))
     writes, lookups = p.finish()
-    assert writes.can_be_put_back
+    assert writes.can_roll_back
     assert lookups.exist(p.args(i=torch.tensor(positions, dtype=torch.long))) is expected
 
 

@@ -1,4 +1,4 @@
-"""What programs ask of autograd becomes a node that calls it, where it may run once."""
+"""Calls of autograd in a program become nodes that call autograd, if the node may run once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from minidynamo.graph.autograd_calls import gradients, make_parameter, plant_hook, replace_data, require_grad
+from minidynamo.graph.autograd_calls import gradients, make_parameter, replace_data, require_grad, reserve_hook
 from minidynamo.tracer.records.traced_frame import Break
 from tests.tracer.capturing import capture, targets
 
@@ -36,7 +36,7 @@ def test_replaced_data_counts_as_written():
 
 def test_the_handle_is_an_output():
     traced = capture(lambda x: x.register_hook(lambda g: g), torch.ones(2, requires_grad=True))
-    assert targets(traced) == [plant_hook] and len(traced.outputs) == 1
+    assert targets(traced) == [reserve_hook] and len(traced.outputs) == 1
 
 
 def gradient_behind_a_hook(x):
@@ -137,7 +137,7 @@ def gradients_of_a_stranger(y, x):
     ],
 )
 def test_no_error_is_foretold_where_autograd_knows_more(program, computed, code):
-    """Of an argument that was computed, only the real tensor tells from what."""
+    """For a computed argument, only the real tensor knows its history."""
     x = torch.ones(2, requires_grad=True)
     exit = capture(program, (x * x).sum() if computed else torch.tensor(1.0, requires_grad=True), x).exit
     assert isinstance(exit, Break) and exit.diagnostic.code == code

@@ -1,4 +1,4 @@
-"""What functions behind a cache give is read where the cache has it, if nobody can tell when they ran."""
+"""Results of cached functions are read from the cache, if the time of the call is not visible."""
 
 from __future__ import annotations
 

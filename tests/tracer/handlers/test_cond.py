@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/handlers/cond.py: what is captured of a cond. Programs: end_to_end/test_cond.py."""
+"""Tests of minidynamo/tracer/handlers/cond.py: what is captured of a cond. Programs: end_to_end/torch/test_cond.py."""
 
 import pytest
 import torch
@@ -64,6 +64,6 @@ def test_grad_mode_must_be_left_as_it_was():
     def f(pred, x):
         return cond(pred, lambda: (torch.set_grad_enabled(False), x + 1)[1], lambda: x - 1)
 
-    with pytest.raises(Unsupported, match="behind it"):
+    with pytest.raises(Unsupported, match="changes grad mode"):
         capture(f, torch.tensor(True), torch.ones(2))
     assert torch.is_grad_enabled()

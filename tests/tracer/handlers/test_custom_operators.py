@@ -1,6 +1,6 @@
-"""Operators of programs: a derivative in Python is traced with guards, or runs eagerly; the values are eager's.
+"""Operators of programs: a derivative in Python is traced with guards, or runs eagerly; the values equal eager's.
 
-torch.compile 2.13 keeps the Python state that a formula read when it was compiled, and counts its side effects once.
+torch.compile 2.13 keeps the Python state that a formula read during the compile, and counts its side effects once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def quiet_setup(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.power = inputs[1]
 
 
-# Formulas that only compute.
+# Formulas without side effects.
 custom(
     "powers",
     "(Tensor x, float power=2.0) -> Tensor",
@@ -91,7 +91,7 @@ class Cubed(torch.autograd.Function):
         return grad * 3 * ctx.saved_tensors[0] ** 2 * STATE["scale"]
 
 
-# A kernel for autograd, which calls a Function; an operator with two overloads.
+# A kernel for autograd that calls a Function; an operator with two overloads.
 define("cubed", "(Tensor x) -> Tensor", lambda x: x**3)
 LIBRARY.impl("cubed", lambda x: Cubed.apply(x), "Autograd")
 define("twice.a", "(Tensor x) -> Tensor", lambda x: x * 2)

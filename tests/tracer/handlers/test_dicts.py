@@ -1,4 +1,4 @@
-# Programs are written as users write them, not as a linter would.
+# The programs keep the style of users, against the advice of linters.
 # ruff: noqa: RUF015
 
 from collections import OrderedDict, defaultdict
@@ -37,7 +37,7 @@ def test_size_changed_in_a_loop_raises():
             d[key + "b"] = 1
 
     compiled = compile_function(grow, backend="eager")
-    with pytest.warns(MinidynamoNotice, match="runs as written"), pytest.raises(RuntimeError, match="changed size"):
+    with pytest.warns(MinidynamoNotice, match="runs eagerly"), pytest.raises(RuntimeError, match="changed size"):
         compiled({"a": 1})
 
 

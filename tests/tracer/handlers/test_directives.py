@@ -20,7 +20,7 @@ def graph_break_cuts(x):
     return y * 2
 
 
-@programs(breaks=None, graphs=2)  # the loop's iterator comes from outside then, and each of its steps is a break
+@programs(breaks=None, graphs=2)  # then the loop's iterator comes from outside, and each of its steps is a break
 def graph_break_in_a_loop_of_one(x):
     for _ in range(1):
         x = x + 1

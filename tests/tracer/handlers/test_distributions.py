@@ -4,7 +4,7 @@ import torch
 from torch.distributions.utils import lazy_property
 
 import minidynamo
-from minidynamo.tracer.handlers.distributions import on_the_class
+from minidynamo.tracer.handlers.distributions import class_attribute
 
 
 class Halved:
@@ -17,7 +17,7 @@ class Halved:
 
 
 def test_a_lazy_property_on_its_class_is_a_property():
-    shown = on_the_class(vars(Halved)["half"])
+    shown = class_attribute(vars(Halved)["half"])
     assert type(shown) is type(Halved.half) and isinstance(shown, property) and shown.fget is Halved.half.fget
 
     @minidynamo.compile(backend="eager", fullgraph=True)

@@ -1,4 +1,4 @@
-"""Changes of what exists outside of the watched code are reported, changes of what it makes itself are not."""
+"""Changes of objects from outside the watched code are reported, changes of fresh objects are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules that there are not, and that come later."""
+"""Missing modules, and modules that appear later."""
 
 import importlib
 import importlib.metadata
@@ -13,7 +13,7 @@ import minidynamo
 
 def statement(x):
     try:
-        import module_of_no_one  # noqa: PLC0415 (what is tested)
+        import module_of_no_one  # noqa: PLC0415 (under test)
     except ImportError:
         return x - 1
     return x + module_of_no_one.number
@@ -21,7 +21,7 @@ def statement(x):
 
 def a_part(x):
     try:
-        from module_of_no_one.part import number  # noqa: PLC0415 (what is tested)
+        from module_of_no_one.part import number  # noqa: PLC0415 (under test)
     except ModuleNotFoundError:
         return x - 1
     return x + number
@@ -64,7 +64,7 @@ def test_a_module_that_is_missing_until_it_comes(program, folder):
 
 def test_what_nobody_catches_is_raised_by_python():
     def program(x):
-        import module_of_no_one  # noqa: PLC0415 (what is tested)
+        import module_of_no_one  # noqa: PLC0415 (under test)
 
         return x + module_of_no_one.number
 

@@ -1,4 +1,4 @@
-"""Iterators over objects that have `__getitem__` alone: what they give, what they are, and when they end."""
+"""Iterators over objects that have `__getitem__` alone: their items, their class, and their end."""
 
 import operator
 import re
@@ -12,7 +12,7 @@ ASKED: list[object] = []
 
 
 class Indexed:
-    """Three items; `ends` is what it raises behind them, `lengths` what it answers one time after the other."""
+    """Has three items; raises `ends` after the items, and returns the `lengths` in sequence."""
 
     def __init__(self, ends=IndexError, lengths=(3,)):
         self.ends, self.lengths = ends, [*lengths]

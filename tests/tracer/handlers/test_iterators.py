@@ -1,4 +1,4 @@
-# Programs are written as users write them, not as a linter would.
+# The programs keep the style of users, against the advice of linters.
 # ruff: noqa: C417
 
 import pytest

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.tracer.handlers.local_texts import is_local
+from minidynamo.tracer.handlers.local_texts import depends_on_locale
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
@@ -62,8 +62,8 @@ def formats_that_do_not_fit(x):
 
 
 def test_which_text_is_local():
-    assert is_local(DAY, "%A") and is_local(5, "n") and is_local(0.5, "010n")
-    assert not is_local(DAY, "") and not is_local(0.5, ".1%") and not is_local(5, "d")
+    assert depends_on_locale(DAY, "%A") and depends_on_locale(5, "n") and depends_on_locale(0.5, "010n")
+    assert not depends_on_locale(DAY, "") and not depends_on_locale(0.5, ".1%") and not depends_on_locale(5, "d")
 
 
 def test_the_locale_of_the_second_call_counts(monkeypatch):

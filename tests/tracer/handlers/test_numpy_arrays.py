@@ -1,4 +1,4 @@
-"""Numpy's arrays of constants: what runs while tracing, what comes out of a frame, what is left to Python."""
+"""Numpy arrays of constants: calls that run while tracing, results of a frame, and calls left to Python."""
 
 import numpy as np
 import pytest

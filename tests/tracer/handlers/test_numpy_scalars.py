@@ -1,4 +1,4 @@
-"""Numpy's scalars, and what numpy computes of numbers."""
+"""Numpy's scalars, and numpy functions of numbers."""
 
 import numpy as np
 import pytest

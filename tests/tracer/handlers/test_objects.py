@@ -1,4 +1,4 @@
-# Programs are written as users write them, not as a linter would.
+# The programs keep the style of users, against the advice of linters.
 
 import abc
 import collections.abc
@@ -153,7 +153,7 @@ def said(call):
 SUPER_CALLS = [Failing().deleted, Failing().other, Failing.alone, Failing().of_another]
 
 
-@pytest.mark.filterwarnings("ignore:.*runs as written")
+@pytest.mark.filterwarnings("ignore:.*runs eagerly")
 @pytest.mark.parametrize("call", [*SUPER_CALLS, lambda: free(Failing()), lambda: super().speak(), lambda: Dog.speak(3)])
 def test_what_super_says_when_it_fails(call):
     x = torch.ones(2)

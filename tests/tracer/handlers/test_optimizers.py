@@ -1,4 +1,4 @@
-"""Updates that torch computes in one call take learning rates that vary."""
+"""Fused optimizer updates of torch take varying learning rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/handlers/random_numbers.py: which draws become inputs, and what becomes of the others."""
+"""Tests of minidynamo/tracer/handlers/random_numbers.py: draws that become inputs, and draws that break the graph."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_function_of_the_users_may_draw_in_between():
         return noise(x * random.random()) * random.random()
 
     compiled = minidynamo.compile(f, backend="eager")
-    compiled(torch.ones(3))  # which also runs the function on fake tensors
+    compiled(torch.ones(3))  # also runs the function on fake tensors
     for seed in range(3):
         random.seed(seed)
         expected, state = f(torch.ones(3)), random.getstate()

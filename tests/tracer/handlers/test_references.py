@@ -1,4 +1,4 @@
-"""Weak references are read while tracing; who they refer to is guarded."""
+"""Weak references are read while tracing; their referents are guarded."""
 
 import contextvars
 import threading

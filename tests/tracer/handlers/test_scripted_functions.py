@@ -1,6 +1,7 @@
-"""Functions that `torch.jit.script` has compiled are traced; what means something else in Python is left to torch."""
+"""Functions that `torch.jit.script` has compiled are traced; functions with a different meaning in Python are left to
+torch."""
 
-# Programs are written as users write them, not as a linter would.
+# The programs keep the style of users, against the advice of linters.
 
 import warnings
 

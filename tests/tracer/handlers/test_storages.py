@@ -1,4 +1,4 @@
-"""Sizes of storages are tracked through a frame, and guarded as they were when it began."""
+"""Sizes of storages are tracked through a frame, and guarded at their initial values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deep copies of tensors: clones where nobody can tell, and a graph break elsewhere."""
+"""Deep copies of tensors: clones where no difference is visible, and a graph break elsewhere."""
 
 import copy
 import dataclasses

@@ -1,6 +1,6 @@
-"""Formatting by `%` and `str.format`: who writes the text, and what ends the graph."""
+"""Formatting by `%` and `str.format`: the writer of the text, and formats that end the graph."""
 
-# Programs are written as users write them, not as a linter would.
+# The programs keep the style of users, against the advice of linters.
 # ruff: noqa: UP031, UP032, F507, F524
 
 import pytest

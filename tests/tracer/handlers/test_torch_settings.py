@@ -1,4 +1,4 @@
-"""Settings that a program changes are switches in the graph; questions about them are answered, and guarded."""
+"""Settings that a program changes become switch nodes in the graph; reads of settings are answered, and guarded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transform is one node over a subgraph; what a subgraph cannot hold ends the graph."""
+"""A transform is one node over a subgraph; operations that a subgraph cannot hold end the graph."""
 
 from __future__ import annotations
 

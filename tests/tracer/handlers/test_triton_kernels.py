@@ -1,4 +1,4 @@
-"""A launch of a compiled kernel is one node; whether it can run here does not matter while tracing."""
+"""A launch of a compiled kernel is one node; tracing works even if the kernel cannot run here."""
 
 from __future__ import annotations
 

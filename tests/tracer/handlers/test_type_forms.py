@@ -1,6 +1,6 @@
-"""Types that are written down inside a function."""
+"""Type expressions inside a function."""
 
-# Programs are written as users write them, not as a linter would.
+# The programs keep the style of users, against the advice of linters.
 # ruff: noqa: UP006, UP007, UP035, UP045
 
 from typing import (

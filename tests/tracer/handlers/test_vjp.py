@@ -1,4 +1,4 @@
-"""What `torch.func.vjp` gives: nodes over one subgraph, and a function that is made again when it is kept."""
+"""Results of `torch.func.vjp`: nodes over one subgraph, and a function that is rebuilt if the program keeps it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts about tensors: which guard each of them needs alone, and that a tensor that is used has one guard for all."""
+"""Facts about tensors: the guard for each fact alone, and a single guard for all facts of a used tensor."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is put into containers and taken out again may be anything, until somebody looks at it."""
+"""Values put into containers and taken out again may be anything, until they are read."""
 
-# Comprehensions are what is tried here.
+# Comprehensions are under test.
 # ruff: noqa: C416
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def gives(*args, **kwargs):
 
 
 def one_by_one(items):
-    for item in items:  # noqa: UP028 (the loop is what is tried)
+    for item in items:  # noqa: UP028 (the loop is under test)
         yield item
 
 

@@ -37,7 +37,7 @@ def test_keys_are_asked_for_one_by_one(graph):
     assert not table.is_read and [*table.written] == [key("z")] and [*table.removed] == [key("a")]
     assert [k.token for k in table] == ["b", 3, "z"] and len(table) == 3
     assert kinds(graph)[-1] is GuardKind.DICT_KEYS
-    table[key("a")] = new  # it comes back at the end
+    table[key("a")] = new  # added again at the end
     assert [k.token for k in table] == ["b", 3, "z", "a"]
     table[key("b")] = new
     assert [k.token for k in table] == ["b", 3, "z", "a"] and next(reversed(table)).token == "a"

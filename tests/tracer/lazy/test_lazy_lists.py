@@ -5,7 +5,7 @@ import torch
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Item
-from minidynamo.tracer.lazy.lazy_dicts import known_parts
+from minidynamo.tracer.lazy.lazy_dicts import replayed_parts
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.wrap import wrap
 from minidynamo.variables.constants import ConstantVariable
@@ -49,7 +49,7 @@ def test_elements_are_read_one_by_one(graph):
     items.append(new)
     assert len(items) == 4 and items.changes() == (2, [new, new])
     assert items.pop(0).value == 1
-    assert items.changes() == (0, [1, new, new]) and known_parts(items) == [new, new]
+    assert items.changes() == (0, [1, new, new]) and replayed_parts(items) == [new, new]
     items.reverse()
     assert [item.value for item in items] == [7, 7, 2.5]
 
@@ -61,12 +61,12 @@ def test_a_list_of_tensors_that_is_passed_is_read_together(graph):
     assert variable.original is None and not [*graph.guards][1:]
     first = variable.items[0]
     assert variable.original == (first, variable.items[1])
-    assert variable.items.changes()[0] == 0  # the graph may empty it, so all is written again
+    assert variable.items.changes()[0] == 0  # the graph may clear the list, so all items are written again
 
 
 def test_a_deque_keeps_its_length(graph):
     items = items_of(graph, collections.deque([1, 2, 3], maxlen=3))
     items.append(ConstantVariable(4))
-    assert items.changes()[0] is None and items.unread_length().now == 3 and items[-1].value == 4
+    assert items.changes()[0] is None and items.lazy_length().now == 3 and items[-1].value == 4
     assert [item.value for item in items] == [2, 3, 4] and len(items) == 3
     assert items.changes() == (0, [1, 2, items[2]])

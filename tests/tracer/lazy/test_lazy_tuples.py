@@ -25,7 +25,7 @@ def items_of(graph, value):
 
 
 def guarded(graph):
-    """The guards on what is in the tuple, but for those on classes."""
+    """Returns the guards on the tuple's contents, except guards on classes."""
     of_classes = (GuardKind.TYPE, GuardKind.CLASS_NAMES)
     return [(guard.source, guard.kind) for guard in graph.guards if guard.kind not in of_classes]
 
@@ -75,7 +75,7 @@ def test_items_are_handed_on_unread(graph):
     assert known is first and isinstance(lazy, LazyVariable)
     assert (lazy.value, lazy.source) == ([6], Item(V, 1))
     assert guarded(graph) == [(Item(V, 0), GuardKind.EQUALS), (V, GuardKind.LENGTH)]
-    length = items.unread_length()
+    length = items.lazy_length()
     assert (length.there, length.more) == (2, 0)
 
 
@@ -84,5 +84,5 @@ def test_nothing_is_read_when_the_trace_is_over(graph):
     first = items[0]
     graph.values.forget()
     assert items[0] is first
-    with pytest.raises(AssertionError, match="the trace is over"):
+    with pytest.raises(AssertionError, match="after the end of the trace"):
         items[1]

@@ -1,4 +1,4 @@
-"""Values from outside that are only handed on may be anything, as long as they are there; what is asked is guarded."""
+"""External values that are only moved may be anything, as long as they exist; reads are guarded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs ask of immutable values without needing all of them: the answer alone is guarded, and it is eager's."""
+"""Partial reads of immutable values: the answer alone is guarded, and equals eager's."""
 
 from __future__ import annotations
 

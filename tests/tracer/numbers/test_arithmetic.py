@@ -1,4 +1,4 @@
-"""Numbers that differ from call to call: each program is compiled twice at most, and gives what eager gives."""
+"""Numbers that differ from call to call: each program is compiled at most twice, with eager's results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ X = torch.arange(4.0)
 
 
 def graphs(fn: Callable[..., Any], *calls: tuple[Any, ...]) -> int:
-    """How often a program is compiled for these calls, each of which must give what eager gives, class by class."""
+    """Returns the number of compiles for these calls, each checked against eager's result, class by class."""
     compiled = minidynamo.compile(fn, backend="eager", fullgraph=True, recompile_limit=200)
     for call in calls:
         expected, got = fn(*call), compiled(*call)
@@ -30,7 +30,7 @@ def _alike(got: Any, expected: Any) -> bool:
         return torch.equal(got, expected)
     if isinstance(expected, tuple | list):
         return len(got) == len(expected) and all(map(_alike, got, expected))
-    return repr(got) == repr(expected)  # which tells zeros apart, and knows NaN
+    return repr(got) == repr(expected)  # distinguishes zeros, and equates NaN
 
 
 ONCE_MORE: dict[str, Callable[..., Any]] = {

@@ -1,4 +1,5 @@
-"""Texts of numbers that differ from call to call: made anew where they leave the frame, guarded where they matter."""
+"""Texts of numbers that differ from call to call: formatted again where they leave the frame, guarded where they
+matter."""
 
 from __future__ import annotations
 

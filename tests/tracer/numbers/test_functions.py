@@ -85,7 +85,7 @@ def test_extreme_numbers(name: str) -> None:
 
     def outcome(fn: Callable[..., Any], number: Any) -> str:
         try:
-            return repr(fn(X, number)[1])  # which tells zeros apart, and knows NaN
+            return repr(fn(X, number)[1])  # distinguishes zeros, and equates NaN
         except (ArithmeticError, ValueError, RuntimeError) as error:
             return repr(error)
 

@@ -1,4 +1,4 @@
-"""Numbers of numpy's that vary become inputs as Python's do, and what numpy makes of them stays numpy's."""
+"""Varying numpy numbers become inputs like Python's numbers, and numpy's results stay numpy's."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_comparison_is_compiled_for_each_answer() -> None:
 
 
 def test_where_numpy_warns_each_value_has_a_version() -> None:
-    """Python would raise: it is no number of Python's."""
+    """Python's division would raise: the divisor is a numpy number."""
     compiled = minidynamo.compile(lambda x, a, b: (x * 2, a / b), backend="eager")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

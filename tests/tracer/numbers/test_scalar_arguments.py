@@ -1,4 +1,4 @@
-"""Which varying numbers stay in a call, and what is guarded of them."""
+"""Varying numbers that stay in a call, and their guards."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def test_what_makes_another_operation_of_it_takes_constants():
 
 
 def test_one_number_in_two_places():
-    """Where it decides a shape as well, it is a constant there."""
+    """A number that also decides a shape is a constant in the shape."""
 
     def f(x, n):
         return F.pad(x, (n, 0), value=n)

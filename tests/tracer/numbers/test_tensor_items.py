@@ -1,4 +1,4 @@
-"""Numbers in tensors of one element are followed while tracing: read from outside, rounded as the tensor rounds."""
+"""Numbers in tensors of one element are followed while tracing: read from outside, with the rounding of the tensor."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_products_that_leave_the_integers_of_tensors():
 
 
 class Codebook(torch.nn.Module):
-    """A layer that sets itself up in its first step, and does something more in each fourth."""
+    """A layer that initializes itself in its first step, and does extra work in each fourth step."""
 
     def __init__(self):
         super().__init__()

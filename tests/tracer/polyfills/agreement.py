@@ -25,7 +25,7 @@ def calls_of(cases: Cases) -> Iterator[Any]:
 
 
 def same_results(cases: Cases) -> Callable[..., None]:
-    """A test that twins give what their originals give."""
+    """Returns a test that polyfills agree with their originals."""
 
     @pytest.mark.parametrize("original, args, kwargs", list(calls_of(cases)))
     def test(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -37,7 +37,7 @@ def same_results(cases: Cases) -> Callable[..., None]:
 
 
 def same_changes(cases: Cases) -> Callable[..., None]:
-    """A test of methods that change their first argument: what must agree is that argument and the result."""
+    """Returns a test of methods that change their first argument: the changed argument and the result must agree."""
 
     @pytest.mark.parametrize("original, args, kwargs", list(calls_of(cases)))
     def test(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

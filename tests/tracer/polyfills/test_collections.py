@@ -30,7 +30,7 @@ def test_heaps_are_laid_out_alike(seed):
 
 
 class Item:
-    """A number that notes what it is compared with."""
+    """A number that records its comparisons."""
 
     def __init__(self, value, compared):
         self.value = value

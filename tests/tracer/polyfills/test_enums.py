@@ -1,4 +1,4 @@
-"""The polyfills of enums do what enums do."""
+"""The polyfills of enums agree with enums."""
 
 from __future__ import annotations
 

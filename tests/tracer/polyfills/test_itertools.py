@@ -68,7 +68,7 @@ def test_batched():
 
 
 def grouped(function, items, key=None):
-    """What is seen of the groups when each is used in turn, only in part, or too late."""
+    """Returns the groups as seen when each is used in sequence, only in part, or too late."""
     whole = [(name, list(group)) for name, group in function(iter(items), key)]
     first = [(name, next(group)) for name, group in function(iter(items), key)]
     late = [(name, list(group)) for name, group in list(function(iter(items), key))]
@@ -84,7 +84,7 @@ def test_groupby(items):
 
 
 class Counted:
-    """An iterator that notes what it is asked for."""
+    """An iterator that records its calls."""
 
     def __init__(self):
         self.asked = []

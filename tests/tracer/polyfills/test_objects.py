@@ -1,4 +1,4 @@
-"""The twins against what they stand for, without a tracer."""
+"""The polyfills against their originals, without a tracer."""
 
 import collections
 import copy
@@ -133,7 +133,7 @@ def test_namespaces_and_counting():
 
 
 class Answering:
-    """Is asked for everything that it does not have."""
+    """Records reads of missing attributes."""
 
     def __init__(self, asked, answer):
         self.asked, self.answer = asked, answer
@@ -170,7 +170,7 @@ def test_classes_that_answer_for_missing_attributes(cls, copied):
 
 
 class Config:
-    """Its attributes have second names, as those of the configurations of many libraries."""
+    """Its attributes have second names, like the configurations of many libraries."""
 
     second_names = types.MappingProxyType({"n": "hidden"})
 

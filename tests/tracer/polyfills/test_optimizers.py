@@ -1,4 +1,4 @@
-"""What stands around a step of torch's optimizers: the grad mode, and checks that only matter to recorded graphs."""
+"""The code around a step of torch's optimizers: the grad mode, and checks that only matter to recorded graphs."""
 
 from __future__ import annotations
 

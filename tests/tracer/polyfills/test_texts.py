@@ -1,4 +1,4 @@
-"""The twins against what they stand for, without a tracer."""
+"""The polyfills against their originals, without a tracer."""
 
 import enum
 

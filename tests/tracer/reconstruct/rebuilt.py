@@ -1,4 +1,4 @@
-"""Owns running what a Rebuilder writes, and classes whose code must not run meanwhile."""
+"""Owns the execution of a Rebuilder's output, and classes whose code must not run meanwhile."""
 
 from typing import Any
 
@@ -53,5 +53,5 @@ def rebuilt(*roots: VariableTracker, effects: SideEffects | None = None, **outsi
     return result[0] if len(roots) == 1 else result
 
 
-# A value from outside, for whoever passes it as `xs=`.
+# An external value, for callers that pass `xs=`.
 XS = ListVariable([C(1), C(2), C(3)], source=Local("xs"))

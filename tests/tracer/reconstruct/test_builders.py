@@ -1,4 +1,4 @@
-"""Whatever can be filled later can also be built at once, and has a name to be called by."""
+"""Each tracker with a filler also has a builder, and a name hint."""
 
 from minidynamo.tracer.reconstruct.builders import BUILDERS, FILLERS, builds, hint_of
 from minidynamo.variables.base import VariableTracker

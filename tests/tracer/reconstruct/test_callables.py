@@ -1,4 +1,4 @@
-"""Functions, methods and cells behave as those that the program made."""
+"""Functions, methods and cells behave like the program's own."""
 
 import functools
 import types

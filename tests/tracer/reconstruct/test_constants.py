@@ -1,4 +1,4 @@
-"""Literals of a text that are the objects they stand for."""
+"""Literals that evaluate to the very objects of the program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_pinned_objects_are_those_of_the_text():
     namespace: dict = {}
     exec(f"def program():\n    return {', '.join(parts)}, (1000, 'a b'), [7, 8, 1000]", namespace)
     program = namespace["program"]
-    pins.put_into(program)
+    pins.replace_constants_of(program)
     first, second = program(), program()
     assert first[0] is number and first[1] is negative and first[2] is text and first[3] is group
     assert second[3] is group and second[4] == [7, 8, 1000] and second[4][2] is number

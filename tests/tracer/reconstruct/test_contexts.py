@@ -1,4 +1,4 @@
-"""Context managers are made as they are, open or not; nothing is switched."""
+"""Context managers are rebuilt in their state, open or not, without side effects."""
 
 from typing import Any
 

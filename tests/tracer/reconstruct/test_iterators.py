@@ -1,4 +1,4 @@
-"""Iterators go on where those of the program were."""
+"""Rebuilt iterators continue at the program's position."""
 
 import collections
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a frame leaves behind is the object that eager leaves: that which it was given, or a new one that equals it."""
+"""A frame's resulting objects equal eager's in identity: an argument, or a new equal object."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import torch
 
 import minidynamo
 
-# A frame that asks for the identity of computed numbers runs as written, which is announced.
+# A frame that reads the identity of computed numbers runs eagerly, with a notice.
 pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
 
 X = torch.ones(3)
 
 
 def new(value):
-    """An object of its own."""
+    """Returns a new equal object."""
     return type(value)(str(value)) if not isinstance(value, str) else "".join([*value])
 
 

@@ -1,4 +1,4 @@
-"""What is built equals what the program made, and each object is built once."""
+"""Rebuilt objects equal the program's, and each object is built once."""
 
 import builtins
 import collections

@@ -5,7 +5,7 @@ from minidynamo.errors import InternalError
 from minidynamo.guards.source import Local
 from minidynamo.tracer.calls import set_order
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
-from minidynamo.tracer.reconstruct.sets import take_steps
+from minidynamo.tracer.reconstruct.sets import replay_set_steps
 from minidynamo.tracer.records.constants import from_constant, key_of
 from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.constants import ConstantVariable as C
@@ -17,11 +17,11 @@ def keys(values):
 
 
 def rebuilt(*variables, **outside):
-    """The values of these trackers; `outside` has the objects at their sources."""
+    """Returns the values of these trackers; `outside` has the objects at their sources."""
     names = Namespace(outside)
     known = {v: v.source.name for v in variables if v.source is not None}
     rebuild = Rebuilder(names, SideEffects(), known, variables)
-    take_steps(rebuild, variables)
+    replay_set_steps(rebuild, variables)
     texts = [rebuild.value(variable) for variable in variables]
     local = {**names.values, **outside}
     exec("\n".join(rebuild.lines), local)
@@ -32,7 +32,7 @@ def test_steps_of_several_sets_are_taken_in_their_order():
     s = SetVariable({}, source=Local("s"))
     for key in keys([40, 8]):
         set_order.add(s, key)
-    union = set_order.made_by(keys([0, 1, 40, 8]), set, SetStep("union", (s,)))
+    union = set_order.set_of_step(keys([0, 1, 40, 8]), set, SetStep("union", (s,)))
     set_order.discard(s, keys([8])[0])
     set_order.discard(union, keys([0])[0])
     expected, real = {0, 1}, {0, 1}

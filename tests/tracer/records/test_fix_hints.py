@@ -1,4 +1,4 @@
-"""Every break that library code causes says what to write instead."""
+"""Every break caused by library code comes with a suggested fix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 import minidynamo
 from minidynamo.errors import Unsupported
-from minidynamo.tracer.records.fix_hints import INSTEAD, instead_of, instead_of_values
+from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS, hint_for, hint_for_values
 
 LAZY, LAYER, CLASSES = nn.LazyLinear(2), nn.Linear(4, 2), torch.tensor([[1]])
 PROXY = weakref.proxy(LAYER)
@@ -24,7 +24,7 @@ ARRAY, ONE = np.ones(2), torch.ones(1)
 
 
 def probabilities_of_other_data(x):
-    ONE.data = x * 2  # so that the graph checks nothing
+    ONE.data = x * 2  # so that the graph has no checks
     return torch.distributions.Categorical(logits=ONE, validate_args=True).probs
 
 
@@ -44,7 +44,7 @@ def probabilities_of_other_data(x):
         (lambda x: x[x.argmax() :], "index_select"),
         (lambda x: x.unique(), "keep the shape"),
         (lambda x: x * random.sample((1, 2), 1)[0], "draw the numbers before"),
-        (lambda x: torch.nn.functional.ctc_loss(x.view(1, 1, 4), CLASSES, (1,), (1,)), "behind the compiled function"),
+        (lambda x: torch.nn.functional.ctc_loss(x.view(1, 1, 4), CLASSES, (1,), (1,)), "after the compiled function"),
         (lambda x: copy.deepcopy(x[1:]), "clone()"),
         (lambda x: LAZY(x) + 1, "call the lazy module once"),
         (lambda x: setattr(torch.nn.Linear, "own", 1), "change it outside"),
@@ -61,6 +61,6 @@ def test_a_break_says_what_to_write_instead(program, advice):
 
 
 def test_names_of_functions_and_methods():
-    assert instead_of_values("Tensor.nonzero()") == instead_of_values("nonzero()")
-    assert instead_of("manual_seed", "torch.random") == instead_of("fork_rng", "torch.random")
-    assert "from_numpy" in INSTEAD["ndarray"]
+    assert hint_for_values("Tensor.nonzero()") == hint_for_values("nonzero()")
+    assert hint_for("manual_seed", "torch.random") == hint_for("fork_rng", "torch.random")
+    assert "from_numpy" in HINTS_BY_CLASS["ndarray"]

@@ -1,4 +1,4 @@
-"""Which arguments a kernel writes to, read from its source."""
+"""The arguments that a kernel writes to, read from its source."""
 
 from __future__ import annotations
 

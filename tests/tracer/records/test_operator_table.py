@@ -17,7 +17,7 @@ from minidynamo.tracer.records.operator_table import (
 
 
 class Asked:
-    """Notes which special methods it is asked for, and knows no answer."""
+    """Records lookups of special methods, and finds none."""
 
     def __init__(self):
         self.methods = []

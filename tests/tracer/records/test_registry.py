@@ -36,7 +36,7 @@ def test_each_table_takes_a_handler_once():
         registry.polyfill(something),
     ):
         assert register(handler) is handler
-        with pytest.raises(ValueError, match="already handled"):
+        with pytest.raises(ValueError, match="registered for the same key"):
             register(handler)
 
 

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/side_effects.py."""
+"""Tests of minidynamo/tracer/records/side_effects.py."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_the_journal_keeps_program_order() -> None:
     effects.contents_changed(items)
     effects.set_global(namespace, "g", TWO)
     effects.set_cell(cell, None)
-    effects.call_later(BuiltinVariable(print), ONE, end=TWO)
+    effects.record_call(BuiltinVariable(print), ONE, end=TWO)
     effects.delete_attr(obj, "a")
     kinds = [type(effect) for effect in effects.journal]
     assert kinds == [AttrSet, ContentsChanged, GlobalSet, CellSet, Called, AttrDeleted]
@@ -53,8 +53,8 @@ def test_reads_see_the_last_write() -> None:
     assert effects.attr(other, "a") is UNKNOWN
     effects.delete_attr(obj, "a")
     assert effects.attr(obj, "a") is DELETED
-    assert effects.written_attrs(obj) == {"a": DELETED}
-    assert effects.written_attrs(other) == {}
+    assert effects.written_attributes(obj) == {"a": DELETED}
+    assert effects.written_attributes(other) == {}
 
 
 def test_globals_are_told_apart_by_module() -> None:
@@ -88,13 +88,13 @@ def test_every_effect_is_announced_and_can_be_refused() -> None:
     effects.on_effect = seen.append
     items = ListVariable([])
     effects.contents_changed(items)
-    effects.contents_changed(items)  # which adds nothing to the journal
+    effects.contents_changed(items)  # adds nothing to the journal
     effects.set_attr(_object(), "a", ONE)
     effects.delete_attr(_object(), "a")
     effects.set_class_attr(ClassVariable(SideEffects), "a", ONE)
     effects.set_global({}, "g", TWO)
     effects.set_cell(CellVariable(), None)
-    effects.call_later(BuiltinVariable(print), ONE)
+    effects.record_call(BuiltinVariable(print), ONE)
     assert [effect for effect in seen if effect in effects.journal] == effects.journal
     assert len(seen) == len(effects.journal) + 1 == 8
 
@@ -115,16 +115,16 @@ def test_what_is_written_over_does_not_last() -> None:
         effects.set_attr(obj, "b", value)
         effects.set_cell(cell, value)
         effects.set_global({}, "g", value)  # each time another module's
-    assert [getattr(effect, "name", None) for effect in effects.lasting()] == ["a", "a", "b", None, "g", "g"]
-    assert [getattr(effect, "value", None) for effect in effects.lasting()] == [TWO] * 4 + [ONE, TWO]
+    assert [getattr(effect, "name", None) for effect in effects.final_writes()] == ["a", "a", "b", None, "g", "g"]
+    assert [getattr(effect, "value", None) for effect in effects.final_writes()] == [TWO] * 4 + [ONE, TWO]
 
 
 def test_what_a_call_may_see_lasts() -> None:
     effects, obj = SideEffects(), _object()
     effects.set_attr(obj, "a", ONE)
-    effects.call_later(BuiltinVariable(print), ONE)
+    effects.record_call(BuiltinVariable(print), ONE)
     effects.set_attr(obj, "a", TWO)
-    assert effects.lasting() == effects.journal
+    assert effects.final_writes() == effects.journal
 
 
 def test_what_is_deleted_in_between_gets_a_place_behind_others() -> None:
@@ -134,7 +134,7 @@ def test_what_is_deleted_in_between_gets_a_place_behind_others() -> None:
     effects.delete_attr(obj, "a")
     effects.set_attr(obj, "a", ONE)
     effects.set_attr(obj, "a", TWO)
-    kinds = [(type(effect), getattr(effect, "name", "")) for effect in effects.lasting()]
+    kinds = [(type(effect), getattr(effect, "name", "")) for effect in effects.final_writes()]
     assert kinds == [(AttrSet, "a"), (AttrSet, "b"), (AttrDeleted, "a"), (AttrSet, "a")]
 
 
@@ -145,4 +145,4 @@ def test_what_does_more_than_keep_a_value_is_not_left_out() -> None:
     effects, obj = SideEffects(), ObjectVariable(Box(), Box, source=Local("m"))
     for cls in (ClassVariable(Box), ClassVariable(Box)):
         effects.set_attr(obj, "__class__", cls)
-    assert effects.lasting() == effects.journal
+    assert effects.final_writes() == effects.journal

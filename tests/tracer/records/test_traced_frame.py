@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/traced_frame.py."""
+"""Tests of minidynamo/tracer/records/traced_frame.py."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ def test_a_frame_records_inputs_outputs_and_its_end() -> None:
     assert isinstance(traced.exit, Return)
     assert traced.exit.value is result
     assert traced.outputs == (result,)
-    assert [(given.source, given.variable, given.given_up) for given in traced.inputs] == [(Local("x"), x, False)]
+    assert [(given.source, given.variable, given.is_emptied) for given in traced.inputs] == [(Local("x"), x, False)]
     assert traced.graph is not None
 
 

@@ -1,4 +1,4 @@
-"""Whose an error of a graph is: what a second run raises, what is raised by handlers of signals."""
+"""The origin of an error of a graph: the errors of a rerun, and the errors of signal handlers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from minidynamo.tracer.runtime.graph_failures import CHECK_FAILED, Failure, is_from_signal_handler, running_again
+from minidynamo.tracer.runtime.graph_failures import CHECK_FAILED, Failure, is_from_signal_handler, rerunner
 
 FAILURE = Failure.of(KeyError("k"))
 
@@ -32,9 +32,9 @@ def handling(error):
 
 
 def told(run, failure=FAILURE, *, may_handle=False):
-    """The failures that are told of a run, and what it returned or raised."""
+    """Returns the failures reported by a run, and its result or error."""
     found = []
-    again = running_again(run, found.append, may_handle=may_handle)
+    again = rerunner(run, found.append, may_handle=may_handle)
     try:
         result = again([1], failure)
     except Exception as error:
@@ -73,7 +73,7 @@ def test_a_check_that_fails_stands_for_an_error_of_any_class():
 
 
 def test_a_trace_function_of_others_stays_in_force():
-    """A debugger's: then nobody knows what the program handles."""
+    """Covers a debugger's trace function: then the handlers of the program are unknown."""
     called = []
 
     def debugger(frame, event, arg):

@@ -1,5 +1,5 @@
 from minidynamo.guards.source import Item, Local, StorageItem
-from minidynamo.tracer.wrappers.contents import is_key, places_in, size_of
+from minidynamo.tracer.wrappers.contents import is_key, item_source, size_of
 
 V = Local("v")
 
@@ -20,6 +20,6 @@ def test_keys_can_be_tracked_if_nothing_of_the_user_compares_them():
 
 
 def test_what_a_subclass_defines_is_passed_by():
-    assert places_in(V, list, True)(0) == Item(V, 0) and places_in(V, list, False)(0) == StorageItem(V, 0, list)
+    assert item_source(V, list, True)(0) == Item(V, 0) and item_source(V, list, False)(0) == StorageItem(V, 0, list)
     assert size_of(V, list, True).expression(Names()) == size_of(V, list, False).expression(Names()) == "len(v)"
     assert size_of(V, list, True) != size_of(V, list, False)

@@ -1,8 +1,9 @@
-// How Python enters a kernel, and how a kernel uses several threads.
+// The entry of kernels from Python, and their use of several threads.
 //
-// No header of Python, torch, OpenMP or the C++ library is needed: the few functions used are declared here, and those
-// of the OpenMP runtime are pointers that the loader sets to the runtime that torch itself has loaded. So there is
-// always exactly one, a library in the cache depends on no path, and compiling takes a tenth of a second.
+// No header of Python, torch, OpenMP or the C++ library is needed: the few functions in use are declared here. The
+// functions of the OpenMP runtime are pointers, which the loader sets to the runtime that torch itself has loaded. So a
+// process never has a second runtime, a library in the cache depends on no path, and compiling takes a tenth of a
+// second.
 #pragma once
 
 typedef __INT8_TYPE__ int8_t;
@@ -17,7 +18,7 @@ typedef __UINT64_TYPE__ uint64_t;
 #define EXPORT extern "C" __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline))
 
-// ---- Python's stable C interface, as far as it is used ----
+// ---- the part of Python's stable C interface in use ----
 struct PyObject;
 extern "C" {
 void* PyLong_AsVoidPtr(PyObject*);
@@ -41,14 +42,14 @@ template <class T> INLINE T* address(PyObject* number) { return (T*)PyLong_AsVoi
 INLINE int64_t integer(PyObject* number) { return PyLong_AsLongLong(number); }
 INLINE double real(PyObject* number) { return PyFloat_AsDouble(number); }
 
-// Behind the last step: None, or nothing where a number was too large for an int64.
+// The result of a kernel: None, or an error if a number was too large for an int64.
 INLINE PyObject* none() {
   if (PyErr_Occurred()) return nullptr;
   Py_IncRef(&_Py_NoneStruct);
   return &_Py_NoneStruct;
 }
 
-// What a kernel can find out too late to stop; its results are then undefined, but memory is not touched.
+// Errors that a kernel finds too late to stop; then its results are undefined, but memory outside is not touched.
 enum Reason {
   INDEX_OUT_OF_RANGE = 1,
   DIVISION_BY_ZERO,
@@ -58,19 +59,19 @@ enum Reason {
   DATA_OUT_OF_BOUNDS,
 };
 struct Failure {
-  int reason;  // 0: there is none
+  int reason;  // 0: no failure
   int64_t index, dimension, size;
 };
 
 INLINE PyObject* result(const Failure& failed) {
   const char* with_number = "index %lld is out of bounds for dimension %lld with size %lld";
   long long index = failed.index, dimension = failed.dimension, size = failed.size;
-  // The words of torch's own kernels
+  // The messages of torch's own kernels
   switch (failed.reason) {
     case 0: return none();
     case INDEX_OUT_OF_RANGE: PyErr_SetString(PyExc_IndexError, "index out of range in self"); break;
     case TARGET_OUT_OF_RANGE: PyErr_Format(PyExc_IndexError, "Target %lld is out of bounds.", index); break;
-    case SUBSCRIPT_OUT_OF_RANGE:  // a negative one has been counted from the end
+    case SUBSCRIPT_OUT_OF_RANGE:  // a negative index has been counted from the end
       PyErr_Format(PyExc_IndexError, with_number, index < 0 ? index - size : index, dimension, size);
       break;
     case GATHER_OUT_OF_RANGE: PyErr_Format(PyExc_RuntimeError, with_number, index, dimension, size); break;
@@ -82,14 +83,14 @@ INLINE PyObject* result(const Failure& failed) {
   return nullptr;
 }
 
-// Other Python threads run while one of these lives; close its scope before making a Python object.
+// Other Python threads run in its scope; close the scope before making a Python object.
 struct WithoutGil {
   void* state = PyEval_SaveThread();
   ~WithoutGil() { PyEval_RestoreThread(state); }
 };
 
 // ---- threads; all four are null in a torch without OpenMP, and kernels then run on one thread ----
-// One record under a name of ours: a global named like a function of OpenMP could be taken for that function.
+// A record with a name of ours: a global named like a function of OpenMP could be bound to this function.
 struct Threading {
   void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
   int (*thread)();

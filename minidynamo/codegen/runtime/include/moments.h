@@ -1,7 +1,6 @@
-// Mean and sum of squared deviations of a row, in the steps of torch's kernels for rows (moments_utils.h): what they
-// round, overflow and make NaN is the same here. Each lane of a vector corrects its mean by one element after the other;
-// 16 vectors are a chunk, chunks are added in pairs, and lanes at the end. Torch's layer norm has vectors of 32 bytes on
-// every x86 processor.
+// Mean and sum of squared deviations of a row, in the steps of torch's kernels for rows (moments_utils.h), with equal
+// rounding, overflows and NaNs. Each lane of a vector corrects its mean element by element; 16 vectors are a chunk,
+// chunks are added in pairs, and lanes at the end. Torch's layer norm has vectors of 32 bytes on every x86 processor.
 #pragma once
 #include "vecmath.h"
 
@@ -12,8 +11,8 @@
 #endif
 #define METHOD inline __attribute__((always_inline))
 
-// How torch reads elements of type T: two vectors at once of half types. The last ones, which fill no vector, are left
-// to the compiler, and in torch's library it has fused what is added up of float16.
+// How torch reads elements of type T: half types two vectors at once. The last elements, which fill no vector, are
+// scalar code; for float16 the compiler of torch's library has fused its multiplications and additions.
 template <class T> struct Elements {
   typedef T real;
   static constexpr int vectors = 1;
@@ -72,7 +71,7 @@ template <class T> struct Moments {
 
   static METHOD void join(Part& to, const Part& part) { join(to, part.count, part.mean, part.squares); }
 
-  // Add `number` chunks of `count` steps: pairs, pairs of these, and so on.
+  // Adds `number` chunks of `count` steps: pairs, pairs of pairs, and so on.
   template <int number> static METHOD void join_pairs(Part& to, const Lanes* means, const Lanes* sums, int count) {
     if constexpr (number == 1) {
       for (int k = 0; k < vectors; k++) join(to, count, means[k], sums[k]);
@@ -84,10 +83,10 @@ template <class T> struct Moments {
     }
   }
 
-  // `number` chunks of `count` steps, side by side; before them came a multiple of `number`.
+  // Takes `number` chunks of `count` steps, interleaved; the number of earlier chunks is a multiple of `number`.
   template <int number> METHOD void take(const real* x, int count) {
     Lanes means[number * vectors] = {}, sums[number * vectors] = {};
-    // No processor foresees reads that go on in several chunks at once: memory is asked for them in its own order first.
+    // No processor predicts reads that alternate between chunks, so prefetch in memory order first.
     if (number > 1)
       for (int k = 0; k < number * chunk; k += 64 / (int)sizeof(real)) __builtin_prefetch(x + k);
     for (int step = 0; step < count; step++) {
@@ -111,7 +110,7 @@ template <class T> struct Moments {
     }
   }
 
-  // The next `count` elements of the row; all blocks but the last are multiples of `at_once` vectors of steps.
+  // Takes the next `count` elements of the row; all blocks but the last are multiples of `at_once` vectors of steps.
   METHOD void add(const real* x, int64_t count) {
     constexpr int most = at_once / vectors;
     for (; count >= most * chunk; x += most * chunk, count -= most * chunk) take<most>(x, steps);
@@ -131,7 +130,7 @@ template <class T> struct Moments {
     }
   }
 
-  // Behind the last element: `mean` and `squares` take in what the lanes have.
+  // After the last element: adds the lanes to `mean` and `squares`.
   METHOD void end() {
     for (int k = 1; k < levels; k++) join(parts[0], parts[k]);
     real count = (real)(size / width * vectors), before = (real)(size % width);

@@ -2,8 +2,7 @@
 //
 // Functions on float are written without branches, so that a loop that calls them vectorizes; they are within 2 ulp of
 // the correctly rounded value, infinities, NaN and subnormal numbers included (tests/codegen/runtime/test_vecmath.py).
-// What is not written here calls the C library in the same precision. Coefficients are minimax fits, made for the
-// intervals named beside them.
+// Other functions call the C library in the same precision. Coefficients are minimax fits for the named intervals.
 #pragma once
 #include "launch.h"
 
@@ -70,27 +69,27 @@ INLINE half to_half(float x) {
   return (half)(uint16_t)(sign | result);
 }
 
-// Zero, which the compiler cannot know. It would take the way of a float to an integer and back for a rounding to zero,
-// but that keeps large numbers and the sign of zero.
+// Zero, unknown to the compiler. Otherwise it would replace a conversion to an integer and back by a rounding to zero,
+// which keeps large numbers and the sign of zero.
 EXPORT int minidynamo_zero;
 int minidynamo_zero = 0;
 
 // ---- bools: stored as bytes, computed as conditions ----
 enum class boolean : uint8_t {};
-// Compared as 32 bits, as wide as most of what is chosen: conditions of bytes would need 64 elements for a vector.
+// Compared as 32 bits, the width of most selected values: conditions of bytes would need 64 elements for a vector.
 INLINE bool is_true(boolean x) { return ((uint32_t)(uint8_t)x ^ (uint32_t)minidynamo_zero) != 0; }
 
-// x, of which the compiler knows nothing: it would take NaN for 0 and infinity for the largest integer.
+// x, unknown to the compiler: otherwise it would convert NaN to 0 and infinity to the largest integer.
 template <class T> INLINE T unknown(T x) { return x; }
 INLINE float unknown(float x) { return bits_as<float>(bits_as<uint32_t>(x) ^ (uint32_t)minidynamo_zero); }
 INLINE double unknown(double x) { return bits_as<double>(bits_as<uint64_t>(x) ^ (uint64_t)minidynamo_zero); }
 
 // cast<To>(x): torch's conversion; anything to bool compares with zero. A float beyond the range of an integer type is
-// what the processor makes of it in the wider type that torch goes through.
+// converted as the processor does in the wider type that torch uses in between.
 template <class To> struct Cast {
   template <class From> INLINE To from(From x) {
     constexpr bool to_integer = (To)0.5 == 0, from_float = (From)0.5 != 0, is_unsigned = (To)-1 > 0;
-    if constexpr ((From)2 == (From)1) return x ? (To)1 : (To)0;  // a choice between vectors, where `x` is no number yet
+    if constexpr ((From)2 == (From)1) return x ? (To)1 : (To)0;  // selects between vectors, without converting `x`
     else if constexpr (!to_integer || !from_float) return (To)x;
     else if constexpr (sizeof(To) == 8 || (is_unsigned && sizeof(From) == 8))
       return (To)((int64_t)unknown(x) ^ minidynamo_zero);
@@ -146,7 +145,7 @@ REDUCTIONS(int32_t, -2147483647 - 1, 2147483647)
 REDUCTIONS(int64_t, -9223372036854775807ll - 1, 9223372036854775807ll)
 REDUCTIONS(uint8_t, 0, 255)
 
-// ---- integers: what torch raises an error for is recorded in `failed` and reported when the kernel is through ----
+// ---- integers: an error of torch is recorded in `failed` and raised after the kernel ----
 template <class T> INLINE T floordiv(T a, T b, Failure& failed) {
   if (b == 0) return failed.reason = DIVISION_BY_ZERO, (T)0;
   if (b == (T)-1 && (T)-1 < 0) return (T)-a;
@@ -187,7 +186,7 @@ INLINE int64_t check_index(int64_t index, int64_t size, Failure& failed, int rea
   return 0;
 }
 
-// ---- double, and what is rare in float: the C library ----
+// ---- double, and rare functions of float: the C library ----
 #define FROM_LIBRARY(name)                                            \
   INLINE float m_##name(float x) { return __builtin_##name##f(x); }  \
   INLINE double m_##name(double x) { return __builtin_##name(x); }
@@ -247,9 +246,9 @@ template <class T> INLINE T m_floordiv(T a, T b) {
 }
 
 // ---- exponentials ----
-// Arguments that overflow or vanish are sorted out at the end: until then their values may be anything.
+// Arguments that overflow or vanish are handled at the end: until then their values may be anything.
 
-// A float this large has no fraction bits: adding it rounds to an integer, which stands in the low bits of the sum.
+// A float this large has no fraction bits: adding it rounds to an integer, in the low bits of the sum.
 constexpr float ROUNDER = 0x1.8p23f;
 // ln 2 in two parts; n times the first is exact
 constexpr float LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440054690583e-4f;
@@ -328,7 +327,7 @@ INLINE float m_tanh(float x) {
   return __builtin_fabsf(x) < 3e-4f ? x : __builtin_copysignf(result, x);
 }
 
-// As torch writes it: zero where e^-x overflows, although subnormal numbers could tell more.
+// As in torch: zero where e^-x overflows, although the true value is a subnormal number.
 INLINE float m_sigmoid(float x) { return 1.f / (1.f + m_exp(-x)); }
 
 // ---- logarithms ----
@@ -349,7 +348,7 @@ INLINE float log_tail(float f) {
                     0.142195545844901f, -0.124055965063698f, 0.118881536091882f, -0.116756042235555f,
                     0.0674660280496921f);
 }
-// What every logarithm gives at the ends of its domain
+// The values of every logarithm at the ends of its domain
 INLINE float log_ends(float x, float inside) {
   inside = x == INF ? x : inside;
   inside = x == 0 ? -INF : inside;
@@ -382,7 +381,7 @@ INLINE float m_log1p(float x) {
   float result = m_log(u) + lost / u;
   result = x == INF ? x : result;
   result = x == -1.f ? -INF : result;
-  return u == 1.f ? 2.f * (0.5f * x) : result;  // torch halves it on the way, which subnormal numbers show
+  return u == 1.f ? 2.f * (0.5f * x) : result;  // torch halves x first, which shows for subnormal numbers
 }
 
 // ---- error function ----
@@ -401,7 +400,7 @@ INLINE float m_erf(float x) {
 }
 
 // ---- circular functions: reduced and evaluated in double, rounded once at the end ----
-// The bits of 2/pi behind the point, 32 in a word
+// The bits of 2/pi after the point, 32 in a word
 constexpr uint64_t TWO_OVER_PI[] = {0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0, 0xdb629599, 0x3c439041, 0xfe5163ab};
 
 // x (2/pi), less a multiple of 4, is x (high + low) for every x of one exponent: bits of 2/pi whose product with all such
@@ -438,7 +437,7 @@ struct Angle {
 };
 INLINE Angle reduce_angle(float x) {
   int32_t above = (int32_t)(bits_as<uint32_t>(x) >> 23 & 255) - FIRST_EXPONENT;
-  int64_t row = above < 0 ? 0 : above;  // an index of 64 bits is one that GCC knows how to read a vector with
+  int64_t row = above < 0 ? 0 : above;  // GCC can gather with an index of 64 bits
   double turns = (double)x * ANGLES.high[row], n = __builtin_rint(turns);
   return {fast_fma((double)x, ANGLES.low[row], turns - n) * 1.5707963267948966, (int32_t)n};
 }

@@ -1,0 +1,961 @@
+"""Attributes: properties, descriptors, slots, `__getattr__` and its kin, class attributes, metaclasses, copies."""
+
+# The programs keep the style of users, against the advice of linters.
+
+import abc
+import collections
+import copy
+import enum
+import functools
+import types
+import typing
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.programs import Programs, vector
+
+programs = Programs()
+
+
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program):
+    program.check()
+
+
+def argument(make, *args, **kwargs):
+    return lambda: (vector(), make(*args, **kwargs))
+
+
+class Guarded:
+    def __init__(self, value):
+        self._value = value
+
+    @property
+    def value(self):
+        return self._value
+
+    @value.setter
+    def value(self, new):
+        self._value = new * 2
+
+    @value.deleter
+    def value(self):
+        self._value = None
+
+    @property
+    def fixed(self):
+        return 1
+
+
+@programs(argument(Guarded, 2))
+def properties(x, obj):
+    y = x * obj.value
+    obj.value = 3
+    z = obj.value
+    del obj.value
+    try:
+        obj.fixed = 2
+    except AttributeError as error:
+        return y, z, obj.value, str(error)
+
+
+class Typed:
+    def __set_name__(self, owner, name):
+        self.name = "_" + name
+
+    def __get__(self, obj, owner=None):
+        return self if obj is None else getattr(obj, self.name, 0)
+
+    def __set__(self, obj, value):
+        setattr(obj, self.name, value + 1)
+
+    def __delete__(self, obj):
+        delattr(obj, self.name)
+
+
+class Cached:
+    def __init__(self, function):
+        self.function = function
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, obj, owner=None):
+        if obj is None:
+            return self
+        value = obj.__dict__[self.name] = self.function(obj)
+        return value
+
+
+class Described:
+    typed = Typed()
+
+    def __init__(self, n=1):
+        self.n = n
+        self.made = 0
+
+    @Cached
+    def lazy(self):
+        self.made += 1
+        return self.n * 10
+
+    @functools.cached_property
+    def later(self):
+        self.made += 1
+        return self.n * 100
+
+
+@programs(argument(Described, 2))
+def descriptors(x, obj):
+    obj.typed = 3
+    y = obj.typed
+    obj.typed = x
+    z = obj.typed
+    del obj.typed
+    return y, z, obj.typed, x * obj.lazy, obj.lazy, obj.later * x, obj.later, obj.made
+
+
+class Meta(type):
+    pass
+
+
+class OfMeta(metaclass=Meta):
+    pass
+
+
+@programs(lambda: (torch.ones(2), OfMeta))
+def the_class_of_a_class(x, cls):
+    classes = cls.__class__, int.__class__, torch.Tensor.__class__, cls.__class__.__class__
+    return x * 2, classes, cls.__class__ is type(cls), cls.__class__.__name__
+
+
+@programs()
+def descriptors_of_a_new_object(x):
+    obj = Described(x)
+    obj.typed = x
+    a = obj.later
+    b = obj.later is a
+    del obj.later
+    obj.n = 3
+    return obj, obj.lazy, a, b, obj.later
+
+
+class Slots:
+    __slots__ = ("a", "b", "__dict__")
+
+    def __init__(self, a):
+        self.a = a
+
+
+class MoreSlots(Slots):
+    __slots__ = ("c",)
+
+
+def with_b():
+    made = Slots(1)
+    made.b = 2
+    return made
+
+
+class WithSlots:
+    __slots__ = ("a", "b")
+    k = 3
+
+    def __init__(self):
+        self.a = 1
+
+
+class WithOneMore(WithSlots):
+    __slots__ = ("z",)
+
+
+class SlotsAndDictionary(WithSlots):
+    pass
+
+
+def _set_all(obj, value):
+    refused = []
+    for name in ("c", "k", "b", "z"):
+        try:
+            setattr(obj, name, value)
+        except AttributeError:
+            refused.append(name)
+    return refused, [getattr(obj, name, None) is value for name in ("c", "k", "b", "z")]
+
+
+@programs(*[lambda cls=cls: (torch.ones(2), cls()) for cls in (WithSlots, WithOneMore, SlotsAndDictionary)], graphs=3)
+def what_is_no_slot_cannot_be_set(x, obj):
+    return x + 1, _set_all(obj, x), _set_all(type(obj)(), x), obj
+
+
+@programs(argument(Slots, 1), lambda: (vector(), with_b()), graphs=2, recompiles=1)
+def empty_slots(x, obj):
+    return (x + 1 if hasattr(obj, "b") else x - 1), getattr(obj, "b", 5)
+
+
+@programs()
+def slots_of_a_new_object(x):
+    obj = MoreSlots(x + 1)
+    obj.c = 1
+    obj.other = 2
+    del obj.c
+    return obj, hasattr(obj, "c"), obj.__dict__
+
+
+class Intercepting:
+    def __init__(self):
+        self.k = 2
+
+    def __getattribute__(self, name):
+        return 7 if name.startswith("x_") else super().__getattribute__(name)
+
+    def __getattr__(self, name):
+        return name + "?"
+
+    def scaled(self, x):
+        return x * self.k
+
+
+@programs(argument(Intercepting))
+def getattribute(x, obj):
+    return obj.scaled(x) * obj.x_foo, obj.k, hasattr(obj, "zz"), obj.zz, object.__getattribute__(obj, "k")
+
+
+class Raises:
+    def __get__(self, obj, owner=None):
+        raise AttributeError("not here")
+
+
+class Falling:
+    """A class with `__getattr__` as the fallback after its descriptors raise."""
+
+    descriptor = Raises()
+
+    @property
+    def scale(self):
+        return self.nothing
+
+    @functools.cached_property
+    def kept(self):
+        return self.nothing
+
+    def __getattr__(self, name):
+        if name == "nothing":
+            raise AttributeError("nothing")
+        return len(name)
+
+
+class FallingClass(type):
+    @property
+    def scale(cls):
+        raise AttributeError
+
+    def __getattr__(cls, name):
+        return len(name)
+
+
+class FallingTuple(typing.NamedTuple("Pair", [("a", int), ("b", int)]), metaclass=FallingClass):
+    @property
+    def scale(self):
+        return self.a.nothing
+
+    def __getattr__(self, name):
+        return len(name)
+
+
+class FallingEnum(enum.Enum):
+    ONE = 1
+
+    @property
+    def scale(self):
+        raise AttributeError
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return len(name)
+
+
+@programs()
+def properties_of_other_values_raise(x):
+    pair = FallingTuple(1, 2)
+    return x * pair.scale, pair.other, FallingTuple.scale, FallingTuple.other, hasattr(FallingEnum.ONE, "scale")
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+
+    @property
+    def scale(self):
+        return self.nothing
+
+
+class Delegating(torch.nn.Module):
+    """A module whose `__getattr__` gets parameters and submodules, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = Model()
+        self.asked = []
+
+    def __getattr__(self, name):
+        if "asked" in self.__dict__:
+            self.asked.append(name)
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.model, name)
+
+
+@programs(argument(Falling))
+def property_raises_and_getattr_answers(x, obj):
+    return x * obj.scale, obj.kept, obj.descriptor, hasattr(obj, "scale")
+
+
+@programs(argument(Model))
+def property_of_a_module_raises(x, model):
+    try:
+        return x * model.scale
+    except AttributeError as error:
+        return x + 1, str(error), getattr(model, "scale", 2)
+
+
+@programs(argument(Delegating))
+def module_with_its_own_getattr(x, module):
+    return x[:3] * module.weight, module.asked
+
+
+class Measured:
+    @property
+    def size(self):
+        return self._size
+
+    @size.setter
+    def size(self, value):
+        self._size = value
+
+
+class Doubled(Measured):
+    @property
+    def size(self):
+        return Measured.size.fget(self) + 1
+
+    @size.setter
+    def size(self, value):
+        Measured.size.fset(self, value * 2)
+
+
+@programs(argument(Doubled))
+def property_of_a_base_class(x, obj):
+    obj.size = x
+    return obj.size, Doubled.size.fdel
+
+
+class Recording:
+    def __init__(self):
+        object.__setattr__(self, "log", [])
+
+    def __setattr__(self, name, value):
+        self.log.append(name)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name):
+        self.log.append("-" + name)
+        object.__delattr__(self, name)
+
+
+class Table:
+    def __init__(self, items):
+        self.__dict__["items"] = items
+
+    def __getattr__(self, name):
+        try:
+            return self.items[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name, value):
+        self.items[name] = value
+
+
+@programs(argument(Recording))
+def setattr_and_delattr(x, obj):
+    obj.a = x + 1
+    obj.b = 1
+    del obj.a
+    made = Recording()
+    made.c = obj.b
+    return obj.log, made, Table({"a": 2}).a * x, hasattr(Table({}), "a"), getattr(Table({}), "a", 3)
+
+
+class Shared:
+    count = 0
+    table: typing.ClassVar = {}
+
+    @classmethod
+    def up(cls):
+        cls.count += 1
+        return cls.count
+
+    def all(self):
+        self.count += 1
+        type(self).count += 10
+        Shared.table[self.count] = 1
+        return self.count
+
+
+class SubShared(Shared):
+    pass
+
+
+@programs()
+def class_attributes_written(x):
+    Shared.count = 0
+    Shared.table.clear()
+    first = Shared.up(), Shared().all(), Shared.count, dict(Shared.table)
+    SubShared.count = 5
+    Shared.fresh = x + 1
+    second = SubShared.up(), SubShared().count, Shared.count, SubShared.fresh
+    Shared.method = lambda self: self.count
+    third = SubShared().method()
+    del SubShared.count, Shared.fresh, Shared.method
+    return first, second, third, SubShared.count, hasattr(Shared, "fresh"), getattr(SubShared, "method", None)
+
+
+def test_class_attributes_keep_what_was_written():
+    class Counter:
+        n = 0
+        last = None
+
+    def f(x):
+        Counter.n = 5
+        Counter.last = x + 1
+        setattr(Counter, "made", Counter.n + 1)
+        return Counter().last * Counter().n
+
+    compiled = minidynamo.compile(f, backend="eager", fullgraph=True)
+    for _ in range(3):
+        result = compiled(torch.ones(2))
+        assert torch.equal(result, torch.full((2,), 10.0)) and Counter.n == 5 and Counter.made == 6
+        assert torch.equal(Counter.last, torch.full((2,), 2.0))
+
+
+class Meta(type):
+    def __call__(cls, *args):
+        made = super().__call__(*args)
+        made.tag = "meta"
+        return made
+
+    @property
+    def known(cls):
+        return 5
+
+    def named(cls):
+        return cls.__name__
+
+    def __getitem__(cls, key):
+        return key * 2
+
+    def __len__(cls):
+        return 4
+
+    def __iter__(cls):
+        return iter([1, 2])
+
+    def __contains__(cls, key):
+        return key == 1
+
+
+class Made(metaclass=Meta):
+    def __init__(self, a):
+        self.a = a
+
+
+class Single(type):
+    instances: typing.ClassVar = {}
+
+    def __call__(cls, *args):
+        if cls not in cls.instances:
+            cls.instances[cls] = super().__call__(*args)
+        return cls.instances[cls]
+
+
+class Only(metaclass=Single):
+    def __init__(self):
+        self.k = 3
+
+
+@programs()
+def metaclasses(x):
+    made = Made(x)
+    return made.a + 1, made.tag, Made.known, Made.named(), Made[3], len(Made), list(Made), 1 in Made, type(Made) is Meta
+
+
+@programs(graphs=None, recompiles=None)
+def singletons(x):
+    return x * Only().k, Only() is Only()
+
+
+class Abstract(abc.ABC):
+    @abc.abstractmethod
+    def size(self): ...
+
+    def doubled(self):
+        return self.size() * 2
+
+
+class Concrete(Abstract):
+    def size(self):
+        return 3
+
+
+@typing.runtime_checkable
+class Sized(typing.Protocol):
+    def size(self): ...
+
+
+@typing.runtime_checkable
+class Named(typing.Protocol):
+    name: str
+
+
+class WithName:
+    def __init__(self):
+        self.name = "n"
+
+
+class OfSized(Sized):
+    def size(self):
+        return 2
+
+
+OfSized()  # Python then gives the class an `__init__`
+
+
+@programs()
+def abstract_classes_and_protocols(x):
+    checks = isinstance(Concrete(), Abstract), isinstance(Concrete(), Sized), isinstance(3, Sized)
+    named = isinstance(WithName(), Named), isinstance(Concrete(), Named)
+    checks += issubclass(OfSized, Sized), issubclass(int, (str, Sized)), isinstance(OfSized(), Sized)
+    try:
+        issubclass(WithName, Named)
+    except TypeError as error:
+        named += (str(error),)
+    try:
+        Abstract()
+    except TypeError:
+        return x * Concrete().doubled(), checks, named
+
+
+@programs()
+def unions_and_names_of_typing(x):
+    union = (
+        isinstance(3, int | str),
+        isinstance(x, torch.Tensor | None),
+        isinstance(None, OPTIONAL),
+        isinstance(x, UNION),
+    )
+    return x + 1, union, isinstance([], list), isinstance({}, typing.Mapping), issubclass(bool, (int, str))
+
+
+UNION = typing.Union[int, str]  # noqa: UP007 (the form under test)
+OPTIONAL = typing.Optional[int]  # noqa: UP045
+
+
+class Indexed:
+    def __class_getitem__(cls, key):
+        return (cls.__name__, key)
+
+
+class New:
+    def __new__(cls, a, *rest):
+        made = super().__new__(cls)
+        made.before = a
+        return made
+
+    def __init__(self, a, b=2):
+        self.a = a
+        self.b = b
+
+
+class Other:
+    def __new__(cls, a):
+        return a * 2
+
+
+@programs()
+def making(x):
+    bare = object.__new__(New)
+    bare.k = x
+    return New(x), New(x + 1, 5), Other(x), Indexed[3], bare, New.__new__(New, 3).before
+
+
+class Loud:
+    def who(self):
+        return ["loud", *super().who()]
+
+
+class Quiet:
+    def who(self):
+        return ["quiet", *super().who()]
+
+
+class Bottom:
+    def who(self):
+        return ["bottom"]
+
+
+class Mixed(Loud, Quiet, Bottom):
+    """All of them."""
+
+    def who(self):
+        return ["mixed", *super().who()]
+
+
+@programs()
+def mixins(x):
+    names = (
+        [cls.__name__ for cls in Mixed.__mro__],
+        Mixed.__bases__,
+        Mixed.__name__,
+        type(Mixed).__name__,
+        Mixed.__doc__,
+    )
+    return x + 1, Mixed().who(), super(Loud, Mixed()).who(), names, Mixed().__class__ is Mixed, "who" in Mixed.__dict__
+
+
+@programs()
+def methods(x):
+    obj = Concrete()
+    method, function = obj.doubled, Concrete.doubled
+    same = method == obj.doubled, method == Concrete().doubled, method.__self__ is obj, method.__func__ is function
+    return x * method(), function(obj), same, method.__name__, callable(method), callable(obj), callable(Concrete)
+
+
+class Tree:
+    def __init__(self, x):
+        self.x = x
+        self.items = [1, [2]]
+        self.child = WithName()
+
+
+class Own:
+    def __init__(self, k=1):
+        self.k = k
+
+    def __copy__(self):
+        return Own(2)
+
+    def __deepcopy__(self, memo):
+        return Own(3)
+
+
+@programs(argument(Tree, 2))
+def copies(x, tree):
+    shallow, deep, made = copy.copy(tree), copy.deepcopy(tree), copy.deepcopy(Tree(3))
+    shallow.x = x + 1
+    deep.items[1].append(x)
+    own = copy.copy(Own()).k, copy.deepcopy({"a": [Own()]})["a"][0].k
+    return shallow, deep, made, own, shallow.items is tree.items, deep.child is tree.child, copy.copy([1, x])
+
+
+@programs(argument(types.SimpleNamespace, a=2))
+def simple_namespaces(x, names):
+    names.b = x + 1
+    made = types.SimpleNamespace(a=1, b=x)
+    made.c = 2
+    equal = made == types.SimpleNamespace(a=1), types.SimpleNamespace(a=1) == types.SimpleNamespace(a=1)
+    return names.a * x, hasattr(names, "z"), made, equal, repr(types.SimpleNamespace(a=1)), vars(made)["c"]
+
+
+class Spoken:
+    def __init__(self, v):
+        self.v = v
+
+    def __repr__(self):
+        return f"Spoken({self.v!r})"
+
+
+@programs()
+def texts(x):
+    return x + 1, repr([Spoken(1)]), str({"a": Spoken(2)}), f"{[Spoken(3)]}", repr((Spoken(1),)), str(Spoken("q"))
+
+
+class Countdown:
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.n == 0:
+            raise StopIteration
+        self.n -= 1
+        return self.n
+
+
+class ByIndex:
+    def __init__(self, *items):
+        self.items = items
+
+    def __getitem__(self, index):
+        return self.items[index]
+
+
+@programs()
+def iterators_of_the_user(x):
+    for i in Countdown(3):
+        x = x + i
+    steps = list(Countdown(2)), sum(Countdown(4)), next(Countdown(3)), next(Countdown(0), "end"), [*Countdown(2)]
+    return x, steps, dict(zip(Countdown(2), "ab")), list(ByIndex(1, 2, 3)), 2 in ByIndex(1, 2), max(ByIndex(3, 1))
+
+
+class Wrong:
+    def __init__(self, result=None):
+        self.result = result
+        return result
+
+    def __bool__(self):
+        return 3
+
+    def __hash__(self):
+        return "text"
+
+
+@programs(
+    *[lambda ask=ask: (vector(), ask) for ask in (bool, hash, lambda obj: Wrong(5), lambda obj: obj())],
+    graphs=4,
+    recompiles=3,
+)
+def special_methods_that_give_the_wrong_class(x, ask):
+    try:
+        return ask(Wrong())
+    except TypeError as error:
+        return x + 1, str(error)
+
+
+def test_a_property_that_is_added_later_is_noticed():
+    class Late:
+        def __init__(self):
+            self.n = 2
+
+    def f(x, late):
+        return x * late.n
+
+    assert_same_as_eager(f, argument(Late), graphs=1, breaks=0, calls=2)
+    compiled = minidynamo.compile(f, backend="eager")
+    one, late = torch.ones(2), Late()
+    assert torch.equal(compiled(one, late), one * 2)
+    Late.n = property(lambda self: 7)
+    assert torch.equal(compiled(one, late), one * 7)
+    del Late.n
+    assert torch.equal(compiled(one, late), one * 2)
+    Late.__getattribute__ = lambda self, name: 9
+    assert torch.equal(compiled(one, late), one * 9)
+
+
+def test_a_class_registered_later_is_noticed():
+    class Late:
+        pass
+
+    def f(x, late):
+        return x + 1 if isinstance(late, Sized) else x - 1
+
+    compiled = minidynamo.compile(f, backend="eager")
+    one = torch.ones(2)
+    assert torch.equal(compiled(one, Late()), one - 1)
+    Late.size = lambda self: 3
+    assert torch.equal(compiled(one, Late()), one + 1)
+    Late.size = None
+    assert torch.equal(compiled(one, Late()), one - 1)
+
+
+ASKED = []
+
+
+class Watched:
+    """Records every attribute read."""
+
+    def __init__(self):
+        self.k = 3
+
+    def __getattribute__(self, name):
+        ASKED.append(name)
+        return object.__getattribute__(self, name)
+
+
+class WatchedList(list):
+    __getattribute__ = Watched.__getattribute__
+
+
+def test_nothing_of_an_object_is_read_beside_what_the_program_reads():
+    def fn(watched, items, x):
+        y = x + watched.k
+        minidynamo.graph_break()
+        watched.k += 1
+        items.append(y)
+        minidynamo.graph_break()
+        return y * vars(watched)["k"], len(items), watched.k
+
+    compiled, asked = minidynamo.compile(fn, backend="eager"), []
+    for call in (fn, compiled, compiled, compiled):  # a new object is a miss, with an explanation
+        watched, items = Watched(), WatchedList()
+        ASKED.clear()
+        call(watched, items, torch.ones(2))
+        asked.append([*ASKED])
+    assert asked == [["k", "k", "append", "__dict__", "k"]] * 4
+
+
+class OneSlot:
+    __slots__ = ("a",)
+
+    def missing(self):
+        return super().missing
+
+    @classmethod
+    def missing_on_class(cls):
+        return super().missing
+
+
+@programs()
+def what_is_said_of_attributes_that_are_not_there(x):
+    asked = [OneSlot(), collections.deque(), x.shape, functools.partial(max), types.SimpleNamespace(), functools]
+    acts = [lambda obj=obj: obj.missing for obj in (*asked, Guarded)]
+    acts += [OneSlot().missing, OneSlot.missing_on_class, lambda: setattr(OneSlot(), "b", 1)]
+    acts += [lambda: delattr(OneSlot(), "a"), lambda: delattr(OneSlot(), "b"), lambda: delattr(Guarded(1), "b")]
+    said = []
+    for act in acts:
+        try:
+            act()
+        except AttributeError as error:
+            said.append((str(error), error.name))
+    return x + 1, said
+
+
+class Bare:
+    pass
+
+
+class Attributes(dict):
+    """A dict whose items are its attributes, like configurations."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.__dict__ = self
+
+
+class Sharing:
+    shared = {"n": 2}
+
+    def __init__(self):
+        self.__dict__ = self.shared
+
+
+@programs()
+def a_dict_becomes_the_attributes(x):
+    d = {"a": x, "k": 2}
+    obj = Bare()
+    obj.old = 1
+    obj.__dict__ = d
+    obj.z, d["w"] = 5, 6
+    del obj.k
+    other = Bare()
+    other.__dict__ = obj.__dict__
+    other.v = 7
+    found = hasattr(obj, "k"), hasattr(obj, "old"), vars(obj) is d, [*d], getattr(obj, "q", 0)
+    return obj.a * obj.w * obj.v, obj, d, found
+
+
+@programs()
+def a_dict_of_the_class_becomes_the_attributes(x):
+    one, other = Sharing(), Sharing()
+    one.n = 2
+    return x * other.n, one.__dict__ is Sharing.shared
+
+
+def configuration():
+    return vector(), Attributes(a=2, b=3, keys=4, inner=Attributes(k=5))
+
+
+@programs(configuration)
+def a_dict_is_its_own_attributes(x, config):
+    config.a += 1
+    config["z"] = config.b * config.keys
+    del config.b
+    made = Attributes(a=x, n=2)
+    made.c = config.z + config.inner["k"]
+    return made.a * made["c"] * config.a, made, hasattr(config, "b"), vars(made) is made, {**config}
+
+
+def test_attributes_that_are_moved_to_another_dict():
+    @minidynamo.compile(backend="eager")
+    def fn(x, config):
+        return x * config.a
+
+    config = Attributes(a=2)
+    assert fn(torch.ones(1), config).item() == 2
+    config.__dict__ = {"a": 3}
+    assert fn(torch.ones(1), config).item() == 3
+
+
+class Base:
+    size = 1
+
+
+class Listed(Base):
+    rate = 2.0
+
+    def __init__(self, **given):
+        self.__dict__.update(given)
+
+    def double(self):
+        return 2
+
+
+class OwnNames(Listed):
+    def __dir__(self):
+        return ["rate", *super().__dir__()[:2]]
+
+
+@programs(argument(Listed, b=3, a=4))
+def names_of_objects(x, obj):
+    made = Listed(c=1)
+    made.d = 2
+    total = sum([getattr(obj, name) for name in dir(obj) if name[0] != "_" and isinstance(getattr(obj, name, ""), int)])
+    return x * total, dir(made), dir(Listed), dir(OwnNames()), Listed.mro(), dir(3), made.__dir__()
+
+
+@programs(lambda: (torch.nn.Linear(4, 2), vector()))
+def names_of_a_module(module, x):
+    return module(x), "weight" in dir(module), [name for name in dir(module) if name.startswith("b")]
+
+
+def test_names_that_an_object_and_its_class_get_are_noticed():
+    def program(x, obj):
+        return x * len(dir(obj))
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    obj, x = OwnNames(a=1), torch.ones(1)
+    plain = Listed(a=1)
+    for change in (lambda: None, lambda: setattr(plain, "b", 1), lambda: setattr(Base, "later", 1)):
+        change()
+        assert compiled(x, obj).tolist() == program(x, obj).tolist()
+        assert compiled(x, plain).tolist() == program(x, plain).tolist()
+    del Base.later
+    assert compiled(x, plain).tolist() == program(x, plain).tolist()
+
+
+class Documented:
+    size: int = 1
+    total = property(lambda self: self.size * 2, doc="twice the size")
+
+
+@programs()
+def what_describes_a_class(x):
+    return x * Documented().total, Documented.total.__doc__, Documented.__annotations__["size"] is int

@@ -1,0 +1,704 @@
+"""Small programs need no more memory than in eager, not even by one number."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import minidynamo
+from benchmarks.memory import peak_bytes
+from benchmarks.random_peaks import handed_in
+from minidynamo.observe.comparison import seed_generators
+from tests.pairs import pairs
+
+BACKENDS = ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
+
+seed_generators(0)
+lstm, gru = torch.nn.LSTMCell(64, 64), torch.nn.GRUCell(64, 64)
+
+PROGRAMS = {
+    "trace": lambda x, w: (x @ w).trace(),
+    "filled rows": lambda x, w: (x @ w).sin().index_fill(0, torch.arange(4), 0.5) * w,
+    "windows": lambda x, w: x.unfold(0, 4, 2).sum() + (x @ w).unfold(1, 8, 4).square().sum(),
+    "random leaky ReLU": lambda x, w: functional.rrelu(x @ w, training=True).sin(),
+    "singular values": lambda x, w: torch.linalg.svdvals(x @ w),
+    "nuclear norm": lambda x, w: torch.linalg.norm(x, "nuc"),
+    "eigenvalues": lambda x, w: torch.linalg.eigvals(x).abs(),
+    "eigenvalues of symmetric": lambda x, w: torch.linalg.eigvalsh(x + x.t()),
+    "singular values and vectors": lambda x, w: torch.linalg.svd(x)[1],
+    "LSTM cell": lambda x, w: lstm(x.detach(), (w.detach(), x.detach())),
+    "LSTM cell of arguments": lambda x, w: lstm(x, (w, x)),
+    "LSTM cell of one argument": lambda x, w: lstm(x.detach(), (w.detach(), x)),
+    "GRU cell": lambda x, w: gru(x @ w, x),
+    "binary cross entropy of sums": lambda x, w: functional.binary_cross_entropy_with_logits(
+        (x @ w).sum(1), torch.ones(64)
+    ),
+    "binary cross entropy of a product": lambda x, w: functional.binary_cross_entropy_with_logits(
+        x @ w, torch.ones(64, 64)
+    ),
+    "binary cross entropy of an argument": lambda x, w: functional.binary_cross_entropy_with_logits(x, w.detach()),
+    "binary cross entropy of weighted positives": lambda x, w: functional.binary_cross_entropy_with_logits(
+        x, w.detach(), pos_weight=torch.ones(64)
+    ),
+    "binary cross entropy of computed weights": lambda x, w: functional.binary_cross_entropy_with_logits(
+        x * 2, w.detach(), pos_weight=w.detach()[0].exp()
+    ),
+    "sum of what a generator yields": lambda x, w: sum(x[:k] @ w @ w.new_ones(64, 64) for k in [64] * 6),
+    "largest of windows": lambda x, w: functional.max_pool2d(x.view(1, 1, 64, 64), 2),
+    "means of windows": lambda x, w: functional.avg_pool2d(x.view(1, 1, 64, 64), 2),
+    "cumulative product": lambda x, w: x.cumprod(0),
+    "cumulative product with zeros": lambda x, w: (x * (x > 0.01)).cumprod(0),
+    "cumulative product in place": lambda x, w: (x @ w).cumprod_(1),
+    "products of rows": lambda x, w: (x @ w).prod(1, keepdim=True),
+    "product": lambda x, w: (x @ w).prod(),
+    "means of few windows": lambda x, w: functional.adaptive_avg_pool2d(x.view(1, 1, 64, 64), 3),
+}
+
+
+def mean_squares(made):
+    return sum(value.square().mean() for value in made)
+
+
+def sums(made):
+    """Gives each result an expanded number as its gradient."""
+    sums = [value.sum() for value in made]
+    made.clear()
+    return sum(sums)
+
+
+def as_they_are(x, w):
+    return x, w
+
+
+def computed(x, w):
+    """Returns inputs that are not leaves, so that programs may write to the inputs."""
+    return x * 1, w * 1
+
+
+def measured(program, backend, trains, loss=mean_squares, given=as_they_are):
+    """Returns results and gradients of a step, and its peak."""
+    seed_generators(0)
+    x, w = torch.rand(64, 64, requires_grad=True), torch.rand(64, 64).div_(8).requires_grad_()
+    call = program if backend is None else minidynamo.compile(program, backend=backend, fullgraph=True)
+
+    def step():
+        seed_generators(0)
+        with torch.set_grad_enabled(trains):
+            made = call(*given(x, w))
+            made = list(made) if isinstance(made, tuple) else [made]
+            found[:] = found or [value.detach().clone() for value in made]
+            if trains:
+                loss(made).backward()
+
+    found = []
+    step()
+    values = [*found, *(leaf.grad for leaf in (x, w) if leaf.grad is not None)]
+    x.grad = w.grad = None
+    return values, peak_bytes(step)
+
+
+def assert_no_more(program, backend, trains, *how, atol=1e-5, **given):
+    """Checks for eager's values, at no higher peak; `how` and `given` are further arguments of `measured`."""
+    values, peak = measured(program, None, trains, *how, **given)
+    got, got_peak = measured(program, backend, trains, *how, **given)
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=atol)
+    assert got_peak <= peak
+
+
+@pytest.mark.parametrize(
+    "kind, backend", pairs(["training", "inference"], BACKENDS, full=["training"], always=["aot_eager"])
+)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_peaks_are_not_above_those_of_eager(name, kind, backend):
+    trains = kind == "training"
+    assert_no_more(PROGRAMS[name], backend, trains)
+
+
+SEVERAL = {
+    "products": lambda x, w: ((x @ w).tanh(), x.sin() @ w),
+    "four": lambda x, w: tuple((x @ w * k).sin() for k in range(1, 5)),
+    "views": lambda x, w: ((x @ w).t().exp(), (x * w)[1:]),
+    "sorted": lambda x, w: (x @ w).sort(-1).values * x,
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", SEVERAL)
+def test_gradients_of_several_results_are_laid_out_one_by_one(name, backend):
+    assert_no_more(SEVERAL[name], backend, True, sums)
+
+
+OF_ARGUMENTS_THAT_DIE = {
+    "logarithms of sums beside a softmin": lambda x, w: ((w * 3).logsumexp(-1), functional.softmin(w * 3, -1)),
+    "logarithms that are no result": lambda x, w: ((w * 3).logsumexp(-1) * 2, functional.softmin(w * 3, -1)),
+}
+
+
+@pytest.mark.parametrize("name", OF_ARGUMENTS_THAT_DIE)
+def test_nothing_lives_longer_for_what_is_kept_in_place_of_more(name):
+    assert_no_more(OF_ARGUMENTS_THAT_DIE[name], "aot_eager", True, given=computed)
+
+
+SUMMED = {
+    "exponential": lambda x, w: x.exp(),
+    "two exponentials": lambda x, w: (x.exp(), w.exp()),
+    "exponential beside a product": lambda x, w: (x.exp(), w.exp() * w),
+    "cumulative product": lambda x, w: x.cumprod(0),
+    "cumulative maximum": lambda x, w: x.cummax(0)[0],
+    "batch norm": lambda x, w: functional.batch_norm(x, None, None, training=True),
+    "distances": lambda x, w: functional.pdist(x),
+    "parametric ReLU": lambda x, w: functional.prelu(x - 0.5, w[0]),
+    "loss": lambda x, w: functional.smooth_l1_loss(x, w.detach(), reduction="none"),
+    "bilinear": lambda x, w: functional.bilinear(x[:, :16], x[:, :16], w.view(16, 16, 16)),
+    "attention": lambda x, w: functional.scaled_dot_product_attention(*[x.view(1, 4, 16, 64)] * 3),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("given", [as_they_are, computed])
+@pytest.mark.parametrize("name", SUMMED)
+def test_the_gradients_of_sums_are_read_as_they_are(name, given, backend):
+    assert_no_more(SUMMED[name], backend, True, sums, given)
+
+
+HELD = {
+    "a mask of a result": lambda x, w: x.relu(),
+    "columns of a computed matrix": lambda x, w: (lambda made: (made.diagonal(), made.sigmoid()))(x.tril()),
+    "softmax beside a slope": lambda x, w: (functional.elu(w.cos() - 0.5), functional.softmin(x, -1)),
+    "a gradient that is handed on": lambda x, w: (w.index_add(0, torch.arange(64), w), functional.mish(w - x).relu()),
+}
+
+
+@pytest.mark.filterwarnings("ignore:MD412")
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", HELD)
+def test_results_may_be_held_while_their_gradients_come_in(name, backend):
+    assert_no_more(HELD[name], backend, True, handed_in, computed)
+
+
+OF_ANY_SIZE = {
+    "a row added": lambda x, w: (x + w[0]).tanh(),
+    "joined": lambda x, w: torch.cat([x.sin(), w.sin()]),
+    "turned": lambda x, w: x.t().exp() * w,
+    "rows chosen": lambda x, w: x.index_select(0, torch.arange(64)),
+    "a slope": lambda x, w: functional.mish(x),
+    "a border": lambda x, w: functional.pad(x, (1, 1)),
+    "columns": lambda x, w: x[:, :3],
+    "repeated": lambda x, w: x.repeat(2, 2),
+    "windows": lambda x, w: x.view(x.shape[0] // 8, 8, x.shape[1] // 8, 8).permute(0, 2, 1, 3).reshape(-1, 64),
+    "shrunk": lambda x, w: functional.softshrink(x),
+    "a loss": lambda x, w: functional.multi_margin_loss(x, torch.zeros(64, dtype=torch.long), reduction="none")[
+        :, None
+    ],
+    "smaller": lambda x, w: functional.interpolate(x[None, None], scale_factor=0.5),
+}
+
+
+def sums_of_rows(made):
+    """Gives each result an expanded row of numbers as its gradient."""
+    (value,) = made
+    made.clear()
+    return value.sum(0).square().sum()
+
+
+@pytest.mark.parametrize("loss", [sums, sums_of_rows])
+@pytest.mark.parametrize("name", OF_ANY_SIZE)
+def test_the_gradients_of_sums_are_read_as_they_are_where_sizes_vary(name, loss):
+    program = OF_ANY_SIZE[name]
+    values, peak = measured(program, None, True, loss)
+    compiled = minidynamo.compile(program, backend="aot_eager", fullgraph=True, dynamic=True)
+    got, got_peak = measured(compiled, None, True, loss)
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
+    assert got_peak <= peak
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_that_repeat_in_gradients_are_read_as_they_are(backend):
+    assert_no_more(SUMMED["exponential"], backend, True, sums_of_rows)
+
+
+def test_each_kernel_lays_out_a_gradient_for_itself():
+    def program(x, w):
+        convolved = functional.conv1d((x @ w)[None], w[:, :, None])
+        return convolved + functional.group_norm((w @ w)[None], 4) + (x @ w).tanh()[None]
+
+    assert_no_more(program, "aot_eager", True, sums, atol=1e-4)
+
+
+OF_COMPUTED = {
+    "written": lambda x, w: x.add_(1) @ w,
+    "written in part": lambda x, w: (x[0].zero_(), x @ w)[1],
+    "two": lambda x, w: x.add_(w).tanh() * w,
+    "instance norm by rows": lambda x, w: functional.instance_norm(x.view(1, 64, 8, 8), None, None, w[0], w[1]),
+    "rows multiplied": lambda x, w: (x[3:].mul_(w[3:]), x.sum())[1],
+    "rows copied": lambda x, w: (x[3:].copy_(w[3:]), x.sum())[1],
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", OF_COMPUTED)
+def test_what_stands_for_arguments_takes_no_memory(name, backend):
+    assert_no_more(OF_COMPUTED[name], backend, True, given=computed)
+
+
+def test_a_mask_that_is_kept_is_read_of_an_argument_before_that_is_written():
+    def program(x, w):
+        return x.clamp_min_(0.5)
+
+    values, peak = measured(program, None, True, sums, computed)
+    got, got_peak = measured(program, "aot_eager", True, sums, computed)
+    torch.testing.assert_close(got, values)
+    assert got_peak <= peak
+
+
+DRAWN = {
+    "dropout": lambda x, w: functional.dropout(w, 0.3),
+    "dropout beside others": lambda x, w: functional.dropout(x.detach(), 0.4) + w,
+    "dropout of a product": lambda x, w: functional.dropout(x @ w, 0.3),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", DRAWN)
+def test_masks_are_drawn_as_they_are_kept(name, backend):
+    assert_no_more(DRAWN[name], backend, True, sums)
+
+
+VIEWS = {
+    "first": (lambda x, w: (x[48:], x.sin().reshape(32, -1)), sums),
+    "last": (lambda x, w: (w.max(-1).values, w[:16]), mean_squares),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_gradients_of_views_of_arguments_come_in_the_order_of_the_program(name):
+    program, loss = VIEWS[name]
+    assert_no_more(program, "aot_eager", True, loss)
+
+
+def runs_again(x):
+    return checkpoint(lambda value: value.exp().tanh(), x, use_reentrant=False)
+
+
+CHECKPOINTS = {
+    "one": lambda x, w: runs_again(w) * 2,
+    "two": lambda x, w: runs_again(runs_again(w)) * 2,
+    "one apart from the other": lambda x, w: runs_again(runs_again(w) * 2) * x.detach(),
+}
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_what_only_a_checkpoint_reads_of_its_result_is_not_kept(name):
+    assert_no_more(CHECKPOINTS[name], "aot_eager", True)
+
+
+def halves_multiplied(x, w):
+    first, second = x.chunk(2)
+    return first * second.sigmoid() * w[:32]
+
+
+def normed_by_own_rows(x, w):
+    turned = w.flip(0)
+    return functional.layer_norm(turned, (64,), turned[0], turned[1]), turned[3]
+
+
+def rows_squashed(x, w):
+    made = w * 2
+    made[:8].tanh_()
+    return made
+
+
+JOINED_OR_CUT = {
+    "norm by rows of what dies": (
+        lambda x, w: functional.batch_norm(x, None, None, w[0], w[1], training=True),
+        sums,
+        computed,
+    ),
+    "halves": (halves_multiplied, mean_squares, as_they_are),
+    "norm by rows of itself": (normed_by_own_rows, mean_squares, as_they_are),
+    "rows written": (rows_squashed, sums, computed),
+}
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("name", JOINED_OR_CUT)
+def test_gradients_share_a_kernel_where_that_takes_no_more(name):
+    """Covers gradients computed after others have freed their operands, and operands recomputed for each gradient."""
+    program, *how = JOINED_OR_CUT[name]
+    assert_no_more(program, "native", True, *how, atol=1e-4)
+
+
+def written_in_part(part):
+    """Returns a result that is written in two steps, the second of which backward reads."""
+
+    def program(x, w):
+        made = x @ w
+        part(made, x)
+        return made
+
+    return program
+
+
+PARTS = {
+    "rows": written_in_part(lambda made, x: made[1:].sub_(x[:-1]).tanh_()),
+    "columns": written_in_part(lambda made, x: made[:, 1:].sub_(x[:, :-1]).tanh_()),
+    "rows and columns": written_in_part(lambda made, x: made[1:][:, 2:].sub_(x[1:, 2:]).sigmoid_()),
+    "one column": written_in_part(lambda made, x: made.select(1, 3).mul_(2).exp_()),
+    "of a view": written_in_part(lambda made, x: made.view(-1)[5:].mul_(2).tanh_()),
+    "transposed": written_in_part(lambda made, x: made.t()[5:].mul_(2).tanh_()),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", PARTS)
+def test_what_backward_reads_of_a_result_is_kept_there(name, backend):
+    assert_no_more(PARTS[name], backend, True)
+
+
+def assert_refused_alike(program, backend, loss_of, refused):
+    """Checks that backward is refused, or gives eager's gradients, after a write to the tensor that `loss_of(call, x)`
+    returns with the loss."""
+    given, gradients = torch.rand(8, 8), []
+    for call in (program, minidynamo.compile(program, backend=backend, fullgraph=True)):
+        x = given.clone().requires_grad_()
+        loss, written = loss_of(call, x)
+        with torch.no_grad():
+            written.zero_()
+        if refused:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                loss.backward()
+        else:
+            gradients += torch.autograd.grad(loss, x)
+    if gradients:
+        torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_parts_are_kept_where_eager_keeps_them(backend):
+    """A caller may write to a result unless eager has saved the result."""
+
+    def copied(x, w):
+        made, part = x @ w, (x[1:] * w[1:]).tanh()
+        made[1:].copy_(part)
+        return made
+
+    w = torch.rand(8, 8)
+
+    def loss_of(call, x):
+        made = call(x, w)
+        return made.sum(), made
+
+    for program, refused in ((copied, False), (PARTS["rows"], True)):
+        assert_refused_alike(program, backend, loss_of, refused)
+
+
+COLLECTING = {
+    "copied": lambda h, x: h.copy_(x).sin(),
+    "added to": lambda h, x: h.add_(x).exp(),
+    "computed": lambda h, x: h.copy_(x * 2).sin(),
+    "read no more": lambda h, x: h.copy_(x).sum(),
+    "multiplied": lambda h, x: h.mul_(0.5).add_(x @ x).softmax(-1),
+    "returned": lambda h, x: h.copy_(x @ x),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", COLLECTING)
+def test_an_argument_that_collects_history_is_written_where_it_is(name, backend):
+    program = COLLECTING[name]
+
+    def steps(call):
+        x, h = torch.full((64, 64), 0.1, requires_grad=True), torch.ones(64, 64)
+        seen = []
+
+        def step():
+            h.detach_()
+            before = h._version
+            loss = (call(h, x).sum() + h.sum()) / 64
+            versions.append(h._version - before)
+            loss.backward()
+
+        for _ in range(2):
+            versions = []
+            step()
+            seen += [h.detach().clone(), x.grad.clone(), torch.tensor(versions)]
+            x.grad = None
+        return seen, peak_bytes(step)
+
+    values, peak = steps(program)
+    got, got_peak = steps(minidynamo.compile(program, backend=backend, fullgraph=True))
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
+    assert got_peak <= peak
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_an_argument_collects_is_kept_there_only_where_eager_keeps_it(backend):
+    """A caller may write to the argument if eager has saved a copy instead."""
+
+    def source_is_read(h, x):
+        made = x @ x
+        h.copy_(made)
+        return made.cos()
+
+    def argument_is_read(h, x):
+        h.copy_(x @ x)
+        return h.cos()
+
+    def loss_of(call, x):
+        h = torch.ones(8, 8)
+        return call(h, x).sum(), h
+
+    for program, refused in ((source_is_read, False), (argument_is_read, True)):
+        assert_refused_alike(program, backend, loss_of, refused)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_argument_that_collects_history_dies_with_it(backend):
+    call = minidynamo.compile(lambda h, x: h.copy_(x * 2).sin(), backend=backend, fullgraph=True)
+    x, h = torch.rand(4, 4, requires_grad=True), torch.ones(4, 4)
+    call(h, x)
+    watched = weakref.ref(h)
+    gc.disable()
+    try:
+        del h
+        assert watched() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["copied", "added to", "computed", "multiplied", "returned"])
+def test_an_argument_with_history_hands_no_zeros_to_it(name, backend):
+    program = COLLECTING[name]
+
+    def steps(call):
+        x, w = torch.full((64, 64), 0.1, requires_grad=True), torch.ones(64, 64, requires_grad=True)
+        seen = []
+
+        def step():
+            h = w * 2
+            for _ in range(2):
+                out = call(h, x)
+            out.square().mean().backward()
+
+        step()
+        seen += [x.grad.clone(), w.grad.clone()]
+        x.grad = w.grad = None
+        return seen, peak_bytes(step)
+
+    values, peak = steps(program)
+    got, got_peak = steps(minidynamo.compile(program, backend=backend, fullgraph=True))
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
+    assert got_peak <= peak
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("through", ["result", "argument"])
+def test_one_number_repeated_goes_on_to_the_history_of_an_argument_as_it_is(through, backend):
+    def program(h, x):
+        h.add_(x)
+        return h.sum()
+
+    def steps(call):
+        x, w = torch.ones(64, 64, requires_grad=True), torch.ones(64, 64, requires_grad=True)
+
+        def step():
+            h = w * 2
+            total = call(h, x)
+            (total if through == "result" else h.sum()).backward()
+
+        step()
+        seen = [x.grad, w.grad]
+        x.grad = w.grad = None
+        return seen, [gradient.stride() for gradient in seen], peak_bytes(step)
+
+    values, strides, peak = steps(program)
+    got, got_strides, got_peak = steps(minidynamo.compile(program, backend=backend, fullgraph=True))
+    torch.testing.assert_close(got, values)
+    assert got_strides == strides and got_peak <= peak
+
+
+def given_hook(h, seen):
+    h.register_hook(lambda gradient: (seen.append(gradient.clone()), gradient * 2)[1])
+    return h
+
+
+ARGUMENTS_WITH_HISTORY = {
+    "plain": lambda h, seen: h,
+    "hook": given_hook,
+    "view": lambda h, seen: h.view(2, 8).view(4, 4),
+    "viewed": lambda h, seen: (seen.append(h[1:]), h)[1],
+}
+
+
+@pytest.mark.parametrize("kind", ARGUMENTS_WITH_HISTORY)
+def test_gradients_reach_the_history_of_an_argument_that_is_written(kind):
+    def program(h, x):
+        h[0].copy_(x[1])
+        h.mul_(x)
+        return h.exp()
+
+    found = []
+    for call in (program, minidynamo.compile(program, backend="aot_eager", fullgraph=True)):
+        x, w = torch.full((4, 4), 0.5, requires_grad=True), torch.ones(4, 4, requires_grad=True)
+        seen = []
+        h = ARGUMENTS_WITH_HISTORY[kind](w * 2, seen)
+        out = call(h, x) + call(h, x)
+        (out.sum() + (h * 3).sum() + sum(view.sum() for view in seen)).backward()
+        found.append([x.grad, w.grad, *seen])
+    torch.testing.assert_close(*found)
+
+
+def drawn(x, v):
+    x.normal_().mul_(2)
+    return x.sum()
+
+
+def row_of_row(x, v):
+    x.view(8, 8, 64)[0, 3] = v
+
+
+def masked(x, v):
+    x[x > 0.5] = 0.0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [drawn, row_of_row, masked])
+def test_what_is_written_to_an_argument_takes_no_memory(program, backend):
+    call = minidynamo.compile(program, backend=backend, fullgraph=True)
+    x, v = torch.ones(64, 64), torch.rand(64)
+    call(x, v)
+    assert peak_bytes(lambda: call(x, v)) <= peak_bytes(lambda: program(x, v))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("add_bias_kv", [True, False])
+def test_gradients_that_are_views_are_added_one_by_one(add_bias_kv, backend):
+    seed_generators(0)
+    layer = torch.nn.MultiheadAttention(64, 4, add_bias_kv=add_bias_kv, batch_first=True)
+    x = torch.rand(1, 64, 64, requires_grad=True)
+
+    def attention(x):
+        return layer(x, x, x, need_weights=False)[0]
+
+    def found_and_peak(call):
+        def step():
+            call(x).square().mean().backward()
+
+        leaves = [x, *layer.parameters()]
+        step()
+        gradients = [leaf.grad.clone() for leaf in leaves]
+        step()
+        peak = peak_bytes(step)
+        for leaf in leaves:
+            leaf.grad = None
+        return gradients, peak
+
+    values, peak = found_and_peak(attention)
+    got, got_peak = found_and_peak(minidynamo.compile(attention, backend=backend, fullgraph=True))
+    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
+    assert got_peak <= peak
+
+
+def halves_returned(x, w):
+    first, second = x.chunk(2)
+    return first * second, first, second.t(), x @ w
+
+
+def joined_beside_a_part(x, w):
+    return x.split(16)[3].chunk(2)[1], torch.cat([x[:, :32], x[:, 32:]], 1).reshape(32, -1)
+
+
+def products_beside_a_part(x, w):
+    made = w.clone()
+    made[0] = 0
+    return made, w[:32], w.prod(0)
+
+
+def columns_of_what_is_multiplied(x, w):
+    made = x * w
+    return torch.bmm(made.view(4, 16, 64), made.view(4, 64, 16)), made[:, :32]
+
+
+def rows_of_what_is_multiplied(x, w):
+    made = (x @ w).relu()
+    return made[:16], made[16:].sin(), made @ w
+
+
+RETURNED_BESIDE = {
+    "halves": (halves_returned, sums),
+    "halves squared": (halves_returned, mean_squares),
+    "joined": (joined_beside_a_part, sums),
+    "products": (products_beside_a_part, sums),
+    "columns of what is multiplied": (columns_of_what_is_multiplied, mean_squares),
+    "rows of what is multiplied": (rows_of_what_is_multiplied, sums),
+}
+
+
+@pytest.mark.filterwarnings("ignore:MD412")
+@pytest.mark.parametrize("name", RETURNED_BESIDE)
+def test_gradients_of_returned_views_count(name):
+    program, loss = RETURNED_BESIDE[name]
+    assert_no_more(program, "aot_eager", True, loss)
+
+
+MASKED = {
+    "a comparison as target": (
+        lambda x, w: functional.binary_cross_entropy_with_logits(x, (w > 0.3).float()),
+        mean_squares,
+    ),
+    "dropout in place": (lambda x, w: functional.dropout(w * 1, 0.3, inplace=True), sums),
+}
+
+
+@pytest.mark.filterwarnings("ignore:MD412")
+@pytest.mark.parametrize("name", MASKED)
+def test_what_kernels_take_inside_counts(name):
+    program, loss = MASKED[name]
+    assert_no_more(program, "aot_eager", True, loss)
+
+
+def without_the_first(made):
+    made.pop(0)
+    return mean_squares(made)
+
+
+def without_the_last(made):
+    made.pop()
+    return sums(made)
+
+
+def the_first_of_several(made):
+    return made[0].sum()
+
+
+def written_in_place(x, w):
+    made = w + 0.5
+    return made.mul_(x), x.softmax(-1)
+
+
+def columns_of_rows_squashed(x, w):
+    made = x.abs() * 2
+    made[:8].tanh_()
+    return (made.t() @ x.abs()).split(16)[3], made[:, 32:]
+
+
+DROPPED = {
+    "product": (lambda x, w: (x @ w, w.exp()), without_the_first, computed),
+    "differences": (lambda x, w: (w.logsumexp(-1), (w - w.mean(0)).square()), without_the_first, computed),
+    "written": (written_in_place, without_the_last, as_they_are),
+    "rows written": (columns_of_rows_squashed, the_first_of_several, computed),
+    "what a product reads": (lambda x, w: (w.abs().t() @ w.abs(), w.abs()), the_first_of_several, computed),
+    "handed on": (lambda x, w: (x + w, torch.cat([x, x * x]), w.exp()), the_first_of_several, computed),
+}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_no_more_is_kept_for_one_result_when_others_are_dropped(name):
+    program, *how = DROPPED[name]
+    assert_no_more(program, "aot_eager", True, *how)

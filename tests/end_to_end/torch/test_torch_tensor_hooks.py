@@ -1,0 +1,291 @@
+"""Hooks of tensors, on inputs and in the middle of a graph: their bodies run eagerly when gradients are computed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.testing import AotEagerAndRecordGraphs, CompileCounter, assert_same_as_eager
+from tests.end_to_end.programs import Programs, leaf, vector
+
+programs = Programs()
+BACKENDS = ["eager", "aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", programs)
+def test_same_as_eager(program, backend):
+    assert_same_as_eager(program.fn, *program.inputs, calls=2, backend=backend, **program.expected)
+
+
+@programs(leaf)
+def on_an_input(x):
+    x.register_hook(lambda g: g * 2)
+    return x.sin()
+
+
+@programs(leaf)
+def in_the_middle(x):
+    y = x.sin()
+    y.register_hook(lambda g: g * 2)
+    return y.cos() + x
+
+
+@programs(leaf)
+def behind_uses_of_the_tensor(x):
+    y = x.sin()
+    z = y.exp()
+    y.register_hook(lambda g: g * 3 + z)
+    return y * z
+
+
+@programs(leaf)
+def hooks_that_look_only(x):
+    y = x * 2
+    y.register_hook(lambda g: print("gradient", g.tolist()))
+    return y.sin()
+
+
+@programs(leaf)
+def removed_again(x):
+    y = x * 2
+    handle = y.register_hook(lambda g: g * 100)
+    x.register_hook(lambda g: g + 1)
+    handle.remove()
+    return y.sin()
+
+
+@programs(lambda: (torch.randn(3, 4, requires_grad=True),))
+def on_parts(x):
+    first, *_ = x.unbind()
+    first.register_hook(lambda g: g * 5)
+    view = x.sum(0).view(2, 2)
+    view.register_hook(lambda g: g.t())
+    return first + 1, view.sin(), x[1] * first
+
+
+@programs(leaf)
+def on_the_result(x):
+    y = x.sin()
+    y.register_hook(lambda g: g * 2)
+    return y
+
+
+@programs(leaf)
+def after_accumulation(x):
+    def double(p):
+        p.grad.mul_(2)
+
+    x.register_post_accumulate_grad_hook(double)
+    return x.sin()
+
+
+@programs(leaf)
+def retained(x):
+    y = x.sin()
+    z = y.exp()
+    y.retain_grad()
+    return z * y, y
+
+
+@programs(vector, graphs=1, breaks=1)
+def a_tensor_without_gradient(x):
+    y = x * 1
+    try:
+        y.register_hook(lambda g: g)
+    except RuntimeError as error:
+        print(error)
+    return y
+
+
+@programs(leaf, graphs=2, breaks=1)
+def on_a_tensor_that_was_written_to(x):
+    y = x.sin()
+    y.mul_(2)
+    y.register_hook(lambda g: g * 7)
+    return y.exp()
+
+
+@programs(leaf, graphs=1)
+def written_to_behind_the_hook(x):
+    y = x * 3
+    y.register_hook(lambda g: g * 7)
+    y.mul_(2)
+    return y.exp()
+
+
+class Value:
+    val = 88.0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_BS_1_a_hook_that_reads_an_object_and_the_graph(backend):
+    counter = minidynamo.testing.CompileCounterWithBackend(backend)
+
+    def fn(x, obj):
+        y = x.sin()
+        c = y + 1
+        y.register_hook(lambda g: g + obj.val + c)
+        return y.sin()
+
+    compiled, obj = minidynamo.compile(fn, backend=counter, fullgraph=True), Value()
+    for obj.val in (88, 89, 90, 99):
+        grads = []
+        for call in (fn, compiled):
+            x = torch.ones(4, requires_grad=True)
+            call(x, obj).sum().backward()
+            grads.append(x.grad)
+        torch.testing.assert_close(grads[1], grads[0])
+    torch.testing.assert_close(grads[1], torch.full((4,), 54.8449), atol=1e-3, rtol=0)
+    assert counter.frame_count == 1  # the hook reads its values when it runs
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_BS_2_two_hooks_run_in_their_order(backend):
+    def fn(x):
+        y = x.sin()
+        y.register_hook(lambda g: g + 1)
+        y.register_hook(lambda g: g * 10)
+        return 2 * y
+
+    x = torch.ones(4, requires_grad=True)
+    minidynamo.compile(fn, backend=backend, fullgraph=True)(x).sum().backward()
+    torch.testing.assert_close(x.grad, 30 * torch.ones(4).cos())
+
+
+def test_BS_3_the_graph_hands_out_what_the_hook_closes_over():
+    counter = AotEagerAndRecordGraphs()
+
+    @minidynamo.compile(backend=counter, fullgraph=True)
+    def fn(x):
+        y = x.sin()
+        c = y + 1
+        y.register_hook(lambda g: g + c)
+        return y.sin()
+
+    x = torch.ones(4, requires_grad=True)
+    fn(x).sum().backward()
+    (graph,) = counter.graphs
+    (output,) = graph.graph.find_nodes(op="output")
+    assert [str(node.target) for node in graph.graph.nodes if node.op == "placeholder"] == ["x"]
+    assert len(output.args[0]) == 3  # the handle of the hook, c, and the result
+    assert len(counter.fw_graphs) == 3 and len(counter.bw_graphs) == 2
+
+
+def test_BS_4_hooks_that_are_passed():
+    counter = CompileCounter()
+
+    def fn(x, hook):
+        y = x.sin()
+        y.register_hook(hook)
+        return y.sin()
+
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for hook in (lambda g: g + 1, lambda g: g * 2, lambda g: g - 3):
+        grads = []
+        for call in (fn, compiled):
+            x = torch.ones(4, requires_grad=True)
+            call(x, hook).sum().backward()
+            grads.append(x.grad)
+        assert torch.equal(*grads)
+    assert counter.frame_count == 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_BS_5_defaults_of_a_hook(backend):
+    counter = minidynamo.testing.CompileCounterWithBackend(backend)
+
+    def fn(x, factor):
+        y = x.sin()
+
+        def hook(g, k=factor):
+            return g * k
+
+        y.register_hook(hook)
+        return y.sin()
+
+    compiled = minidynamo.compile(fn, backend=counter, fullgraph=True)
+    for factor in (2.0, 3.0, 4.0):
+        grads = []
+        for call in (fn, compiled):
+            x = torch.ones(4, requires_grad=True)
+            call(x, factor).sum().backward()
+            grads.append(x.grad)
+        torch.testing.assert_close(*grads)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_BS_6_a_hook_that_is_removed(backend):
+    @minidynamo.compile(backend=backend, fullgraph=True)
+    def fn(x):
+        y = x * 2
+        handle = y.register_hook(lambda g: g * 10)
+        handle.remove()
+        return y
+
+    x = torch.ones(4, requires_grad=True)
+    fn(x).sum().backward()
+    assert x.grad.tolist() == [2] * 4
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_BS_7_hooks_that_return_nothing_change_a_list_or_are_handed_out(backend):
+    seen = []
+
+    @minidynamo.compile(backend=backend, fullgraph=True)
+    def fn(x):
+        y = x * 2
+        handle = y.register_hook(lambda g: seen.append(g))
+        return y.sin(), handle
+
+    for removed in (False, True):
+        x = torch.ones(4, requires_grad=True)
+        y, handle = fn(x)
+        assert isinstance(handle, torch.utils.hooks.RemovableHandle)
+        if removed:
+            handle.remove()
+        y.sum().backward()
+        torch.testing.assert_close(x.grad, 2 * torch.full((4,), 2.0).cos())
+        assert len(seen) == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_BS_8_a_hook_that_changes_the_size(backend):
+    @minidynamo.compile(backend=backend, fullgraph=True)
+    def fn(x):
+        y = x * 2
+        y.register_hook(lambda g: g[:2])
+        return y.sin()
+
+    with pytest.raises(RuntimeError, match="changed the size"):
+        fn(torch.ones(4, requires_grad=True)).sum().backward()
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_tensor_without_a_gradient_takes_no_hook_in_the_words_of_torch(fullgraph):
+    def fn(x):
+        y = x * 2
+        y.register_hook(lambda g: g)
+        return y
+
+    with pytest.raises(
+        RuntimeError, match="cannot register a hook on a tensor that doesn't require gradient"
+    ) as caught:
+        minidynamo.compile(fn, backend="eager", fullgraph=fullgraph)(torch.ones(2))
+    assert type(caught.value) is RuntimeError
+
+
+def test_the_function_stands_where_users_find_it():
+    def hook(g):
+        return g
+
+    @minidynamo.compile(backend="eager", fullgraph=True)
+    def fn(x):
+        x.register_hook(hook)
+        return x * 2
+
+    x = torch.ones(2, requires_grad=True)
+    fn(x)
+    assert list(x._backward_hooks.values()) == [hook]
