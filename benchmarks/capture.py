@@ -1,6 +1,6 @@
 """Owns the capture measurement: breaks, and the seconds of a first call whose graphs then run as captured.
 
-The process is warm: what a system imports or learns of libraries once is not counted. Each sample compiles anew.
+The process is warm: one-time imports and inspections of libraries are not counted. Each sample compiles anew.
 """
 
 from __future__ import annotations

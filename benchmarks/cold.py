@@ -27,7 +27,7 @@ SWITCHES = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE":
 
 
 def first_step(model_name: str, system: str) -> float:
-    """Seconds from a ready model and optimizer to the first gradients, importing and compiling included."""
+    """Returns the seconds from a ready model and optimizer to the first gradients, imports and compiles included."""
     arguments = batch()
     # Starts torch's threads and loads its kernels, at the same cost in every system.
     step(MODELS[model_name](), *arguments)

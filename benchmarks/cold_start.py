@@ -1,6 +1,6 @@
 """Owns the limits of the cold and the warm start.
 
-`benchmarks.cold` is the fresh process, and imports as little as a user would.
+`benchmarks.cold` is the fresh process, and imports as little as a typical user.
 """
 
 from __future__ import annotations

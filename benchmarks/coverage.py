@@ -64,7 +64,7 @@ class Coverage:
 
     @property
     def wanted(self) -> int:
-        """How many torch.compile captures."""
+        """Counts the programs that torch.compile captures."""
         return sum(finding.wanted for finding in self.findings)
 
     @property
@@ -92,7 +92,7 @@ class Coverage:
 
 
 def measure(area: str) -> Coverage:
-    """Run every case of the area."""
+    """Runs every case of the area."""
     findings: list[Finding] = []
     while True:
         name = turn = ""

@@ -24,7 +24,7 @@ DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
 
 
 def corpus(subject: str) -> list[Case]:
-    """The programs of `benchmarks/corpus/SUBJECT.py`."""
+    """Returns the programs of `benchmarks/corpus/SUBJECT.py`."""
     found = importlib.import_module(f"benchmarks.corpus.{subject}").programs
     assert isinstance(found, Corpus)
     return found
@@ -36,7 +36,7 @@ def run_model(model: nn.Module, *args: Any) -> Any:
 
 
 def architectures() -> list[Case]:
-    """The architectures of `examples/models`."""
+    """Returns the architectures of `examples/models`."""
 
     def make(name: str) -> Any:
         architecture = ARCHITECTURES[name]
@@ -46,7 +46,7 @@ def architectures() -> list[Case]:
 
 
 def own_tests() -> list[Case]:
-    """Every program of a collector in `tests/end_to_end`."""
+    """Returns every program of a collector in `tests/end_to_end`."""
     return [case for path in sorted((ROOT / "tests/end_to_end").rglob("test_*.py")) for case in _programs_of(path)]
 
 
@@ -76,7 +76,7 @@ def operators(form: str) -> list[Case]:
     for info in database:
         function = getattr(info, form)
         kinds = [dtype for dtype in DTYPES if dtype in info.supported_dtypes("cpu")]
-        undefined = "empty" in info.name  # whatever was in the memory
+        undefined = "empty" in info.name  # uninitialized memory
         if function is None or not kinds or undefined or (form != "op" and info.variant_test_name):
             continue
         grad = info.supports_autograd and form != "inplace_variant"

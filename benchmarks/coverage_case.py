@@ -25,12 +25,12 @@ class Case:
 
 
 def vector() -> torch.Tensor:
-    """The argument of most programs."""
+    """Returns the argument of most programs."""
     return torch.randn(4)
 
 
 def matrix() -> torch.Tensor:
-    """A batch of three vectors."""
+    """Returns a batch of three vectors."""
     return torch.randn(3, 4)
 
 

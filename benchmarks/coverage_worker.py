@@ -34,7 +34,7 @@ Compile = Callable[[Any], Any]
 
 
 class HiddenFailure(Exception):
-    """Something failed, and the program ran eagerly instead, with the right result."""
+    """A component failed, and the program ran eagerly instead, with the right result."""
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def first_line(text: object) -> str:
 
 
 def unfit(case: Case) -> str:
-    """Why the case says nothing about a compiler."""
+    """Returns the reason why the case does not apply to compilers, or an empty text."""
     try:
         for number, make in enumerate(case.makers):
             seen = observe(case.fn, make, seed=number, backward=True)

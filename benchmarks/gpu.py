@@ -74,7 +74,7 @@ def dropped(x: Tensor, residual: Tensor) -> Tensor:
 
 
 def total(x: Tensor) -> Tensor:
-    """One number."""
+    """Sums all elements."""
     return x.square().sum()
 
 
@@ -176,7 +176,7 @@ def _run(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], given: Ten
 
 
 def measure_kernels(rounds: int) -> Iterator[tuple[Result, str]]:
-    """Milliseconds of generated kernels, with their share of the bound."""
+    """Measures the milliseconds of generated kernels, with their share of the bound."""
     rate = copy_rate(rounds)
     for name, kernel in KERNELS.items():
         inputs = kernel.inputs()
@@ -198,7 +198,7 @@ def _models(model: Model) -> Iterator[tuple[str, nn.Module, Callable[..., Any], 
 
 
 def measure_steps(rounds: int) -> Iterator[tuple[Result, str]]:
-    """Milliseconds of training steps under autocast to bfloat16, forward, loss and backward."""
+    """Measures the milliseconds of training steps under autocast to bfloat16, forward, loss and backward."""
 
     def step(model: nn.Module, call: Callable[..., Any], x: Tensor) -> None:
         with torch.autocast("cuda", torch.bfloat16):

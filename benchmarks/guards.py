@@ -42,7 +42,7 @@ def _given(result: Tensor) -> dict[str, Callable[[Any], Any]]:
 
 
 class Layers(nn.Module):
-    """As many linear layers as need `parameters` parameters."""
+    """A stack of linear layers with `parameters` parameters."""
 
     def __init__(self, parameters: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Layers(nn.Module):
 
 
 def two_tensors() -> dict[str, Callable[[], object]]:
-    """A function of two tensors, for each system."""
+    """Returns a function of two tensors, for each system."""
     x, y = torch.randn(8), torch.randn(8)
 
     def caller(system: Callable[[Any], Any]) -> Callable[[], object]:
@@ -100,7 +100,7 @@ def _backend_of(result: Tensor) -> Callable[..., Any]:
 
 
 def slopes(by_size: dict[int, dict[str, list[float]]]) -> dict[str, list[float]]:
-    """Nanoseconds for each further parameter, round by round, from microseconds by number of parameters."""
+    """Returns the nanoseconds for each further parameter, round by round, from microseconds by number of parameters."""
     small, large = min(by_size), max(by_size)
     return {
         name: [(b - a) / (large - small) * 1e3 for a, b in zip(by_size[small][name], by_size[large][name])]

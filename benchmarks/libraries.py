@@ -123,7 +123,7 @@ def missing(names: Iterable[str]) -> list[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Measure and print; the exit status says whether everything passed."""
+    """Measures and prints; the exit status is 0 if all models passed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks libraries", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="MODEL", help=f"any of {', '.join(PROGRAMS)}; all without one")
     parser.add_argument("--markdown", action="store_true", help="print the table for a document, too")

@@ -28,7 +28,7 @@ class Program:
     generate: Settings | None = None
     #: True if the library itself computes differently while it is compiled, so results are close and not equal.
     other_path: bool = False
-    #: peft trains low-rank factors, and the model's own weights are frozen.
+    #: True if peft trains low-rank factors, with the model's own weights frozen.
     lora: bool = False
 
     @property
@@ -40,7 +40,7 @@ class Program:
 
 
 def _of(family: str, head: str, settings: Settings, inputs: str = "language", **more: Any) -> Program:
-    """A model and a configuration of transformers with the same first part of their names."""
+    """Returns a model and a configuration of transformers whose names share their first part."""
     return Program(f"{family}{head}", f"{family}Config", settings, inputs, **more)
 
 
@@ -49,7 +49,7 @@ def _timm(model: str, settings: Settings, inputs: str = "timm") -> Program:
 
 
 def _with_each_experts(name: str, program: Program) -> dict[str, Program]:
-    """A mixture of experts in each implementation of transformers."""
+    """Returns a mixture of experts in each implementation of transformers."""
     return {
         f"{name}-{experts}": replace(program, settings={**program.settings, "experts_implementation": experts})
         for experts in ("eager", "batched_mm", "grouped_mm")

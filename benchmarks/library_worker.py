@@ -100,7 +100,7 @@ INPUTS: dict[str, Callable[[Step], Inputs]] = {
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors of a result: of tuples, dicts and caches of keys and values."""
+    """Returns the tensors of a result: of tuples, dicts and caches of keys and values."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
@@ -113,8 +113,10 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def difference(actual: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> float:
-    """The largest distance of two elements, as a share of the largest element of its tensor; infinite where tensors
-    are missing, differ in kind, or are not finite in the same places."""
+    """Returns the largest distance of two elements, as a share of the largest element of its tensor.
+
+    Infinite where tensors are missing, differ in kind, or differ in the positions of non-finite elements.
+    """
     if len(actual) != len(expected):
         return math.inf
     return max((_distance(mine, theirs) for mine, theirs in zip(actual, expected)), default=0.0)
@@ -135,7 +137,7 @@ def _distance(actual: Tensor | None, expected: Tensor | None) -> float:
 
 
 def make(program: Program) -> Any:
-    """The model, with the same weights each time."""
+    """Builds the model, with the same weights each time."""
     import_torchvision()
     torch.manual_seed(0)
     if not program.config:

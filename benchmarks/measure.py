@@ -19,7 +19,7 @@ import minidynamo
 
 Compile = Callable[[Any], Any]
 
-# What is compared, in the order of the columns: each makes a function or module ready to be called.
+# The compared systems, in the order of the columns: each prepares a function or module for calls.
 SYSTEMS: dict[str, Compile] = {
     "eager": lambda target: target,
     "minidynamo": minidynamo.compile,
@@ -45,11 +45,11 @@ class Result:
     limits: tuple[Limit, ...]
 
     def median(self, system: str) -> float:
-        """The middle sample of `system`, in `unit`."""
+        """Returns the median sample of `system`, in `unit`."""
         return statistics.median(self.samples[system])
 
     def ratios(self, system: str) -> list[float]:
-        """minidynamo's share of `system`, sample by sample, in ascending order."""
+        """Returns minidynamo's share of `system`, sample by sample, in ascending order."""
         return sorted(mine / other for mine, other in zip(self.samples["minidynamo"], self.samples[system]))
 
     def ratio(self, system: str) -> float:
@@ -57,7 +57,7 @@ class Result:
         return statistics.median(self.ratios(system))
 
     def verdict(self, limit: Limit) -> str:
-        """``pass`` or ``miss``; ``tie`` when the middle half of the ratios lies on both sides of the limit."""
+        """Returns ``pass`` or ``miss``; ``tie`` when the middle half of the ratios includes the limit."""
         ratios = self.ratios(limit.system)
         low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
         if self.ratio(limit.system) <= limit.ratio:

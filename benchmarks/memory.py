@@ -55,7 +55,7 @@ def training_step(call: Callable[..., Tensor], x: Tensor, model: nn.Module) -> N
 
 
 def saliency(call: Callable[..., Tensor], x: Tensor, model: nn.Module) -> None:
-    """The gradient by the batch alone."""
+    """Computes the gradient by the batch alone."""
     x.requires_grad_()
     torch.autograd.grad(call(x).square().mean(), x)
 
@@ -87,7 +87,7 @@ def measured(
 
 
 def measure(quick: bool) -> Iterator[Result]:
-    """Peaks of training steps and of inference, and how well the peaks were predicted."""
+    """Measures peaks of training steps and of inference, and the accuracy of their predictions."""
     jobs = [(f"peak memory of a step: {n}", *job, training_step, LIMITS) for n, job in MODELS.items()]
     jobs += [(f"peak memory of a micro-batch: {n}", *job, accumulation, LIMITS) for n, job in ACCUMULATED.items()]
     jobs += [(f"peak memory of a gradient by x: {n}", *job, saliency, LIMITS) for n, job in ACCUMULATED.items()]

@@ -15,12 +15,12 @@ from examples.models.transformer import Layer
 
 
 def transformer() -> nn.Module:
-    """Six pre-norm layers over sequences of 256, with dropout."""
+    """Returns six pre-norm layers over sequences of 256, with dropout."""
     return nn.Sequential(*(Layer(128, 4, 0.1) for _ in range(6)), nn.Linear(128, 10))
 
 
 def perceptron() -> nn.Module:
-    """Twenty layers with dropout."""
+    """Returns twenty layers with dropout."""
     layers = [layer for _ in range(19) for layer in (nn.Linear(256, 256), nn.GELU(), nn.Dropout(0.1))]
     return nn.Sequential(*layers, nn.Linear(256, 10))
 
@@ -34,7 +34,7 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(128, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, steps, features) to the score of each class."""
+        """Maps (batch, steps, features) to the score of each class."""
         state = (x.new_zeros(x.shape[0], 128), x.new_zeros(x.shape[0], 128))
         for step in x.unbind(1):
             state = self.cell(step, state)
@@ -58,7 +58,7 @@ class Gates(nn.Module):
     """A chain of activations, gates and norms: a model without its products."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, width) to the same shape."""
+        """Maps (batch, width) to the same shape."""
         for _ in range(6):
             gate, value = torch.sigmoid(x) * 2, torch.tanh(x - x.mean(-1, keepdim=True))
             x = x + torch.nn.functional.gelu(gate * value) / (1 + value * value)

@@ -22,7 +22,7 @@ def _caller(system: Compile, x: Tensor, y: Tensor) -> Callable[[], object]:
 
 
 def measure(quick: bool) -> Iterator[Result]:
-    """Microseconds per call of ``relu(x + y) * 2`` on 8 elements."""
+    """Measures the microseconds per call of ``relu(x + y) * 2`` on 8 elements."""
     x, y = torch.randn(8), torch.randn(8)
     functions = {name: _caller(system, x, y) for name, system in SYSTEMS.items()}
     samples = interleaved(functions, rounds=5 if quick else 40, calls=2000, scale=1e6)

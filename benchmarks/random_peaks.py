@@ -24,7 +24,7 @@ COLUMNS = ("", "programs", "above eager", "least", "median", "most")
 
 
 def held(made: Made) -> torch.Tensor:
-    """The results live until backward is through, and have gradients of their own."""
+    """Keeps the results until the end of backward, each with a separate gradient."""
     return sum((value.square().mean() for value in made), torch.zeros(()))
 
 
@@ -68,13 +68,13 @@ def the_first(made: Made) -> torch.Tensor:
 
 
 def without_the_first(made: Made) -> torch.Tensor:
-    """The first result of several is gone unused."""
+    """Drops the first of several results unused."""
     del made[: len(made) > 1]
     return held(made)
 
 
 def without_the_last(made: Made) -> torch.Tensor:
-    """The last result of several is gone unused."""
+    """Drops the last of several results unused."""
     del made[max(1, len(made) - 1) :]
     return dropped(made)
 

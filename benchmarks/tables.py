@@ -40,7 +40,7 @@ def show(
     left: Iterable[int] = (0,),
     for_document: bool = False,
 ) -> None:
-    """Print a table, with the columns `left` aligned to the left, and once more `for_document`."""
+    """Prints a table, with the columns `left` aligned to the left, and once more `for_document`."""
     places = {place % len(columns) for place in left}
     table = Table(title=title, title_justify="left")
     for number, heading in enumerate(columns):

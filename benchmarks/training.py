@@ -1,4 +1,4 @@
-"""Owns the training step that the cold-start and memory measurements run: the demo's models on a batch of digits."""
+"""Owns the training step of the cold-start and memory measurements: the demo's models on a batch of digits."""
 
 from __future__ import annotations
 

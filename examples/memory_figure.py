@@ -47,7 +47,7 @@ def unboxed(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., 
 
 
 def measure(batch: int = 24, size: int = 112, width: int = 64, blocks: Sequence[int] = (2, 2, 2, 2)) -> MemoryTimeline:
-    """The memory of a step on random images (batch, 3, size, size): eager, boxed and unboxed."""
+    """Measures the memory of a step on random images (batch, 3, size, size): eager, boxed and unboxed."""
     images = torch.rand(batch, 3, size, size)
     backends: dict[str, Any] = {"eager": None, "boxed": "aot_eager", "unboxed": unboxed}
     timeline = MemoryTimeline()
@@ -59,7 +59,7 @@ def measure(batch: int = 24, size: int = 112, width: int = 64, blocks: Sequence[
 
 
 def main() -> None:
-    """Measure, print the table and write the figure."""
+    """Measures, prints the table and writes the figure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--output", default="memory.svg", type=Path, help="an .svg, or what matplotlib can write")
     parser.add_argument("--batch", default=24, type=int)

@@ -35,7 +35,7 @@ PHASES = {"capture": "capture", "autograd": "autograd", "codegen": "codegen", "c
 
 @dataclass(frozen=True)
 class Digits:
-    """Images (n, 1, 8, 8) from 0 to 1 and their classes (n), split once and for all."""
+    """Images (n, 1, 8, 8) from 0 to 1 and their classes (n), split once."""
 
     train_images: Tensor
     train_classes: Tensor
@@ -53,12 +53,12 @@ class Run:
     stats: Stats = field(default_factory=Stats)
 
     def epoch_losses(self, steps: int) -> list[float]:
-        """The mean loss of each epoch of `steps` steps."""
+        """Returns the mean loss of each epoch of `steps` steps."""
         return [statistics.fmean(self.losses[i : i + steps]) for i in range(0, len(self.losses), steps)]
 
 
 def read_digits() -> Digits:
-    """Load and split the data, the same way every time."""
+    """Loads and splits the data, the same way every time."""
     images, classes = load_digits(return_X_y=True)
     train_x, test_x, train_y, test_y = train_test_split(
         images, classes, test_size=0.2, random_state=0, stratify=classes
@@ -129,7 +129,7 @@ def show(console: Console, title: str, eager: Run, compiled: Run, steps: int) ->
 
 
 def check(console: Console, eager: Run, compiled: Run) -> bool:
-    """Say whether the runs agree and learned something."""
+    """Prints whether the runs agree and learned."""
     pairs = list(zip(eager.losses, compiled.losses))[:COMPARED_STEPS]
     difference = max(abs(left - right) / abs(left) for left, right in pairs)
     equal = difference <= LOSS_TOLERANCE
@@ -145,7 +145,7 @@ def check(console: Console, eager: Run, compiled: Run) -> bool:
 
 
 def main() -> int:
-    """Run the comparison; returns the exit status."""
+    """Runs the comparison; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--backend", default="native", help="backend of the compiled runs")
     parser.add_argument(

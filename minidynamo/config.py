@@ -62,9 +62,6 @@ class Config:
         True, "let generated code lay out images with channels last between convolutions", changes_code=True
     )
     decompose: bool = _option(True, "split composite ATen operations before lowering", changes_code=True)
-    eager_peak: bool = _option(
-        True, "run a graph operation by operation if its code would need more memory than eager", changes_code=True
-    )
     saved_tensors_hooks_filtering_mode: str = _option(
         "donated",
         "which saved tensors inlined saved-tensor hooks apply to: donated, no_static or all",

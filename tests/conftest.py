@@ -55,7 +55,8 @@ def pytest_collection() -> Iterator[None]:
 
 @atexit.register
 def thaw() -> None:
-    """Libraries in C++ complain of what is not freed in the end. Not before: pytest looks for garbage once more."""
+    """Unfreezes objects at exit, since C++ libraries report leaks otherwise; later than pytest's last garbage
+    collection."""
     gc.unfreeze()
 
 
@@ -100,7 +101,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def seed() -> None:
-    """Random inputs are the same whichever tests run before."""
+    """Seeds random inputs, so that they do not depend on earlier tests."""
     seed_generators(0)
 
 
@@ -183,7 +184,7 @@ def logged() -> Iterator[list[logging.LogRecord]]:
 
 @pytest.fixture
 def md_reset() -> Iterator[None]:
-    """Forget every compiled version and shown notice, before and after the test."""
+    """Forgets every compiled version and reported notice, before and after the test."""
     # Imported here, as below: tests of the lower layers run without the upper layers.
     reset = importlib.import_module("minidynamo").reset
     reset()
@@ -193,13 +194,14 @@ def md_reset() -> Iterator[None]:
 
 @pytest.fixture
 def md_counter() -> Any:
-    """A fresh `minidynamo.testing.CompileCounter`."""
+    """Returns a fresh `minidynamo.testing.CompileCounter`."""
     return importlib.import_module("minidynamo.testing").CompileCounter()
 
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """`golden(text, path)` compares `text` with tests/golden/`path`; --update-golden rewrites the file instead."""
+    """Returns `golden(text, path)`, which compares `text` with tests/golden/`path`; --update-golden rewrites the file
+    instead."""
 
     def check(text: str, path: str) -> None:
         file = GOLDEN / path

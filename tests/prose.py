@@ -40,8 +40,8 @@ PRONOUNS = frozenset(
 OPENINGS = frozenset(["what", "whatever", "those", "one", "of", "that"])
 # Words with a plainer equivalent: see docs/glossary.md and CONTRIBUTING.md.
 OUT = re.compile(
-    r"\b(hangs? on|hung on|behind|in front of|beside|stands? for|nobody|somebody|as written|told|lies? in|comes? to|gives? up|"
-    r"goes? through|for want of|on the way|in turn|taken apart|handed on|lets? go)\b",
+    r"\b(hangs? on|hung on|behind|in front of|beside|stands? for|nobody|somebody|as written|told|lies? in|comes? to|"
+    r"gives? up|goes? through|for want of|on the way|in turn|taken apart|handed on|lets? go)\b",
     re.IGNORECASE,
 )
 LONG = 14  # words of a sentence; from this length on, a quarter of pronouns makes a sentence hard
@@ -63,7 +63,7 @@ class Prose:
     out: list[str] = field(default_factory=list)
 
     def add(self, where: str, text: str) -> None:
-        """Count a paragraph, comment or docstring."""
+        """Counts a paragraph, comment or docstring."""
         self.out += [f"{where} {found}" for found in OUT.findall(text)]
         for sentence in re.split(r"(?<=[.:;!?])\s+|\n\s*\n", re.sub(r"`[^`]*`", "X", text)):
             words = re.findall(r"[A-Za-z']+", sentence)
@@ -75,7 +75,7 @@ class Prose:
 
 
 def measure(files: Iterable[Path], root: Path) -> Prose:
-    """Measure files below `root`."""
+    """Measures files below `root`."""
     prose = Prose()
     for path in files:
         paragraphs = _page(path) if path.suffix == ".md" else _module(path)
@@ -91,9 +91,9 @@ def measure(files: Iterable[Path], root: Path) -> Prose:
 def _module(path: Path) -> Iterator[tuple[int, bool, str]]:
     source = path.read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if text := ast.get_docstring(node):
-                yield getattr(node, "lineno", 1), True, text
+        is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if text := ast.get_docstring(node) if is_documented else None:
+            yield getattr(node, "lineno", 1), True, text
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and len(token.string) > 20:
             yield token.start[0], False, token.string.lstrip("#: ")

@@ -223,7 +223,7 @@ def test_no_type_checking_imports():
 
 
 def table_lines(tree: ast.Module) -> int:
-    """Lines of module-level literals: a table of rules is as long as the rules are many."""
+    """Returns the lines of module-level literals, which do not count: a table has a line per rule."""
     values = [getattr(node, "value", None) for node in tree.body if isinstance(node, (ast.Assign, ast.AnnAssign))]
     return sum(v.end_lineno - v.lineno for v in values if isinstance(v, (ast.Dict, ast.List, ast.Set, ast.Tuple)))
 

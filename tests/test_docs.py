@@ -1,4 +1,4 @@
-"""Everything the documentation shows is run: examples, error codes, links."""
+"""All contents of the documentation are run: examples, error codes, links."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NOT_SHOWN = re.compile(r"^No example: .+", flags=re.MULTILINE)
 
 
 def run(code: str, namespace: dict, page: Path, before: int = 0) -> None:
-    """Execute an example; tracebacks point into the page, `before` lines down."""
+    """Executes an example; tracebacks point into the page, `before` lines down."""
     exec(compile("\n" * before + code, str(page), "exec"), namespace)
 
 
@@ -53,7 +53,7 @@ def test_every_example_runs(page, tmp_path, monkeypatch, md_reset):
     monkeypatch.chdir(tmp_path)
     text = page.read_text(encoding="utf-8")
     namespace = {"__name__": "example"}
-    with minidynamo.config.patch():  # a page may change settings for good
+    with minidynamo.config.patch():  # a page may change settings permanently
         for example in EXAMPLE.finditer(text):
             run(example[1], namespace, page, line_of(text, example.start()))
 
@@ -66,7 +66,7 @@ def test_every_error_example_gives_its_code(code, tmp_path, monkeypatch, md_rese
         assert NOT_SHOWN.search(ENTRIES[code]), f"{code}: give a ```python example, or a line 'No example: why'"
         return
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(FrameChain.__init__, "__defaults__", (20_000,))  # or a loop without end takes many seconds
+    monkeypatch.setattr(FrameChain.__init__, "__defaults__", (20_000,))  # otherwise an endless loop takes many seconds
     codes = codes_of(examples[0])
     assert code in codes, f"the example of {code} gives {sorted(codes) or 'no code'}"
     for fixed in examples[1:]:

@@ -171,7 +171,7 @@ def beam_hypotheses(x, scores):
 @programs(lambda: (Decoder(), Decoder(layers=1), tokens(batch=1)))
 @torch.no_grad()
 def speculative_step(target, draft, ids):
-    """The draft proposes, the target keeps the longest agreeing start: as a mask, without a decision."""
+    """The draft proposes, the target keeps the longest agreeing start: as a mask, without a branch."""
     proposal = ids
     for _ in range(3):
         proposal = torch.cat([proposal, draft(proposal)[:, -1:].argmax(-1)], dim=1)

@@ -1,6 +1,6 @@
-"""Small models, each written as its users write it: what the examples train, the tests compare, the benchmarks measure.
+"""Small models in the style of users: trained by the examples, compared by the tests, measured by the benchmarks.
 
-Every file has one architecture and `example_inputs()`, which makes the arguments of one call.
+Every file has one architecture and `example_inputs()`, which returns the arguments of a call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One training step of a diffusion model: noises an image, and predicts the noise with a network."""
+"""A training step of a diffusion model: noises an image, and predicts the noise with a network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 
 class TimeEmbedding(nn.Module):
-    """Time steps (batch) to vectors (batch, width): sines and cosines, then a perceptron."""
+    """Maps time steps (batch) to vectors (batch, width): sines and cosines, then a perceptron."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class TimeEmbedding(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.SiLU(), nn.Linear(4 * width, width))
 
     def forward(self, time: Tensor) -> Tensor:
-        """One vector for each step."""
+        """Returns a vector for each step."""
         half = self.width // 2
         frequency = torch.exp(-math.log(10000) * torch.arange(half, device=time.device) / (half - 1))
         angles = time[:, None] * frequency[None, :]
@@ -37,7 +37,7 @@ class Block(nn.Module):
         self.modulation = nn.Linear(time_width, 2 * channels)
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        """(batch, channels, h, w) to the same shape."""
+        """Maps (batch, channels, h, w) to the same shape."""
         scale, shift = self.modulation(functional.silu(time))[..., None, None].chunk(2, dim=1)
         hidden = self.conv1(functional.silu(self.norm(x)))
         hidden = hidden * (1 + scale) + shift
@@ -46,7 +46,7 @@ class Block(nn.Module):
 
 
 class Denoiser(nn.Module):
-    """Noisy images (batch, channels, h, w) and time steps (batch) to the noise in them."""
+    """Maps noisy images (batch, channels, h, w) and time steps (batch) to the noise."""
 
     def __init__(self, channels: int = 1, width: int = 8, blocks: int = 2) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Denoiser(nn.Module):
 
 
 class Diffusion(nn.Module):
-    """Images (batch, channels, h, w) to the loss of one training step, at a random time for each image."""
+    """Maps images (batch, channels, h, w) to the loss of one training step, at a random time for each image."""
 
     alphas: Tensor
 
@@ -77,12 +77,12 @@ class Diffusion(nn.Module):
         self.register_buffer("alphas", torch.cumprod(1 - torch.linspace(1e-4, 0.02, steps), dim=0))
 
     def add_noise(self, images: Tensor, noise: Tensor, time: Tensor) -> Tensor:
-        """The images after `time` steps of the noising process."""
+        """Returns the images after `time` steps of the noising process."""
         kept = self.alphas[time].reshape(-1, *[1] * (images.dim() - 1))
         return kept.sqrt() * images + (1 - kept).sqrt() * noise
 
     def forward(self, images: Tensor) -> Tensor:
-        """The mean square error of the predicted noise."""
+        """Returns the mean square error of the predicted noise."""
         time = torch.randint(0, self.steps, (images.shape[0],), device=images.device).long()
         noise = torch.randn_like(images)
         predicted = self.denoiser(self.add_noise(images, noise, time), time)

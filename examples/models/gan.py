@@ -9,7 +9,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 
 class Generator(nn.Module):
-    """Codes (batch, code) to images (batch, 1, 8, 8)."""
+    """Maps codes (batch, code) to images (batch, 1, 8, 8)."""
 
     def __init__(self, code: int, width: int) -> None:
         super().__init__()
@@ -24,13 +24,13 @@ class Generator(nn.Module):
         )
 
     def forward(self, codes: Tensor) -> Tensor:
-        """One image for each code."""
+        """Returns an image for each code."""
         images: Tensor = self.layers(codes)
         return images
 
 
 class Discriminator(nn.Module):
-    """Images (batch, 1, 8, 8) to how real they look (batch)."""
+    """Maps images (batch, 1, 8, 8) to scores of realism (batch)."""
 
     def __init__(self, width: int, *, spectral: bool = False) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Discriminator(nn.Module):
 
 
 class GAN(nn.Module):
-    """Real images (batch, 1, 8, 8) to the losses of the discriminator and of the generator."""
+    """Maps real images (batch, 1, 8, 8) to the losses of the discriminator and of the generator."""
 
     def __init__(self, code: int = 6, width: int = 8, *, spectral: bool = False) -> None:
         super().__init__()
@@ -59,18 +59,18 @@ class GAN(nn.Module):
         self.discriminator = Discriminator(width, spectral=spectral)
 
     def forward(self, real: Tensor) -> tuple[Tensor, Tensor]:
-        """The discriminator's loss does not reach the generator."""
+        """Returns both losses; the discriminator's loss does not reach the generator."""
         fake = self.generator(torch.randn(len(real), self.generator.code, device=real.device))
         return self.discriminator_loss(real, fake.detach()), self.generator_loss(fake)
 
     def discriminator_loss(self, real: Tensor, fake: Tensor) -> Tensor:
-        """Computes losses that are low for real images that look real, and generated images that do not."""
+        """Computes a loss that is low for high scores of real images and low scores of generated images."""
         scores = self.discriminator(torch.cat([real, fake]))
         wanted = torch.cat([torch.ones(len(real)), torch.zeros(len(fake))])
         return functional.binary_cross_entropy_with_logits(scores, wanted)
 
     def generator_loss(self, fake: Tensor) -> Tensor:
-        """Made images shall look real."""
+        """Computes a loss that is low for high scores of generated images."""
         return functional.softplus(-self.discriminator(fake)).mean()
 
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 class GraphConv(nn.Module):
-    """Mean over neighbours and itself: nodes (n, features in) to (n, features)."""
+    """Averages over each node and its neighbours: nodes (n, features in) to (n, features)."""
 
     def __init__(self, features_in: int, features: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class GraphConv(nn.Module):
 
 
 class GraphAttention(nn.Module):
-    """Neighbours weighted by a learned score, with a softmax over the edges of each receiver."""
+    """Weights neighbours by a learned score, with a softmax over the edges of each receiver."""
 
     def __init__(self, features_in: int, features: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class GraphAttention(nn.Module):
 
 
 class GraphNet(nn.Module):
-    """Nodes (n, features), edges (2, e) and the graph of each node (n) to scores (graphs, classes)."""
+    """Maps nodes (n, features), edges (2, e) and the graph of each node (n) to scores (graphs, classes)."""
 
     def __init__(self, features: int = 6, hidden: int = 16, classes: int = 3, graphs: int = 2) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class GraphNet(nn.Module):
         self.head = nn.Linear(hidden, classes)
 
     def forward(self, nodes: Tensor, edges: Tensor, batch: Tensor) -> Tensor:
-        """The score of each class for each graph."""
+        """Returns the score of each class for each graph."""
         x = functional.dropout(self.conv(nodes, edges).relu(), p=0.5, training=self.training)
         x = functional.elu(self.attention(x, edges))
         pooled = torch.zeros(self.graphs, x.size(1)).index_add(0, batch, x)
@@ -70,6 +70,6 @@ class GraphNet(nn.Module):
 
 
 def example_inputs() -> tuple[Tensor, Tensor, Tensor]:
-    """Two graphs with five and four nodes."""
+    """Returns two graphs with five and four nodes."""
     edges = torch.tensor([[0, 1, 2, 3, 4, 0, 5, 6, 7, 8], [1, 2, 3, 4, 0, 2, 6, 7, 8, 5]])
     return torch.randn(9, 6), edges, torch.tensor([0] * 5 + [1] * 4)

@@ -51,14 +51,14 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same shape and dtype as `x`."""
+        """Keeps the shape and dtype of `x`."""
         wide = x.float()
         scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
         return (wide * scale).type_as(x) * self.weight
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs of (batch, heads, tokens, width) by the angle of their position."""
+    """Rotates the pairs of (batch, heads, tokens, width) by the angle of their position."""
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
@@ -105,7 +105,7 @@ class Layer(nn.Module):
         self.down_proj = nn.Linear(3 * config.width, config.width, bias=False)
 
     def forward(self, x: Tensor, **attention: object) -> Tensor:
-        """(batch, tokens, width) to the same shape."""
+        """Maps (batch, tokens, width) to the same shape."""
         x = x + self.attention(self.input_norm(x), **attention)
         hidden = self.post_norm(x)
         out: Tensor = x + self.down_proj(functional.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
@@ -113,7 +113,7 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Tokens (batch, n) to scores (batch, n, vocabulary)."""
+    """Maps tokens (batch, n) to scores (batch, n, vocabulary)."""
 
     inverse_frequency: Tensor
 
@@ -128,13 +128,13 @@ class Llama(nn.Module):
         self.register_buffer("inverse_frequency", config.theta**-exponent, persistent=False)
 
     def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines (tokens, head width) of the angle at each position."""
+        """Returns cosines and sines (tokens, head width) of the angle at each position."""
         angles = torch.outer(positions.float(), self.inverse_frequency)
         angles = torch.cat((angles, angles), dim=-1)
         return angles.cos(), angles.sin()
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
-        """With a cache, `positions` (n) says where in the sequence the tokens stand."""
+        """With a cache, `positions` (n) are the positions of the tokens in the sequence."""
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
         keys = torch.arange(self.config.longest, device=tokens.device) if cache is not None else positions
@@ -167,5 +167,5 @@ def example_inputs() -> tuple[Tensor]:
 
 
 def cached_inputs() -> tuple[Tensor, Tensor, KVCache]:
-    """One step of generation: a token for each of two sequences, its position, and a cache."""
+    """A step of generation: a token for each of two sequences, its position, and a cache."""
     return torch.randint(64, (2, 1)), torch.tensor([3]), KVCache(Config(), 2)

@@ -9,7 +9,7 @@ State = tuple[Tensor, Tensor]
 
 
 class LSTMModel(nn.Module):
-    """Tokens (batch, n) and a state to scores (batch, n, vocabulary) and the next state."""
+    """Maps tokens (batch, n) and a state to scores (batch, n, vocabulary) and the next state."""
 
     def __init__(self, vocabulary: int = 40, width: int = 24, layers: int = 2, dropout: float = 0.1) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class LSTMModel(nn.Module):
         return self.decoder(self.drop(out)), state
 
     def zero_state(self, batch: int) -> State:
-        """The state before the first token."""
+        """Returns the state before the first token."""
         weight = next(self.parameters())
         zeros = weight.new_zeros(self.layers, batch, self.width)
         return zeros, zeros.clone()
@@ -44,7 +44,7 @@ class LSTMCell(nn.Module):
         self.from_hidden = nn.Linear(hidden, 4 * hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The hidden state after each token."""
+        """Returns the hidden state after each token."""
         hidden = cell = x.new_zeros(x.size(0), self.hidden)
         outputs = []
         for token in self.from_input(x).unbind(1):

@@ -17,7 +17,7 @@ class Expert(nn.Module):
         self.down = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(tokens, width) to the same shape."""
+        """Maps (tokens, width) to the same shape."""
         out: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
         return out
 
@@ -37,7 +37,7 @@ class MixtureOfExperts(nn.Module):
         self.experts = nn.ModuleList(Expert(width, 2 * width) for _ in range(experts))
 
     def balance(self, probabilities: Tensor, chosen: Tensor) -> Tensor:
-        """Smallest when all experts get the same share of the tokens."""
+        """Returns a loss that is smallest when all experts get the same share of the tokens."""
         count = len(self.experts)
         share = functional.one_hot(chosen, count).float().mean(dim=(0, 1))
         return count * torch.sum(share * probabilities.mean(dim=0))
@@ -52,7 +52,7 @@ class MixtureOfExperts(nn.Module):
         return x + mixed.view_as(x), self.balance(probabilities, chosen)
 
     def mix(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        """Every expert sees every token."""
+        """Runs every expert on every token."""
         share = torch.zeros(tokens.size(0), len(self.experts)).scatter(1, chosen, weights)
         return sum(
             (expert(tokens) * share[:, index, None] for index, expert in enumerate(self.experts)),
@@ -60,7 +60,7 @@ class MixtureOfExperts(nn.Module):
         )
 
     def mix_sparse(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        """Every expert sees its assigned tokens."""
+        """Runs every expert on its assigned tokens."""
         mixed = torch.zeros_like(tokens)
         for index, expert in enumerate(self.experts):
             rows, places = torch.where(chosen == index)

@@ -43,11 +43,11 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def split(self, x: Tensor) -> Tensor:
-        """(batch, tokens, width) to (batch, heads, tokens, width per head)."""
+        """Maps (batch, tokens, width) to (batch, heads, tokens, width per head)."""
         return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
 
     def forward(self, query: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
-        """`mask` is true where a query may look."""
+        """Computes attention; `mask` is true at the visible positions of a query."""
         q, k, v = self.split(self.query(query)), self.split(self.key(memory)), self.split(self.value(memory))
         scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(q.size(-1))
         if mask is not None:
@@ -68,7 +68,7 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(config.width)
 
     def forward(self, x: Tensor, *args: Tensor | None, **kwargs: Tensor | None) -> Tensor:
-        """The further arguments are the layer's."""
+        """Passes the further arguments to the layer."""
         out: Tensor = self.norm(x + self.dropout(self.layer(x, *args, **kwargs)))
         return out
 
@@ -89,7 +89,7 @@ class EncoderLayer(nn.ModuleDict):
         )
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(batch, tokens, width) to the same shape."""
+        """Maps (batch, tokens, width) to the same shape."""
         out: Tensor = self["mlp"](self["attention"](x, x, mask=mask))
         return out
 
@@ -110,7 +110,7 @@ class DecoderLayer(EncoderLayer):
 
 
 class PostNormTransformer(nn.Module):
-    """Source tokens (batch, n) and target tokens (batch, m) to scores (batch, m, vocabulary)."""
+    """Maps source tokens (batch, n) and target tokens (batch, m) to scores (batch, m, vocabulary)."""
 
     positions: Tensor
 
@@ -125,7 +125,7 @@ class PostNormTransformer(nn.Module):
         self.head.weight = self.embedding.weight
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Tokens (batch, n) to (batch, n, width)."""
+        """Maps tokens (batch, n) to (batch, n, width)."""
         embedded: Tensor = self.embedding(tokens) * math.sqrt(self.config.width) + self.positions[: tokens.size(1)]
         return embedded
 
@@ -150,7 +150,7 @@ class PostNormTransformer(nn.Module):
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """Position codes (length, width): sines and cosines of falling frequency."""
+    """Returns position codes (length, width): sines and cosines of falling frequency."""
     position = torch.arange(length).unsqueeze(1)
     frequency = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
     codes = torch.zeros(length, width)

@@ -25,7 +25,7 @@ class BasicBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, channels in, h, w) to (batch, channels, h / stride, w / stride)."""
+        """Maps (batch, channels in, h, w) to (batch, channels, h / stride, w / stride)."""
         identity = x
         out = self.relu(self.norm1(self.conv1(x)))
         out = self.norm2(self.conv2(out))
@@ -37,7 +37,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images (batch, 3, h, w) to (batch, classes); `blocks` per stage of doubling width."""
+    """Maps images (batch, 3, h, w) to (batch, classes); `blocks` per stage of doubling width."""
 
     def __init__(self, classes: int = 10, blocks: Sequence[int] = (2, 2, 2, 2), width: int = 8) -> None:
         super().__init__()

@@ -78,14 +78,14 @@ class Layer(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor, **context: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The new states and the bias."""
+        """Returns the new states and the bias."""
         update, bias = self.attention(self.norm_attention(x), **context)
         x = x + update
         return x + self.mlp(self.norm_mlp(x)), bias
 
 
 class T5Encoder(nn.Module):
-    """Tokens (batch, n) and a mask of the real ones (batch, n) to states (batch, n, width)."""
+    """Maps tokens (batch, n) and a mask of real tokens (batch, n) to states (batch, n, width)."""
 
     def __init__(self, vocabulary: int = 50, width: int = 32, heads: int = 4, layers: int = 2) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class T5Encoder(nn.Module):
         self.norm = nn.RMSNorm(width)
 
     def forward(self, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """The states of the last layer."""
+        """Returns the states of the last layer."""
         x = self.embedding(tokens)
         if attention_mask is None:
             attention_mask = torch.ones_like(tokens)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention over (batch, tokens, width), written out in plain operations."""
+    """Multi-head self-attention over (batch, tokens, width), in elementary operations."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """One encoder layer: attention and a two-layer perceptron, each after a layer norm and around a shortcut."""
+    """An encoder layer: attention and a two-layer perceptron, each after a layer norm and around a shortcut."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, tokens, width) to the same shape."""
+        """Maps (batch, tokens, width) to the same shape."""
         x = x + self.dropout(self.attention(self.norm_attention(x)))
         hidden = functional.gelu(self.widen(self.norm_mlp(x)))
         update: Tensor = self.dropout(self.narrow(hidden))

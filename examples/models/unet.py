@@ -22,13 +22,13 @@ class DoubleConv(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, channels in, h, w) to (batch, channels, h, w)."""
+        """Maps (batch, channels in, h, w) to (batch, channels, h, w)."""
         out: Tensor = self.layers(x)
         return out
 
 
 class UNet(nn.Module):
-    """Images (batch, channels, h, w) to as many maps of the same size; h and w need not be powers of two."""
+    """Maps images (batch, channels, h, w) to maps of the same size; h and w need not be powers of two."""
 
     def __init__(self, channels: int = 1, classes: int = 2, width: int = 8, depth: int = 3) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class UNet(nn.Module):
         self.head = nn.Conv2d(width, classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The score of each class at each pixel."""
+        """Returns the score of each class at each pixel."""
         skips = []
         for block in self.down:
             x = block(x)

@@ -18,7 +18,7 @@ class Reconstruction(NamedTuple):
 
 
 class VAE(nn.Module):
-    """Images (batch, pixels) with values from 0 to 1 to the loss, the mean over the batch."""
+    """Maps images (batch, pixels) with values from 0 to 1 to the loss, the mean over the batch."""
 
     def __init__(self, pixels: int = 64, hidden: int = 32, code: int = 4) -> None:
         super().__init__()

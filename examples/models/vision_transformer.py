@@ -25,7 +25,7 @@ class MLP(nn.Sequential):
 
 
 class DropPath(nn.Module):
-    """Leaves out whole residual branches while training, for some images of the batch."""
+    """Skips whole residual branches while training, for some images of the batch."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Block(nn.Module):
         self.scale = nn.Parameter(torch.full((width,), 0.1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, tokens, width) to the same shape."""
+        """Maps (batch, tokens, width) to the same shape."""
         normal = self.norm1(x)
         attended, _ = self.attention(normal, normal, normal, need_weights=False)
         x = x + self.drop_path(attended * self.scale)
@@ -66,7 +66,7 @@ class Block(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Images (batch, 3, size, size) to (batch, classes)."""
+    """Maps images (batch, 3, size, size) to (batch, classes)."""
 
     def __init__(self, size: int = 16, patch: int = 4, width: int = 32, depth: int = 2, classes: int = 10) -> None:
         super().__init__()

@@ -6,7 +6,6 @@ graphs.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,6 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.autograd.eager_peak.traced_memory import TracedMemory, traced_memory
 from minidynamo.autograd.functional.functional_graph import FunctionalGraph
 from minidynamo.autograd.functional.functionalize import functionalize
 from minidynamo.autograd.functional.joint_graph import Forward, Joint, marked_ancestors
@@ -63,7 +61,6 @@ from minidynamo.memory.saved import SavedTensors
 
 AtenCompiler = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
 Keep = Callable[[], Collection[OpOverload]]
-ReportGraphs = Callable[[fx.GraphModule, Sequence[Any], "AotGraphs"], None]
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,6 @@ class AotGraphs:
     without_grad: bool = False
     #: How backward is differentiated again.
     higher: HigherOrderPlan = field(default_factory=HigherOrderPlan)
-    #: The estimated memory of the graph in eager; None for an inference graph and where `config.eager_peak` is off.
-    eager: TracedMemory | None = None
 
 
 class CacheEntry(Protocol):
@@ -94,13 +89,8 @@ class CacheEntry(Protocol):
     def read(self, compile_backward: Callable[[fx.GraphModule], BoxedCallable]) -> CompiledCall | None:
         """Returns the stored code, ready to be called, or None when the entry is empty.
 
-        A backward graph that was stored as a graph is compiled with `compile_backward` at its first call. Raises
-        GraphRefused if an earlier process refused the graph.
+        A backward graph that was stored as a graph is compiled with `compile_backward` at its first call.
         """
-        ...
-
-    def refuse(self, why: Diagnostic) -> None:
-        """Stores the reason why the graph is not compiled."""
         ...
 
     def write(
@@ -137,7 +127,6 @@ def aot_compile(
     keep: Keep = frozenset,
     cache: GraphCache | None = None,
     save_policy: SavePolicy | None = None,
-    report_graphs: ReportGraphs | None = None,
     hooks: Hooks | None = None,
     images: bool = False,
 ) -> BoxedCallable:
@@ -151,7 +140,6 @@ def aot_compile(
       that prefers eager execution must return an eager callable.
     - `keep` returns the operators that are not decomposed.
     - `cache` may hold compiled code of an equal graph.
-    - `report_graphs` is called with the traced graphs before the forward or inference graph is compiled.
     - `hooks` are hooks for saved tensors. Every call runs under the same hooks, so the graphs contain the calls of the
       hooks.
     - `images` allows the channels-last layout for images inside the graphs.
@@ -178,7 +166,6 @@ def aot_compile(
             keep=keep,
             cache=cache,
             save_policy=save_policy,
-            report_graphs=report_graphs,
             hooks=hooks,
             images=images,
         )
@@ -188,25 +175,9 @@ def aot_compile(
     stored = None if cache is None else cache.entry_for(gm, example_inputs)
     compiled = None if stored is None else stored.read(lambda graph: backward(graph, _examples(graph)))
     if compiled is None:
-
-        def compile_as(graphs: AotGraphs) -> CompiledCall:
-            if report_graphs is not None:
-                report_graphs(gm, example_inputs, graphs)
-            return _compile_graphs(graphs, forward=forward, backward=backward, inference=inference, stored=stored)
-
         graphs = aot_graphs(gm, example_inputs, keep=keep, save_policy=save_policy, hooks=hooks)
-        laid_out = _with_channels_last(graphs) if images else None
-        try:
-            if laid_out is not None:
-                # A refusal for needing more memory than eager may be due to the copies of images.
-                with contextlib.suppress(GraphRefused), artifacts.discarded_on_error():
-                    compiled = compile_as(laid_out)
-            if compiled is None:
-                compiled = compile_as(graphs)
-        except GraphRefused as refused:
-            if stored is not None:
-                stored.refuse(refused.diagnostic)
-            raise
+        graphs = (_with_channels_last(graphs) if images else None) or graphs
+        compiled = _compile_graphs(graphs, forward=forward, backward=backward, inference=inference, stored=stored)
     return _callable(gm, example_inputs, keep, compiled, hooks)
 
 
@@ -352,7 +323,6 @@ def aot_graphs(
         layout = layout_of(gm, example_inputs)
         flat = layout.flatten(example_inputs)
         trace = trace_joint(gm, layout, flat, decomposition_table(keep()))
-        eager = traced_memory(trace) if trace.training and config.eager_peak else None
         with compat.without_autocast():  # the traced graph contains the conversions
             functional = functionalize(trace, layout.flat_names(), flat)
             if trace.training:
@@ -363,7 +333,7 @@ def aot_graphs(
             graphs = _split(layout, trace, functional, results, save_policy, tracer)
     strides = result_strides(gm.graph, results)
     signature = replace(graphs.signature, all_gradients=is_reentrant(gm), result_strides=strides)
-    return replace(graphs, signature=signature, eager=eager)
+    return replace(graphs, signature=signature)
 
 
 def _split(

@@ -26,7 +26,6 @@ from minidynamo.autograd.reinplace.delay_results import postpone
 from minidynamo.autograd.reinplace.reuse import hide_overwrites, reinplace_graph, reinplace_inputs, with_versions
 from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.trace.decompositions import masked, splittable
-from minidynamo.backends.peak_limit import PeakLimit
 from minidynamo.backends.stored_graphs import StoredGraphs
 from minidynamo.codegen import compile_graph
 from minidynamo.config import Config, config, with_changes
@@ -43,7 +42,6 @@ from minidynamo.graph.text import graph_text
 from minidynamo.graph.torch_settings import switches_inference
 from minidynamo.graph.version_counter import UNCOUNTED
 from minidynamo.memory.graph_plan import IN_PLACE, graph_plan
-from minidynamo.memory.plan import MemoryPlan
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -73,13 +71,6 @@ def _interpreted(gm: torch.fx.GraphModule, stage: str) -> BoxedCallable:
     return make_boxed(gm, handing_over=handing_over)
 
 
-def _plan_interpreted(graph: torch.fx.GraphModule) -> MemoryPlan:
-    """Returns the memory plan of a backward graph that runs operation by operation."""
-    graph = copied(graph)
-    reinplace_backward(graph.graph)
-    return graph_plan(graph, "backward", handing_over=True)
-
-
 def boxed_nop(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Returns the captured graph, unchanged, as a boxed callable: a starting point for custom backends.
 
@@ -97,8 +88,6 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
     for stage in STAGES:
         stages[stage] = artifacts.collecting(stages[stage])
     hooks = to_inline.get()
-    if _save_policy.get() is not None or hooks is not None:  # the user chose the saved tensors
-        del stages["report_graphs"]
     try:
         with artifacts.discarded_on_error():
             compiled: Callable[..., Any] = aot_compile(
@@ -129,14 +118,11 @@ def _show(stage: str, graph: torch.fx.GraphModule) -> str:
 
 def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Uses the autograd stage and runs ATen operations one by one."""
-    limit = PeakLimit(_plan_interpreted)
-    stages = {stage: functools.partial(_run_operations, stage, limit) for stage in STAGES}
-    return _with_autograd(gm, example_inputs, **stages, keep=splittable, report_graphs=limit.report_graphs)
+    stages = {stage: functools.partial(_run_operations, stage) for stage in STAGES}
+    return _with_autograd(gm, example_inputs, **stages, keep=splittable)
 
 
-def _run_operations(
-    stage: str, limit: PeakLimit, graph: torch.fx.GraphModule, inputs: Sequence[Any]
-) -> Callable[..., Any]:
+def _run_operations(stage: str, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     _show(stage, graph)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mkldnn_rnn_layer.default):
         node.target = compat.runtime_target(node)
@@ -146,7 +132,6 @@ def _run_operations(
     if stage == "forward":
         postpone(graph.graph)
     overwritten = reinplace_graph(graph.graph)
-    limit.check(functools.partial(graph_plan, graph, stage))
     return hide_overwrites(_interpreted(graph, stage), overwritten)
 
 
@@ -192,23 +177,13 @@ class _Generator:
             "fallback_graph": fallback_graph,
         }
 
-    def plan_backward(self, graph: torch.fx.GraphModule) -> MemoryPlan:
-        """Returns the plan of a backward graph, without changing the graph."""
-        graph = copied(graph)
-        return compile_graph.plan_graph(graph, **self.compile_arguments("backward", graph))
-
-    def compile(
-        self, stage: str, limit: PeakLimit, graph: torch.fx.GraphModule, inputs: Sequence[Any]
-    ) -> Callable[..., Any]:
+    def compile(self, stage: str, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Returns the graph of a stage as a boxed callable."""
         text = _show(stage, graph)
         arguments = self.compile_arguments(stage, graph)
-        check = None if stage == "backward" else limit.check
         try:
             with phase("codegen"), config.using(self.settings):
-                compiled = compile_graph.compile_graph(graph, **arguments, check=check)
-        except GraphRefused:
-            raise
+                compiled = compile_graph.compile_graph(graph, **arguments)
         except Exception as error:
             failure = _stage_error(stage, error)
             if stage != "backward" or self.on_error == "raise":
@@ -227,15 +202,13 @@ def _generated(target: str) -> Backend:
         by_rules = _save_policy.get() is None  # no key contains the decisions of a user's function
         cache = StoredGraphs(target, settings, to_inline.get()) if settings.graph_cache and by_rules else None
         generator = _Generator(target, settings, _on_error.get(), cache)
-        limit = PeakLimit(generator.plan_backward, _plan_interpreted)
-        stages = {stage: functools.partial(generator.compile, stage, limit) for stage in STAGES}
+        stages = {stage: functools.partial(generator.compile, stage) for stage in STAGES}
         return _with_autograd(
             gm,
             example_inputs,
             **stages,
             keep=_lowered,
             cache=cache,
-            report_graphs=limit.report_graphs,
             images=settings.channels_last,
         )
 

@@ -23,7 +23,7 @@ from minidynamo.codegen.runtime.toolchain import find_toolchain
 from minidynamo.config import Config
 from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase, publish
-from minidynamo.errors import BackendError, Diagnostic, GraphRefused, ToolchainMissing
+from minidynamo.errors import BackendError, ToolchainMissing
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.saved_tensor_hooks import Hooks, as_graph
 from minidynamo.graph_cache import files
@@ -109,12 +109,6 @@ def _needs_partial(plan: CallPlan) -> bool:
     return bool(plan.signature.kept_for or plan.signature.result_gradients)
 
 
-def _refusal(form: Json) -> GraphRefused:
-    if not isinstance(form, list) or len(form) != 4 or not all(isinstance(text, str) for text in form):
-        raise Damaged("it does not say why the graph is not compiled")
-    return GraphRefused(Diagnostic(*form))
-
-
 def _description(program: str, stages: Iterable[str]) -> str:
     """Returns the description of an entry, for people."""
     return f"{program}, {' and '.join(dict.fromkeys(stage.partition(',')[0] for stage in stages))}"
@@ -139,8 +133,7 @@ class StoredGraph:
     def read(self, compile_backward: CompileBackward) -> CompiledCall | None:
         """Loads the graph; returns None without a usable entry.
 
-        If no backward graph was stored, it is compiled and stored when backward first runs. Raises GraphRefused if the
-        entry stores a refusal.
+        If no backward graph was stored, it is compiled and stored when backward first runs.
         """
         with phase("cache"):
             content = files.read(self.key.name)
@@ -150,11 +143,9 @@ class StoredGraph:
         else:
             files.count_use(self.key.name)
             publish("cache", "hit", key=self.key.name)
-        if isinstance(found, GraphRefused):
-            raise found
         return found
 
-    def _load(self, content: Json, compile_backward: CompileBackward) -> CompiledCall | GraphRefused | None:
+    def _load(self, content: Json, compile_backward: CompileBackward) -> CompiledCall | None:
         try:
             if content["key"] != self.key.text:
                 raise Damaged("it was stored for another graph")
@@ -163,8 +154,6 @@ class StoredGraph:
                 raise Damaged("it does not say what was decided")
             if not self.key.symbols.decide(decisions):
                 return None  # compiled under other decisions about symbols
-            if "refused" in content:
-                return _refusal(content["refused"])
             plan = call_plan.read_plan(content["plan"], self.codec)
             stages = {stage: self._load_stage(stage, form) for stage, form in content["stages"].items()}
             if "inference" in stages:
@@ -238,19 +227,6 @@ class StoredGraph:
                 "plan": call_plan.write_plan(plan, codec),
                 "stages": {stage: self._form(call, codec) for stage, call in stages.items()},
                 "backward": self._graph_form(backward, is_needed=WHOLE.stage not in stages or _needs_partial(plan)),
-            }
-
-        self._store(content)
-
-    def refuse(self, why: Diagnostic) -> None:
-        """Stores that the graph is not compiled."""
-
-        def content(codec: Codec) -> Json:
-            return {
-                "key": self.key.text,
-                "what": f"{self.key.what}, refused: {why.code}",
-                "decisions": self.key.symbols.decided(),
-                "refused": [why.code, why.what, why.why, why.fix],
             }
 
         self._store(content)

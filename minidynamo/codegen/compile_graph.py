@@ -31,7 +31,6 @@ from minidynamo.config import config
 from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase
 from minidynamo.errors import Diagnostic, ToolchainMissing, UnknownName, nearest
-from minidynamo.memory.plan import MemoryPlan
 from minidynamo.memory.unfused_peak import DIES, MAY_DIE, RETURNED, peak_of_operations
 
 TARGETS = ("auto", "cpp", "triton", "aten")
@@ -72,14 +71,12 @@ def compile_graph(
     name: str = "graph",
     handing_over: bool = False,
     fallback_graph: Callable[[], fx.GraphModule] | None = None,
-    check: Callable[[Callable[[], MemoryPlan]], None] | None = None,
 ) -> CompiledGraph:
     """Compiles a functional ATen graph whose nodes carry fake tensors in `meta["val"]`.
 
     With `handing_over` the callable hands over its results (see `graph/boxed.py`). `fallback_graph` builds an
     equivalent graph; the code generator uses the equivalent graph if the peak of `gm` is above the limit and the other
-    peak is lower. `check` receives a function that returns the memory plan, and runs before any kernel is built; an
-    error from `check` propagates.
+    peak is lower.
 
     Raises UnknownName for an unknown target and BackendError when a kernel cannot be built. Without a C++ compiler the
     graph runs with torch's own kernels, after one notice.
@@ -87,28 +84,11 @@ def compile_graph(
     plan = functools.partial(_planned, gm, name=name, handing_over=handing_over, fallback_graph=fallback_graph)
     chosen = choose_target(gm, target)
     planned = plan(target=chosen)
-    if check is not None:
-        check(functools.partial(memory_plan, planned[1]))
     try:
         return _compile(*planned, chosen, name)
     except ToolchainMissing as missing:
         notice(missing.diagnostic)
         return _compile(*plan(target="aten"), "aten", name)
-
-
-def plan_graph(
-    gm: fx.GraphModule,
-    *,
-    target: str,
-    name: str,
-    handing_over: bool,
-    fallback_graph: Callable[[], fx.GraphModule] | None = None,
-) -> MemoryPlan:
-    """Returns the memory plan that `compile_graph` would use, without building kernels."""
-    chosen = choose_target(gm, target)
-    return memory_plan(
-        _planned(gm, target=chosen, name=name, handing_over=handing_over, fallback_graph=fallback_graph)[1]
-    )
 
 
 def _planned(

@@ -85,7 +85,7 @@ def graphs(program, args, stolen=(), dynamic=False):
 
 
 def targets(graph):
-    """Names of the operations of a graph module, in order."""
+    """Returns the names of the operations of a graph module, in order."""
     return [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
 
 
@@ -143,7 +143,7 @@ def assert_same(program, make, *, stolen=(), tolerance=1e-6, backward=True):
 
 
 def assert_call(compiled, program, make, tolerance=1e-6, backward=True):
-    """Compare one call of `compiled` with one of `program`."""
+    """Compares a call of `compiled` with a call of `program`."""
     facts, values = run(lambda args: compiled(list(args)), make, backward)
     expected_facts, expected = run(lambda args: program(*args), make, backward)
     assert facts == expected_facts
@@ -189,7 +189,8 @@ def intermediate_inputs(*shapes):
 
 
 def mixed_inputs(*specs):
-    """A maker of inputs from (shape, kind): "leaf", "inner" (computed from a leaf) or "data" (needs no gradient)."""
+    """Returns a maker of inputs from (shape, kind): "leaf", "inner" (computed from a leaf) or "data" (needs no
+    gradient)."""
 
     def make():
         leaves, made = [], []
@@ -203,7 +204,7 @@ def mixed_inputs(*specs):
 
 
 def module_program(module):
-    """A program that takes x and then the parameters and buffers of `module`, and a maker of the latter's values."""
+    """Returns a program of x and the parameters and buffers of `module`, and a maker of the values of these."""
     names = [n for n, _ in module.named_parameters()] + [n for n, _ in module.named_buffers()]
     state = dict(module.named_parameters()) | dict(module.named_buffers())
 

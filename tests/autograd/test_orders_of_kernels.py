@@ -1,5 +1,5 @@
-"""Tests of the table of minidynamo/autograd/layout/dim_order.py: kernels that are said to take tensors in any order
-do."""
+"""Tests of the table of minidynamo/autograd/layout/dim_order.py: the listed kernels accept tensors in any dimension
+order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANY = {*TAKE_ANY_LAYOUT.split(), *TAKE_ANY_GRADIENT.split()} - {"new_empty"}  # 
 
 
 class Calls(TorchDispatchMode):
-    """Different calls of the operations of the table, by overload, a dozen of each."""
+    """Returns different calls of the operations of the table, by overload, a dozen of each."""
 
     def __init__(self):
         super().__init__()

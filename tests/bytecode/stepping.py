@@ -35,7 +35,7 @@ class Stepper:
         self.continues: dict[FramePoint, types.FunctionType] = {}
 
     def points(self, *args: Any, **kwargs: Any) -> Iterator[tuple[FramePoint | None, Any]]:
-        """Every frame point of a call with the list of the frame's values; at last None and the result."""
+        """Yields every frame point of a call with the list of the frame's values; at last None and the result."""
         point, boxed = start(self.fn, args, kwargs)
         del args, kwargs
         while point is not None:

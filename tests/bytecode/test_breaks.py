@@ -297,7 +297,7 @@ def call_stack(arguments):
 
 
 def rows(n, seen):
-    """Waits in a loop, in a try region, and in the middle of an expression."""
+    """Yields in a loop, in a try region, and in the middle of an expression."""
     for i in range(n):
         try:
             got = [i, (yield i * 2)]

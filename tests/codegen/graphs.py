@@ -25,14 +25,14 @@ from minidynamo.errors import UserLocation
 
 
 def trace(function: Callable[..., Any], *args: Any) -> fx.GraphModule:
-    """The ATen graph of `function`, with fake tensors in `meta["val"]`."""
+    """Returns the ATen graph of `function`, with fake tensors in `meta["val"]`."""
     return make_fx(function, tracing_mode="fake")(*args)
 
 
 def trace_symbolic(function: Callable[..., Any], *args: Any) -> fx.GraphModule:
-    """The ATen graph of `function` for every size of its tensors, and for every int and float among `args`.
+    """Returns the ATen graph of `function` for every size of its tensors, and for every int and float among `args`.
 
-    As in the emitter, Python dispatches the operations: torch 2.11 takes the sizes in `matmul` for fixed otherwise.
+    As in the graph builder, Python dispatches the operations: otherwise torch 2.11 specializes the sizes in `matmul`.
     """
     environment = ShapeEnv()
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
@@ -86,7 +86,7 @@ def lower(function: Callable[..., Any], *args: Any, target: str = "cpp") -> Loop
 
 
 def scheduled(function: Callable[..., Any], *args: Any, join: bool = True, target: str = "cpp") -> list[Step]:
-    """Kernels and extern calls of `function`, verified."""
+    """Returns kernels and extern calls of `function`, verified."""
     return schedule(lower(function, *args, target=target), join=join, verify=True)[1]
 
 
@@ -96,12 +96,12 @@ def kernels(function: Callable[..., Any], *args: Any) -> list[Kernel]:
 
 
 def flat(value: Any) -> list[Any]:
-    """The outputs of a function as a list."""
+    """Returns the outputs of a function as a list."""
     return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
 def check(function: Callable[..., Any], *args: torch.Tensor, target: str = "cpp", exact: bool = False) -> CompiledGraph:
-    """Compile for `target`, run, compare values, dtypes and strides with eager."""
+    """Compiles for `target`, runs, and compares values, dtypes and strides with eager."""
     compiled = compile_graph(trace(function, *args), target=target)
     expected = flat(function(*args))
     boxed = list(args)
@@ -112,7 +112,7 @@ def check(function: Callable[..., Any], *args: torch.Tensor, target: str = "cpp"
 
 
 def compare(results: Sequence[Any], expected: Sequence[Any], *, exact: bool = False) -> None:
-    """Values, dtypes, sizes and strides of two lists of tensors are the same.
+    """Checks that values, dtypes, sizes and strides of two lists of tensors are the same.
 
     Unless `exact`, float32 may differ by the order of a sum and two units in the last place of a function.
     """

@@ -16,7 +16,7 @@ X = torch.rand(8, 8)
 
 
 def calls_of(work):
-    """How many Python functions `work` calls."""
+    """Counts the Python functions that `work` calls."""
     count = 0
 
     def note(frame, event, argument):

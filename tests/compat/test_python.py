@@ -21,12 +21,12 @@ def test_version_flags_match_the_running_python():
 
 def test_a_docstring_is_found_in_code():
     def documented():
-        """What it does."""
+        """Documented."""
 
     def with_a_constant():
         return "no docstring"
 
-    assert compat.docstring(documented.__code__) == "What it does."
+    assert compat.docstring(documented.__code__) == "Documented."
     assert compat.docstring((lambda: 1).__code__) is None
     assert compat.docstring(with_a_constant.__code__) is None
 

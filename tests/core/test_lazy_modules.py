@@ -63,7 +63,7 @@ def test_a_warm_start_runs_nothing_that_only_compiles(tmp_path):
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Makes a deferred module of source text."""
+    """Creates a lazy module from source text."""
 
     def make(source):
         (tmp_path / "counted_module.py").write_text(source)

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/core/references.py: our weak references are no program's."""
+"""Tests of minidynamo/core/references.py: our weak references are invisible to programs."""
 
 import weakref
 

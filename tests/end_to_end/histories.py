@@ -63,7 +63,7 @@ def _run(history: History, compiled: Callable[..., Any]) -> list[Any]:
 
 
 def described(value: Any) -> Any:
-    """A value as plain data, taken now: later changes do not show."""
+    """Returns a value as plain data, copied now: later changes do not show."""
     if isinstance(value, torch.Tensor):
         data = value.detach()
         data = data if data.layout is torch.strided else data.to_dense()

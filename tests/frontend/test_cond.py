@@ -1,5 +1,4 @@
-"""Tests of minidynamo/frontend/cond.py: what a call outside of compiled code does. Programs:
-end_to_end/torch/test_cond.py."""
+"""Tests of minidynamo/frontend/cond.py: calls outside of compiled code. Programs: end_to_end/torch/test_cond.py."""
 
 import functools
 import threading

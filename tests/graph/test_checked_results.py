@@ -105,7 +105,7 @@ def check_three_calls(function: Callable[..., Any], compiled: Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def trusting():
-    """Each test starts with no operator found wrong."""
+    """Forgets the operators with wrong fake results before each test."""
     minidynamo.reset()
     yield
     minidynamo.reset()

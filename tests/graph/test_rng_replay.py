@@ -1,4 +1,4 @@
-"""Numbers are drawn from a state, and drawn again."""
+"""Random numbers are drawn from a saved state, and drawn again."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_hooks_of_a_view_that_come_later():
     x = torch.ones(3, requires_grad=True)
     base = x * 2
     view = base[1:]
-    base.mul_(2)  # the view has another gradient function from now on
+    base.mul_(2)  # the view has a new gradient function from now on
     hooks = hook_table(view)
     assert not hooks
     seen = []

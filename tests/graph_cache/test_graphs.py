@@ -1,4 +1,4 @@
-"""Graphs are read as they were written, with fake values and lines; nothing is decided on their sizes meanwhile."""
+"""Loaded graphs equal the stored graphs, with fake values and lines; loading adds no conditions on their sizes."""
 
 from __future__ import annotations
 

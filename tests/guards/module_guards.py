@@ -25,7 +25,7 @@ LAYERS = InstanceAttr(Item(InstanceAttr(NET, "_modules"), "layers"), "_modules")
 
 
 def parameter_sources(net: Net) -> list[Source]:
-    """Where the parameters of the layers are."""
+    """Returns the sources of the parameters of the layers."""
     layers = [Item(LAYERS, name) for name in net.layers._modules]
     return [Item(InstanceAttr(layer, "_parameters"), part) for layer in layers for part in ("weight", "bias")]
 

@@ -270,7 +270,7 @@ def test_what_is_passed_is_checked_before_what_a_module_holds() -> None:
     lines = condition.function_source.splitlines()
     first = next(number for number, line in enumerate(lines) if "check_tensors" in line)
     assert "check_tensors(args[0])" in lines[first] and "'_modules'" in lines[first + 1]
-    assert "map(id" not in condition.function_source  # a parameter is no plain tensor, and each batch is distinct
+    assert "map(id" not in condition.function_source  # a parameter is not a plain tensor, and each batch is distinct
     assert _holds(condition, self=module, args=(torch.zeros(2, 3),))
     assert not _holds(condition, self=module, args=(torch.zeros(4, 3),))
     module[1].weight = module[0].weight

@@ -239,7 +239,7 @@ def test_what_memory_does_not_tell_torch_is_asked_about() -> None:
     assert checked.says() == NOTICED
     base.detach_()
     checked = _settled([torch.randn(1, 2, 1, 3, 1, 2), *_tensors()])
-    checked.tensors[0].resize_(1, 3, 1, 2, 1, 2)  # the sizes of many dimensions lie elsewhere
+    checked.tensors[0].resize_(1, 3, 1, 2, 1, 2)  # sizes of many dimensions are stored outside the tensor
     assert checked.says() == NOTICED
 
 

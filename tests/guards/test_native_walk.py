@@ -1,4 +1,4 @@
-"""Tests of minidynamo/guards/native_walk.py: machine code says yes only where the text does."""
+"""Tests of minidynamo/guards/native_walk.py: machine code accepts only if the text accepts."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _outcome(function: Callable[..., Any], net: object) -> Any:
 
 
 def _alone(walk: Walk) -> Callable[..., Any]:
-    """The machine code without the text."""
+    """Returns the machine code without the text."""
     made = native.native_walk(dataclasses.replace(walk, function=lambda *_: UNSURE))
     assert made is not None
     return made

@@ -1,4 +1,5 @@
-"""Tests of minidynamo/guards/walk.py: what a walk takes, gives and refuses. test_native_walk.py compares both forms."""
+"""Tests of minidynamo/guards/walk.py: the guards that a walk takes, its result and its refusals. test_native_walk.py
+compares both forms."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Slots:
 
 
 class Hostile:
-    """Everything a check might touch by mistake raises."""
+    """Raises on every operation that a check might run by mistake."""
 
     def __eq__(self, other: object) -> bool:
         raise AssertionError("user code ran")

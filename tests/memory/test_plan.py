@@ -10,7 +10,7 @@ from minidynamo.memory.plan import MemoryReport, PlanRecorder
 
 
 def recorded():
-    """x comes in; a is new, b takes over a's memory, v is a view of b; b is returned."""
+    """x is an input; a is new, b reuses a's memory, v is a view of b; b is returned."""
     recorder = PlanRecorder("forward")
     recorder.make("x", 100)
     recorder.step("allocate a")

@@ -34,7 +34,7 @@ class Case:
     data: int = 0
 
     def inputs(self, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of call `number`."""
+        """Returns the arguments of call `number`."""
         seed_generators(self.data + number)
         return self.call()
 
@@ -66,7 +66,8 @@ CASES |= {
 
 
 def rotating(rows: Iterable[Any], day: int | None = None, minor: int = sys.version_info.minor) -> list[Any]:
-    """Parameters of a test, all but a tenth marked slow: another tenth for each interpreter, and on each day."""
+    """Returns parameters of a test, nine tenths marked slow: the unmarked tenth depends on the interpreter and the day.
+    """
     day = datetime.date.today().toordinal() if day is None else day
     turn = (3 * day + minor) % TENTHS
     return [

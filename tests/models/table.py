@@ -48,7 +48,7 @@ def row_of(runs: Mapping[str, Run]) -> dict[str, Any]:
 
 
 def complaints(known: Mapping[str, Any], runs: Mapping[str, Run]) -> list[str]:
-    """The differences from a row."""
+    """Returns the differences from a row."""
     found = []
     for backend, run in runs.items():
         for key, number in run.counts.numbers().items():

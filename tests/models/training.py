@@ -57,7 +57,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Run:
-    """One compiled model next to eager."""
+    """A compiled model next to eager."""
 
     #: A line per value that is too far from the judge.
     differences: list[str]
@@ -89,7 +89,7 @@ def loss_of(output: Any) -> Tensor:
 
 
 def one_step(case: Case, model: nn.Module, number: int) -> list[Tensor]:
-    """Forward and backward with the data of step `number`; returns the results, gradients stay in the model."""
+    """Runs forward and backward with the data of step `number`; returns the results, gradients stay in the model."""
     args, kwargs = case.inputs(number)
     seed(number)
     output = model(*args, **kwargs)
@@ -99,7 +99,7 @@ def one_step(case: Case, model: nn.Module, number: int) -> list[Tensor]:
 
 
 def train(case: Case, model: nn.Module) -> Values:
-    """Every value of two steps, by name."""
+    """Returns every value of two steps, by name."""
     # A large epsilon: updates by gradients of pure rounding noise stay small.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-2)
     values: Values = {}
@@ -128,8 +128,8 @@ class DrawnInFloat32(TorchFunctionMode):
 
 
 def train_in_float64(case: Case, model: nn.Module) -> Values:
-    """Every value of two steps in float64."""
-    # Models make tensors of the default type, too.
+    """Returns every value of two steps in float64."""
+    # Models create tensors of the default dtype, too.
     torch.set_default_dtype(torch.float64)
     try:
         with DrawnInFloat32():
@@ -162,7 +162,7 @@ def counted(counts: Counts) -> Iterator[None]:
 
 
 class Comparison:
-    """One model in eager and in float64; compiled copies of the model are compared with both."""
+    """A model in eager and in float64; compiled copies of the model are compared with both."""
 
     def __init__(self, case: Case) -> None:
         seed(0)
@@ -218,7 +218,7 @@ def differences(actual: Values, eager: Values, judge: Values) -> list[str]:
 
 
 def _largest(value: Tensor | None) -> float:
-    """The largest finite element of a floating point tensor."""
+    """Returns the largest finite element of a floating point tensor."""
     if value is None or not value.is_floating_point() or not value.numel():
         return 0.0
     finite = value.double().abs().nan_to_num(0.0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""Owns `capture`: the traced frame of a call, for tests that look at guards, graphs and exits instead of results."""
+"""Owns `capture`: the traced frame of a call, for tests that read guards, graphs and exits instead of results."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class FrameBuilder:
         return variable
 
     def tensors(self, name: str, length: int, *, given_up: bool = False) -> ListVariable:
-        """A list argument of tensors."""
+        """Adds a list argument of tensors."""
         self.parameters.append(name)
         node = self.graph.placeholder(name)
         node.meta["steal_arg"] = given_up
@@ -73,7 +73,7 @@ class FrameBuilder:
         return variable
 
     def object(self, name: str, cls: type) -> ObjectVariable:
-        """An instance of `cls` as argument."""
+        """Adds an instance of `cls` as argument."""
         self.parameters.append(name)
         return ObjectVariable(cls, cls, source=Local(name))
 
@@ -111,7 +111,7 @@ class FrameBuilder:
         return TracedFrame("Net.step", (), gm, inputs, outputs, self.side_effects, leave)
 
     def print(self, traced: TracedFrame, **context: Any) -> Residual:
-        """The residual program, with the graph run node by node."""
+        """Returns the residual program, with the graph run node by node."""
         context.setdefault("root", True)
         graph = context.pop("graph", None)
         if graph is None and traced.graph is not None:

@@ -1,4 +1,4 @@
-"""Python functions that tracing meets besides the frame are guarded, or run in each call: none gives old values."""
+"""Python functions called during a trace, besides the frame, are guarded, or run in each call: no stale values."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def outcomes(f: Callable[[Tensor], Tensor]) -> list[Tensor]:
 
 @pytest.mark.filterwarnings(
     "ignore::minidynamo.core.events.MinidynamoNotice"
-)  # of modes, and of graphs run by operations
+)  # notices about modes, and about graphs run operation by operation
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # raised by torch's own jvp
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/functional/functional_graph.py: values are read and written without a traced graph."""
+"""Tests of minidynamo/autograd/functional/functional_graph.py: reads and writes of values without a traced graph."""
 
 import pytest
 import torch

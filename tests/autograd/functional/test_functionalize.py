@@ -401,7 +401,7 @@ def test_inputs_that_share_memory_may_be_read_but_not_written():
 
 
 def test_views_that_lead_back_are_left_out():
-    """Gradients of weights come transposed twice."""
+    """Gradients of weights are transposed twice."""
     made = graphs(lambda x, w: (torch.nn.functional.linear(x, w),), inputs((2, 3), (4, 3))()[0])
     assert len([t for t in targets(made.backward) if t == "aten.t.default"]) == 1
     made = graphs(lambda x: (x.sin().t().unsqueeze(0).squeeze(0).t() * 2,), inputs((2, 3))()[0])

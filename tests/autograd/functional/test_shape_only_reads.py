@@ -1,5 +1,5 @@
-"""Tests of minidynamo/autograd/functional/shape_only_reads.py: tensors that backward only asks for their shape are not
-kept."""
+"""Tests of minidynamo/autograd/functional/shape_only_reads.py: tensors of which backward reads only the shape are not
+saved."""
 
 import pytest
 import torch

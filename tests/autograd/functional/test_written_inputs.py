@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/functional/written_inputs.py: inputs are written where the program writes, at no cost in
+"""Tests of minidynamo/autograd/functional/written_inputs.py: writes to inputs at the program's position, at no cost in
 memory."""
 
 from __future__ import annotations

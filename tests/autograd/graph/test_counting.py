@@ -28,7 +28,7 @@ def test_the_most_at_one_time_and_what_is_left():
 
 
 def test_what_has_arrived_is_forgotten_when_it_dies():
-    """Torch writes over another tensor at the same address."""
+    """Torch allocates a second tensor at the same address."""
     counting, made = counted(lambda x: x + 1)
     counting.from_outside.add(compat.memory_of(made))
     del made

@@ -1,5 +1,5 @@
-"""Tests of minidynamo/autograd/graph/gradients.py: gradients of what is chosen among elements, whatever the values are,
-and the strides of gradients by reflections."""
+"""Tests of minidynamo/autograd/graph/gradients.py: gradients of selections of elements for all values, and strides of
+gradients of reflections."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from minidynamo.autograd.graph.gradients import FORMULAS
 
 INF, NAN = float("inf"), float("nan")
 VALUES = [1.0, 2.0, 2.0], [1.0, INF, 3.0], [NAN, 1.0, NAN], [0.0, 2.0, 0.0]
-# The products choose by data as well; theirs are calls (autograd/trace/fallback_op.py).
+# The gradients of products depend on data as well; they are calls (autograd/trace/fallback_op.py).
 PROGRAMS = {
     "max": torch.Tensor.max,
     "min": torch.Tensor.min,

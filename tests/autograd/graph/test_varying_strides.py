@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/graph/varying_strides.py: strides where sizes vary."""
+"""Tests of minidynamo/autograd/graph/varying_strides.py: strides of tensors with dynamic sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/graph/views.py: writing through every kind of view, against torch doing it in place."""
+"""Tests of minidynamo/autograd/graph/views.py: writes through every kind of view, against torch's in-place writes."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/layout/channels_last.py: images lie with their channels last between convolutions."""
+"""Tests of minidynamo/autograd/layout/channels_last.py: channels-last images between convolutions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import minidynamo
 from minidynamo.autograd import aot
 from minidynamo.autograd.layout.channels_last import TAKE_IMAGES, lay_out_channels_last
-from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.fake.mode import FakeTensorMode
-from tests.autograd.programs import graph_of, interpret
 
 aten = torch.ops.aten
 
@@ -141,7 +139,7 @@ def test_the_table_of_operations_is_tested():
 
 
 class Net(nn.Module):
-    """Convolutions around `between`."""
+    """Returns convolutions around `between`."""
 
     def __init__(self, between, channels=3, width=16):
         super().__init__()
@@ -211,7 +209,7 @@ def step(net, call, x, seed=0):
 
 @pytest.fixture
 def laid_out(monkeypatch):
-    """True if the images of each compiled graph were laid out."""
+    """Records for each compiled graph whether its images are in channels-last layout."""
     seen = []
 
     def noting(*args):
@@ -316,27 +314,6 @@ def test_sizes_that_vary_stay_as_they_are(laid_out):
         x = image(batch, 3, 16, 16)
         assert_close(step(compiled, call, x), step(eager, eager, x))
     assert laid_out == [True, False]
-
-
-def test_a_graph_that_is_refused_is_compiled_in_the_layout_of_the_program():
-    def program(x, v, w):
-        return (F.conv2d(F.conv2d(x, v, padding=1).relu(), w, padding=1).relu(),)
-
-    args = [image(2, 3, 16, 16), torch.randn(16, 3, 3, 3), torch.randn(4, 16, 3, 3)]
-    tried = []
-
-    def compile_inference(graph, examples):
-        tried.append(bool(graph.graph.find_nodes(op="call_function", target=aten.permute.default)))
-        if tried == [True]:
-            raise GraphRefused(Diagnostic("MD412", "it would need more memory"))
-        return interpret(graph, examples)
-
-    gm, examples = graph_of(program, args)
-    call = aot.aot_compile(
-        gm, examples, forward=interpret, backward=interpret, inference=compile_inference, images=True
-    )
-    assert torch.equal(call(list(args))[0], program(*args)[0])
-    assert tried == [True, False]
 
 
 def test_what_forward_keeps_lies_with_channels_last_and_is_no_larger():

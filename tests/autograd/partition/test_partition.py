@@ -93,7 +93,7 @@ def test_a_training_step_needs_no_more_memory_than_eager(build, shape, decompose
             (y,) = run([x, *state])
             y.backward(torch.ones_like(y))
         peaks.append(seen.peak)
-    # Split operations hold a temporary or two of the size of an activation that a fused kernel never allocates.
+    # Separate operations hold a temporary or two of the size of an activation that a fused kernel never allocates.
     assert peaks[2] <= peaks[0] * (1.5 if decompose else 1.0), peaks
 
 

@@ -1,4 +1,4 @@
-"""Call plans of real programs, written down and read back."""
+"""Call plans of real programs, stored and loaded."""
 
 import json
 

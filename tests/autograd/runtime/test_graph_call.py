@@ -20,7 +20,7 @@ def five_sines(x):
 
 
 def counting(gm, examples):
-    """Runs a graph boxed, and notes after each node how many of the inputs are alive."""
+    """Runs a graph boxed, and records after each node the number of live inputs."""
     nodes = list(gm.graph.nodes)
     last = {used: node for node in nodes for used in node.all_input_nodes}
 

@@ -16,7 +16,7 @@ ATEN = torch.ops.aten
 
 
 def part(program, args, unused=(), unwanted=(), strides=(), dynamic=False):
-    """The graph of a part of the backward of `program`, and how many values forward saves."""
+    """Returns the graph of a partial backward of `program`, and the number of values that forward saves."""
     made = graphs(program, args, dynamic=dynamic)
     saved = len(made.partition.sources)
     what = BackwardPart(frozenset(unused), frozenset(unwanted), tuple(strides))

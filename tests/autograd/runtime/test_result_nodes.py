@@ -18,7 +18,7 @@ def chain(x, w):
 
 
 def partial(x, w):
-    """A part of the second result's gradient does not go through the first."""
+    """A part of the second result's gradient bypasses the first result."""
     y = x.sin()
     return y, y * w + x.cos()
 

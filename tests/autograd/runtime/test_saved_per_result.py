@@ -114,7 +114,7 @@ def test_what_is_computed_of_a_result_holds_what_it_needs():
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_gradients_with_results_that_died(program, dynamic):
-    """Backward of some results, once and again, and of their gradients; nothing is left but by `retain_graph`."""
+    """Runs backward of some results, twice, and of their gradients; only `retain_graph` keeps saved tensors."""
     leaves = square()
     call, fixed = (compile_program(program, leaves, dynamic=varies) for varies in (dynamic, False))
     assert any(fixed.signature.kept_for) and call.signature.kept_for == fixed.signature.kept_for

@@ -14,7 +14,7 @@ SVD, EIGH = torch.ops.aten._linalg_svd.default, torch.ops.aten._linalg_eigh.defa
 
 
 def forward(program, *, grad):
-    """The forward graph of a program, call by call."""
+    """Returns the forward graph of a program, call by call."""
     gm = fx.symbolic_trace(lambda x: (program(x),))
     with torch.set_grad_enabled(grad):
         return aot_graphs(gm, [fake(FakeTensorMode(), torch.rand(4, 4, requires_grad=True))]).forward

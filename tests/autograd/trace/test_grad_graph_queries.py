@@ -1,5 +1,5 @@
-"""Tests of minidynamo/autograd/trace/grad_graph_queries.py: inputs get zeros where eager has zeros, and None where it
-has None."""
+"""Tests of minidynamo/autograd/trace/grad_graph_queries.py: inputs get zeros where eager has zeros, and None where
+eager has None."""
 
 from __future__ import annotations
 

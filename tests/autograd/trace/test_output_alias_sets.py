@@ -66,7 +66,7 @@ def test_sources_of_views():
 
 
 def copied(x, *others):
-    """Copies of views of x, each noted."""
+    """Returns copies of views of x, each recorded."""
     with recording_copies() as copies:
         made = [unaliased_result(x[:2], (x,)), *(unaliased_result(x[k:], (x,)) for k in others)]
         made.append(unaliased_result(made[0].view(2), (made[0],)))

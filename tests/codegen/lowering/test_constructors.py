@@ -1,4 +1,4 @@
-"""Tensors made of numbers, against eager."""
+"""Tensors created from numbers, against eager."""
 
 import pytest
 import torch

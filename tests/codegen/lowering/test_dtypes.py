@@ -11,7 +11,7 @@ from tests.codegen.graphs import check, lower, trace
 
 def test_no_kernel_reads_what_follows_from_an_uncertain_dtype():
     def function(x, y):
-        loss = torch.ops.aten.huber_loss(x, y, 0).relu()  # float32, where torch foretells float64
+        loss = torch.ops.aten.huber_loss(x, y, 0).relu()  # float32, where torch's fake tensor has float64
         return loss.to(torch.int32).abs(), loss.to(torch.float64, copy=True).abs()
 
     program = lower(function, torch.ones(3), torch.ones(3, dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""Reading through indices, joining and padding, against eager."""
+"""Reads through indices, concatenation and padding, against eager."""
 
 import pytest
 import torch

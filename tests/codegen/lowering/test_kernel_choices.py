@@ -1,5 +1,5 @@
-"""Which formula an elementwise operation gets where torch has several kernels; the values are compared in
-tests/end_to_end/torch/test_special_values.py."""
+"""The formula of elementwise operations for which torch has several kernels;
+tests/end_to_end/torch/test_special_values.py compares the values."""
 
 import math
 

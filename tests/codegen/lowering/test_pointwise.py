@@ -57,7 +57,7 @@ SCALARS = {
 
 
 def arguments(op: Any, name: str, dtype: torch.dtype) -> list[Any]:
-    """Tensors for the tensor arguments of an overload, plain numbers for the required rest."""
+    """Returns tensors for the tensor arguments of an overload, and numbers for the required rest."""
     made: list[Any] = []
     for k, argument in enumerate(op._schema.arguments):
         kind = str(argument.type)

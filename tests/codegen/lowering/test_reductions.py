@@ -83,7 +83,7 @@ def test_rows_with_infinite_and_huge_elements():
 def test_first_of_equals_wins():
     x = torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]])
     check(lambda x: (x.argmax(1), x.argmin(0), x.argmax(), *x.max(0)), x, exact=True)
-    transposed = torch.zeros(4, 3).t()  # memory is walked in another order than positions
+    transposed = torch.zeros(4, 3).t()  # the order in memory differs from the order of positions
     transposed[0, 3] = transposed[2, 0] = 1
     check(lambda x: (x.argmax(), (-x).argmin(), x.argmin(), x.argmax(0)), transposed, exact=True)
     check(lambda x: (x.argmax(), x.argmin()), transposed / 0, exact=True)

@@ -11,7 +11,7 @@ LAYOUT = Buffer("out", (4, 4), (4, 1), torch.float32, torch.device("cpu"))
 
 
 def alone(name):
-    """The owners of a name where nothing is a view."""
+    """Returns the owners of a name in a program without views."""
     return (name,)
 
 

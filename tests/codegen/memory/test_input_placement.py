@@ -84,7 +84,7 @@ def test_not_where_something_reads_what_the_input_held():
 
 
 def test_not_before_the_program_writes():
-    """An error in between would find new data."""
+    """An error between the write and the read would find new data."""
 
     def program(h, g):
         made = (h * 2).exp()

@@ -1,4 +1,4 @@
-"""The memory planner: allocation, reuse, writing in place, freeing. No device is needed."""
+"""The memory planner: allocation, reuse, in-place writes, frees. Needs no device."""
 
 import torch
 

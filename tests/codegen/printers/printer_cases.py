@@ -30,7 +30,7 @@ class Case:
         return tuple(torch.empty_strided(b.shape, b.stride, dtype=b.dtype) for b in self.kernel.writes)
 
     def check(self, outputs: tuple[torch.Tensor, ...]) -> None:
-        """Compare with torch: exactly, or within `tolerance` relative to the largest magnitude."""
+        """Compares with torch: exactly, or within `tolerance` relative to the largest magnitude."""
         for got, want in zip(outputs, self.expected(*self.inputs), strict=True):
             assert got.dtype == want.dtype
             if self.tolerance == 0:
@@ -45,7 +45,7 @@ def buffer(name: str, *shape: int, dtype: torch.dtype = F32) -> Buffer:
 
 
 def at(*axes: Var | Index) -> Index:
-    """The row-major offset of an element."""
+    """Returns the row-major offset of an element."""
     shape = [a.extent if isinstance(a, Var) else a.bounds()[1] + 1 for a in axes]
     return flatten([as_index(a) for a in axes], row_major(shape))
 
@@ -271,7 +271,7 @@ def bools_of_columns(rows: int, cols: int) -> Case:
 
 
 def softmax(rows: int, cols: int) -> Case:
-    """Three loops over a row, the exponentials kept."""
+    """Three loops over a row that keep the exponentials."""
     r, c = Var("y0", rows), Var("x0", cols)
     loops = (
         Loop((c,), (Accumulate("top", "max", load("x", r, c), F32),)),
@@ -309,7 +309,7 @@ def layer_norm(rows: int, cols: int) -> Case:
 
 
 def columns(outer: int, rows: int, cols: int) -> Case:
-    """Sums, extremes and positions over the middle dimension, and a value of each column afterwards."""
+    """Sums, extremes and positions over the middle dimension, and then a value of each column."""
     o, c, r = Var("y0", outer), Var("y1", cols), Var("x0", rows)
     x = Load("x", (as_index(o) * (rows * cols) + as_index(r) * cols + as_index(c),), F32)
     loops = (

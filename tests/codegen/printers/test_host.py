@@ -154,7 +154,7 @@ def test_writes_to_inputs_are_counted():
 
 
 def test_a_program_on_a_gpu(golden):
-    """The stream is asked for once, and kernels and allocations know their device."""
+    """The program reads the stream once, and kernels and allocations know their device."""
     gpu = torch.device("cuda", 0)
     kernel, _ = doubling("x", "buf0")
     kernel = replace(kernel, device=gpu)

@@ -1,4 +1,4 @@
-"""Every row of the table of operations, spelled by both printers and compared with torch."""
+"""Every row of the table of operations, printed by both printers and compared with torch."""
 
 import pytest
 import torch

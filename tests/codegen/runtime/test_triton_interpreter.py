@@ -37,7 +37,7 @@ def test_two_operands():
 @pytest.mark.parametrize("size", [1.0, 1e30, 1e-30])
 def test_multiply_add_rounds_once(dtype, size):
     x, y = torch.randn(8, dtype=dtype), torch.randn(8, dtype=dtype)
-    # The first sums cancel all but the lowest bits, the last ones lie next to half of a last place.
+    # The first sums cancel all but the lowest bits, the last sums are close to half of a last place.
     z = torch.cat([-(x * y)[:5], x[5:] * size])
     out = torch.empty_like(x)
     run("tl.store(d + i, libdevice.fma(tl.load(a + i), tl.load(b + i), tl.load(c + i)))", x, y, z, out)
@@ -47,7 +47,7 @@ def test_multiply_add_rounds_once(dtype, size):
 
 
 def nearest(exact: Fraction, dtype: torch.dtype) -> float:
-    """The nearest number of a dtype, ties to even."""
+    """Rounds to the nearest number of a dtype, ties to even."""
     exponent = math.frexp(float(exact))[1]
     step = Fraction(2) ** (exponent - (24 if dtype == torch.float32 else 53))
     return float(round(exact / step) * step)

@@ -1,4 +1,4 @@
-"""Starting Triton kernels: interpreted whatever the environment says, and compiled without a GPU."""
+"""Launches of Triton kernels: interpreted whatever the environment variables say, and compiled without a GPU."""
 
 from dataclasses import replace
 

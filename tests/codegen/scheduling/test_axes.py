@@ -1,4 +1,4 @@
-"""Loop order: memory order inside, joined where memory is contiguous."""
+"""Loop order: innermost in memory order, joined where memory is contiguous."""
 
 import torch
 

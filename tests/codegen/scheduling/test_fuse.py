@@ -67,7 +67,7 @@ def test_no_circle_is_looked_for_through_all_that_came_before(monkeypatch):
         realize.clear()
         scheduled(layers(count), torch.ones(8, 8))
         found.append(len(realize))
-    assert found[1] <= 5 * found[0]  # 4.1 times; 14 when all were walked through
+    assert found[1] <= 5 * found[0]  # 4.1 times; 14 with a walk over all
 
 
 def test_extern_calls_keep_their_order():

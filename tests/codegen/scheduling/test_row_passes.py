@@ -1,4 +1,4 @@
-"""Passes over columns: when values are made, made again, or kept."""
+"""Passes over columns: values that are computed, recomputed, or kept."""
 
 import pytest
 import torch

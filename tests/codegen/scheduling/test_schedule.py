@@ -1,4 +1,4 @@
-"""The stage list of scheduling: kernels get names, and everything comes out verified."""
+"""The stage list of scheduling: kernels get names, and all results are verified."""
 
 import dataclasses
 

@@ -30,7 +30,7 @@ def test_short_or_wide_sums_stay_whole():
 
 
 def test_a_gpu_wants_many_programs():
-    # A thousand for a full sum; sixteen chunks of each block of columns; no more than leave enough to each.
+    # A thousand for a full sum; sixteen chunks of each block of columns; few enough to leave work for each chunk.
     assert shapes(lambda x: x.sum(), torch.ones(4096, 1024), target="triton")[0] == ((1024,), (4, 1024))
     assert shapes(lambda x: x.sum(0), torch.ones(2048, 4096), target="triton")[0] == ((16, 4096), (128,))
     assert shapes(lambda x: x.sum(1), torch.ones(4, 65536), target="triton")[0] == ((32, 4), (2048,))

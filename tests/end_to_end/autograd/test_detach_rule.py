@@ -56,7 +56,7 @@ def test_DET_3_history_can_be_walked_later(backend):
 
 
 class Keeping(torch.autograd.Function):
-    """Saves both arguments, and has no gradient for the second."""
+    """Saves both arguments, and returns no gradient for the second."""
 
     @staticmethod
     def forward(ctx, x, p):

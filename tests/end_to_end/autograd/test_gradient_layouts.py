@@ -77,7 +77,7 @@ def test_powers_of_two_have_eagers_dtype(dtype, backend):
 
 
 def order_of(tensor):
-    """The dimensions of several elements, from the innermost on."""
+    """Returns the dimensions with several elements, from the innermost on."""
     return [dim for _, dim in sorted((s, d) for d, s in enumerate(tensor.stride()) if tensor.shape[d] > 1)]
 
 

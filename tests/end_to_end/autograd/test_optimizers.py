@@ -21,7 +21,7 @@ from minidynamo.observe.comparison import seed_generators
 from minidynamo.testing import CompileCounter, no_recompile
 
 optim = torch.optim
-STEPS = 20  # more than an entry may be compiled anew
+STEPS = 20  # more than the recompile limit of an entry
 CASES = {
     "sgd": (optim.SGD, {"lr": 0.1}),
     "momentum": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "dampening": 0.1}),
@@ -57,7 +57,7 @@ def model():
 
 
 def train(make, options, how, backend="eager"):
-    """Losses, parameters, optimizer state, and the number of graphs after 2 steps and at the end."""
+    """Returns losses, parameters, optimizer state, and the number of graphs after 2 steps and at the end."""
     net = model()
     optimizer = make(net.parameters(), **options)
     schedule = optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
@@ -222,7 +222,7 @@ def test_a_closure_ends_the_graph_at_backward_alone_and_the_advice_fits(kind):
 
 
 class ScheduleFree(optim.Optimizer):
-    """A rectified step towards a weighted mean of all iterates; the weights of the first steps are zero."""
+    """Makes a rectified step towards a weighted mean of all iterates; the weights of the first steps are zero."""
 
     def __init__(self, params, lr=0.1, betas=(0.9, 0.99)):
         super().__init__(params, {"lr": lr, "betas": betas, "k": 0, "weight_sum": 0.0, "lr_max": -1.0})

@@ -1,4 +1,4 @@
-"""Values, gradients and effects of compiled training code are those of eager, on our autograd stage and in full."""
+"""Values, gradients and effects of compiled training code equal eager's, on our autograd stage and in full."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_a_loop_that_prints_in_a_try_region(capsys):
                 t = t - 1
         return t
 
-    # The first turn up to the break, the rest of a turn, and a whole turn of the loop that is entered from outside.
+    # The first iteration up to the break, the rest of an iteration, and a whole iteration of the loop after a resume.
     compiled = assert_same_as_eager(f, vector, calls=2, graphs=3, recompiles=0)
     capsys.readouterr()
     x = torch.ones(4)

@@ -159,7 +159,7 @@ def test_compiles_are_constant(loop):
         unsubscribe()
         compiles.append(sum(event.kind == "compile_start" for event in events))
         assert not any(event.kind == "fallback" for event in events)
-    assert compiles[0] == compiles[1] <= (11 if loop in OVER_OBJECTS else 8)  # a few have versions of their own
+    assert compiles[0] == compiles[1] <= (11 if loop in OVER_OBJECTS else 8)  # a few values have separate versions
 
 
 def test_functions_that_differ_in_each_turn_are_compiled_for_themselves():
@@ -282,7 +282,7 @@ def test_growing_list_is_the_same():
 
     assert_same_as_eager(
         collect, lambda: torch.ones(3)
-    )  # not read after the break: no length is guarded
+    )  # not read after the break: no guard on its length
 
 
 def given_names():

@@ -216,7 +216,7 @@ CASES = [
 
 
 def contents(made):
-    """The tensors in a container, as lists."""
+    """Returns the tensors in a container, as lists."""
     if isinstance(made, torch.nn.Module):
         values = made._buffers.values()
     elif isinstance(made, Lists):
@@ -229,7 +229,7 @@ def contents(made):
 
 
 def outcome(call, make, bad):
-    """Returns the result or error of a call, what the container holds then, and which tensors are alive."""
+    """Returns the result or error of a call, the container afterwards, and the live tensors."""
     numbers = [torch.full((2,), float(k)) for k in (1, 2, 3)]
     watched = [*map(weakref.ref, numbers)]
     made = make(numbers)
@@ -244,7 +244,8 @@ def outcome(call, make, bad):
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
 @pytest.mark.parametrize("fn, make", CASES)
 def test_an_error_loses_nothing(fn, make, backend):
-    """After an error a container has all tensors that it has in eager, and at most those popped by then besides."""
+    """Checks a container after an error: all tensors of eager's container, and at most the popped tensors in addition.
+    """
     counter = CompileCounterWithBackend(backend)
     compiled = minidynamo.compile(fn, backend=counter)
     raised = 0

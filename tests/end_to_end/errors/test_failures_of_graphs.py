@@ -262,7 +262,7 @@ def test_an_error_of_the_program_is_no_news(program, backend, events):
     assert stats_of(compiled).graph_failures == 0 and not events("notice")
 
 
-# Errors of handlers of signals
+# Errors of signal handlers
 
 
 class Timeout(Exception):

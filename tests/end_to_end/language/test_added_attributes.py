@@ -111,7 +111,8 @@ def delete(owner):
 
 
 def history(program, owner):
-    """Returns the results of calls, and the attribute after each, while the attribute comes, changes and goes."""
+    """Returns the results of calls, and the attribute after each call, while the attribute is added, changed and
+    deleted."""
     delete(owner)
     seen = []
 

@@ -106,7 +106,7 @@ def quotes_in_formatted_text(x):
 
 
 def new_syntax():
-    """The programs above, where Python knows their syntax."""
+    """Runs the programs above on Python versions that know their syntax."""
     namespace = {"torch": torch}
     if hasattr(ast, "TypeAlias"):
         exec(compile(NEW_SYNTAX, __file__, "exec"), namespace)

@@ -175,7 +175,7 @@ def instance(cls, base):
 
 
 def shown(value):
-    """The class and the raw contents of a value."""
+    """Returns the class and the raw contents of a value."""
     cls = type(value)
     for base in (OrderedDict, dict):
         if issubclass(cls, base):

@@ -1,4 +1,4 @@
-"""Dataclasses and namedtuples: made, read, changed and returned while tracing."""
+"""Dataclasses and namedtuples: created, read, changed and returned while tracing."""
 
 # The programs keep the style of users, against the advice of linters.
 

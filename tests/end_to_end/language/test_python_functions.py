@@ -1,4 +1,4 @@
-"""Functions made, decorated, bound, called with every kind of argument, and super()."""
+"""Functions that are defined, decorated, bound, called with every kind of argument, and super()."""
 
 # The programs keep the style of users, against the advice of linters.
 # ruff: noqa: F841, PIE804, UP008

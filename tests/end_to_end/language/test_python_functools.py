@@ -385,7 +385,7 @@ def test_what_a_cache_holds_is_noticed_and_may_change():
     x = torch.ones(3)
     result, found = compiled(x)
     assert found is rows(3) and result.tolist() == [4, 4, 4]
-    found[0].mul_(2)  # everybody has the same tensor
+    found[0].mul_(2)  # all calls get the same tensor
     assert compiled(x)[0].tolist() == [5, 5, 5]
     found[1] = 10
     assert compiled(x)[0].tolist() == [12, 12, 12]

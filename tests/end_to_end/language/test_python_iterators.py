@@ -1,4 +1,4 @@
-"""Iterators that are alive at a graph break go on as Python's do: same class, same place, same view of changes."""
+"""Iterators that are alive at a graph break continue like Python's: same class, same position, same view of changes."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_replaced_submodule_is_noticed():
     torch.testing.assert_close(compiled(x), module(x))
 
 
-# Classes with a `__call__` of their own
+# Classes with their own `__call__`
 
 
 class Counted(nn.Module):

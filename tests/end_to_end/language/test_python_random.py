@@ -51,7 +51,7 @@ class Box:
 
 
 def program(head, statements, tail, seed, length):
-    """A function f of `length` random statements between `head` and `tail`."""
+    """Returns a function f of `length` random statements between `head` and `tail`."""
     chance = random.Random(seed)
     choices = [text.strip() for line in statements.strip().splitlines() for text in line.split(" ;; ")]
     number, index = functools.partial(chance.randint, -1, 4), functools.partial(chance.randint, -3, 3)

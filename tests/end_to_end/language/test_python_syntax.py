@@ -272,7 +272,7 @@ def eval_(x):
     return eval("a + 1") * x
 
 
-@programs(breaks=2)  # a namespace is not looked into
+@programs(breaks=2)  # the tracer does not read inside a namespace
 def exec_(x):
     d = {}
     exec("z = 5", d)

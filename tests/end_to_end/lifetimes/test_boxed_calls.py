@@ -266,7 +266,7 @@ def adapted(gm, example_inputs):
     return make_boxed_func(gm.forward)
 
 
-# Adapting a signature frees nothing early; the captured graph as a boxed program does.
+# Adapting a signature frees nothing early; the captured graph frees as a boxed program.
 @pytest.mark.parametrize(("adapt", "alive"), [(adapted, ["a"]), (minidynamo.boxed_nop, [])])
 def test_backends_of_authors_are_boxed_without_a_warning(adapt, alive):
     def fn(xs):
@@ -283,7 +283,7 @@ def test_backends_of_authors_are_boxed_without_a_warning(adapt, alive):
     assert watch.seen == [alive]
 
 
-# Lifetimes of `del x` for each way to hand an argument over
+# Lifetimes of `del x` for each way to pass an argument
 
 
 def body(x):

@@ -40,7 +40,7 @@ def survivors(references):
 
 
 def call_often(f, *arguments):
-    """Often enough for a call to be timed, too."""
+    """Calls often enough to be timed, too."""
     for _ in range(20):
         f(*arguments)
 

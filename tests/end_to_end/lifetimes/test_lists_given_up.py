@@ -25,7 +25,7 @@ def elements(gm):
 
 
 def same_values(fn, backend, *calls, **options):
-    """Call the compiled function with each of `calls`, twice, and compare with eager; returns the counter."""
+    """Calls the compiled function with each of `calls`, twice, and compares with eager; returns the counter."""
     counter = CompileCounterWithBackend(backend)
     f = minidynamo.compile(fn, backend=counter, **options)
     for make in calls:

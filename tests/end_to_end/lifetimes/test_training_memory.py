@@ -122,7 +122,7 @@ MODELS = {
 
 
 def train(make, backend):
-    """Loss, gradients and peak memory of a third step."""
+    """Returns loss, gradients and peak memory of a third step."""
     torch.manual_seed(0)
     model, x = make()
     classes = torch.randint(10, (x.shape[0],))
@@ -210,7 +210,7 @@ PARTIAL = {
 
 
 def saliency_peak(make, backend):
-    """The peak memory of a gradient by the input of what a model returns, the first of several results."""
+    """Returns the peak memory of a gradient of a model's first result by its input."""
     torch.manual_seed(0)
     model, x = make()
     x.requires_grad_()

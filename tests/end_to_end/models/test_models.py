@@ -14,7 +14,7 @@ BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
 
 def train(model, steps):
-    """Losses and final parameters of a few steps on made-up digits."""
+    """Returns losses and final parameters of a few steps on synthetic digits."""
     torch.manual_seed(1)
     images, classes = torch.rand(16, 1, 8, 8), torch.randint(10, (16,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

@@ -492,7 +492,7 @@ def test_what_torch_makes_of_numbers_that_vary_is_not_known(name: str, backend: 
 @pytest.mark.parametrize("step", [abs, operator.neg, lambda n: 1.5 - n, lambda n: math.sqrt(abs(n))])
 def test_numbers_of_many_operations_in_one_another(step: Callable[[float], float]) -> None:
     def fn(x: torch.Tensor, n: float) -> torch.Tensor:
-        for _ in range(210):  # more than Python reads in parentheses
+        for _ in range(210):  # more than Python's limit of nested parentheses
             n = step(n)
         return x * n
 

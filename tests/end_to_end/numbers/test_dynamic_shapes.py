@@ -376,7 +376,7 @@ def test_a_gradient_whose_size_hangs_on_values_is_left_to_torch_for_any_size(bac
 
 
 def symbols(compiled: Any, graph: int = -1) -> dict[str, list[str]]:
-    """The sizes of each input of a graph."""
+    """Returns the sizes of each input of a graph."""
     nodes = compiled.graphs[graph].graph.nodes
     examples = {node.name: node.meta["example_value"] for node in nodes if node.op == "placeholder"}
     return {name: [str(size) for size in getattr(value, "shape", [value])] for name, value in examples.items()}

@@ -48,7 +48,7 @@ class Perceptron(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """An LSTM cell over three steps."""
+    """Runs an LSTM cell over three steps."""
 
     def __init__(self):
         super().__init__()
@@ -66,7 +66,7 @@ def both(module):
 
 
 def step(module, x, rate=1.0):
-    """Loss and gradients, x's included, and the buffers afterwards."""
+    """Returns loss and gradients, x's included, and the buffers afterwards."""
     torch.manual_seed(5)
     x = x.clone().requires_grad_()
     loss = (module(x) * rate).square().sum()
@@ -112,7 +112,7 @@ def test_two_graphs_serve_all_sizes_natively(name):
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_batches_of_one_and_none(backend):
-    """Sizes 0 and 1 are graphs of their own, and right."""
+    """Sizes 0 and 1 have separate graphs, with right results."""
     torch.manual_seed(0)
     shapes = [(4, 6), (5, 6), (1, 6), (7, 6), (0, 6), (1, 6), (2, 6)]
     net = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))

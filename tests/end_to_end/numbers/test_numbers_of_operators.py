@@ -145,7 +145,7 @@ DECIDING: dict[str, Callable[..., Any]] = {
 
 
 def check(f: Callable[..., Any], backend: str) -> int:
-    """Compare with eager, bit by bit; gives the number of compiles."""
+    """Compares with eager, bit by bit; returns the number of compiles."""
     compiled = minidynamo.compile(f, backend=backend)
     for n in VALUES:
         x = torch.rand(3, 2) + 0.5

@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 
 class Oops(Exception):
-    """An exception class of the program's own."""
+    """An exception class of the random program."""
 
 
 class Box:
@@ -62,7 +62,7 @@ class Box:
 
 @contextlib.contextmanager
 def scaled(n: int) -> Iterator[int]:
-    """A context manager of the program's own, written as a generator."""
+    """A context manager of the random program, in the form of a generator."""
     print("scale", n)
     try:
         yield n + 1
@@ -218,7 +218,7 @@ class Writer:
                 self.body()
 
     def match(self) -> None:
-        """A match statement on a number, a text or a tuple."""
+        """Writes a match statement on a number, a text or a tuple."""
         subjects = {
             self.expression("n"): ["0 | 1", "2", "int() if {b}"],
             self.expression("s"): ["'a'", "'ab' | ''", "str() if {b}"],

@@ -23,7 +23,8 @@ _numbers = itertools.count()
 
 PARAMETERS = ["t0", "t1", "ts0", "n0", "n1", "f0"]
 
-# Places: n int, f float or int, b bool, t tensor of two dimensions, ts list of tensors, c small constant, d 0 or 1.
+# Placeholders: n int, f float or int, b bool, t tensor of two dimensions, ts list of tensors, c small constant, d 0 or
+# 1.
 EXPRESSIONS = {
     "n": [
         *["{t}.shape[{d}]", "{t}.size({d})", "len({t})", "{t}.numel()", "{t}.stride({d})", "len({ts})", "{c}"],

@@ -125,7 +125,7 @@ class SurroundedWriter(Writer):
                 self.statement()
 
     def patterns(self) -> None:
-        """A match statement on the structure of a value."""
+        """Writes a match statement on the structure of a value."""
         t, n = self.fresh("t"), self.fresh("n")
         subject, cases = self.pick(
             [
@@ -150,7 +150,7 @@ class SurroundedWriter(Writer):
                 self.body(1)
 
     def variadic(self) -> None:
-        """A function with every kind of parameter, called with spread arguments."""
+        """Writes a function with every kind of parameter, called with spread arguments."""
         name, t, n = self.fresh("f"), self.fresh("t"), self.fresh("n")
         outer = self.own, self.in_loop
         default = self.expression("ns", 1)
@@ -180,7 +180,7 @@ class SurroundedProgram:
         return f"\n{self.source}\n{self.changes}"
 
     def build(self) -> dict[str, Any]:
-        """The names of a new module."""
+        """Returns the names of a new module."""
         filename = f"<random surroundings {next(_numbers)}>"
         text = MODULE + self.source
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
@@ -191,7 +191,7 @@ class SurroundedProgram:
 
 @st.composite
 def surrounded_programs(draw: Callable[..., Any]) -> SurroundedProgram:
-    """A program with five calls."""
+    """Writes a program with five calls."""
     program = write_program(SurroundedWriter(draw))
     try:
         compile(program.source, "<written>", "exec", dont_inherit=True)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 SIZE = 64
 _numbers = itertools.count()
 
-# x and y are tensors that were made before, w is a matrix and b a vector of parameters.
+# x and y are earlier tensors, w is a matrix and b a vector of parameters.
 LINES = [
     *["x.relu()", "x.tanh()", "x.sigmoid()", "F.gelu(x)", "F.silu(x)", "x.sin()", "x.square()", "F.softplus(x)"],
     *["F.elu(x)", "F.leaky_relu(x, 0.1)", "x.abs().log1p()", "x.clamp(-0.5, 0.5)", "x * 0.5", "F.dropout(x, 0.3)"],

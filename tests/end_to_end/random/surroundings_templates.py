@@ -1,6 +1,6 @@
-"""Owns what random programs with surroundings are put together from: a module text, expressions, statements, changes.
+"""Owns the parts of random programs with surroundings: a module text, expressions, statements, changes.
 
-It draws nothing; `random_surroundings.py` does. The letters are those of `python_templates.py`, and `{se}` for a set of
+Draws nothing; `random_surroundings.py` does. The letters are those of `python_templates.py`, and `{se}` for a set of
 ints, `{tu}` for a pair of a tensor and an int, `{q}` for a `Derived`, `{c}` for a `Config`, `{e}` for a `Color`.
 """
 

@@ -27,7 +27,7 @@ _numbers = itertools.count()
 
 @st.composite
 def programs(draw):
-    """The source of a function of three tensors, and their shapes and dtypes."""
+    """Returns the source of a function of three tensors, and their shapes and dtypes."""
     names = ["x", "y", "z"]
     lines = []
     for _ in range(draw(st.integers(1, 8))):

@@ -11,7 +11,7 @@ from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.random.random_python import RandomProgram, inputs, other_inputs, programs
 
 RANDOM = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck), "database": None}
-# minidynamo failed, not the program.
+# Codes of failures of minidynamo, not of the program.
 OWN_FAILURES = {"MD260", "MD299", "MD405"}
 
 # An eager run of a frame triggers a notice, and is correct.
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.core.events.Minidyna
 
 
 def check(program: RandomProgram) -> None:
-    """Two calls with each of two kinds of arguments."""
+    """Compares two calls with each of two kinds of arguments."""
     failures = []
 
     def note(event):

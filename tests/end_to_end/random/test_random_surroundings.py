@@ -16,7 +16,7 @@ from tests.end_to_end.random.random_python import inputs, other_inputs
 from tests.end_to_end.random.random_surroundings import observed, surrounded_programs
 
 RANDOM = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck), "database": None}
-# minidynamo failed, not the program.
+# Codes of failures of minidynamo, not of the program.
 OWN_FAILURES = {"MD260", "MD299", "MD405"}
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -49,7 +49,7 @@ def seen(root):
 
 
 def call(names, program, make, seed, backward):
-    """What a call does."""
+    """Returns the outcome of a call."""
     torch.manual_seed(seed)
     args = make()
     result = error = None

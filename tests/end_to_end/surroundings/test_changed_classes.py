@@ -564,7 +564,7 @@ def slots_inherit(compiled):
 
 @histories
 def classes_without_a_module(compiled):
-    """`type(...)` where no module is named gives a class without `__module__`."""
+    """A call of `type(...)` without a module name in scope creates a class without `__module__`."""
 
     class A:
         k = 2

@@ -390,7 +390,7 @@ def methods_of_one_object_or_of_two(compiled):
 
 @histories
 def equal_items_of_sets(compiled):
-    """Of two equal items with different types, the intersection has the item of the smaller set."""
+    """The intersection takes the item of the smaller set, of two equal items with different types."""
 
     @compiled
     def f(x, one, two):

@@ -1,6 +1,6 @@
-"""Functions of modules and classes that a program replaces and puts back, with graph breaks between.
+"""Functions of modules and classes that a program replaces and restores, with graph breaks between.
 
-torch.compile 2.13 computes with the replacement after a function of torch is put back after a graph break.
+torch.compile 2.13 computes with the replacement after a function of torch is restored after a graph break.
 """
 
 from __future__ import annotations

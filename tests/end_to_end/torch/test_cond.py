@@ -1,4 +1,4 @@
-"""Programs with `cond`: captured whole, differentiated, and refused where a branch does more than compute."""
+"""Programs with `cond`: captured whole, differentiated, and refused if a branch has side effects."""
 
 from __future__ import annotations
 
@@ -567,7 +567,7 @@ def sizes_in_branches(choose):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_sizes_and_numbers_in_branches_may_be_any(backend):
-    torch.manual_seed(0)  # of some numbers sums nearly cancel out, and last bits show
+    torch.manual_seed(0)  # some sums nearly cancel out, and last bits show
     program = sizes_in_branches(cond)
     expected = sizes_in_branches(lambda pred, true_fn, false_fn, operands: (true_fn if pred else false_fn)(*operands))
     compiled = minidynamo.compile(program, backend=backend, fullgraph=True)

@@ -1,4 +1,4 @@
-"""New tensors under device contexts and default devices, and tensors without data on their way through each backend."""
+"""New tensors under device contexts and default devices, and meta tensors in each backend."""
 
 from __future__ import annotations
 

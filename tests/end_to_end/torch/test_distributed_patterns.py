@@ -107,7 +107,7 @@ def test_DP_1_DP_2_a_sharded_layer(make, backend):
 
 
 class ShardedForward(nn.Module):
-    """The same with hooks of forward alone. Whoever goes back has the weight gathered once more."""
+    """The same with hooks of forward alone. A backward needs the weight gathered once more."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The grad mode a program leaves, finds and switches, at breaks too, with gradients as in eager."""
+"""The grad mode before, inside and after a program, at breaks too, with gradients as in eager."""
 
 from __future__ import annotations
 

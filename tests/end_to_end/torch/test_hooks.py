@@ -274,7 +274,7 @@ def test_a_hook_that_counts_calls_sees_every_call():
     reference = model()
     reference[0].register_forward_hook(Counting())
     x = torch.randn(2, 4)
-    for calls in range(1, 13):  # more often than the hook is compiled for each count
+    for calls in range(1, 13):  # more often than the recompile limit of the hook
         assert torch.equal(net(x), reference(x))
         assert hook.calls == calls
 

@@ -57,7 +57,7 @@ def gradient(function, pair, x):
 
 
 def aten(f, stage):
-    """The text of the ATen graph of a stage."""
+    """Returns the text of the ATen graph of a stage."""
     return re.findall(rf"# ATen graph of {stage}:.*\n((?:(?!# ).*\n|\s+#.*\n)*)", f.code())[-1]
 
 

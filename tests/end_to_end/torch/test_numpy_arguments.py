@@ -253,7 +253,7 @@ def test_a_tensor_stores_numbers_that_are_such_to_python(kind):
         assert repr(attempt(compiled, x, kind(value))) == repr(expected)
 
 
-# Tensors of numbers of numpy's
+# Tensors from numpy numbers
 
 
 @pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor])

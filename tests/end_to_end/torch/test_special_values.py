@@ -24,7 +24,7 @@ def same(made, expected):
     ids=str,
 )
 def test_gelu_of_the_largest_numbers_hangs_on_the_layout(dtype):
-    """Eager takes oneDNN's kernel for dense float tensors of two and more elements."""
+    """Eager runs oneDNN's kernel for dense float tensors of two and more elements."""
     largest = torch.finfo(dtype).max
     values = torch.tensor([INF, -INF, NAN, largest, -largest, largest / 4, -0.0, 1.5], dtype=dtype)
     pairs = values.repeat(2, 1)
@@ -66,7 +66,7 @@ ROUNDED = {
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_types_are_rounded_where_eager_rounds_them(dtype):
-    """Bit for bit, but for elements that lie between two numbers within the error of `exp` and of sums."""
+    """Compares bit for bit, except elements between two numbers within the error of `exp` and of sums."""
     torch.manual_seed(0)
     x = (torch.randn(16, 9) * 2).to(dtype)
 
@@ -259,7 +259,7 @@ def test_layer_norms_are_those_of_eager_to_the_last_bit(name, kind):
 EVERY_HALF = {
     "erf": torch.erf,
     "erf of columns": lambda x: x.view(256, 256).mT.erf(),
-    # oneDNN makes zeros of subnormal numbers
+    # oneDNN flushes subnormal numbers to zero
     "gelu": lambda x: F.gelu(x.where(x.abs() > 1e-37, 0)),
     "gelu of columns": lambda x: F.gelu(x.view(256, 256).mT),
     "gelu of every other element": lambda x: F.gelu(x.view(256, 256)[:, ::2]),
@@ -276,7 +276,7 @@ EVERY_HALF = {
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_functions_of_every_half_number(dtype):
-    """Bit for bit, but for a few that lie between two numbers within the error of an elementary function."""
+    """Compares bit for bit, except a few elements between two numbers within the error of an elementary function."""
     x = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
 
     def program(x):
@@ -287,7 +287,7 @@ def test_functions_of_every_half_number(dtype):
     for name, right in expected.items():
         for a, b in zip(made[name], right) if isinstance(right, list) else [(made[name], right)]:
             alike = (a == b) & (a.signbit() == b.signbit()) | (a.isnan() & b.isnan())
-            if alike.float().mean() < (0.99 if name == "gelu" else 0.999):  # where oneDNN takes half numbers, too
+            if alike.float().mean() < (0.99 if name == "gelu" else 0.999):  # where oneDNN supports half types, too
                 wrong[name] = (a[~alike], b[~alike])
     assert wrong == {}
 

@@ -177,7 +177,7 @@ def copied(value):
 
 
 def forms_of(op):
-    """(name, function, arguments) for the function, method, in-place and out= forms, with up to two samples."""
+    """Returns (name, function, arguments) for the function, method, in-place and out= forms, with up to two samples."""
     dtypes = op.supported_dtypes("cpu")
     if not dtypes:
         return
@@ -314,7 +314,7 @@ def test_arithmetic_of_numbers_alone_gives_tensors_that_may_be_sizes(backend):
     def program(x, width):
         rows = torch.div(
             x.shape[1], 2, rounding_mode="trunc"
-        )  # a tensor whose number is known to the tracer
+        )  # a tensor with a number known during capture
         parts = x.view(x.shape[0], rows, 2)
         wider = parts.new_zeros((x.shape[0], rows + 1, 2))
         wider[:, :-1] += parts

@@ -1,4 +1,4 @@
-"""The modules of torch.nn in a compiled call: outputs, gradients, buffers, and how many graphs each takes."""
+"""The modules of torch.nn in a compiled call: outputs, gradients, buffers, and the number of graphs."""
 
 from __future__ import annotations
 

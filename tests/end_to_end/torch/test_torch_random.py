@@ -1,4 +1,4 @@
-"""Random numbers are eager's own, and the generators are left in eager's state."""
+"""Random numbers equal eager's, and the generators end in eager's state."""
 
 from __future__ import annotations
 

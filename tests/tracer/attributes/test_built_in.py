@@ -1,4 +1,4 @@
-"""Attributes of constants, tuples with names, dicts and tensors."""
+"""Attributes of constants, namedtuples, dicts and tensors."""
 
 # The programs keep the style of users, against the advice of linters.
 

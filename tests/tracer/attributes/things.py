@@ -5,7 +5,7 @@
 
 
 class Both:
-    """A data descriptor, written in Python."""
+    """A data descriptor in Python code."""
 
     def __get__(self, obj, cls):
         return obj.stored * 2

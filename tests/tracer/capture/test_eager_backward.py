@@ -297,7 +297,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_same_as_eager(name: str, backend: str) -> None:
     expected = PROGRAMS[name](lambda f: f)
-    whole = name != "backward appends"  # a graph would make the list anew
+    whole = name != "backward appends"  # a graph would create a new list
     actual = PROGRAMS[name](lambda f: minidynamo.compile(f, backend=backend, fullgraph=whole))
     for number, (one, other) in enumerate(zip(expected, actual, strict=True)):
         torch.testing.assert_close(other, one, msg=lambda text, number=number: f"value {number}: {text}")

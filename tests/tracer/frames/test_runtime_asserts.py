@@ -8,7 +8,7 @@ from tests.tracer.capturing import capture
 
 
 def jumps(fn):
-    """Both ways of the first jump of a function."""
+    """Returns both branches of the first jump of a function."""
     jump = next(i for i in decode(fn.__code__) if "POP_JUMP" in i.opname)
     return only_raises(fn.__code__, jump.index + 1), only_raises(fn.__code__, jump.target)
 

@@ -258,7 +258,7 @@ def _norms(x: Tensor, s: float) -> Tensor:
     return first * second * x
 
 
-# Where a float becomes a constant: for Python, numpy, torch, an operator of the user's, a derivative.
+# Uses that specialize a float: in Python, numpy, torch, a custom operator, a derivative.
 FLOATS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "a key": lambda x, s: (x + 1) * KEYS[s],
     "its text": lambda x, s: (x + 1) * {"0.25": 0.5}.get(str(s), s),

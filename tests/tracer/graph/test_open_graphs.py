@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/graph/open_graphs.py: where operations go while subgraphs are open."""
+"""Tests of minidynamo/tracer/graph/open_graphs.py: the graph that an operation is added to while subgraphs are open."""
 
 import pytest
 import torch

@@ -12,7 +12,7 @@ F32, I64 = torch.empty(4, 3), torch.empty(2, dtype=torch.long)
 
 
 def node_of(target, *args):
-    """A call of a node for each tensor among the arguments, and for each in a tuple."""
+    """Returns a call of a node for each tensor among the arguments, and for each in a tuple."""
     graph = torch.fx.Graph()
 
     def placed(value):

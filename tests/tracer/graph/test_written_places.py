@@ -1,4 +1,5 @@
-"""Tests of minidynamo/tracer/graph/written_places.py: which places are found, how narrow, and when none is kept."""
+"""Tests of minidynamo/tracer/graph/written_places.py: the written regions, their extent, and programs without a saved
+region."""
 
 import operator
 
@@ -46,7 +47,7 @@ class Program:
 
 
 def kept(program):
-    """Returns the names of the written tensors, and the saved part of a program with another operation that may raise.
+    """Returns the names of the written tensors, and the saved part of a program with an additional raising operation.
     """
     program.emit(torch.linalg.cholesky, program["m"])
     writes = program.writes()

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/handlers/cond.py: what is captured of a cond. Programs: end_to_end/torch/test_cond.py."""
+"""Tests of minidynamo/tracer/handlers/cond.py: the capture of a cond. Programs: end_to_end/torch/test_cond.py."""
 
 import pytest
 import torch

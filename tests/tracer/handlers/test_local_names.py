@@ -1,4 +1,4 @@
-"""`locals()` gives the bound names in the order of the frame's variables, `vars()` the same."""
+"""`locals()` returns the bound names in the order of the frame's variables, `vars()` the same."""
 
 from __future__ import annotations
 

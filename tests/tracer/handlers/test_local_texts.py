@@ -1,4 +1,4 @@
-"""Text in the language of the user is made by Python, when the program runs; all other text while tracing."""
+"""Locale-dependent text is formatted by Python, when the program runs; all further text while tracing."""
 
 import datetime
 import locale

@@ -1,4 +1,5 @@
-"""Tests of minidynamo/tracer/handlers/loggers.py: messages below a logger's level cost no graph break, and others are written."""
+"""Tests of minidynamo/tracer/handlers/loggers.py: messages below a logger's level cost no graph break, and further
+messages are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generators that a program makes with a seed: their draws are known while tracing, and go on as eager's."""
+"""Generators that a program seeds: their draws are known while tracing, and continue like eager's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's contexts as decorators, and profiler ranges, leave no trace in the graph but their switches."""
+"""torch's contexts as decorators, and profiler ranges, leave no nodes in the graph but their switches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares twins with their originals, without any tracer."""
+"""Compares polyfills with their originals, without a tracer."""
 
 from __future__ import annotations
 

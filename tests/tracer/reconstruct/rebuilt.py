@@ -17,7 +17,7 @@ C = ConstantVariable
 
 
 class Loud:
-    """Nothing but the attributes may be touched."""
+    """A class of which a rebuild may touch only the attributes."""
 
     def __init__(self) -> None:
         raise AssertionError("user code ran")
@@ -42,7 +42,7 @@ def key(value: Any) -> DictKey:
 
 
 def rebuilt(*roots: VariableTracker, effects: SideEffects | None = None, **outside: Any) -> Any:
-    """Print and execute the statements for the roots; outside values are found by their Local sources."""
+    """Prints and executes the statements for the roots; external values are found by their Local sources."""
     names = Namespace(outside)
     rebuild = Rebuilder(names, effects or SideEffects(), {XS: "xs"}, roots)
     texts = [rebuild.value(root) for root in roots]

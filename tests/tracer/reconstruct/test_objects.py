@@ -1,4 +1,4 @@
-"""Objects are made and filled without running code of their class."""
+"""Objects are created and filled without running code of their class."""
 
 import collections
 

@@ -81,7 +81,7 @@ def test_plain_values(variable: VariableTracker, expected: object) -> None:
     made = rebuilt(variable)
     assert made == expected
     assert type(made) is type(expected)
-    # Once more, referred to twice.
+    # Once more, with two references.
     assert rebuilt(TupleVariable([variable, variable])) == (expected, expected)
 
 

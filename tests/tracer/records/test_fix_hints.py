@@ -57,7 +57,7 @@ def test_a_break_says_what_to_write_instead(program, advice):
     with pytest.raises(Unsupported) as found:
         minidynamo.compile(program, backend="eager", fullgraph=True)(torch.ones(4))
     assert advice in found.value.diagnostic.fix
-    assert "Variable" not in found.value.diagnostic.what  # a word of the tracer's own
+    assert "Variable" not in found.value.diagnostic.what  # an internal term of the tracer
 
 
 def test_names_of_functions_and_methods():

@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/records/frame_request.py: where the values of a frame arrive."""
+"""Tests of minidynamo/tracer/records/frame_request.py: the positions of a frame's values in a request."""
 
 from minidynamo.guards.source import Local
 from minidynamo.tracer.records.frame_request import FrameRequest

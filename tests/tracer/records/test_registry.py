@@ -6,7 +6,7 @@ from minidynamo.variables.containers import SliceVariable
 
 @pytest.fixture(autouse=True)
 def tables(monkeypatch):
-    """Each test fills copies of the tables."""
+    """Replaces the tables by copies for each test."""
     for name in ("FUNCTIONS", "METHODS", "ATTRIBUTES", "ADVANCE", "POLYFILLS", "FOLDABLE", "FOLDABLE_TYPES"):
         monkeypatch.setattr(registry, name, getattr(registry, name).copy())
 

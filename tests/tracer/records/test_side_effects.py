@@ -114,7 +114,7 @@ def test_what_is_written_over_does_not_last() -> None:
         effects.set_attr(other, "a", value)
         effects.set_attr(obj, "b", value)
         effects.set_cell(cell, value)
-        effects.set_global({}, "g", value)  # each time another module's
+        effects.set_global({}, "g", value)  # a new module each time
     assert [getattr(effect, "name", None) for effect in effects.final_writes()] == ["a", "a", "b", None, "g", "g"]
     assert [getattr(effect, "value", None) for effect in effects.final_writes()] == [TWO] * 4 + [ONE, TWO]
 
