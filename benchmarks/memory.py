@@ -29,8 +29,7 @@ PREDICTED: tuple[Limit, ...] = (Limit("eager", 1.02),)
 
 
 def peak_bytes(function: Callable[[], object]) -> int:
-    """Returns the most bytes that `function` allocates and holds at a time. Releasing older memory gives no credit.
-    """
+    """Returns the most bytes that `function` allocates and holds at a time. Releasing older memory gives no credit."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
         function()
     results = recorded.profiler.kineto_results

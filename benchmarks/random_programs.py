@@ -128,8 +128,7 @@ def arguments() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def random_program(seed: int) -> str:
-    """Returns the text of a program, `def program(x, w): ...`, of two to eight lines and one to three results.
-    """
+    """Returns the text of a program, `def program(x, w): ...`, of two to eight lines and one to three results."""
     choose = random.Random(seed)
     x, w = arguments()
     values: Tensors = {"x": x * 1, "w": w * 1}

@@ -17,9 +17,7 @@ import torch
 from minidynamo import compat
 from minidynamo.compat import OpOverload
 from minidynamo.fake.meta_functions import META_FUNCTIONS
-from minidynamo.fake.size_one_strides import Rule as RuleOfOne
-from minidynamo.fake.size_one_strides import as_iterated, has_places_of_one, rule_for, with_places_of_one
-from minidynamo.fake.strides import is_dense
+from minidynamo.fake.strides import elementwise_strides, is_dense
 from minidynamo.graph.checked_results import is_found_wrong
 
 aten = torch.ops.aten
@@ -40,7 +38,7 @@ def _elementwise(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
 
 
 def _together(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    strides = as_iterated(result, tensors)
+    strides = elementwise_strides(result, tensors)
     return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
 
@@ -537,9 +535,6 @@ class FakeTensorMode(compat.FakeTensorMode):
                 result = tuple(torch.empty_like(args[copies[i]]) if i in copies else r for i, r in enumerate(result))
         if rule is not None:
             result = self._lay_out_each(result, lambda made: self._laid_out(rule, made, args))
-        of_one = rule_for(op, kwargs or {})
-        if of_one is not None:
-            result = self._lay_out_each(result, lambda made: self._with_places_of_one(of_one, made, op, args))
         return result
 
     def _lay_out_each(self, result: Any, lay_out: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -559,9 +554,3 @@ class FakeTensorMode(compat.FakeTensorMode):
             return result
         with self:
             return rule(result, args)
-
-    def _with_places_of_one(self, rule: RuleOfOne, result: torch.Tensor, op: OpOverload, args: Any) -> torch.Tensor:
-        if not has_places_of_one(result):
-            return result
-        with self:
-            return with_places_of_one(rule, result, op, args)

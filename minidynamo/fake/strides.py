@@ -5,8 +5,12 @@ The callers define the unit of offsets, and the data stored there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+import torch
+
+from minidynamo.graph.unbacked_symints import hint_of
 
 Dims = list[tuple[Any, Any]]
 """(stride, size) of each dimension; no stride is below 1."""
@@ -59,3 +63,62 @@ def dense_strides(
         strides[dim] = step
         step = step * at_least(shape[dim], 1)
     return tuple(strides)
+
+
+def elementwise_strides(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Sequence[Any]:
+    """Returns the strides that eager gives the result of an elementwise operation on `operands`.
+
+    Symbolic sizes are compared by their values in the call that is compiled, without a guard.
+    """
+    shape, strides = _hints(result.shape), [_hints(tensor.stride()) for tensor in operands]
+    same_shape = [_hints(tensor.shape) == shape for tensor in operands if tensor.dim()]
+    if all(same_shape) and len(same_shape) == len(operands):
+        rows = [*reversed(range(len(shape)))]
+        for order in (rows, [1, 3, 2, 0])[: 1 + (len(shape) == 4)]:
+            if all(_is_dense_in(order, shape, each) for each in strides):
+                return dense_strides(order, result.shape, torch.sym_max)
+        if len(set(strides)) == 1 and is_dense(shape, strides[0]):
+            return operands[0].stride()
+    order = _inner_to_outer(shape, [_broadcast_strides(tensor, shape) for tensor in operands if tensor.dim()])
+    return dense_strides(order, result.shape, lambda size, _: size)
+
+
+def _hints(numbers: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(map(hint_of, numbers))
+
+
+def _is_dense_in(order: Sequence[int], shape: Sequence[int], strides: Sequence[int]) -> bool:
+    dense = dense_strides(order, shape)
+    return 0 in shape or all(size == 1 or one == other for size, one, other in zip(shape, strides, dense))
+
+
+def _broadcast_strides(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
+    """Returns the strides of a tensor that is broadcast to `shape`; 0 for dimensions that it repeats."""
+    missing = [0] * (len(shape) - tensor.dim())
+    sizes = zip(_hints(tensor.stride()), _hints(tensor.shape), shape[len(missing) :])
+    return missing + [0 if size == 1 and wanted != 1 else stride for stride, size, wanted in sizes]
+
+
+def _inner_to_outer(shape: Sequence[int], given: Sequence[Sequence[int]]) -> list[int]:
+    """Returns the dimensions from the innermost on; the first tensor whose strides differ in two of them orders these."""
+
+    def is_inner(one: int, other: int) -> bool | None:
+        for strides in given:
+            if strides[one] and strides[other] and strides[one] != strides[other]:
+                return strides[one] < strides[other]
+            if strides[one] and strides[one] == strides[other] and shape[one] > shape[other]:
+                return False
+        return None
+
+    order: list[int] = []
+    for dim in reversed(range(len(shape))):
+        order.append(dim)
+        position = len(order) - 1
+        for before in reversed(range(position)):
+            inner = is_inner(order[before], order[position])
+            if inner is False:
+                order[before], order[position] = order[position], order[before]
+                position = before
+            elif inner:
+                break
+    return order

@@ -73,7 +73,7 @@ def located() -> fx.GraphModule:
 
 
 def located_kernels() -> list[Kernel]:
-    """The kernels of STEP."""
+    """Returns the kernels of STEP."""
     steps = schedule(lower_graph(located()), join=True, verify=True)[1]
     return [step for step in steps if isinstance(step, Kernel)]
 
@@ -91,7 +91,7 @@ def scheduled(function: Callable[..., Any], *args: Any, join: bool = True, targe
 
 
 def kernels(function: Callable[..., Any], *args: Any) -> list[Kernel]:
-    """The kernels of `function`."""
+    """Returns the kernels of `function`."""
     return [step for step in scheduled(function, *args) if isinstance(step, Kernel)]
 
 

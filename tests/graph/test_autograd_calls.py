@@ -67,7 +67,11 @@ def test_which_tensors_a_call_looks_at():
     hook = graph.call_function(reserve_hook, (x, "register_hook"))
     made = graph.call_function(make_parameter, (x, True))
     grad.meta["example_value"] = (torch.ones(2), torch.ones(2))
-    assert watched_tensors(grad) == [x, y] and watched_tensors(hook) == [x] and watched_tensors(made) == watched_tensors(x) == []
+    assert (
+        watched_tensors(grad) == [x, y]
+        and watched_tensors(hook) == [x]
+        and watched_tensors(made) == watched_tensors(x) == []
+    )
     assert [is_autograd_call(node) for node in graph.nodes] == [False, False, True, True, True]
     assert [differentiates_again(node) for node in (grad, hook)] == [True, False]
     assert [returns_several(node) for node in (grad, hook, made)] == [True, False, False]

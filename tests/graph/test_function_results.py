@@ -19,7 +19,9 @@ def test_a_view_of_an_argument_becomes_a_copy_that_is_noted():
 def test_other_results_stay_as_they_are():
     x, other = torch.ones(2), torch.ones(2)
     with recording_copies() as copies:
-        assert unaliased_result(x, (x,)) is x and unaliased_result(other, (x,)) is other and unaliased_result(3, (x,)) == 3
+        assert (
+            unaliased_result(x, (x,)) is x and unaliased_result(other, (x,)) is other and unaliased_result(3, (x,)) == 3
+        )
     assert copies == []
 
 

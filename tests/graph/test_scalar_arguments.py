@@ -23,7 +23,11 @@ def test_methods_are_those_of_tensors(name):
 
 
 def test_what_is_not_known():
-    assert scalar_arguments_of(torch.arange) is None and scalar_arguments_of([]) is None and scalar_arguments_of("view") is None
+    assert (
+        scalar_arguments_of(torch.arange) is None
+        and scalar_arguments_of([]) is None
+        and scalar_arguments_of("view") is None
+    )
     assert all(scalar_arguments_of(name) for name in DRAWS)
 
 
@@ -39,4 +43,6 @@ def test_ints_of_integer_tensors_stay_ints():
 
 
 def test_functions_that_hand_numbers_on():
-    assert forwards_arguments(torch.nn.functional.multi_head_attention_forward) and not forwards_arguments(torch.nn.functional.dropout)
+    assert forwards_arguments(torch.nn.functional.multi_head_attention_forward) and not forwards_arguments(
+        torch.nn.functional.dropout
+    )

@@ -32,8 +32,7 @@ pytestmark = pytest.mark.cpp
 
 
 def _tensors() -> list[torch.Tensor]:
-    """Tensors of modules: parameters, frozen parameters, buffers, and new gradients in each training step.
-    """
+    """Tensors of modules: parameters, frozen parameters, buffers, and new gradients in each training step."""
     held = [nn.Parameter(torch.randn(4, 4)) for _ in range(6)]
     held += [nn.Parameter(torch.randn(4), requires_grad=False) for _ in range(2)]
     held += [torch.randn(2, 3, 4, 5), torch.tensor(3), torch.arange(4), torch.randn(2, 3, dtype=torch.complex64)]

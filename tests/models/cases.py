@@ -66,8 +66,7 @@ CASES |= {
 
 
 def rotating(rows: Iterable[Any], day: int | None = None, minor: int = sys.version_info.minor) -> list[Any]:
-    """Returns parameters of a test, nine tenths marked slow: the unmarked tenth depends on the interpreter and the day.
-    """
+    """Returns parameters of a test, nine tenths marked slow: the fast tenth depends on the interpreter and the day."""
     day = datetime.date.today().toordinal() if day is None else day
     turn = (3 * day + minor) % TENTHS
     return [

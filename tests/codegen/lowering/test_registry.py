@@ -51,8 +51,7 @@ def signature(op):
 
 
 def is_functional(op):
-    """True if a graph can hold `op`: its arguments and results have no named dimensions, and no argument is written.
-    """
+    """True if a graph can hold `op`: its arguments and results have no named dimensions, and no argument is written."""
     made = [str(result.type) for result in op._schema.returns]
     written = any(a.alias_info is not None and a.alias_info.is_write for a in op._schema.arguments)
     named = "dimname" in op._overloadname.lower()

@@ -74,8 +74,7 @@ def samples(low: float, high: float) -> torch.Tensor:
 
 
 def ulps(got: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """Returns the distance in units of the last place of the float nearest to `exact`; infinite where the kinds differ.
-    """
+    """Returns the distance in units of the last place of the float nearest to `exact`; infinite for different kinds."""
     rounded = exact.float()
     exponent = torch.frexp(rounded.double().abs().clamp(min=2.0**-126)).exponent
     distance = (got.double() - exact).abs() / torch.ldexp(torch.ones_like(exact), exponent - 24)

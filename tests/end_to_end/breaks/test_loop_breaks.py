@@ -280,9 +280,7 @@ def test_growing_list_is_the_same():
             rows.append(x + i)
         return rows, len(rows)
 
-    assert_same_as_eager(
-        collect, lambda: torch.ones(3)
-    )  # not read after the break: no guard on its length
+    assert_same_as_eager(collect, lambda: torch.ones(3))  # not read after the break: no guard on its length
 
 
 def given_names():

@@ -244,8 +244,7 @@ def outcome(call, make, bad):
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
 @pytest.mark.parametrize("fn, make", CASES)
 def test_an_error_loses_nothing(fn, make, backend):
-    """Checks a container after an error: all tensors of eager's container, and at most the popped tensors in addition.
-    """
+    """Checks a container after an error: all tensors of eager's container, and at most the popped tensors besides."""
     counter = CompileCounterWithBackend(backend)
     compiled = minidynamo.compile(fn, backend=counter)
     raised = 0

@@ -312,9 +312,7 @@ def test_max_pool1d_has_eagers_layouts(backend):
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)])
 def test_arithmetic_of_numbers_alone_gives_tensors_that_may_be_sizes(backend):
     def program(x, width):
-        rows = torch.div(
-            x.shape[1], 2, rounding_mode="trunc"
-        )  # a tensor with a number known during capture
+        rows = torch.div(x.shape[1], 2, rounding_mode="trunc")  # a tensor with a number known during capture
         parts = x.view(x.shape[0], rows, 2)
         wider = parts.new_zeros((x.shape[0], rows + 1, 2))
         wider[:, :-1] += parts

@@ -1,5 +1,4 @@
-"""Values that vary before a graph break are known to vary after the break, even in code that is reached later.
-"""
+"""Values that vary before a graph break are known to vary after the break, even in code that is reached later."""
 
 import pytest
 import torch

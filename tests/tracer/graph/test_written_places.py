@@ -47,8 +47,7 @@ class Program:
 
 
 def kept(program):
-    """Returns the names of the written tensors, and the saved part of a program with an additional raising operation.
-    """
+    """Returns the names of the written tensors, and the saved part of a program with one more raising operation."""
     program.emit(torch.linalg.cholesky, program["m"])
     writes = program.writes()
     places = writes.find(*program.given(writes))

@@ -93,8 +93,7 @@ def test_a_place_gets_its_tensor_back_or_is_left_as_the_program_leaves_it(
 
 
 def overwriting(operation: str, *, can_roll_back: bool) -> Writes:
-    """Returns the writes of a graph of a number, a tensor and a list of a tensor, which writes to both tensors.
-    """
+    """Returns the writes of a graph of a number, a tensor and a list of a tensor, which writes to both tensors."""
     graph = torch.fx.Graph()
     graph.placeholder("number")
     x, ys = graph.placeholder("x"), graph.placeholder("ys")
