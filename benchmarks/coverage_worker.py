@@ -40,19 +40,19 @@ class HiddenFailure(Exception):
 @contextmanager
 def nothing_hidden() -> Iterator[None]:
     """Raises HiddenFailure after the block for failures inside that were only reported."""
-    told: list[str] = []
+    reported: list[str] = []
 
     def note(event: Event) -> None:
         if event.kind == "fallback" and event.data["diagnostic"].code in HIDDEN:
-            told.append(event.data["diagnostic"].render())
+            reported.append(event.data["diagnostic"].render())
 
     stop = minidynamo.on_event(note)
     try:
         yield
     finally:
         stop()
-    if told:
-        raise HiddenFailure(f"{first_line(told[0])} {told[0].splitlines()[1:]}")
+    if reported:
+        raise HiddenFailure(f"{first_line(reported[0])} {reported[0].splitlines()[1:]}")
 
 
 def compare(case: Case, compiled: Callable[..., Any], *, values_only: bool) -> Observation | None:

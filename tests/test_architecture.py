@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "guards": "errors compat config core graph",
     "variables": "graph guards",
     "tracer": "errors compat core graph fake bytecode guards variables",
-    "graph_cache": "errors compat config core graph fake memory",
+    "graph_cache": "errors compat config core graph fake",
     "autograd": "errors compat config core graph fake memory graph_cache",
     "codegen": "errors compat config core graph fake memory graph_cache",
     "backends": "errors compat config core graph memory graph_cache autograd codegen",

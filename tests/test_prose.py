@@ -50,4 +50,4 @@ def test_the_measure_finds_what_it_looks_for(tmp_path):
     module.write_text('"""What it is."""\n\nx = 1  # a comment that stands in front of nothing\n', "utf-8")
     prose = measure([page, module], tmp_path)
     assert [len(found) for found in (prose.hard, prose.openings, prose.out)] == [1, 1, 4]
-    assert prose.words == 32 and prose.pronouns == 12
+    assert prose.words == 30 and prose.pronouns == 13

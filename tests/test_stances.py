@@ -118,9 +118,9 @@ def test_behind_the_limit_versions_are_still_used_and_one_warning_ranks_the_caus
     f, x = seen_by(CompileCounter()), torch.ones(2)
     f = minidynamo.compile(f.py_func, backend="eager", recompile_limit=2, dynamic=False)
     f(x, 1), f(x, 2)
-    with pytest.warns(MinidynamoNotice, match="MD302") as told:
+    with pytest.warns(MinidynamoNotice, match="MD302") as notices:
         assert torch.equal(f(x, 3), x * -3)
-    assert "A number that varies is an input" in str(told[0].message)
+    assert "A number that varies is an input" in str(notices[0].message)
     with warnings.catch_warnings(), no_recompile():
         warnings.simplefilter("error")
         assert torch.equal(f(x, 4), x * -4)

@@ -55,6 +55,7 @@ from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph.autograd_calls import differentiates_again
 from minidynamo.graph.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
 from minidynamo.graph.checkpoint import CHECKPOINTS, is_reentrant
+from minidynamo.graph.marks import RESULT_GRADIENT
 from minidynamo.graph.saved_tensor_hooks import Hooks, without_hooks
 from minidynamo.graph.torch_settings import AUTOCAST_DEVICES, settings
 from minidynamo.memory.saved import SavedTensors
@@ -441,17 +442,13 @@ def _sources(
     return tuple(tuple(sorted(mask)) for mask in sources)
 
 
-_RESULT_GRADIENT = "arrives"
-"""Meta key: the node computes the total gradient of the result at this position (`GraphSignature.result_gradients`)."""
-
-
 def _mark_result_gradients(trace: Trace, functional: FunctionalGraph) -> None:
     for position, traced in trace.result_gradients.items():
         if position >= len(trace.tangents):
             continue  # a view: backward does not take its gradient
         node = None if traced is None else functional.read(functional.values[traced])
         if node is not None and node.op != "placeholder":
-            node.meta[_RESULT_GRADIENT] = position
+            node.meta[RESULT_GRADIENT] = position
 
 
 def _with_result_gradients(signature: GraphSignature, trace: Trace, backward: fx.GraphModule) -> GraphSignature:
@@ -468,7 +465,7 @@ def _with_result_gradients(signature: GraphSignature, trace: Trace, backward: fx
     reached |= trace.result_zero_sources.keys()
     if not reached:
         return signature
-    marked = ((node.meta.get(_RESULT_GRADIENT), i) for i, node in enumerate(backward.graph.nodes))
+    marked = ((node.meta.get(RESULT_GRADIENT), i) for i, node in enumerate(backward.graph.nodes))
     result_gradients = {position: i for position, i in marked if position is not None}
     direct_inputs = tuple(
         tuple(position for position in positions if position in reached) for positions in trace.direct_inputs

@@ -33,7 +33,7 @@ from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase, publish
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, first_line, nearest
 from minidynamo.graph.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_func, mark_boxed
-from minidynamo.graph.marks import COMPUTES_FIRST, RECORDS_WRITES
+from minidynamo.graph.marks import COMPUTES_FIRST, IN_PLACE, RECORDS_WRITES
 from minidynamo.graph.options import GraphCompiler
 from minidynamo.graph.pytree import compile_flat
 from minidynamo.graph.saved_tensor_hooks import to_inline
@@ -41,7 +41,7 @@ from minidynamo.graph.tensor_index import has_index_tensors
 from minidynamo.graph.text import graph_text
 from minidynamo.graph.torch_settings import switches_inference
 from minidynamo.graph.version_counter import UNCOUNTED
-from minidynamo.memory.graph_plan import IN_PLACE, graph_plan
+from minidynamo.memory.graph_plan import graph_plan
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 

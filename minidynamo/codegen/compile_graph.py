@@ -31,7 +31,8 @@ from minidynamo.config import config
 from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase
 from minidynamo.errors import Diagnostic, ToolchainMissing, UnknownName, nearest
-from minidynamo.memory.unfused_peak import DIES, MAY_DIE, RETURNED, peak_of_operations
+from minidynamo.graph.marks import DIES, MAY_DIE, RETURNED
+from minidynamo.memory.unfused_peak import peak_of_operations
 
 TARGETS = ("auto", "cpp", "triton", "aten")
 

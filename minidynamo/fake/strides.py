@@ -100,7 +100,7 @@ def _broadcast_strides(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
 
 
 def _inner_to_outer(shape: Sequence[int], given: Sequence[Sequence[int]]) -> list[int]:
-    """Returns the dimensions from the innermost on; the first tensor whose strides differ in two of them orders these."""
+    """Returns the dimensions from the innermost on. The first tensor whose strides differ in two dimensions decides."""
 
     def is_inner(one: int, other: int) -> bool | None:
         for strides in given:

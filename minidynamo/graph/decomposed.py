@@ -16,9 +16,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from minidynamo.compat import OpOverload
-
-PART_OF = "part_of"
-"""The key in a node's `meta` of the `Call` that the node belongs to."""
+from minidynamo.graph.marks import PART_OF
 
 _numbers = itertools.count()
 

@@ -1,13 +1,129 @@
-"""Owns the marks in a captured graph's `meta`, through which the tracer and the backends communicate.
+"""Owns the keys of `meta`, of nodes and of graphs: what each means, which files write it and which folders read it.
 
-The readers of a mark define its effect: `tracer/capture/rerun.py` and `backends/registry.py`.
+`tests/graph/test_marks.py` compares the tables with the code. Keys without a constant are written as literals.
 """
 
 from __future__ import annotations
 
-# Set by the tracer: the graph may raise, depending on data, after writes that autograd records. A backend should do
-# such writes last where it can.
-RECORDS_WRITES = "minidynamo_records_writes"
+from dataclasses import dataclass
 
-# Set by a backend: the callable computes everything before autograd records any write or saves any tensor.
+
+@dataclass(frozen=True)
+class Key:
+    """A key of `meta`."""
+
+    #: the meaning of the value
+    meaning: str
+    #: files of the package that write the key, without `.py`
+    written_by: str
+    #: folders of the package that read the key
+    read_by: str
+
+
 COMPUTES_FIRST = "minidynamo_computes_first"
+DIES = "dies"
+IN_PLACE = "in_place"
+MAY_DIE = "may die"
+OUT = "out"
+PARAMETER = "parameter"
+PART_OF = "part_of"
+RECORDS_WRITES = "minidynamo_records_writes"
+RESULT_GRADIENT = "result_gradient"
+RETURNED = "returned"
+USERS_BACKWARD = "users_backward"
+WRITTEN = "written"
+
+GRAPH_KEYS = {
+    COMPUTES_FIRST: Key(
+        "the callable computes everything before autograd records a write or saves a tensor",
+        "backends/registry",
+        "tracer",
+    ),
+    RECORDS_WRITES: Key(
+        "the graph may raise, depending on data, after writes that autograd records: a backend should do them last",
+        "tracer/capture/frame_end",
+        "backends",
+    ),
+}
+"""Keys of the `meta` of a captured graph."""
+
+NODE_KEYS = {
+    "checkpoint": Key(
+        "the checkpoint that computes the node again in backward", "autograd/graph/provenance", "autograd"
+    ),
+    "draws": Key("whether the node may draw random numbers", "tracer/graph/output_graph", "tracer"),
+    "drawn_behind": Key(
+        "whether the program drew from the generator before an effect", "tracer/handlers/random_numbers", "tracer"
+    ),
+    "example_value": Key(
+        "the fake value of a node of a captured graph",
+        "tracer/graph/inputs tracer/graph/open_graphs tracer/graph/output_graph tracer/graph/subgraphs",
+        "autograd backends frontend graph memory tracer",
+    ),
+    "mutates": Key(
+        "whether the node has a side effect",
+        "frontend/comptime_context tracer/graph/output_graph tracer/handlers/autograd_calls tracer/handlers/storages",
+        "tracer",
+    ),
+    "source": Key("the source of a placeholder, until the graph is finished", "tracer/graph/inputs", "tracer"),
+    "stack_trace": Key("the user's line of a node, as torch stores it", "frontend/comptime_context", ""),
+    "steal_arg": Key(
+        "whether the placeholder is a list that the graph empties", "tracer/graph/inputs", "autograd graph graph_cache"
+    ),
+    "time": Key("the number of operations recorded before the node", "tracer/graph/output_graph", "tracer"),
+    "user_cache_hash": Key("the user's hash of an inlined hook", "graph/saved_tensor_hooks", "graph_cache"),
+    "user_location": Key(
+        "the user's line",
+        "autograd/functional/written_inputs autograd/graph/provenance autograd/partition/hook_graphs "
+        "graph_cache/graphs tracer/graph/inputs tracer/graph/output_graph tracer/graph/subgraphs",
+        "autograd codegen frontend graph graph_cache memory tracer",
+    ),
+    "val": Key(
+        "the fake value of a node of an ATen graph",
+        "autograd/functional/written_inputs autograd/graph/graph_builder autograd/layout/dim_order "
+        "autograd/partition/packing autograd/partition/partition autograd/partition/saved_views "
+        "autograd/partition/writing_calls autograd/reinplace/backward_reuse autograd/reinplace/reuse "
+        "autograd/runtime/partial_backward autograd/trace/eigenvalues_only graph_cache/graphs",
+        "autograd codegen graph graph_cache memory",
+    ),
+    "written_memory": Key(
+        "the memory that the node writes to",
+        "tracer/graph/output_graph tracer/handlers/storages",
+        "autograd tracer",
+    ),
+    DIES: Key(
+        "the input dies at its last use, as saved tensors do",
+        "autograd/partition/packing autograd/partition/partition",
+        "autograd memory",
+    ),
+    IN_PLACE: Key("the operator that writes the result over its first argument", "backends/registry", "codegen"),
+    MAY_DIE: Key(
+        "the input is an argument with a history: in backward it dies at its last use if the caller has released it",
+        "autograd/partition/packing",
+        "",
+    ),
+    OUT: Key("whether the program passed the result as `out=`", "autograd/functional/functionalize", "autograd memory"),
+    PARAMETER: Key("whether the input is a parameter, which hooks may skip", "autograd/partition/packing", "autograd"),
+    PART_OF: Key(
+        "the torch operation that the node is a part of, and the number of its call",
+        "graph/decomposed graph_cache/graphs",
+        "codegen graph graph_cache memory",
+    ),
+    RESULT_GRADIENT: Key("the result whose gradient the node is", "autograd/aot", "autograd"),
+    RETURNED: Key(
+        "forward returned the input: it does not die in backward if the caller holds it",
+        "autograd/partition/partition",
+        "memory",
+    ),
+    USERS_BACKWARD: Key(
+        "the call of an autograd.Function's backward in which the node was made",
+        "autograd/graph/provenance",
+        "autograd",
+    ),
+    WRITTEN: Key(
+        "position of a result -> position of the argument that the program has written it to",
+        "autograd/functional/functional_graph autograd/functional/functionalize",
+        "autograd memory",
+    ),
+}
+"""Keys of the `meta` of nodes."""

@@ -43,10 +43,6 @@ IN_PLACE_FILLS = {
 """Operator that fills a copy of its first argument -> operator that fills the argument itself."""
 
 
-IN_PLACE = "in_place"
-"""Key in the `meta` of a node: the operator that writes its result over its first argument."""
-
-
 def graph_plan(gm: fx.GraphModule, stage: str, *, handing_over: bool = False) -> MemoryPlan:
     """Returns the plan of a graph whose nodes carry fake values; each value dies after its last use."""
     nodes = list(gm.graph.nodes)

@@ -12,25 +12,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.graph.decomposed import PART_OF, is_inside
+from minidynamo.graph.decomposed import is_inside
+from minidynamo.graph.marks import DIES, OUT, PART_OF, RETURNED, WRITTEN
 from minidynamo.memory.graph_plan import IN_PLACE_FILLS, may_share
 from minidynamo.memory.storages import storages_in
-
-WRITTEN = "written"
-"""Key in `meta`: position of a result -> position of the argument that the program has written it to."""
-
-OUT = "out"
-"""Key in `meta` of a node whose result the program has written to `out=`."""
-
-DIES = "dies"
-"""Key in `meta` of an input that dies at its last use, as saved tensors do."""
-
-MAY_DIE = "may die"
-"""Key in `meta` of an input that is an argument with a history: in backward it dies at its last use if the caller has
-released it."""
-
-RETURNED = "returned"
-"""Key in `meta` of an input of a backward graph that forward returned: it does not die if the caller holds it."""
 
 aten = torch.ops.aten
 

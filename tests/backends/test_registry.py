@@ -141,9 +141,9 @@ def unboxed(gm, example_inputs):
     "backend", [unboxed, AsClass, functools.partial(unboxed)], ids=["function", "class", "partial"]
 )
 def test_a_plain_callable_is_adapted_with_one_notice(backend):
-    with pytest.warns(MinidynamoNotice, match="MD521 .* not boxed") as told:
+    with pytest.warns(MinidynamoNotice, match="MD521 .* not boxed") as notices:
         assert run(backend=backend) == RESULT
-    assert len(told) == 1
+    assert len(notices) == 1
 
 
 def test_a_boxed_callable_gets_one_list_that_it_empties():
@@ -214,9 +214,9 @@ def test_a_backend_that_fails_is_an_error_before_anything_has_run(backend, says)
 
 @pytest.mark.parametrize(("backend", "says"), FAILING)
 def test_a_backend_that_fails_leaves_eager_execution_with_one_notice(backend, says):
-    with pytest.warns(MinidynamoNotice, match=says) as told:
+    with pytest.warns(MinidynamoNotice, match=says) as notices:
         assert run(backend=backend, on_error="eager") == RESULT
-    assert len(told) == 1
+    assert len(notices) == 1
 
 
 def test_behind_a_break_nothing_is_lost_or_doubled():
@@ -255,9 +255,9 @@ def failing_at_run_time(gm, example_inputs):
 @pytest.mark.provokes_failures
 @pytest.mark.parametrize("on_error", ["raise", "eager"])
 def test_a_graph_that_fails_with_effects_pending_runs_again_as_written(on_error):
-    with pytest.warns(MinidynamoNotice, match="MD523 the compiled graph of program failed") as told:
+    with pytest.warns(MinidynamoNotice, match="MD523 the compiled graph of program failed") as notices:
         assert run(backend=failing_at_run_time, on_error=on_error) == RESULT
-    assert len(told) == 2 and all("ZeroDivisionError: at run time" in str(one.message) for one in told)
+    assert len(notices) == 2 and all("ZeroDivisionError: at run time" in str(one.message) for one in notices)
 
 
 @pytest.mark.provokes_failures
@@ -328,11 +328,11 @@ def test_without_a_compiler_torchs_kernels_run_with_one_notice(where, backend, o
         monkeypatch.setenv("PATH", str(tmp_path))
     with (
         minidynamo.config.patch(cxx=str(tmp_path / "g++") if where == "setting" else ""),
-        pytest.warns(MinidynamoNotice, match=r"MD501 no C\+\+ compiler was found") as told,
+        pytest.warns(MinidynamoNotice, match=r"MD501 no C\+\+ compiler was found") as notices,
     ):
         train(backend=backend, on_error=on_error)
         assert run(backend=backend, on_error=on_error) == RESULT
-    assert len(told) == 1
+    assert len(notices) == 1
 
 
 BROKEN = {
@@ -369,11 +369,11 @@ def test_a_broken_compiler_leaves_eager_execution_with_one_notice(kind, tmp_path
     text, _, code = BROKEN[kind]
     with (
         minidynamo.config.patch(cxx=script(tmp_path / "g++", text)),
-        pytest.warns(MinidynamoNotice, match=code) as told,
+        pytest.warns(MinidynamoNotice, match=code) as notices,
     ):
         train(on_error="eager")
         assert run(lambda x, log: program(x * 1.25, log) / 1.125, on_error="eager")[1] == RESULT[1]
-    assert len({str(notice.message).splitlines()[0] for notice in told}) == len(told) == 1
+    assert len({str(notice.message).splitlines()[0] for notice in notices}) == len(notices) == 1
 
 
 FAILS_THE_SECOND_TIME = """
@@ -392,9 +392,9 @@ def test_a_compiler_that_breaks_before_backward(tmp_path):
         with pytest.raises(KernelBuildError, match="of the backward graph"):
             train()
         (tmp_path / "count").unlink()
-        told = []
-        stop = minidynamo.on_event(lambda event: told.append(event.name) if event.kind == "fallback" else None)
+        notices = []
+        stop = minidynamo.on_event(lambda event: notices.append(event.name) if event.kind == "fallback" else None)
         with pytest.warns(MinidynamoNotice, match="MD502 a kernel did not compile"):
             train(on_error="eager")
         stop()
-        assert told == ["backward graph"]
+        assert notices == ["backward graph"]

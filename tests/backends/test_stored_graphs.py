@@ -358,10 +358,10 @@ def used_as_they_are(damaged):
     for form in damaged:
         files.write(files.entries()[0].name, form)
         forget_notices()
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as notices:
             warnings.simplefilter("always")
             again = gradients(pointwise, X, Y)
-        harmless += not told
+        harmless += not notices
         for one, other in zip(expected, again):
             torch.testing.assert_close(one, other)
     return harmless

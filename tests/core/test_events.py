@@ -106,7 +106,7 @@ def test_the_kinds_are_those_that_are_published_and_documented():
 
 def test_a_notice_points_to_the_users_line():
     compiled = minidynamo.compile(lambda x: x + 1, backend=lambda gm, inputs: gm.forward)
-    with pytest.warns(MinidynamoNotice) as told:
+    with pytest.warns(MinidynamoNotice) as notices:
         line = sys._getframe().f_lineno + 1
         compiled(torch.ones(1))
-    assert (told[0].filename, told[0].lineno) == (__file__, line)
+    assert (notices[0].filename, notices[0].lineno) == (__file__, line)

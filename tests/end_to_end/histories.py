@@ -44,10 +44,10 @@ def attempt(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def compare(history: History, backend: str) -> None:
     """Checks that compiling changes no yielded value of the history."""
 
-    def as_written(fn: Any = None, **options: Any) -> Any:
-        return functools.partial(as_written, **options) if fn is None else fn
+    def run_eagerly(fn: Any = None, **options: Any) -> Any:
+        return functools.partial(run_eagerly, **options) if fn is None else fn
 
-    expected = _run(history, as_written)
+    expected = _run(history, run_eagerly)
     actual = _run(history, functools.partial(minidynamo.compile, backend=backend))
     for step, (wanted, found) in enumerate(zip(expected, actual, strict=True)):
         assert found == wanted, f"step {step}: eager gives {wanted}, compiled gives {found}"

@@ -56,12 +56,12 @@ def laid_out(shape, order):
     return torch.empty_strided(shape, strides).fill_(0.5)
 
 
-def of_eager_and_foretold(op, *args, **kwargs):
+def compare_with_eager(op, *args, **kwargs):
     """Compares the strides of the first result, without dimensions of one element."""
     mode = FakeTensorMode()
     with mode:
-        foretold = op(*tree_map_only(torch.Tensor, mode.from_tensor, args), **kwargs)
-    pairs = [made if isinstance(made, tuple) else (made,) for made in (op(*args, **kwargs), foretold)]
+        predicted = op(*tree_map_only(torch.Tensor, mode.from_tensor, args), **kwargs)
+    pairs = [made if isinstance(made, tuple) else (made,) for made in (op(*args, **kwargs), predicted)]
     for real, fake in zip(*pairs, strict=True):
         assert (real.shape, real.dtype) == (fake.shape, fake.dtype)
     return [[(n, s) for n, s in zip(made[0].shape, made[0].stride()) if n > 1] for made in pairs]
@@ -79,8 +79,8 @@ def test_two_arguments_decide_in_eagers_order(op):
             own = [n if chosen.random() < 0.8 else 1 for n in shape][chosen.choice((0, 0, 0, 1, rank)) :]
             made = laid_out(own, chosen.sample(range(len(own)), len(own)))
             pair.append(made if chosen.random() < 0.8 else made.expand(shape))
-        real, foretold = of_eager_and_foretold(op, *pair, **kwargs)
-        assert real == foretold, [(t.shape, t.stride()) for t in pair]
+        real, predicted = compare_with_eager(op, *pair, **kwargs)
+        assert real == predicted, [(t.shape, t.stride()) for t in pair]
 
 
 @pytest.mark.parametrize("op", GRADIENTS, ids=str)
@@ -95,8 +95,8 @@ def test_gradients_of_activations_and_losses_lie_as_in_eager(op):
     ]
     ways.append(torch.rand(2, 4, 3, 10)[..., ::2].transpose(1, 2))
     for gradient, x in itertools.product(ways, repeat=2):
-        real, foretold = of_eager_and_foretold(op, *GRADIENTS[op](gradient, x))
-        assert real == foretold, [gradient.stride(), x.stride()]
+        real, predicted = compare_with_eager(op, *GRADIENTS[op](gradient, x))
+        assert real == predicted, [gradient.stride(), x.stride()]
 
 
 @pytest.mark.skipif(compat.is_composite(aten.ldexp.Tensor), reason="it consists of other operations in this torch")
@@ -107,7 +107,7 @@ def test_a_product_with_a_power_of_two_has_eagers_dtype():
             continue
         for shape, other_shape in itertools.product([(), (2, 3)], repeat=2):
             given = torch.ones(shape, dtype=dtype), torch.ones(other_shape, dtype=other)
-            of_eager_and_foretold(aten.ldexp.Tensor, *given)  # compares the dtypes
+            compare_with_eager(aten.ldexp.Tensor, *given)  # compares the dtypes
 
 
 @pytest.mark.parametrize("nonlinear", [F.softplus, F.elu, F.hardswish, F.hardsigmoid, F.relu6])
@@ -131,8 +131,8 @@ def test_what_repeats_has_a_say_where_eager_copies_it(op, dtypes):
     rest = (torch.tensor(1.0),) if op is aten.masked_fill.Tensor else ()
     for pair in ((one[:1].expand(3, 4), other), (one, other[:, :1].expand(3, 4))):
         pair = (pair[1], pair[0].bool()) if rest else pair
-        real, foretold = of_eager_and_foretold(op, *pair, *rest)
-        assert real == foretold
+        real, predicted = compare_with_eager(op, *pair, *rest)
+        assert real == predicted
 
 
 IMAGES = laid_out((2, 3, 2, 2), (0, 1, 2, 3))
@@ -187,21 +187,21 @@ OTHERS = {
 def test_a_huber_loss_has_the_dtype_of_its_first_argument(reduction):
     x, y = laid_out((2, 3), (0, 1)), laid_out((2, 3), (1, 0)).double()
     for pair in ((x, y), (y, x), (x.bfloat16(), x)):
-        eager, foretold = of_eager_and_foretold(aten.huber_loss.default, *pair, reduction)
-        assert eager == foretold
+        eager, predicted = compare_with_eager(aten.huber_loss.default, *pair, reduction)
+        assert eager == predicted
 
 
 def test_bools_to_the_power_of_a_bool_are_bools():
     for exponent in (True, False, 1):
-        eager, foretold = of_eager_and_foretold(aten.pow.Tensor_Scalar, MATRIX > 0, exponent)
-        assert eager == foretold
+        eager, predicted = compare_with_eager(aten.pow.Tensor_Scalar, MATRIX > 0, exponent)
+        assert eager == predicted
 
 
 def test_every_other_rule_says_what_eager_does():
     assert {*OTHERS, *BINARY, *GRADIENTS} == {*RULES}
     for op, arguments in OTHERS.items():
-        real, foretold = of_eager_and_foretold(op, *arguments())
-        assert real == foretold, op
+        real, predicted = compare_with_eager(op, *arguments())
+        assert real == predicted, op
     others = [
         (aten.native_batch_norm.default, (LAST, None, None, None, None, True, 0.1, 1e-5)),
         (aten.ldexp.Tensor, (torch.ones(()), MATRIX.int())),
@@ -210,8 +210,8 @@ def test_every_other_rule_says_what_eager_does():
         (aten.max_pool3d_with_indices.default, (torch.rand(2, 3, 4, 4), [2, 2, 2])),
     ]
     for op, given in others:
-        real, foretold = of_eager_and_foretold(op, *given)
-        assert real == foretold, op
+        real, predicted = compare_with_eager(op, *given)
+        assert real == predicted, op
 
 
 def test_what_is_read_through_indices_lies_as_in_eager():
@@ -230,8 +230,8 @@ def test_what_is_read_through_indices_lies_as_in_eager():
         for d in given:
             own = [n if chosen.random() < 0.8 else 1 for n in shape][chosen.randrange(len(shape)) :]
             indices[d] = laid_out(own, chosen.sample(range(len(own)), len(own))).long()
-        real, foretold = of_eager_and_foretold(aten.index.Tensor, x, indices)
-        assert real == foretold, [(t.shape, t.stride()) for t in (x, *indices) if t is not None]
+        real, predicted = compare_with_eager(aten.index.Tensor, x, indices)
+        assert real == predicted, [(t.shape, t.stride()) for t in (x, *indices) if t is not None]
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
@@ -254,11 +254,11 @@ def test_results_have_eagers_strides_and_programs_see_them(backend):
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
 def test_running_statistics_of_half_types(backend, dtype):
     images = IMAGES.add(torch.arange(3.0).view(3, 1, 1)).to(dtype)
-    real, foretold = of_eager_and_foretold(
+    real, predicted = compare_with_eager(
         aten._native_batch_norm_legit_functional.default,
         *(images, None, None, *(t.to(dtype) for t in STATISTICS), True, 0.1, 1e-5),
     )
-    assert real == foretold
+    assert real == predicted
     expected, made = ([t.to(dtype, copy=True) for t in STATISTICS] for _ in range(2))
     result = F.batch_norm(images, *expected, training=True)
     found = minidynamo.compile(F.batch_norm, backend=backend)(images, *made, training=True)
@@ -293,8 +293,8 @@ def test_what_has_a_part_replaced_is_laid_out_as_in_eager():
         if whole.dim() > 1:
             given.append((aten.diagonal_scatter.default, (whole, whole.diagonal().clone())))
         for op, arguments in given:
-            real, foretold = of_eager_and_foretold(op, *arguments)
-            assert real == foretold, (op, whole.shape, whole.stride())
+            real, predicted = compare_with_eager(op, *arguments)
+            assert real == predicted, (op, whole.shape, whole.stride())
 
 
 def test_sizes_that_hang_on_data_are_not_foretold():

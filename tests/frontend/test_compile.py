@@ -120,9 +120,9 @@ def test_past_the_recompile_limit_the_frame_runs_as_written():
     counter = CompileCounter()
     f = minidynamo.compile(lambda x, n: x + n, backend=counter, recompile_limit=2, dynamic=False)
     x = torch.zeros(1)
-    with pytest.warns(MinidynamoNotice, match=r"MD302 stopped compiling .* 2 versions exist") as told:
+    with pytest.warns(MinidynamoNotice, match=r"MD302 stopped compiling .* 2 versions exist") as notices:
         assert [f(x, n).item() for n in range(6)] == [0, 1, 2, 3, 4, 5]
-    assert (counter.frame_count, len(told)) == (2, 1)
+    assert (counter.frame_count, len(notices)) == (2, 1)
 
 
 def test_options_are_in_force_for_this_function_alone():
@@ -210,10 +210,10 @@ UNCHANGED += [coroutine, async_generator, generator, functools.lru_cache(plain),
 
 @pytest.mark.parametrize("target", UNCHANGED, ids=lambda target: getattr(target, "__name__", repr(target)))
 def test_what_runs_better_as_it_is_comes_back_with_one_notice(target):
-    with pytest.warns(MinidynamoNotice, match="MD105") as told:
+    with pytest.warns(MinidynamoNotice, match="MD105") as notices:
         assert minidynamo.compile(target) is target
         assert minidynamo.compile(target) is target
-    assert len(told) == 1
+    assert len(notices) == 1
 
 
 class ScaledCall(torch.nn.Linear):

@@ -73,10 +73,10 @@ def endless(x):
 def test_a_frame_that_cannot_be_cut_runs_as_written_after_one_notice(capsys, monkeypatch):
     monkeypatch.setattr(FrameChain.__init__, "__defaults__", (20_000,))
     f = minidynamo.compile(endless, backend="eager")
-    with pytest.warns(MinidynamoNotice) as told:
+    with pytest.warns(MinidynamoNotice) as notices:
         assert [f(torch.ones(1)).item() for _ in range(3)] == [2, 2, 2]
     assert capsys.readouterr().out == "handling\n" * 3
-    assert len(told) == 1 and f.stats.fallbacks == 1 and f.stats.misses == 1
+    assert len(notices) == 1 and f.stats.fallbacks == 1 and f.stats.misses == 1
     with pytest.raises(Unsupported, match="fullgraph=True"):
         minidynamo.compile(endless, backend="eager", fullgraph=True)(torch.ones(1))
 
@@ -88,9 +88,9 @@ def test_a_bug_of_ours_costs_speed_only_and_is_written_down(monkeypatch):
 
     monkeypatch.setattr(subject, "trace_frame", broken)
     f = minidynamo.compile(double, backend="eager")
-    with pytest.warns(MinidynamoNotice, match="MD299 double runs eagerly") as told:
+    with pytest.warns(MinidynamoNotice, match="MD299 double runs eagerly") as notices:
         assert [f(torch.ones(1)).item() for _ in range(2)] == [2, 2]
-    [text] = [str(notice.message) for notice in told]
+    [text] = [str(notice.message) for notice in notices]
     assert "RuntimeError: a bug" in text and "with details" not in text
     path = text.partition("report it with ")[2].split()[0].rstrip(".")
     with open(path, encoding="utf-8") as file:

@@ -30,9 +30,11 @@ def test_breaks_tell_each_place_once_with_its_line():
     f = minidynamo.compile(cut, backend="eager", dynamic=False)
     assert f.breaks() == "cut has no graph breaks."
     f(torch.ones(2)), f(torch.ones(3))
-    told = f.breaks()
-    assert told.count("MD201") == 2 and told.count("if x.sum() > 0:") == 1  # once in the headline, once in `explain`
-    assert "In 2 versions." in told
+    breaks_text = f.breaks()
+    assert (
+        breaks_text.count("MD201") == 2 and breaks_text.count("if x.sum() > 0:") == 1
+    )  # once in the headline, once in `explain`
+    assert "In 2 versions." in breaks_text
     f.reset()
     assert f.breaks() == "cut has no graph breaks."
 

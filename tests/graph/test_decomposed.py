@@ -10,7 +10,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import minidynamo
-from minidynamo.graph.decomposed import PART_OF, is_inside, marking
+from minidynamo.graph.decomposed import is_inside, marking
+from minidynamo.graph.marks import PART_OF
 
 LOGITS = torch.randn(3, 5)
 GIVEN = torch.tensor([1, -100, 9])

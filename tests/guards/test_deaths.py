@@ -258,11 +258,11 @@ def test_what_holds_plain_tensors_is_not_followed(value, monkeypatch):
 
 @pytest.mark.parametrize("holding", [lambda value: (value, 1), lambda value: (1, [value])])
 def test_what_plain_containers_hold_may_be_noticed(holding):
-    told = []
+    called = []
     watched = torch.ones(2)
-    reference = weakref.ref(watched, told.append)
+    reference = weakref.ref(watched, called.append)
     value = holding(watched)
     del watched
     assert not loses_unnoticed(value, Lost.ITSELF)
     del value
-    assert told == [reference]
+    assert called == [reference]

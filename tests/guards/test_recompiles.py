@@ -47,9 +47,9 @@ def test_values_that_changed_meanwhile() -> None:
 def test_causes_are_ranked_by_how_often_they_came_each_with_its_fix() -> None:
     recompiles = [explain("step", [[_differs(name)]]) for name in ("a", "n", "n")]
     recompiles.append(explain("step", [[_differs("xs", GuardKind.LENGTH)]]))
-    told = limit_reached("step", 8, 8, recompiles)
-    assert told.code == "MD302" and told.what == "stopped compiling `step`: 8 versions exist (recompile_limit=8)"
-    rows = told.why.splitlines()
+    notice = limit_reached("step", 8, 8, recompiles)
+    assert notice.code == "MD302" and notice.what == "stopped compiling `step`: 8 versions exist (recompile_limit=8)"
+    rows = notice.why.splitlines()
     assert rows[0] == "value of `n` changed (2 times, last from 3 to 4)"
     assert rows[1].strip() == _NUMBER
     assert _ADVICE[GuardKind.EQUALS] in explain("step", [[_differs("mode", expected="mean")]]).diagnostic().render()
@@ -68,9 +68,9 @@ def test_the_advice_about_a_length_is_about_what_has_it() -> None:
 
 
 def test_more_than_three_causes_are_counted() -> None:
-    told = limit_reached("step", 1, 1, [explain("step", [[_differs(name)]]) for name in "abcde"])
-    assert "and 2 other causes" in told.why and "1 version exists" in told.what
-    assert len(told.render().splitlines()) <= 12 and "explain MD302" in told.render()
+    notice = limit_reached("step", 1, 1, [explain("step", [[_differs(name)]]) for name in "abcde"])
+    assert "and 2 other causes" in notice.why and "1 version exists" in notice.what
+    assert len(notice.render().splitlines()) <= 12 and "explain MD302" in notice.render()
 
 
 def test_a_refusal_says_what_differs() -> None:

@@ -73,17 +73,17 @@ def test_a_condition_becomes_a_relation_and_a_value_a_size() -> None:
 
 def test_each_decision_is_announced_once() -> None:
     shapes, _, sizes = symbolic(x=torch.zeros(5))
-    told: list[object] = []
-    shapes.on_decision = told.append
+    reported: list[object] = []
+    shapes.on_decision = reported.append
     shapes.report_decisions()
-    assert told == []
+    assert reported == []
     assert sizes["x"][0] < 7 and shapes.float(Y, 0.5) > 0
-    assert told == []  # an error here would break torch, which evaluates the condition
+    assert reported == []  # an error here would break torch, which evaluates the condition
     shapes.report_decisions()
     shapes.report_decisions()
-    assert told == [Size(X, 0), Y]
+    assert reported == [Size(X, 0), Y]
     shapes.require(Computed("{0} < 3", (Y,)), True)
-    assert told[2:] == [Computed("{0} < 3", (Y,))]
+    assert reported[2:] == [Computed("{0} < 3", (Y,))]
 
 
 def test_what_a_condition_calls_is_found_whatever_the_program_has_under_its_name() -> None:

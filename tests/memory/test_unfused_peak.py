@@ -4,7 +4,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from minidynamo.graph.decomposed import marking
-from minidynamo.memory.unfused_peak import DIES, OUT, RETURNED, WRITTEN, peak_of_operations
+from minidynamo.graph.marks import DIES, OUT, RETURNED, WRITTEN
+from minidynamo.memory.unfused_peak import peak_of_operations
 
 aten = torch.ops.aten
 X = torch.rand(64, 64)
@@ -49,7 +50,7 @@ def test_results_of_forward_that_are_held_do_not_count():
     assert peak_of_operations(gm) == 2 * SIZE and peak_of_operations(gm, held=True) == SIZE
 
 
-def taken_apart(split):
+def decomposed_peaks(split):
     """Returns peaks of a sine of a dying argument, decomposed by `split`: without marks of the decomposition, and with
     marks."""
     found = []
@@ -61,9 +62,9 @@ def taken_apart(split):
 
 
 def test_parts_of_one_call_run_as_one():
-    assert taken_apart(lambda x: (x > 0).float()) == [SIZE + SIZE // 4, 2 * SIZE]  # the argument lives until then
-    assert taken_apart(lambda x: (x + 1) * (x + 2)) == [3 * SIZE, 2 * SIZE]  # without intermediates
-    assert taken_apart(lambda x: torch.zeros_like(x).masked_scatter(x > 0, x)) == [2 * SIZE + SIZE // 4, 2 * SIZE]
+    assert decomposed_peaks(lambda x: (x > 0).float()) == [SIZE + SIZE // 4, 2 * SIZE]  # the argument lives until then
+    assert decomposed_peaks(lambda x: (x + 1) * (x + 2)) == [3 * SIZE, 2 * SIZE]  # without intermediates
+    assert decomposed_peaks(lambda x: torch.zeros_like(x).masked_scatter(x > 0, x)) == [2 * SIZE + SIZE // 4, 2 * SIZE]
 
 
 def test_what_is_put_into_zeros_takes_nothing():

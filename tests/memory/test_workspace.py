@@ -54,7 +54,7 @@ def test_nothing_is_said_of_other_devices():
     assert workspace(aten.mse_loss.default, [on("meta"), on("meta")], []) == 0
 
 
-class Told(TorchDispatchMode):
+class Recorder(TorchDispatchMode):
     """Returns the known workspace of each call, on top of its results."""
 
     def __init__(self):
@@ -106,6 +106,6 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_what_is_known_is_what_the_profiler_finds(name):
-    with Told() as told:
+    with Recorder() as known:
         CALLS[name]()
-    assert told.most <= peak_bytes(CALLS[name]) <= told.most + 600
+    assert known.most <= peak_bytes(CALLS[name]) <= known.most + 600

@@ -41,6 +41,6 @@ def test_what_is_rare_is_only_counted():
     for number in range(MOST_LISTED + 2):
         for _ in range(MOST_LISTED + 2 - number):
             report(Event("fallback", "f", {"diagnostic": Diagnostic("MD299", f"number {number}")}))
-    told = str(report)
-    assert told.index("number 0") < told.index("number 1") and f"number {MOST_LISTED}" not in told
-    assert told.endswith("and 2 others")
+    shown = str(report)
+    assert shown.index("number 0") < shown.index("number 1") and f"number {MOST_LISTED}" not in shown
+    assert shown.endswith("and 2 others")

@@ -20,7 +20,7 @@ from minidynamo.autograd.graph.signature import ViewStep
 from minidynamo.autograd.graph.views import ELEMENT_INVERSES, INVERSES
 from minidynamo.compat import OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused
-from minidynamo.memory.unfused_peak import WRITTEN
+from minidynamo.graph.marks import WRITTEN
 
 OVERLAPS = "a tensor is written whose elements share memory"  # as fill_, zero_ and index_fill_ do
 

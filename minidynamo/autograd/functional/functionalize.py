@@ -35,9 +35,9 @@ from minidynamo.autograd.graph.restride import emit_permuted
 from minidynamo.autograd.graph.signature import ViewStep
 from minidynamo.autograd.trace.joint import Trace
 from minidynamo.compat import OpOverload
+from minidynamo.graph.marks import OUT, WRITTEN
 from minidynamo.graph.pytree import nodes_in
 from minidynamo.graph.storage_resize import copy_unseen, resize_storage
-from minidynamo.memory.unfused_peak import OUT, WRITTEN
 
 aten = torch.ops.aten
 

@@ -15,9 +15,9 @@ from torch import fx
 
 from minidynamo.autograd.functional.storage_resize import UNCHANGED, StorageSizes
 from minidynamo.autograd.functional.written_inputs import InputWrite, last_writes
-from minidynamo.autograd.graph.provenance import USERS_BACKWARD
 from minidynamo.autograd.graph.recomputation import is_random, uses_generator
 from minidynamo.compat import OpOverload
+from minidynamo.graph.marks import USERS_BACKWARD
 
 
 @dataclass(frozen=True, kw_only=True)

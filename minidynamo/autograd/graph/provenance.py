@@ -17,10 +17,7 @@ from minidynamo import compat
 from minidynamo.autograd.graph import gradients
 from minidynamo.autograd.graph.hooks import register
 from minidynamo.graph.checkpoint import CHECKPOINTS
-from minidynamo.graph.decomposed import PART_OF
-
-USERS_BACKWARD = "users_backward"
-"""Meta key: the call of an autograd.Function's backward in which a node was made."""
+from minidynamo.graph.marks import PART_OF, USERS_BACKWARD
 
 COPIED_META = ("user_location", "checkpoint", USERS_BACKWARD, PART_OF)
 """Meta keys copied from a node to a replacement."""

@@ -15,11 +15,11 @@ from torch import fx
 from minidynamo.autograd.graph.graph_builder import fake
 from minidynamo.autograd.graph.mutation import is_view
 from minidynamo.autograd.graph.numbers import has_symbols, key, keys
-from minidynamo.autograd.graph.provenance import USERS_BACKWARD
 from minidynamo.autograd.graph.varying_strides import order_of, predict_values, strides_of_ranks, view_strides
 from minidynamo.autograd.trace.fallback_op import Gradients
 from minidynamo.compat import OpOverload
 from minidynamo.fake.strides import dense_strides
+from minidynamo.graph.marks import USERS_BACKWARD
 
 aten = torch.ops.aten
 

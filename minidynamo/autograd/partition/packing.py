@@ -29,15 +29,11 @@ from minidynamo.autograd.partition.hook_graphs import HookGraph, HookTracer
 from minidynamo.autograd.partition.minimum_cut import bytes_of
 from minidynamo.autograd.partition.partition import Partition
 from minidynamo.config import config
+from minidynamo.graph.marks import DIES, MAY_DIE, PARAMETER
 from minidynamo.graph.pytree import leaves, rebuild, structure_of
 from minidynamo.memory.saved import SavedValue
-from minidynamo.memory.unfused_peak import DIES, MAY_DIE
 
 aten = torch.ops.aten
-
-
-_PARAMETER = "parameter"
-"""Meta key of inputs that are parameters."""
 
 
 def mark_inputs(inputs: Iterable[fx.Node], examples: Iterable[Any]) -> None:
@@ -45,7 +41,7 @@ def mark_inputs(inputs: Iterable[fx.Node], examples: Iterable[Any]) -> None:
     `examples` are the values of the inputs."""
     for node, value in zip(inputs, examples):
         if isinstance(value, torch.nn.Parameter):
-            node.meta[_PARAMETER] = True
+            node.meta[PARAMETER] = True
         elif isinstance(value, torch.Tensor) and compat.function_of(value) is not None:
             node.meta[MAY_DIE] = True
 
@@ -125,7 +121,7 @@ class _Packing:
             self.kept.append(_SavedNode((kind, i), saved, in_forward(kind, i), backward_input, record, is_view))
         self.first_tangent = backward_inputs[len(self.kept)]
         self.mode = config.saved_tensors_hooks_filtering_mode
-        parameters = [node for node in inputs if _PARAMETER in node.meta]
+        parameters = [node for node in inputs if PARAMETER in node.meta]
         held = {"donated": [*inputs, *self.results], "no_static": parameters, "all": []}[self.mode]
         self.held = {memory_of(node) for node in held} - {None}
 

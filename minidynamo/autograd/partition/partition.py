@@ -26,10 +26,10 @@ from minidynamo.autograd.partition.saving import PolicyChoices, SavePolicy
 from minidynamo.autograd.partition.writing_calls import write_to_temporaries
 from minidynamo.autograd.trace.checks import unused_checks
 from minidynamo.config import config
+from minidynamo.graph.marks import DIES, RETURNED
 from minidynamo.graph.pytree import nodes_in
 from minidynamo.memory.graph_plan import may_share
 from minidynamo.memory.saved import SavedValue
-from minidynamo.memory.unfused_peak import DIES, RETURNED
 
 
 @dataclass

@@ -15,7 +15,7 @@ from torch import fx
 from minidynamo.autograd.graph.graph_builder import GraphBuilder, fake, has_same_result_layout, same_layout
 from minidynamo.autograd.graph.numbers import is_symbolic
 from minidynamo.autograd.graph.views import SCATTER_VIEWS
-from minidynamo.memory.unfused_peak import WRITTEN
+from minidynamo.graph.marks import WRITTEN
 
 aten = torch.ops.aten
 

@@ -27,8 +27,8 @@ from minidynamo.autograd.graph.views import SCATTER_VIEWS
 from minidynamo.autograd.reinplace.alias_sets import READING_LAYOUT, AliasSets, is_simple_tensor, is_window, same_kind
 from minidynamo.compat import OpOverload
 from minidynamo.graph.boxed import BoxedCallable, HandOver, hands_over, mark_boxed
+from minidynamo.graph.marks import OUT, WRITTEN
 from minidynamo.graph.pytree import nodes_in
-from minidynamo.memory.unfused_peak import OUT, WRITTEN
 
 aten = torch.ops.aten
 

@@ -228,6 +228,11 @@ def _gradients_of(
     return gradients_of
 
 
+def _saved_input(value: torch.Tensor, is_unreached: bool) -> torch.Tensor:
+    """Returns `value`, detached if autograd must not enter its history."""
+    return value.detach() if is_unreached and not value.is_leaf else value
+
+
 def _make_function(
     signature: GraphSignature,
     forward_graph: BoxedCallable,
@@ -244,9 +249,8 @@ def _make_function(
     class CompiledFunction(torch.autograd.Function):
         """The one node of autograd's graph for the whole compiled graph.
 
-        The first argument of `apply` is the list of all inputs. The second is a pair: the separate inputs of the call
-        or None, and the links to all inputs. Further arguments are the links visible to autograd: the links of inputs
-        with grad. Links have no data, so the inputs themselves can die in forward (`input_nodes.py`).
+        Arguments of `apply`: the list of all inputs; a pair of the separate inputs, or None, and the links to all
+        inputs; the links of inputs with grad. Links have no data, so inputs can die in forward (`input_nodes.py`).
         """
 
         # Autograd passes all gradients in one list and keeps none, so gradients die inside backward.
@@ -256,10 +260,7 @@ def _make_function(
         def forward(
             ctx: Any, args: list[Any], known: tuple[SeparateInputs | None, Links], *_: torch.Tensor | None
         ) -> tuple[torch.Tensor, ...]:
-            # If autograd must not enter the history of an input, the input is saved detached.
-            kept = [
-                args[i].detach() if i in unreached and not args[i].is_leaf else args[i] for i in saved_positions.inputs
-            ]
+            kept = [_saved_input(args[i], is_unreached=i in unreached) for i in saved_positions.inputs]
             numbers = [args[i] for i in saved_positions.number_inputs]
             hooked = compat.has_saved_tensor_hooks()
             ctx.signature = signature
@@ -267,9 +268,7 @@ def _make_function(
             ctx.double_backward = double_backward.keep(args, links, hooked)
             if ctx.separate is not None:
                 ctx.separate.release(ctx.double_backward.links)
-            ctx.zero_templates = {
-                index: without_data(args[signature.gradients[index]]) for index, _ in signature.zero_sources
-            }
+            ctx.zero_templates = {k: without_data(args[signature.gradients[k]]) for k, _ in signature.zero_sources}
             ctx.unvisited = [leaf for leaf in map(links.__getitem__, unvisited) if leaf is not None and leaf.is_leaf]
             with before_saving:
                 values = forward_graph(args)

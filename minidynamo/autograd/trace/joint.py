@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -314,6 +314,21 @@ class _Tracing:
         trace.result_gradients = dict(zip(trace.result_gradients, result_gradients))
         return trace
 
+    def _run_gradients(
+        self, targets: list[torch.Tensor], sources: Mapping[int, torch.Tensor], watched: Sequence[int]
+    ) -> list[Any]:
+        """Computes the gradients of `sources` and of the `watched` results, and records where each comes from."""
+        leaf_order = [] if self.orders else recording_leaf_order(sources)
+        gradients = self.run_backward(targets, list(sources.values()))
+        self.result.leaf_order = tuple(leaf_order)
+        if not self.orders:
+            if len(targets) > 1 or any(gradient is None for gradient in gradients):
+                self.result.reaching_results = reaching_results(targets, sources)
+            arriving = {position: self.watchable[position] for position in watched}
+            self.result.zero_sources = zero_sources(targets, sources, gradients, self.tracer)
+            self.result.result_zero_sources = zero_sources(targets, arriving, gradients[len(sources) :], self.tracer)
+        return gradients
+
     def run(self, *values: Any) -> tuple[list[Any], ...]:
         """Runs the program, then computes its gradients, under `make_fx`.
 
@@ -360,17 +375,7 @@ class _Tracing:
             self.result.result_gradients = dict.fromkeys(watched)
             kept = [] if self.orders else _kept_for_derivatives(functions)
             with compat.without_autocast():  # autocast applies to forward only
-                leaf_order = [] if self.orders else recording_leaf_order(sources)
-                gradients = self.run_backward(targets, list(sources.values()))
-                self.result.leaf_order = tuple(leaf_order)
-                if not self.orders:
-                    if len(targets) > 1 or any(gradient is None for gradient in gradients):
-                        self.result.reaching_results = reaching_results(targets, sources)
-                    arriving = {position: self.watchable[position] for position in watched}
-                    self.result.zero_sources = zero_sources(targets, sources, gradients, self.tracer)
-                    self.result.result_zero_sources = zero_sources(
-                        targets, arriving, gradients[len(sources) :], self.tracer
-                    )
+                gradients = self._run_gradients(targets, sources, watched)
             recorder.end()
         self.result.mutated_with_grad = dict.fromkeys(mutated)
         self.result.requires_grad = {i: value.requires_grad for i, value in inputs.items()}

@@ -38,9 +38,8 @@ from minidynamo.codegen.lowering.numbers import Numbers
 from minidynamo.codegen.lowering.values import Value, dimensions
 from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload, runtime_target
 from minidynamo.errors import Diagnostic, InternalError
-from minidynamo.graph.decomposed import PART_OF
+from minidynamo.graph.marks import IN_PLACE, PART_OF
 from minidynamo.graph.rng_replay import FUNCTIONS
-from minidynamo.memory.graph_plan import IN_PLACE
 
 _COPY = torch.ops.aten.copy_.default
 

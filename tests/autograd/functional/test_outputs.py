@@ -106,18 +106,20 @@ VIEWS_OF_VIEWS = {
 }
 
 
-def told_of(results, x):
+def properties_of(results, x):
     """Returns torch's properties of results, before and after a backward that adds the gradients of all results."""
     results = [*results, x]
     places = {id(value): place for place, value in enumerate(results)}
-    told = [(v.requires_grad, v._version, v._is_view(), places.get(id(v._base), v._base is None)) for v in results]
+    properties = [
+        (v.requires_grad, v._version, v._is_view(), places.get(id(v._base), v._base is None)) for v in results
+    ]
     same_base = [one._base is other._base for one in results for other in results]
     wanted = [value for value in results if value.requires_grad]
     for value in wanted:
         value.retain_grad()
     if wanted:
         sum((value * (place + 1)).sum() for place, value in enumerate(wanted)).backward()
-    return told, same_base, [value.grad for value in wanted]
+    return properties, same_base, [value.grad for value in wanted]
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
@@ -129,7 +131,7 @@ def test_views_are_views_of_what_they_are_in_eager(name, requires_grad, dynamic)
     found = []
     for run in (program, compiled):
         x = torch.arange(12.0).reshape(3, 4).requires_grad_(requires_grad)
-        found.append(told_of(run(x), x))
+        found.append(properties_of(run(x), x))
     torch.testing.assert_close(found[1], found[0])
 
 

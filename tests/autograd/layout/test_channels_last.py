@@ -113,7 +113,7 @@ def replaced(others, value):
     return others.get(id(value), value)
 
 
-def foretold_by(mode, op, given):
+def predicted_by(mode, op, given):
     fakes = tree_map(lambda value: mode.from_tensor(value) if isinstance(value, torch.Tensor) else value, given)
     with mode:
         return op(*fakes)
@@ -128,7 +128,7 @@ def test_the_layout_of_results_is_foretold_for_every_mixture_of_layouts(name):
     for chosen in itertools.product((False, True), repeat=len(images)):
         turned = {id(x): last(x) for x, turn in zip(images, chosen) if turn}
         given = tree_map(partial(replaced, turned), args)
-        made, predict_values = op(*given), foretold_by(FakeTensorMode(), op, given)
+        made, predict_values = op(*given), predicted_by(FakeTensorMode(), op, given)
         assert strides(made) == strides(predict_values), chosen
         for one, other in zip(tree_leaves(made), expected):
             assert one is other is None or torch.allclose(one, other, atol=1e-5), chosen

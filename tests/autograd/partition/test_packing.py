@@ -12,8 +12,8 @@ from minidynamo.autograd.graph.signature import GraphSignature, SavedIndex, Unpa
 from minidynamo.autograd.partition.packing import kept_for_tensors, unpacking
 from minidynamo.config import config
 from minidynamo.errors import InvalidHook
+from minidynamo.graph.marks import DIES
 from minidynamo.graph.saved_tensor_hooks import Hooks
-from minidynamo.memory.unfused_peak import DIES
 from tests.autograd.programs import graph_of
 
 aten = torch.ops.aten

@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from minidynamo.config import config
-from minidynamo.memory.unfused_peak import DIES
+from minidynamo.graph.marks import DIES
 from tests.autograd.programs import compile_program, graphs, module_program, targets
 from tests.autograd.test_aot import Block, ConvNet
 

@@ -6,7 +6,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from minidynamo.autograd.partition.saved_views import fake_view, saved_parts, view_of
-from minidynamo.memory.unfused_peak import WRITTEN
+from minidynamo.graph.marks import WRITTEN
 
 aten = torch.ops.aten
 

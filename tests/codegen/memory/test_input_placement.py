@@ -9,7 +9,7 @@ from minidynamo.codegen.memory.plan import Allocate, Overwrite
 from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.scheduling.schedule import schedule
-from minidynamo.memory.graph_plan import IN_PLACE
+from minidynamo.graph.marks import IN_PLACE
 from tests.codegen.graphs import kernels, trace
 
 aten = torch.ops.aten

@@ -46,9 +46,9 @@ def test_loops_with_conditions_become_vectors(tmp_path, cols):
         kernel = replace(whole, loops=(Loop((), (store,)),))
         source = tmp_path / f"{store.buffer}.cpp"
         source.write_text(cpp.print_kernels([kernel]))
-        told = replace(toolchain, flags=(*toolchain.flags, f"-fopt-info-vec-optimized={source}.told"))
-        told.build(source, source.with_suffix(".so"))
-        assert "loop vectorized" in Path(f"{source}.told").read_text(), store.buffer
+        verbose = replace(toolchain, flags=(*toolchain.flags, f"-fopt-info-vec-optimized={source}.log"))
+        verbose.build(source, source.with_suffix(".so"))
+        assert "loop vectorized" in Path(f"{source}.log").read_text(), store.buffer
 
 
 def test_an_index_out_of_range_is_an_error():

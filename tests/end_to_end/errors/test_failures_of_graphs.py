@@ -89,7 +89,7 @@ PROGRAMS = [Module(), Handling(), nn.Sequential(Module()), in_with, in_try, in_e
 def events():
     found = []
     stop = minidynamo.on_event(lambda event: found.append((event.kind, event.data.get("diagnostic"))))
-    yield lambda kind: [told for k, told in found if k == kind and told.code == "MD523"]
+    yield lambda kind: [notice for k, notice in found if k == kind and notice.code == "MD523"]
     stop()
 
 

@@ -109,12 +109,12 @@ def reset_twice(x):
 def in_a_context(context, fn, x):
     """Returns the result of a call in a context, and the variables afterwards."""
 
-    def told(value):
+    def shown(value):
         return value.tolist() if isinstance(value, torch.Tensor) else value
 
     result = context.run(fn, x)
     result = result if isinstance(result, tuple) else (result, None)
-    return told(result[0]), result[1] is None, {var.name: told(value) for var, value in context.items()}
+    return shown(result[0]), result[1] is None, {var.name: shown(value) for var, value in context.items()}
 
 
 CAPTURED = [

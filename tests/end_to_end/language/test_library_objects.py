@@ -216,12 +216,12 @@ def dated(x, day, zone, hours):
     return x + 1, name, offset, new, later, day.replace(day=3), other, day.timetz(), zone.tzname(day), day.utcoffset()
 
 
-def parts_of_dates(day, zone, name, offset, new, later, replaced, other, clock, told, offset_of_day):
+def parts_of_dates(day, zone, name, offset, new, later, replaced, other, clock, zone_name, offset_of_day):
     """Returns the identities between results, arguments and their parts."""
     zones = [each.tzinfo is day.tzinfo for each in (later, replaced, clock)]
     offsets = [each.utcoffset() is day.utcoffset() for each in (later, replaced, clock)]
     own = [new.utcoffset(None) is offset, new.tzname(None) is name, other.tzinfo is zone]
-    return [*zones, *offsets, *own, told is zone.tzname(None), offset_of_day is day.utcoffset()]
+    return [*zones, *offsets, *own, zone_name is zone.tzname(None), offset_of_day is day.utcoffset()]
 
 
 def test_dates_hold_the_zones_and_offsets_that_they_are_made_of():

@@ -130,7 +130,7 @@ def test_BOX_2_generated_code_unpacks_clears_and_deletes(backend):
                 # Directly after its last use, or at once without a use, together with all values that end at the same
                 # step.
                 behind = {step.split()[0] for step in steps[last + 1 : uses[-1] + 1]}
-                assert behind == {"del"}, f"{name} is not deleted right behind its last use:\n{text}"
+                assert behind == {"del"}, f"{name} is not deleted directly after its last use:\n{text}"
 
 
 class Thing:

@@ -37,7 +37,7 @@ def watched(value, log):
     return value
 
 
-def told(make, log, is_watched):
+def call_with_temporary(make, log, is_watched):
     return watched(make(), log) if is_watched else make()
 
 
@@ -53,7 +53,7 @@ def histories_of(*programs):
             fn = compiled(program)
             for is_watched in PATTERN:
                 log.clear()
-                yield fn(told(make, log, is_watched), log), list(log)
+                yield fn(call_with_temporary(make, log, is_watched), log), list(log)
 
         history.__name__ = f"{program.__name__}_{make.__name__}"
         histories(history)
@@ -134,17 +134,17 @@ def what_dies_along(compiled):
 
     def with_attribute(is_watched):
         made = torch.ones(3)
-        made.tag = told(Holder, log, is_watched)
+        made.tag = call_with_temporary(Holder, log, is_watched)
         return made
 
     def with_gradient(is_watched):
         made = torch.ones(3, requires_grad=True)
-        made.grad = told(vector, log, is_watched)
+        made.grad = call_with_temporary(vector, log, is_watched)
         return made
 
     for is_watched in PATTERN:
         log.clear()
-        yield of_list([told(vector, log, is_watched)], log), list(log)
+        yield of_list([call_with_temporary(vector, log, is_watched)], log), list(log)
         for make in (with_attribute, with_gradient):
             log.clear()
             with torch.no_grad():
@@ -240,7 +240,7 @@ def graph_that_only_a_tensor_holds(compiled):
 
     for is_watched in PATTERN:
         log.clear()
-        saved = told(vector, log, is_watched)
+        saved = call_with_temporary(vector, log, is_watched)
         x = [saved * torch.ones(3, requires_grad=True)]
         del saved
         with torch.no_grad():
@@ -259,27 +259,27 @@ def keywords_that_are_taken_out(compiled):
 
     for is_watched in PATTERN:
         log.clear()
-        yield f(log, x=told(vector, log, is_watched)), list(log)
+        yield f(log, x=call_with_temporary(vector, log, is_watched)), list(log)
 
 
 def with_history(log, is_watched):
-    return told(vector, log, is_watched) * torch.ones(3, requires_grad=True)
+    return call_with_temporary(vector, log, is_watched) * torch.ones(3, requires_grad=True)
 
 
 def with_attribute(log, is_watched):
     made = vector()
-    made.tag = told(Holder, log, is_watched)
+    made.tag = call_with_temporary(Holder, log, is_watched)
     return made
 
 
 def with_gradient(log, is_watched):
     made = torch.ones(3, requires_grad=True)
-    made.grad = told(vector, log, is_watched)
+    made.grad = call_with_temporary(vector, log, is_watched)
     return made
 
 
 def with_hook(log, is_watched):
-    made, part = torch.ones(3, requires_grad=True), told(Holder, log, is_watched)
+    made, part = torch.ones(3, requires_grad=True), call_with_temporary(Holder, log, is_watched)
     made.register_hook(lambda gradient: part)
     return made
 
@@ -288,7 +288,7 @@ def of_a_subclass(log, is_watched):
     class Own(torch.Tensor):
         pass
 
-    return told(lambda: vector().as_subclass(Own), log, is_watched)
+    return call_with_temporary(lambda: vector().as_subclass(Own), log, is_watched)
 
 
 def bound_anew(x, log):

@@ -684,7 +684,7 @@ def test_why_names_the_value_the_line_and_what_to_do(name):
         return compiled[-1]
 
     collections.deque(compiles[name][0](compile), maxlen=0)
-    told = minidynamo.why(compiled[0])
+    text = minidynamo.why(compiled[0])
     difference, advice = WHY[name]
-    assert difference in told and advice in told, told
-    assert "test_compile_counts.py:" in told and "^" in told
+    assert difference in text and advice in text, text
+    assert "test_compile_counts.py:" in text and "^" in text

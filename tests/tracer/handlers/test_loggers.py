@@ -89,15 +89,15 @@ def test_a_program_that_switches_logging_itself_leaves_it_to_python(logged: list
 
 
 def test_a_logger_with_its_own_rule_is_asked_by_python() -> None:
-    logger, told = Own("own", logging.WARNING), []
+    logger, messages = Own("own", logging.WARNING), []
 
     class Told(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.append(record.getMessage())
+            messages.append(record.getMessage())
 
     logger.addHandler(Told())
     minidynamo.compile(tells, backend="eager")(logger, torch.ones(2))
-    assert len(told) == 1 and told[0].startswith("result")
+    assert len(messages) == 1 and messages[0].startswith("result")
 
 
 def test_loggers_by_their_names() -> None:

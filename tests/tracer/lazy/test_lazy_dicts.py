@@ -72,8 +72,8 @@ def test_an_argument_is_looked_up_where_it_comes_in(graph):
     assert known in table and table[known].source == place
     assert kinds(graph, place) == [GuardKind.TYPE]  # so it is there
     assert key_of(wrap(graph, not_here, Local("not_here"))) not in table
-    told = [(guard.source.display(), guard.expected) for guard in graph.guards if guard.kind is GuardKind.RELATION]
-    assert told == [("not_here in v", False)]
+    relations = [(guard.source.display(), guard.expected) for guard in graph.guards if guard.kind is GuardKind.RELATION]
+    assert relations == [("not_here in v", False)]
     assert kinds(graph) == [GuardKind.TYPE] and not table.is_read
     assert key_of(wrap(graph, nothing, Local("nothing"))) in table and table.is_read
 

@@ -31,7 +31,7 @@ def handling(error):
     return run
 
 
-def told(run, failure=FAILURE, *, may_handle=False):
+def reported(run, failure=FAILURE, *, may_handle=False):
     """Returns the failures reported by a run, and its result or error."""
     found = []
     again = rerunner(run, found.append, may_handle=may_handle)
@@ -49,27 +49,27 @@ def test_a_failure_has_the_class_and_the_first_line():
 
 @pytest.mark.parametrize("may_handle", [False, True])
 def test_a_run_without_errors_shows_that_the_graph_failed(may_handle):
-    assert told(lambda values: values.pop(), may_handle=may_handle) == ([FAILURE], 1)
+    assert reported(lambda values: values.pop(), may_handle=may_handle) == ([FAILURE], 1)
 
 
 @pytest.mark.parametrize("may_handle", [False, True])
 def test_an_error_of_the_same_class_is_the_programs(may_handle):
-    assert told(raising(KeyError("other")), may_handle=may_handle) == ([], KeyError)
-    assert told(raising(ValueError()), may_handle=may_handle) == ([FAILURE], ValueError)
+    assert reported(raising(KeyError("other")), may_handle=may_handle) == ([], KeyError)
+    assert reported(raising(ValueError()), may_handle=may_handle) == ([FAILURE], ValueError)
 
 
 def test_an_error_that_the_program_handles_is_looked_for_where_it_may_be():
-    assert told(handling(KeyError()), may_handle=True) == ([], "handled")
-    assert told(handling(ValueError()), may_handle=True) == ([FAILURE], "handled")
+    assert reported(handling(KeyError()), may_handle=True) == ([], "handled")
+    assert reported(handling(ValueError()), may_handle=True) == ([FAILURE], "handled")
     assert sys.gettrace() is None
 
 
 def test_a_check_that_fails_stands_for_an_error_of_any_class():
     failure = Failure.of(RuntimeError(CHECK_FAILED))
     assert failure.is_check and not FAILURE.is_check
-    assert told(raising(ValueError()), failure) == ([], ValueError)
-    assert told(lambda values: "ran", failure) == ([failure], "ran")
-    assert told(lambda values: "ran", failure, may_handle=True) == ([], "ran")
+    assert reported(raising(ValueError()), failure) == ([], ValueError)
+    assert reported(lambda values: "ran", failure) == ([failure], "ran")
+    assert reported(lambda values: "ran", failure, may_handle=True) == ([], "ran")
 
 
 def test_a_trace_function_of_others_stays_in_force():
@@ -81,7 +81,7 @@ def test_a_trace_function_of_others_stays_in_force():
 
     sys.settrace(debugger)
     try:
-        found = told(lambda values: "ran", may_handle=True)
+        found = reported(lambda values: "ran", may_handle=True)
         assert sys.gettrace() is debugger
     finally:
         sys.settrace(None)
