@@ -15,17 +15,21 @@ import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.autograd.build_signature import (
+    inference_signature,
+    mark_result_gradients,
+    with_gradients,
+    with_separate_results,
+)
 from minidynamo.autograd.functional.functional_graph import FunctionalGraph
 from minidynamo.autograd.functional.functionalize import functionalize
-from minidynamo.autograd.functional.joint_graph import Forward, Joint, marked_ancestors
+from minidynamo.autograd.functional.joint_graph import Forward, Joint
 from minidynamo.autograd.functional.outputs import Results, plan_outputs, result_strides
 from minidynamo.autograd.functional.storage_resize import StorageSizes, storage_sizes
 from minidynamo.autograd.functional.written_inputs import final_values
 from minidynamo.autograd.graph.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
-from minidynamo.autograd.graph.numbers import is_number
 from minidynamo.autograd.graph.signature import GraphSignature, Unpacked
 from minidynamo.autograd.layout.channels_last import lay_out_channels_last
-from minidynamo.autograd.layout.dim_order import aliased_tangents
 from minidynamo.autograd.partition.hook_graphs import HookTracer
 from minidynamo.autograd.partition.packing import kept_for_tensors, mark_inputs, pack, saved_in_eager, unpacking
 from minidynamo.autograd.partition.partition import Partition, forward_graph, partition, writable_by_caller
@@ -41,12 +45,11 @@ from minidynamo.autograd.runtime.double_backward import (
     held_for,
     plan_higher_order,
 )
-from minidynamo.autograd.runtime.partial_backward import BackwardPart, KeptFor, part_of, results_reading
+from minidynamo.autograd.runtime.partial_backward import BackwardPart, part_of
 from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.splitting import Split, best_split
 from minidynamo.autograd.trace.decompositions import decomposition_table
 from minidynamo.autograd.trace.joint import Trace, trace_joint
-from minidynamo.autograd.trace.leaf_order import edge_order
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
 from minidynamo.core import artifacts
@@ -55,7 +58,6 @@ from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph.autograd_calls import differentiates_again
 from minidynamo.graph.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
 from minidynamo.graph.checkpoint import CHECKPOINTS, is_reentrant
-from minidynamo.graph.marks import RESULT_GRADIENT
 from minidynamo.graph.saved_tensor_hooks import Hooks, without_hooks
 from minidynamo.graph.torch_settings import AUTOCAST_DEVICES, settings
 from minidynamo.memory.saved import SavedTensors
@@ -330,30 +332,39 @@ def aot_graphs(
                 draw_from_states(functional)
             results = plan_outputs(trace, functional)
             mark_inputs(functional.placeholders, flat)
-            tracer = None if hooks is None else HookTracer(hooks, decomposition_table(keep()), entry)
-            graphs = _split(layout, trace, functional, results, save_policy, tracer)
+            sizes = storage_sizes(functional, [output.node for output in trace.outputs], trace.mutated_with_grad)
+            if trace.training:
+                tracer = None if hooks is None else HookTracer(hooks, decomposition_table(keep()), entry)
+                graphs = _training_graphs(layout, trace, functional, results, sizes, save_policy, tracer)
+            else:
+                graphs = _inference_graphs(layout, trace, functional, results, sizes)
     strides = result_strides(gm.graph, results)
     signature = replace(graphs.signature, all_gradients=is_reentrant(gm), result_strides=strides)
     return replace(graphs, signature=signature)
 
 
-def _split(
+def _inference_graphs(
+    layout: InputLayout, trace: Trace, functional: FunctionalGraph, results: Results, sizes: StorageSizes
+) -> AotGraphs:
+    graph = forward_graph(_forward(functional, results, sizes))
+    without_grad = torch.is_grad_enabled() and any(trace.requires_grad.values())
+    signature = inference_signature(layout, functional, results)
+    return AotGraphs(layout, signature, _module(graph), None, None, without_grad)
+
+
+def _training_graphs(
     layout: InputLayout,
     trace: Trace,
     functional: FunctionalGraph,
     results: Results,
+    sizes: StorageSizes,
     save_policy: SavePolicy | None,
     hooks: HookTracer | None,
 ) -> AotGraphs:
-    sizes = storage_sizes(functional, [output.node for output in trace.outputs], trace.mutated_with_grad)
-    if not trace.training:
-        graph = forward_graph(_forward(functional, results, sizes))
-        without_grad = torch.is_grad_enabled() and any(trace.requires_grad.values())
-        return AotGraphs(layout, _signature(layout, functional, results), _module(graph), None, None, without_grad)
-    gradients = [
-        None if node is None else functional.read(functional.values[node]) for node in trace.gradients.values()
-    ]
-    _mark_result_gradients(trace, functional)
+    """Splits the joint graph at the tensors that forward saves, and records in the signature how to call both parts."""
+    nodes = trace.gradients.values()
+    gradients = [None if node is None else functional.read(functional.values[node]) for node in nodes]
+    mark_result_gradients(trace, functional)
     eager_saved = frozenset[fx.Node]() if hooks is None else saved_in_eager(functional)
     joint = _joint(trace, functional, results, gradients, eager_saved, sizes)
     written = [mutation.index for mutation in results.mutations]
@@ -362,35 +373,17 @@ def _split(
         parts = partition(joint, save_policy)
         return parts, plan_higher_order(trace, functional, parts, gradients, written, layout.donated_inputs())
 
-    usual = hooks is None and save_policy is None and config.activation_budget >= 1
+    is_usual = hooks is None and save_policy is None and config.activation_budget >= 1
     differentiable = [results.nodes[position] for position in results.differentiable]
-    parts, higher = best_split(joint, trace, functional, differentiable, split) if usual else split(joint)
+    parts, higher = best_split(joint, trace, functional, differentiable, split) if is_usual else split(joint)
     unpacked: tuple[Unpacked, ...] = ()
     if hooks is not None:
         parts, unpacked = pack(parts, results.results_in_inputs, hooks)
-    zeros = trace.zero_sources
-    signature = replace(
-        _signature(layout, functional, results, parts),
-        gradients=tuple(trace.gradients),
-        gradient_sources=_sources(trace, functional, gradients),
-        zero_sources=tuple((place, zeros[i]) for place, i in enumerate(trace.gradients) if i in zeros),
-        unreached=tuple(i for i, node in trace.gradients.items() if node is None),
-        runs_once=trace.frees_saved,
-        unpacked=unpacked,
-    )
     forward, backward = _module(parts.forward), _module(parts.backward)
-    signature = _with_result_gradients(_with_edge_order(signature, trace), trace, backward)
-    inputs_of_backward = backward.graph.find_nodes(op="placeholder")
-    signature = replace(
-        signature, aliased_tangents=aliased_tangents(backward.graph, inputs_of_backward[len(parts.saved) :])
-    )
+    signature = replace(inference_signature(layout, functional, results, parts), unpacked=unpacked)
+    signature = with_gradients(signature, trace, functional, gradients, parts, backward)
     if len(results.differentiable) > 1:
-        if not higher.off_path_saves:
-            signature = _with_saved_per_result(signature, parts, results_reading(parts.backward, len(parts.saved)))
-        if any(len(gone) < len(trace.freed_with) for gone in trace.freed_with):
-            everyone = tuple(range(len(results.differentiable)))
-            kept_for = tuple(places or everyone for places in signature.kept_for or ((),) * len(signature.saved))
-            signature = replace(signature, kept_for=kept_for, freed_with=trace.freed_with)
+        signature = with_separate_results(signature, trace, parts, saves_apart=not higher.off_path_saves)
         if signature.kept_for:
             higher = replace(higher, held_for=held_for(higher, trace, functional, parts, signature.kept_for))
     return AotGraphs(layout, signature, forward, backward, parts, higher=higher)
@@ -426,116 +419,6 @@ def _joint(
         read_by_derivatives=again,
         results_in_inputs=results.results_in_inputs,
         eager=saved_by_eager,
-    )
-
-
-def _sources(
-    trace: Trace, functional: FunctionalGraph, gradients: Sequence[fx.Node | None]
-) -> tuple[tuple[int, ...], ...]:
-    """Returns `GraphSignature.gradient_sources`."""
-    tangents, behind = range(len(functional.tangents)), marked_ancestors(functional.emitter.graph, functional.tangents)
-    read = (0 if node is None else behind.get(node, 0) for node in gradients)
-    sources = (
-        {*(position for position in tangents if mask >> position & 1), *trace.zero_sources.get(i, ())}
-        for i, mask in zip(trace.gradients, read)
-    )
-    return tuple(tuple(sorted(mask)) for mask in sources)
-
-
-def _mark_result_gradients(trace: Trace, functional: FunctionalGraph) -> None:
-    for position, traced in trace.result_gradients.items():
-        if position >= len(trace.tangents):
-            continue  # a view: backward does not take its gradient
-        node = None if traced is None else functional.read(functional.values[traced])
-        if node is not None and node.op != "placeholder":
-            node.meta[RESULT_GRADIENT] = position
-
-
-def _with_result_gradients(signature: GraphSignature, trace: Trace, backward: fx.GraphModule) -> GraphSignature:
-    """Returns `signature` with the fields on gradients of results: `saved_results`, `direct_inputs`, `result_gradients`
-    and `result_zero_sources`."""
-    if any(node is not None for node in trace.gradients.values()):
-        signature = replace(signature, saved_results=trace.saved_results)
-    own = dict(enumerate(trace.tangents))
-    reached = {
-        position
-        for position, node in trace.result_gradients.items()
-        if node is not None and node is not own.get(position)
-    }
-    reached |= trace.result_zero_sources.keys()
-    if not reached:
-        return signature
-    marked = ((node.meta.get(RESULT_GRADIENT), i) for i, node in enumerate(backward.graph.nodes))
-    result_gradients = {position: i for position, i in marked if position is not None}
-    direct_inputs = tuple(
-        tuple(position for position in positions if position in reached) for positions in trace.direct_inputs
-    )
-    result_zero_sources = tuple(trace.result_zero_sources.items())
-    return replace(
-        signature,
-        direct_inputs=direct_inputs,
-        result_gradients=tuple(sorted(result_gradients.items())),
-        result_zero_sources=result_zero_sources,
-    )
-
-
-def _with_saved_per_result(signature: GraphSignature, parts: Partition, read: KeptFor) -> GraphSignature:
-    """Returns `signature` with the saved tensors that serve only some of the results, if any."""
-    kept_for = tuple(read[: sum(not is_number(node) for node in parts.saved)])
-    if not any(kept_for):
-        return signature
-    saved = [
-        replace(value, reason=f"{value.reason}; dies with {len(places)} of the results") if places else value
-        for value, places in zip(signature.saved, read)
-    ]
-    return replace(signature, saved=tuple(saved), kept_for=kept_for)
-
-
-def _with_edge_order(signature: GraphSignature, trace: Trace) -> GraphSignature:
-    """Returns `signature` with `edge_order`, `unvisited` and `reaching_results`.
-
-    `reaching_results` is left out where there are several devices: autograd runs each device in a thread of its own.
-    """
-    unvisited = tuple(position for position, i in enumerate(trace.gradients) if not trace.reaching_results.get(i, True))
-    signature = replace(signature, edge_order=_edge_order(trace), unvisited=unvisited)
-    lead_everywhere = all(len(positions) == len(trace.tangents) for positions in trace.reaching_results.values())
-    values = [*trace.tangents, *(trace.primals[i] for i in trace.gradients)]
-    if lead_everywhere or len({node.meta["val"].device for node in values}) > 1:
-        return signature
-    return replace(signature, reaching_results=tuple(trace.reaching_results[i] for i in trace.gradients))
-
-
-def _edge_order(trace: Trace) -> tuple[int, ...]:
-    """Returns `GraphSignature.edge_order`."""
-    positions = {i: position for position, i in enumerate(trace.gradients)}
-    ordered = [i for i in dict.fromkeys((*trace.leaf_order, *positions)) if i in positions]
-    leaves = [positions[i] for i in ordered if trace.is_leaf[i]]
-    order = edge_order(leaves, [positions[i] for i in ordered if not trace.is_leaf[i]])
-    return () if order == (*range(len(positions)),) else order
-
-
-def _signature(
-    layout: InputLayout,
-    functional: FunctionalGraph,
-    results: Results,
-    parts: Partition | None = None,
-) -> GraphSignature:
-    return GraphSignature(
-        inputs=layout.flat_names(),
-        outputs=tuple(results.outputs),
-        views=tuple(results.views),
-        mutations=tuple(results.mutations),
-        results=len(results.nodes),
-        differentiable_results=tuple(results.differentiable),
-        result_writes=tuple(results.writes.items()),
-        internal_views=(
-            *results.internal_views,
-            *(len(results.nodes) + i for i in ([] if parts is None else parts.views)),
-        ),
-        constants=tuple(functional.constants.values()),
-        saved=() if parts is None else tuple(parts.values),
-        donated_inputs=layout.donated_inputs(),
-        number_results=tuple(i for i, node in enumerate(results.nodes) if is_number(node)),
     )
 
 

@@ -55,7 +55,7 @@ def test_nothing_is_said_of_other_devices():
 
 
 class Recorder(TorchDispatchMode):
-    """Returns the known workspace of each call, on top of its results."""
+    """Records the peak of calls: known workspaces, on top of results."""
 
     def __init__(self):
         super().__init__()

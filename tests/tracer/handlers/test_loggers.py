@@ -1,5 +1,4 @@
-"""Tests of minidynamo/tracer/handlers/loggers.py: messages below a logger's level cost no graph break, and further
-messages are written."""
+"""Tests of minidynamo/tracer/handlers/loggers.py: messages below a logger's level cost no graph break."""
 
 from __future__ import annotations
 

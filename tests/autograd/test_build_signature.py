@@ -1,0 +1,52 @@
+"""Tests of minidynamo/autograd/build_signature.py: the fields of the signature for small programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from minidynamo.autograd.aot import aot_graphs
+from minidynamo.autograd.graph.signature import GraphSignature
+from tests.autograd.programs import graph_of
+
+
+def signature_of(program: Callable[..., Any], *args: torch.Tensor) -> GraphSignature:
+    return aot_graphs(*graph_of(program, [*args])).signature
+
+
+def leaf(*shape: int) -> torch.Tensor:
+    return torch.ones(shape, requires_grad=True)
+
+
+def test_inference_has_no_gradients() -> None:
+    signature = signature_of(lambda x, y: (x + y, x.shape[0]), torch.ones(2), torch.ones(2))
+    assert (signature.inputs, signature.gradients, signature.saved) == (("arg0", "arg1"), (), ())
+
+
+def test_gradients_are_numbered_by_input() -> None:
+    signature = signature_of(lambda x, y, z: (x * y + z.detach(),), torch.ones(2), leaf(2), leaf(2))
+    assert signature.gradients == (1, 2) and signature.unreached == (2,)
+    assert signature.gradient_sources == ((0,), ())
+    assert [value.name for value in signature.saved] == ["arg0"]
+
+
+def test_each_result_has_its_sources_and_saved_tensors() -> None:
+    signature = signature_of(lambda x, y: (x.sin(), y.exp()), leaf(2), leaf(2))
+    assert signature.differentiable_results == (0, 1) and signature.gradient_sources == ((0,), (1,))
+    assert sorted(map(len, signature.kept_for)) == [1, 1]
+
+
+def test_results_that_are_computed_from_results() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.sin()
+        return y, y * 2
+
+    signature = signature_of(program, leaf(2))
+    assert signature.direct_inputs == ((), (0,)) and [place for place, _ in signature.result_gradients] == [0]
+
+
+def test_a_tangent_that_is_returned_as_it_is() -> None:
+    signature = signature_of(lambda x, y: (x + y,), leaf(2), leaf(2))
+    assert signature.aliased_tangents == (0,)
