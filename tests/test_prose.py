@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,14 @@ MOST_PRONOUNS = 0.06
 MOST_WORDS_OUT = 60
 
 
-@pytest.fixture(scope="module", params=FILES)
+@functools.cache
+def measured(name: str) -> Prose:
+    return measure(FILES[name], ROOT)
+
+
+@pytest.fixture(params=FILES)
 def prose(request: pytest.FixtureRequest) -> Prose:
-    return measure(FILES[request.param], ROOT)
+    return measured(request.param)
 
 
 def test_sentences_name_things(prose):
@@ -37,7 +43,7 @@ def test_docstrings_open_with_a_verb_or_a_noun(prose):
 
 
 def test_words_are_plain():
-    found = [where for files in FILES.values() for where in measure(files, ROOT).out]
+    found = [where for name in FILES for where in measured(name).out]
     assert len(found) <= MOST_WORDS_OUT, "\n".join(found)
 
 
