@@ -126,7 +126,6 @@ _KEPT_SECONDS = 7 * 24 * 3600
 _serial = itertools.count()
 _HOST_PROGRAM = re.compile(r"[/\\]\d{4,}_host_\w+\.py$")
 """The paths of texts that run the operations of a graph."""
-"""The beginning of comments above numbered calls."""
 
 # Python's `warnings` and `logging` skip frames of files with these words in their names, to hide the import system.
 # With `stacklevel=2`, a warning then names the line of the caller, not our generated caller.
