@@ -9,8 +9,8 @@ return `(next step, list)`, or `(None, value)` when the user's function returned
       one tail per exit: (step, values)
       body, reached through its handlers only     body
 
-The copy of the instruction precedes the body. So a handler that runs natively and reaches the same instruction of a
-loop again stays native. A return inside the body returns `(None, value)`.
+The copy of the instruction precedes the body. So a handler that runs eagerly, and reaches the same
+instruction of a loop again, continues eagerly. A return inside the body returns `(None, value)`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run_steps(step: BoxedStep | None, boxed: Any) -> Any:
 def make_break(
     point: FramePoint, namespace: dict[str, Any], resume_for: Callable[[FramePoint], object]
 ) -> types.FunctionType:
-    """Builds the function that runs the instruction (the whole call) at `point` natively and returns the next step.
+    """Builds the function that runs the instruction (the whole call) at `point` eagerly, and returns the next step.
 
     `namespace` is the globals of the user's function. `resume_for(point)` is called here, once for each exit. Its
     result is the first part of the pair that the built function returns.

@@ -1,7 +1,7 @@
 """Owns the frame point: a position in a function, with the kinds of values that its frame holds there.
 
 Runs and generates no code. It knows the effect of an instruction on the kinds of values in a frame: enough to describe
-the frame after an instruction that ran natively.
+the frame after an instruction that ran eagerly.
 """
 
 from __future__ import annotations

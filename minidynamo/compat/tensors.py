@@ -75,7 +75,7 @@ is_view: typing.Callable[[torch.Tensor], bool] = torch.Tensor._is_view
 
 
 def have_storage_in_common(written: typing.Sequence[torch.Tensor], others: typing.Sequence[typing.Any]) -> bool:
-    """The fallback of `have_memory_in_common` without torch's function."""
+    """Implements `have_memory_in_common` where torch's function is missing."""
     storages = [memory_of(value) for value in (*written, *others) if isinstance(value, torch.Tensor)]
     return len({*storages}) < len(storages) and any(storages.count(storage) > 1 for storage in storages[: len(written)])
 

@@ -34,35 +34,30 @@ class _Counts:
 
 @dataclass
 class Stats:
-    """Counters of one compiled function, including its resume functions and the functions compiled after graph breaks.
+    """Counters of one compiled function, with its resume functions and the functions compiled at graph breaks."""
 
-    calls: calls of the function, without calls that permanently run eagerly
-    frames: entered frames: one per call, one after each graph break, and one per function that is compiled where it
-        is called at a break
-    hits: frames that an entry served at once
-    misses: frames that no entry fitted; frames = hits + misses
-    compiles: entries created
-    recompiles: entries created for a frame that had entries
-    native_runs: misses that ran eagerly
-    graphs, graph_breaks: captured graphs, and graph breaks
-    fallbacks: frames that permanently run eagerly
-    graph_failures: calls of a graph that raised where eager does not, so that the frame was rerun
-    cache_hits, cache_misses: graphs loaded from disk, and graphs that had to be compiled
-    guard_ns: nanoseconds for the guards of a frame, averaged over `timed_calls`, one call of a thousand
-    seconds_by_phase: compile time per phase, without inner phases
-    """
-
+    #: Frames that no entry fitted.
     misses: int = 0
+    #: Entries created.
     compiles: int = 0
+    #: Entries created for a frame that had entries.
     recompiles: int = 0
+    #: Misses that ran eagerly.
     native_runs: int = 0
+    #: Captured graphs.
     graphs: int = 0
     graph_breaks: int = 0
+    #: Frames that permanently run eagerly.
     fallbacks: int = 0
+    #: Calls of a graph that raised where eager does not, so that the frame was rerun.
     graph_failures: int = 0
+    #: Graphs loaded from disk.
     cache_hits: int = 0
+    #: Graphs that could have been on disk, and had to be compiled.
     cache_misses: int = 0
+    #: Calls, one of a thousand, whose guards were timed; `guard_ns` is the average.
     timed_calls: int = 0
+    #: Compile time per phase, without inner phases.
     seconds_by_phase: dict[str, float] = field(default_factory=dict)
     _timed_ns: int = field(default=0, repr=False)
     _of_calls: _Counts = field(default_factory=_Counts, repr=False)
@@ -70,12 +65,15 @@ class Stats:
 
     @property
     def calls(self) -> int:
-        """Returns the number of calls of the function."""
+        """Returns the number of calls of the function, without calls that permanently run eagerly."""
         return self._of_calls.total()
 
     @property
     def frames(self) -> int:
-        """Returns the number of entered frames."""
+        """Returns the number of entered frames: hits and misses.
+
+        A call enters a frame, one more after each graph break, and one per function that is called at a break.
+        """
         return self.calls + self._of_other_frames.total()
 
     @property

@@ -23,12 +23,13 @@ from minidynamo.graph.checked_results import is_found_wrong
 aten = torch.ops.aten
 
 Rule = Callable[[torch.Tensor, Sequence[Any]], torch.Tensor]
-"""Makes a corrected result, from torch's fake result and the arguments."""
+"""Builds a corrected result from torch's fake result and the arguments."""
 
 
 def _elementwise(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """Lays the result out like all arguments together, the first argument deciding. Tensors of one number have no
-    effect, nor have repeated dimensions (stride 0), except in an argument that eager first copies to another dtype.
+    """Lays the result out as an elementwise kernel does: in the dimension order of the arguments, the first argument
+    first. Tensors of one number and repeated dimensions (stride 0) have no effect on the order, except in an argument
+    that eager first copies to another dtype.
     """
     tensors = [t for t in given if isinstance(t, torch.Tensor)]
     common = compat.computed_dtype(*tensors)
@@ -43,8 +44,10 @@ def _together(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Te
 
 
 def _rule_of(op: OpOverload, args: Sequence[Any]) -> Rule | None:
-    """Returns the rule by which eager's layout differs from torch's: with repeated dimensions, eager computes half
-    types directly, and torch's fake mode copies to a larger type.
+    """Returns the rule that corrects the layout of a result; None if torch's fake layout is eager's.
+
+    Elementwise operations need a rule for repeated dimensions: eager computes half types directly, but torch's fake
+    mode copies them to a larger type.
     """
     if op in RULES or not _is_iterated(op):
         return RULES.get(op)
@@ -57,8 +60,8 @@ def _row_major(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
 
 
 def _row_major_unless_broadcast(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """Lays the gradient of a loss out as eager does: over row-major zeros. If the input, the second argument, is
-    broadcast, target and gradient decide.
+    """Lays out the gradient of a loss. Eager computes the gradient into row-major zeros, or, if the input (the second
+    argument) is broadcast, elementwise from target and gradient.
     """
     gradient, x, target, *_ = given
     is_whole = x.dim() == result.dim() and x.shape == result.shape
@@ -82,7 +85,7 @@ def _like_the_second(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor
 
 
 def _channels_last_or_not(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """Row-major, unless channels come last in the first argument."""
+    """Lays the result out with channels last if the first argument has channels last, else row-major."""
     wanted = compat.suggest_memory_format(given[0])
     return torch.empty(result.shape, dtype=result.dtype, device=result.device, memory_format=wanted)
 
@@ -93,8 +96,8 @@ def _like_the_normalized(result: torch.Tensor, given: Sequence[Any]) -> torch.Te
 
 
 def _scaled_by_a_power(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """Lays out the product with a power of two. It is one kernel, or, for float32, two operations: a row-major power,
-    and a product.
+    """Lays out a product with a power of two: one elementwise operation, or, for float32, a row-major power and then a
+    product.
     """
     x, exponent = given
     in_two = x.dtype == torch.float32 and exponent.dtype.is_floating_point
@@ -102,9 +105,7 @@ def _scaled_by_a_power(result: torch.Tensor, given: Sequence[Any]) -> torch.Tens
 
 
 def _pooled_volumes(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """Returns torch's fake result, except that channels come last if they do in the first argument, also without a
-    batch.
-    """
+    """Returns torch's fake result, but with channels last if the first argument has no batch, and channels last."""
     if result.dim() == 4 and given[0].movedim(0, -1).is_contiguous():
         return result.new_empty(result.movedim(0, -1).shape).movedim(-1, 0)
     return result
@@ -116,8 +117,9 @@ def _rolled(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
 
 
 def _read_through(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    """Lays the result out like the indexed tensor and the indices together, in the loops over the result; torch ignores
-    the indices. The number of elements that masks select is unknown: torch's fake result is kept.
+    """Lays out the result of indexing as an elementwise kernel over the result does, which reads the tensor and the
+    indices; torch's fake mode ignores the indices. With masks, whose number of selected elements is unknown, it
+    returns torch's fake result.
     """
     x, indices = given
     dims = [d for d, index in enumerate(indices) if index is not None]
@@ -237,8 +239,8 @@ LIKE_THE_FIRST = frozenset({aten.huber_loss.default})
 
 
 def _dtype_of_scaled(x: torch.Tensor, exponent: torch.Tensor) -> torch.dtype:
-    """Returns the dtype of a product with a power of two. Floating-point numbers keep their dtype with whole exponents;
-    otherwise the power has a dtype, and takes part in type promotion with the exponent's number of dimensions.
+    """Returns the dtype of `x` times a power of two. A floating-point `x` keeps its dtype if the exponent is a tensor
+    of integers. Otherwise the power takes part in type promotion, with the number of dimensions of the exponent.
     """
     whole = not (exponent.is_floating_point() or exponent.is_complex() or exponent.dtype is torch.bool)
     if whole and x.is_floating_point():
@@ -252,8 +254,8 @@ def _is_like_the_first(op: OpOverload, args: Sequence[Any]) -> bool:
 
 
 LIKE_THE_WHOLE = frozenset({aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default})
-"""Operations that are laid out like their first argument, with a copy's layout if its elements overlap. torch 2.11
-keeps the overlap in the fake result.
+"""Operations whose result has the layout of the first argument, or of a copy if elements of the argument overlap. torch
+2.11 keeps the overlap in the fake result.
 """
 
 SIZED_BY_DATA = frozenset({aten._unique.default})
@@ -316,8 +318,9 @@ class Composites(dict[OpOverload, Callable[..., Any]]):
 
 
 def _sum_of_sparse(one: Any, other: Any, **kwargs: Any) -> Any:
-    """Adds sparse tensors, such as gradients of a table that is read twice: the entries of both. torch's C++ reads the
-    number of entries, which may be a symbol; the number of coalesced entries is unknown.
+    """Adds sparse tensors, such as gradients of a table that is read twice: the result has the entries of both.
+
+    Torch's C++ would read the number of entries, which may be a symbol.
     """
     if kwargs or not all(isinstance(t, torch.Tensor) and t.layout is torch.sparse_coo for t in (one, other)):
         return NotImplemented
@@ -329,9 +332,9 @@ COMPOSITES = Composites(
     {op: _decomposed(op, whole=True) for op in operator.attrgetter(*_PASSED_WHOLE.split())(aten)}
     | {aten.add.Tensor: _sum_of_sparse}
 )
-"""The functions decompose as eager does, also where torch has Python rules: the rules of these operations return copies
-where eager returns an argument, or compute in another order. NotImplemented if sizes or numbers are symbols, which only
-torch's rules accept.
+"""Composite operations by operator. Each function decomposes its operation as eager does. Torch's Python rules for some
+of the operations return copies where eager returns an argument, or compute in another order. Only torch's rules accept
+symbolic sizes and numbers: for these the functions return NotImplemented.
 """
 
 EQUIVALENT: dict[OpOverload, OpOverload] = {}

@@ -199,7 +199,8 @@ def _unchanged(value: Any) -> Any:
 
 
 def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner, *, last: bool = False) -> Conversion:
-    """Tries once. Except in the last attempt, it raises _NeedsConstants if an attempt without symbols may succeed."""
+    """Converts the frame in one attempt. Unless this is the `last` attempt, it raises _NeedsConstants if an attempt
+    without symbols may succeed."""
     options = owner.options
     key = options.backend.key()
     load_fake_tensors()

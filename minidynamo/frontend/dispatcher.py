@@ -211,11 +211,11 @@ class Dispatcher:
         publish("entry", self.name, entry=entry)
 
     def stop_compiling(self) -> None:
-        """Makes no more entries for the backend in force: calls that fit no entry run eagerly."""
+        """Ends compiling for the backend in force: calls that fit no entry run eagerly."""
         self._stopped_backends.add(self._backend_key())
 
     def reset(self) -> None:
-        """Forgets all entries, and a decision to run natively for good."""
+        """Forgets all entries, and a decision to run eagerly from then on."""
         with _compiling:
             self.entries = []
             self._stopped_backends.clear()

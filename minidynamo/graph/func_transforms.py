@@ -37,7 +37,7 @@ class Transformation:
     kwargs: Mapping[str, Any]
     #: the structure of the function's result
     result: Structure
-    #: : the arguments passed by the transform to the function, where different from `args`
+    #: the arguments passed by the transform to the function, where different from `args`
     takes: tuple[Any, ...] | None = None
     #: whether a call inside takes a varying number as a scalar argument (`scalar_arguments.py`)
     whole: bool = False

@@ -109,7 +109,7 @@ NODE_KEYS = {
         "graph/decomposed graph_cache/graphs",
         "codegen graph graph_cache memory",
     ),
-    RESULT_GRADIENT: Key("the result whose gradient the node is", "autograd/aot", "autograd"),
+    RESULT_GRADIENT: Key("the result whose gradient the node is", "autograd/build_signature", "autograd"),
     RETURNED: Key(
         "forward returned the input: it does not die in backward if the caller holds it",
         "autograd/partition/partition",

@@ -47,7 +47,7 @@ class Entry:
 
     #: the guards; expected classes, functions and objects are weak references
     stored: tuple[StoredGuard, ...]
-    #: : the condition; its global names end in the entry's number, so entries of a dispatcher can share globals
+    #: the condition; its global names end in the entry's number, so entries of a dispatcher can share globals
     compiled_condition: Condition
     #: boxed function of the frame's arguments, in the order of the dispatcher's parameters; if `returns_inputs`, an
     #: optional second argument is the condition's value

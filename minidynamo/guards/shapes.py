@@ -205,7 +205,7 @@ class Shapes:
         return varied and (isinstance(value, float) or abs(value) < _LARGEST)
 
     def has_varied(self, source: Source, value: object) -> bool:
-        """Returns whether the number or date at a source, of a class without symbols, has had another value."""
+        """Returns whether a number or date of a class without symbols has had another value at its source."""
         plain = value.item() if isinstance(value, np.generic) else value  # a number of another class is the same number
         varied = self._profile.varies(stable_name(source), repr(plain))
         if varied and isinstance(value, numbers.Number) and not isinstance(value, numbers.Integral):
@@ -274,8 +274,8 @@ class Shapes:
         return self._constant(_expr(number))
 
     def fixed(self, guards: Iterable[Guard]) -> Iterable[tuple[Source, Number | str, UserLocation | None]]:
-        """Yields numbers that may vary, texts, and objects, that have become constants, with the line that needs each;
-        `guards` are all guards of the frame.
+        """Yields source, value and line of each varying number, text or object that has become a constant; the line
+        needs the constant. `guards` are all guards of the frame.
         """
         for expr, where in self._located():
             equality, integer = compat.symbolic().Eq, compat.symbolic().Integer
@@ -461,8 +461,8 @@ class Shapes:
 
 
 def _is_read(value: object) -> bool:
-    """Returns whether a guard on a value shows that the program needs a number, a text, or a date; symbols track
-    ints.
+    """Returns whether an EQUALS guard on `value` fixes a text, a date, or a finite number other than an int; ints are
+    found by their symbols.
     """
     if isinstance(value, str | int):
         return type(value) is str

@@ -1,6 +1,6 @@
 """Owns the workspace of torch's own kernels: the memory that a running kernel takes on top of its results.
 
-Known are some CPU kernels:
+There are rules for some CPU kernels:
 
 - pointwise kernels and reductions, which convert their operands;
 - some losses, and matrix products;
@@ -123,12 +123,12 @@ def _image_copies(args: Sequence[Any], results: Sequence[Operand]) -> int:
 
 
 def _elements(times: float) -> Rule:
-    """Returns a rule: `times` the bytes of the largest argument."""
+    """Returns a rule that counts `times` the bytes of the largest argument."""
     return lambda args, results: int(times * max(operand.nbytes for operand in _operands(args) or results))
 
 
 def _losses(times: int) -> Rule:
-    """Returns a rule: `times` the losses of all elements, if they are reduced to a number."""
+    """Returns a rule that counts `times` the bytes of the elementwise losses, if the result is a single number."""
 
     def rule(args: Sequence[Any], results: Sequence[Operand]) -> int:
         first, second, *rest = args
@@ -140,15 +140,15 @@ def _losses(times: int) -> Rule:
 
 
 def _with_logits(args: Sequence[Any], results: Sequence[Operand]) -> int:
-    """Counts the losses, and as many bytes again if they are reduced to a number."""
+    """Counts the bytes of the elementwise losses, twice if the result is a single number."""
     losses: Operand = args[0]
     reduction = args[4] if len(args) > 4 else 1
     return losses.nbytes * (2 if reduction else 1)
 
 
 def _matrix_copies(first: int) -> Rule:
-    """Returns a rule: copies of matrices that are contiguous neither by rows nor by columns. The two matrices start at
-    the argument `first`."""
+    """Returns a rule that counts copies of the matrices, arguments `first` and `first + 1`, that are contiguous neither
+    by rows nor by columns."""
 
     def rule(args: Sequence[Any], results: Sequence[Operand]) -> int:
         matrices = args[first : first + 2]

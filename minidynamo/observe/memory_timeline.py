@@ -116,8 +116,9 @@ def memory_timeline(
     before the measurement, so that nothing is compiled meanwhile. Gradients of these runs are released before the
     measurement.
 
-    >>> timeline = minidynamo.memory_timeline(model, batch) # doctest: +SKIP >>> print(timeline) # doctest: +SKIP >>>
-    timeline.save("memory.svg") # doctest: +SKIP
+    >>> timeline = minidynamo.memory_timeline(model, batch)  # doctest: +SKIP
+    >>> print(timeline)  # doctest: +SKIP
+    >>> timeline.save("memory.svg")  # doctest: +SKIP
     """
     eager = _uncompiled(fn)
     variants: dict[str, Callable[..., Any]] = {"eager": eager}

@@ -40,8 +40,8 @@ its tangent."""
 
 
 def correct(function: Any, returned: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Returns the corrected gradients of a gradient function that returned `returned` for `tangents`; None if these are
-    right."""
+    """Returns corrections of the gradients that a gradient function `returned` for `tangents`; None if the gradients
+    are correct."""
     name = compat.name_of(function)
     if name not in FORMULAS or returned[0] is None or tangents[0] is None:
         return None

@@ -26,10 +26,10 @@ from minidynamo.memory.plan import ROUNDING, WORKSPACE_PREFIX, MemoryPlan
 
 
 def postpone(graph: fx.Graph) -> None:
-    """Moves pointwise results after the last operation up to which all their arguments live anyway.
+    """Moves each pointwise result to the last point of the graph where all its arguments are alive anyway.
 
-    Moves a result together with all nodes that serve it alone if the peak allows, else with those that can share its
-    memory.
+    If the peak does not rise, all nodes that are computed only for the result move with it; otherwise only the nodes
+    that the result can be computed over in place.
     """
     levels = _MemoryUse(graph)
     for node in graph.output_node().all_input_nodes:
@@ -40,8 +40,8 @@ def postpone(graph: fx.Graph) -> None:
 
 
 def _move(group: list[fx.Node], allowed: Callable[[list[fx.Node], fx.Node], bool] = lambda group, point: True) -> bool:
-    """Moves nodes, given in order, as late as possible if that point is `allowed`; returns whether the nodes are at
-    that point now."""
+    """Moves the nodes of `group`, given in graph order, to the last point where the other arguments are alive, if
+    `allowed(group, point)`; returns whether the nodes are there now."""
     nodes = list(group[0].graph.nodes)
     position = {node: k for k, node in enumerate(nodes)}
     sources = {source for node in group for source in node.all_input_nodes} - {*group}

@@ -80,8 +80,8 @@ def write_plan(plan: CallPlan, codec: Codec) -> Json:
 
 
 def _written(value: Any, *, is_gradient: bool) -> WrittenLayout | str | None:
-    """Returns what `graph_call.py` reads of an expected value: NUMBER for a number, the layout of a gradient, None for
-    a saved tensor."""
+    """Returns the written form of an expected value: NUMBER for a number, the layout of a gradient, None for a saved
+    tensor. `graph_call.py` reads no other facts."""
     if isinstance(value, compat.SYMBOLIC_NUMBERS):
         return NUMBER
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:

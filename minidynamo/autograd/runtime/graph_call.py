@@ -131,8 +131,8 @@ def checking_inputs(
 
     - a written input shares memory with another input,
     - autograd takes a written input and another input for views of one tensor, as after `view.data = tensor`, or
-    - a written input is a watched view, or a view with a further view among the outputs. What eager shows of such a
-      view depends on the views that were written to, and on those that existed before the write.
+    - a written input is a view that is watched, or of which the program returns a further view. The history of such a
+      view in eager depends on which views were written to, and on which existed before the write.
     """
     eager = CompiledOnFirstCall(make_eager)
     written = {mutation.index for mutation in signature.mutations}

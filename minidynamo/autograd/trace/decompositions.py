@@ -26,7 +26,7 @@ from minidynamo.graph.decomposed import marking
 aten = torch.ops.aten
 
 # Binary cross entropy is missing: its parts do not check for probabilities.
-# Every overload of a listed operation is split, and operations on lists of tensors are (`foreach.py`).
+# Every overload of a listed operation is split. So are operations on lists of tensors, which `foreach.py` lists.
 SPLIT = """
     binary_cross_entropy_backward binary_cross_entropy_with_logits
     elu_backward gelu_backward glu_backward

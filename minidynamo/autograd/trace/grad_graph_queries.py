@@ -115,9 +115,8 @@ def reached_results(
 
 
 def _nearest_places(function: torch.autograd.graph.Node | None, positions: Mapping[Any, int], targets: int) -> set[int]:
-    """Returns the places (by edge) found on all paths from a gradient function; a path ends at a target.
-
-    Places below `targets` are targets.
+    """Returns the numbers of the edges in `positions` that lie on paths from a gradient function; each path ends at the
+    first target. Numbers below `targets` are targets.
     """
     nearest: set[int] = set()
     seen: set[torch.autograd.graph.Node | None] = {None}

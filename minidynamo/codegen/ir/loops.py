@@ -374,8 +374,8 @@ class Kernel:
     rows: tuple[Var, ...]
     #: The loops inside a row, in order.
     loops: tuple[Loop, ...]
-    #: The variable with neighbours that are neighbours in memory: the innermost axis of the loops, or the innermost
-    #: row. With a row, loops over other axes are best put outside of a block of the row (a column reduction).
+    #: The variable along which accesses are contiguous: the innermost axis of the loops, or the innermost row. For a
+    #: row (a column reduction), printers place the other loops around a loop over a block of the row.
     vector: Var | None
     device: torch.device
     #: The numbers in sizes, indices and values; the arguments after the buffers.

@@ -31,7 +31,7 @@ class Parallelism:
     programs: int = 0
     #: The fewest elements per program.
     shortest: int = 1
-    #: The results per program, if results are neighbours in memory and the fold runs across them.
+    #: The results per program, if the results are adjacent in memory and the fold runs across them.
     neighbours: int = 1
 
 

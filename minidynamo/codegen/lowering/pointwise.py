@@ -333,8 +333,8 @@ def lower_div(builder: Builder, a: Value, b: Value | V | Number, *, rounding_mod
 def lower_pow(builder: Builder, a: Value | V | Number, b: Value | V | Number) -> Value:
     """Computes powers.
 
-    On a CPU, eager has no separate roots for float16. For bfloat16 it rounds squares, and roots of elements that fill
-    no vector, in the middle of the computation.
+    On a CPU, eager computes roots of float16 as powers. For bfloat16 eager rounds intermediate results: of squares, and
+    of roots of the elements that fill no vector.
     """
     dtype, on_cpu = builder.out.dtype, builder.out.device.type == "cpu"
     if on_cpu and dtype == torch.bfloat16 and b == -0.5:

@@ -99,8 +99,7 @@ class _Search:
         end: float = next((k for k in later if self._is_written(write.input, k, live)), math.inf)
         if any(self._is_written(write.input, k, live) for k in range(start, stored + 1)):
             return False
-        # Until the program writes, and up to its next write, any name of the input other than the value means the old
-        # data.
+        # In this range of steps, every name of the input except that of the value means the old data.
         old = range(start + 1, stored + 1) if last else range(start + 1, len(self.schedule))
         if any(self._names(write.input, k, live) for k in old if k <= end):
             return False

@@ -100,7 +100,7 @@ class Layout:
     form: Form
     #: The row variables, without `along`.
     outer: tuple[Var, ...]
-    #: The row variable whose neighbours are neighbours in memory; None in Form.ROWS.
+    #: The row variable along which memory is contiguous; None in Form.ROWS.
     along: Var | None
     #: The variables of the loops inside a row.
     axes: tuple[Var, ...]

@@ -20,7 +20,7 @@ from minidynamo.errors import BackendError
 Start = Callable[..., None]
 
 MOST_NUMBERS = 64
-"""The number of bits for `reals` in the record."""
+"""The most numbers that a launch can pass: the record has a bit for each."""
 
 
 @functools.cache

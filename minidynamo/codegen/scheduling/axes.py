@@ -34,7 +34,8 @@ def arrange(kernel: Kernel) -> Kernel:
 
 
 def vector_of(rows: Sequence[Var], columns: Sequence[Var], offsets: Sequence[Index]) -> Var | None:
-    """Returns the axis with neighbours that are neighbours in memory: a column, unless more accesses favour a row.
+    """Returns the axis along which most accesses are contiguous: the last column, or a row if more accesses are
+    contiguous along the row.
 
     Only the accesses that use the most axes count: values read once per row or once per column cause little traffic.
     """

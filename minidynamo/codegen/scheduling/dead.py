@@ -1,6 +1,6 @@
 """Owns the removal of loop nests and views without readers.
 
-Kept without readers, too:
+These nodes stay even without readers:
 
 - other extern calls, because of possible side effects;
 - loop nests with checks of indices, because of the error;

@@ -1,7 +1,7 @@
-"""Owns the extern calls past which a read may move without harm.
+"""Owns the rule that decides whether a read may move past an extern call.
 
-Fusion promises program order: a tensor must not live longer because a read of it was fused into a later kernel, and a
-read must not cross a write. Extern calls keep their order and cut the program into numbered segments.
+A tensor must not live longer because a read of it was fused into a later kernel, and a read must not cross a write.
+Extern calls keep their order and cut the program into numbered segments.
 """
 
 from __future__ import annotations

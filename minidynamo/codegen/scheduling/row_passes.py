@@ -1,4 +1,4 @@
-"""Owns the time, within a row, at which each loop nest of a group is computed.
+"""Owns the order of computation within a row: the pass, or the row section, of each loop nest of a group.
 
 A kernel walks over the columns of a row in passes 0, 1, ... After each pass comes a row section, which computes the
 values that exist once per row. Section -1 comes before the first pass.
