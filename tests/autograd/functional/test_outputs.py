@@ -237,9 +237,7 @@ STRIDES = {
 @pytest.mark.parametrize("name", STRIDES)
 def test_results_have_the_strides_of_what_the_program_calls(name, backend):
     x, y = torch.rand(1, 4, 3).transpose(0, 1), torch.rand(4, 1, 3, requires_grad=True)
-    expected, made = (
-        f(x, y) for f in (STRIDES[name], minidynamo.compile(STRIDES[name], backend=backend))
-    )
+    expected, made = (f(x, y) for f in (STRIDES[name], minidynamo.compile(STRIDES[name], backend=backend)))
     assert (made.stride(0), made.stride(2)) == (expected.stride(0), expected.stride(2)) == (3, 1)
     assert made._version == expected._version and not made._is_view() and made.requires_grad == expected.requires_grad
     if made.requires_grad:
