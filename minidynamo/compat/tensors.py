@@ -53,18 +53,6 @@ increment_version: typing.Callable[[typing.Sequence[torch.Tensor]], None] = torc
 NATIVE_LIBRARY: str = torch._C.__file__
 
 
-def address_of(tensor: torch.Tensor) -> int:
-    """Returns the address of the C++ tensor of a Python tensor."""
-    address: int = tensor._cdata
-    return address
-
-
-def raw_dispatch_keys(tensor: torch.Tensor) -> int:
-    """Returns the dispatch keys of a tensor as torch stores them: a bit for each."""
-    keys: int = dispatch_keys(tensor).raw_repr()
-    return keys
-
-
 def memory_of(tensor: torch.Tensor) -> object:
     """Returns a key that is equal for two tensors in the same memory."""
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)

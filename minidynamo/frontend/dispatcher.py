@@ -262,14 +262,15 @@ class Dispatcher:
     def time_guards(self, boxed: list[Any]) -> None:
         """Measures the time to find the entry for a call with these values.
 
-        The generated function calls this once in 1024 calls; the first time, the checks of a frame become machine code.
+        The generated function calls this once in 1024 calls; the first time, its walks become machine code.
         """
         if not _compiling.acquire(blocking=False):  # another thread compiles; calls must not wait for it
             return
         try:
             entries = self.in_use()
             for entry in entries:
-                entry.compiled_condition.make_native()
+                if entry.compiled_condition.walk is not None:
+                    entry.compiled_condition.walk.make_native()
             self._timed = timed = self._timed or timed_function(self._frame, entries)
         finally:
             _compiling.release()

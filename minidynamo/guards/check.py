@@ -20,7 +20,6 @@ from minidynamo.core import artifacts
 from minidynamo.core.names import Namespace
 from minidynamo.guards.deaths import Lost
 from minidynamo.guards.guard import GlobalState, Guard, GuardKind
-from minidynamo.guards.native_tensors import TensorSlot, is_worthwhile
 from minidynamo.guards.native_walk import WalkSlot
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Local, Source, is_argument_or_item
@@ -48,15 +47,6 @@ class Condition:
     returns_inputs: bool = False
     #: the walk, which can become machine code
     walk: WalkSlot | None = None
-    #: the tensor checks that can become machine code
-    tensors: tuple[TensorSlot, ...] = ()
-
-    def make_native(self) -> None:
-        """Replaces checks by machine code where possible; the first call in a process may wait for a compiler."""
-        if self.walk is not None:
-            self.walk.make_native()
-        for slot in self.tensors:
-            slot.make_native()
 
 
 def write_condition(
@@ -80,11 +70,10 @@ def write_condition(
     walk = plan_walk(guards, inputs, parameters, name)
     found = None if walk is None else walk.found
     reserved = [*parameters, *([] if found is None else [found.name])]
-    held: list[TensorSlot] = []
 
     def written(suffix: str) -> tuple[Namespace, list[str], list[str], list[str]]:
         reader = Reader(guards, Namespace(reserved, suffix), found)
-        texts = reader.finished(_conjuncts_of_all(guards, inputs, walk, reader, settings, held))
+        texts = reader.finished(_conjuncts_of_all(guards, inputs, walk, reader, settings))
         own = 0 if suffix else 1  # a separate function holds the arguments once more
         return reader.names, texts, _deaths(all_guards, reader.names, own), reader.temporaries()
 
@@ -104,7 +93,7 @@ def write_condition(
     source = f"{walk.source}\n\n{source}" if walk else source
     text = f"{function}({', '.join(used)})"
     slot = None if walk is None else WalkSlot(walk, names.values, names.constant(walk.function, "walk"))
-    return Condition(text, {function: check}, watched, settings, source, bool(walk and inputs), slot, tuple(held))
+    return Condition(text, {function: check}, watched, settings, source, bool(walk and inputs), slot)
 
 
 def _conjuncts_of_all(
@@ -113,13 +102,12 @@ def _conjuncts_of_all(
     walk: Walk | None,
     reader: Reader,
     settings: KernelSettings,
-    held: list[TensorSlot],
 ) -> list[str]:
     """Lists the conditions of all guards; with a walk, followed by the list of inputs, if any."""
     if walk is None:
-        return conjuncts(guards, reader, settings, held=held)
+        return conjuncts(guards, reader, settings)
     call = f"{reader.constant(walk.function, 'walk')}({', '.join(walk.arguments)})"
-    texts = conjuncts(walk.rest, reader, settings, f"({walk.found.name} := {call}) is not None", held)
+    texts = conjuncts(walk.rest, reader, settings, f"({walk.found.name} := {call}) is not None")
     return [*texts, f"[{reader.listed(inputs)}]"] if inputs else texts
 
 
@@ -174,12 +162,10 @@ def conjuncts(
     reader: Reader,
     settings: KernelSettings | None = None,
     walk: str = "",
-    held: list[TensorSlot] | None = None,
 ) -> list[str]:
     """Lists the conditions of the guards, in their order, without duplicates. Adjacent tensors share one check.
 
-    `walk` is a condition that precedes all conditions on the contents of objects. The tensor checks among those are
-    appended to `held`.
+    `walk` is a condition that precedes all conditions on the contents of objects.
     """
     here = all(guard.expected == current() for guard in guards if guard.kind is GuardKind.GLOBAL_STATE)
     texts: list[str] = []
@@ -197,8 +183,7 @@ def conjuncts(
                 guard.source
             )
             if following is guard or not same:
-                slots = None if is_argument_or_item(guard.source) else held
-                checks = _tensor_conjuncts(pending, reader, here, slots)
+                checks = _tensor_conjuncts(pending, reader, here)
                 distinct_groups += [{tensor.source for tensor in pending}] * (len(checks) == 1)
                 texts += checks
                 pending = []
@@ -232,17 +217,13 @@ def _possibly_same(
     return [tuple(group) for group in groups.values() if not any(batch.issuperset(group) for batch in distinct_groups)]
 
 
-def _tensor_conjuncts(
-    guards: Sequence[Guard], reader: Reader, batched: bool, slots: list[TensorSlot] | None
-) -> list[str]:
-    """Checks several tensors in one call where torch can (appended to `slots`), else attribute by attribute."""
+def _tensor_conjuncts(guards: Sequence[Guard], reader: Reader, batched: bool) -> list[str]:
+    """Checks several tensors in one call where torch can, else attribute by attribute."""
     guards = reader.in_found_order(guards)
     facts = tuple(guard.expected for guard in guards)
     check = batched_checker(facts) if batched else None
     if check is not None:
         name = reader.constant(check, "check_tensors")
-        if slots is not None and is_worthwhile(facts):
-            slots.append(TensorSlot(reader.names.values, name, facts, check))
         return [f"{name}({reader.listed([guard.source for guard in guards])})"]
     texts: list[str] = []
     for guard in guards:

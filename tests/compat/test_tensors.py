@@ -54,12 +54,9 @@ def test_writes_are_counted():
     assert x._version == 5
 
 
-def test_addresses_tell_objects_apart():
-    x, generator = torch.ones(2), torch.Generator()
-    assert compat.address_of(x) != compat.address_of(torch.ones(2))
+def test_generators_have_different_addresses():
+    generator = torch.Generator()
     assert compat.address_of_generator(generator) != compat.address_of_generator(torch.Generator())
-    assert compat.raw_dispatch_keys(x) == compat.raw_dispatch_keys(torch.zeros(9))
-    assert compat.raw_dispatch_keys(x) != compat.raw_dispatch_keys(x.to_sparse())
 
 
 def test_writes_are_counted_of_normal_tensors_and_of_the_data_of_others():
