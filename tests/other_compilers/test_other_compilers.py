@@ -1,4 +1,7 @@
-"""Compiled functions and modules under torch's own tracers, transforms and copies, and vice versa."""
+"""Compiled functions and modules under torch's own tracers, transforms and copies, and vice versa.
+
+In a folder that runs late: once torch.compile has run in a process, arguments of other functions die later.
+"""
 
 from __future__ import annotations
 
