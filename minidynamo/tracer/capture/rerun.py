@@ -29,7 +29,7 @@ from minidynamo.tracer.lazy.lazy_containers import lazy_items
 from minidynamo.tracer.reachable import target_of
 from minidynamo.tracer.reconstruct.effects import lost_effects
 from minidynamo.tracer.records.side_effects import AttrDeleted, AttrSet, Effect
-from minidynamo.tracer.records.traced_frame import EarlyClear, GraphInput, IdleSlots, TracedFrame
+from minidynamo.tracer.records.traced_frame import EarlyClear, GraphInput, TracedFrame
 from minidynamo.tracer.runtime.graph_failures import Failure, rerunner
 from minidynamo.tracer.runtime.rollback import (
     HeldList,
@@ -130,12 +130,7 @@ class RerunPrinter:
         takes = bool(self.places) or any(not given.is_donated for given in self.emptied_lists.values())
         if not takes:
             return False
-        return self.idle_slots is None or any(may_raise(node) and only_computes(node) for node in self.nodes)
-
-    @property
-    def idle_slots(self) -> IdleSlots | None:
-        """The cleared slots that are held firmly."""
-        return self.traced.idle_slots
+        return self.traced.idle_slots is None or any(may_raise(node) and only_computes(node) for node in self.nodes)
 
     @property
     def has_other_effects(self) -> bool:
@@ -256,7 +251,9 @@ class RerunPrinter:
             assert isinstance(variable, ListVariable) and variable.original is not None
             present = set() if given.is_donated else {*lazy_items(variable.items)}
             idle = (
-                self.idle_slots.lists.get(variable, ()) if self.idle_slots is not None and self.traced.may_raise else ()
+                self.traced.idle_slots.lists.get(variable, ())
+                if self.traced.idle_slots is not None and self.traced.may_raise
+                else ()
             )
             left = [k for k, item in enumerate(variable.original) if item in present or k in idle]
             keep = self.names.constant(HeldList, "HeldList")
@@ -277,7 +274,7 @@ class RerunPrinter:
             owner = f"{self.names.constant(instance_dict, 'instance_dict')}({owner})"
         how = HeldSlot if place.is_slot else HeldPlace
         extra = ", is_removed=False" * (not place.is_removed)
-        if self.traced.may_raise and self.idle_slots is not None and place in self.idle_slots.others:
+        if self.traced.may_raise and self.traced.idle_slots is not None and place in self.traced.idle_slots.others:
             hold = self.names.constant(firmly_held, "firmly_held")
         empty, key = self.names.constant(how, how.__name__), key_expression(place.key, self.names)
         return f"{empty}({owner}, {key}, {hold}{extra})"
