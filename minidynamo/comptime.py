@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from minidynamo.errors import ComptimeError, Diagnostic, MinidynamoError, summary
 from minidynamo.frontend.comptime_context import ComptimeContext, ComptimeVar, describe
-from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import VariableTracker

@@ -16,9 +16,8 @@ from torch import fx
 
 from minidynamo.core import directives
 from minidynamo.guards.failures import describe as describe_guards
-from minidynamo.tracer.lazy.lazy_value import realize
+from minidynamo.tracer.frames.interpreter import Frame, Tracer
 from minidynamo.tracer.numbers.arithmetic import involves_number
-from minidynamo.tracer.protocol import FrameView, Tracer
 from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable
@@ -124,7 +123,7 @@ class ComptimeContext:
         self._tx = tx
         self._depth = depth
 
-    def _frame(self, stacklevel: int) -> FrameView:
+    def _frame(self, stacklevel: int) -> Frame:
         outer = len(self._tx.frames) - self._depth
         if not 0 <= stacklevel <= outer:
             raise IndexError(f"stacklevel={stacklevel}: {outer} frames are being captured around this one")
@@ -168,7 +167,7 @@ class ComptimeContext:
     def print_locals(self, *, stacklevel: int = 0, file: TextIO | None = None) -> None:
         """Prints `name = value` for each bound local, in the order of binding."""
         for name, variable in self._frame(stacklevel).local_variables.items():
-            variable = realize(self._tx, variable)
+            variable = self._tx.realize(variable)
             print(f"{name} = {describe(self._tx, variable)}", file=file or sys.stdout)
 
     def print(self, value: object, *, file: TextIO | None = None) -> None:
@@ -178,7 +177,7 @@ class ComptimeContext:
     def print_value_stack(self, *, stacklevel: int = 0, file: TextIO | None = None) -> None:
         """Prints `- value` for each value that an unfinished expression of the frame has computed, the oldest first."""
         for variable in self._frame(stacklevel).on_stack():
-            variable = realize(self._tx, variable)
+            variable = self._tx.realize(variable)
             print(f"- {describe(self._tx, variable)}", file=file or sys.stdout)
 
     def print_disas(self, *, stacklevel: int = 0, file: TextIO | None = None) -> None:

@@ -14,7 +14,7 @@ from minidynamo.core.events import MinidynamoNotice, on_event
 from minidynamo.errors import BackendError, InternalError, Unsupported
 from minidynamo.frontend import convert_frame as subject
 from minidynamo.testing import CompileCounter
-from minidynamo.tracer.frames.interpreter import FrameChain
+from minidynamo.tracer.frames import interpreter
 
 
 def double(x):
@@ -71,7 +71,7 @@ def endless(x):
 
 
 def test_a_frame_that_cannot_be_cut_runs_as_written_after_one_notice(capsys, monkeypatch):
-    monkeypatch.setattr(FrameChain.__init__, "__defaults__", (20_000,))
+    monkeypatch.setattr(interpreter, "STEP_LIMIT", 20_000)
     f = minidynamo.compile(endless, backend="eager")
     with pytest.warns(MinidynamoNotice) as notices:
         assert [f(torch.ones(1)).item() for _ in range(3)] == [2, 2, 2]

@@ -19,8 +19,8 @@ from minidynamo.compat import VERSION_INFO
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.tracer.frames.exceptions import catch_raised
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_containers import lazy_item
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import is_constant_value
 from minidynamo.tracer.records.copies import ISO_CALENDAR_DATE
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class, is_trusted_module

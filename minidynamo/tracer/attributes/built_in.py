@@ -33,9 +33,9 @@ from minidynamo.tracer.attributes.lookup import (
     store_attribute,
     writes,
 )
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import partial_reads
 from minidynamo.tracer.lazy.lazy_tuples import LazyTuple
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, from_constant, keyword_key, returned_operand
 from minidynamo.tracer.records.copies import is_new_object, may_be_distinct

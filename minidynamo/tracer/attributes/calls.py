@@ -16,7 +16,7 @@ from minidynamo.tracer.attributes.lookup import (
 )
 from minidynamo.tracer.attributes.objects import default_lookup, default_write
 from minidynamo.tracer.frames.exceptions import catch_raised
-from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import VariableTracker

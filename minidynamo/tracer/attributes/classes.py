@@ -27,8 +27,8 @@ from minidynamo.tracer.attributes.lookup import (
     looks_up,
     writes,
 )
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.namespaces import ClassItems
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.fix_hints import CHANGE_OUTSIDE
 from minidynamo.tracer.records.side_effects import DELETED, UNKNOWN

@@ -23,7 +23,7 @@ from minidynamo.tracer.attributes.lookup import (
     store_attribute,
     writes,
 )
-from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records.constants import from_constant, keyword_key
 from minidynamo.tracer.records.fix_hints import CHANGE_OUTSIDE
 from minidynamo.tracer.records.side_effects import DELETED

@@ -14,9 +14,8 @@ from minidynamo.guards.source import Attr, InstanceAttr, Item, Source
 from minidynamo.tracer.attributes.binding import (
     lookup_on_class,
 )
-from minidynamo.tracer.lazy.lazy_value import realize
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.namespaces import InstanceItems
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import key_of
 from minidynamo.tracer.records.side_effects import DELETED, UNKNOWN
 from minidynamo.variables.base import VariableTracker
@@ -123,7 +122,7 @@ def attribute_in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> Va
         if tracked is UNKNOWN and table_source is not None and tx.graph.tracker_of(registered) is not None:
             tracked = tx.wrap(registered, table_source)  # a shallow copy of a module shares its tables
         elif isinstance(tracked, VariableTracker):
-            tracked = realize(tx, tracked)
+            tracked = tx.realize(tracked)
         is_another = table_source is None or (isinstance(tracked, VariableTracker) and tracked.source != table_source)
         if isinstance(tracked, DictVariable) and (is_another or tx.side_effects.is_changed(tracked)):
             found = tracked.items.get(key_of(ConstantVariable(name)))

@@ -46,9 +46,8 @@ from minidynamo.tracer.attributes.lookup import (
     writes,
 )
 from minidynamo.tracer.frames.exceptions import catch_raised
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_containers import exact_copy
-from minidynamo.tracer.lazy.lazy_value import realize
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin, MethodVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -181,7 +180,7 @@ def default_write(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTra
     if name == "__dict__" and value is not None and value is obj.namespace:
         return  # the store of `obj.__dict__ |= ...`
     if name == "__dict__" and value is not None and _accepts_dict(obj, value):
-        tx.side_effects.set_attr(obj, name, realize(tx, value))
+        tx.side_effects.set_attr(obj, name, tx.realize(value))
         return
     if owner is not None and is_data_descriptor(found) and not isinstance(found, types.MemberDescriptorType):
         guard_class_attribute(tx, obj.cls, owner, name, found)

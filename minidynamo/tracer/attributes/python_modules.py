@@ -25,9 +25,8 @@ from minidynamo.tracer.attributes.lookup import (
     looks_up,
     writes,
 )
-from minidynamo.tracer.lazy.lazy_value import realize
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.namespaces import ModuleItems
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_module
@@ -69,7 +68,7 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
     if found is not None or hasattr(types.ModuleType, name):
         return found
     fallback = built_in(tx, obj, "__getattr__") or _python_module(tx, obj, "__getattr__")
-    return None if fallback is None else tx.call(realize(tx, fallback), [ConstantVariable(name)], lazy=True)
+    return None if fallback is None else tx.call(tx.realize(fallback), [ConstantVariable(name)], lazy=True)
 
 
 def _globals_of(tx: Tracer, obj: PythonModuleVariable) -> VariableTracker:

@@ -24,11 +24,11 @@ from minidynamo.tracer.calls.operators import folded, involves_tensor
 from minidynamo.tracer.calls.overrides import overriding_arguments
 from minidynamo.tracer.calls.tensors import call_tensor_method
 from minidynamo.tracer.frames.inlining import inline_function, inline_nested, trusted_source
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import partial_reads
 from minidynamo.tracer.lazy.lazy_containers import exact_copy, lazy_entries, lazy_items, sequence_items
-from minidynamo.tracer.lazy.lazy_value import realize, realize_all
+from minidynamo.tracer.lazy.lazy_value import realize_all
 from minidynamo.tracer.numbers import arithmetic, functions
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import CONSTANT_TYPES, NotConstant, as_constant, from_result, plain_operand
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
@@ -91,7 +91,7 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
         handler = rule.function if rule.action is Action.HANDLER else None
         args, kwargs = _realize_read_arguments(tx, handler, args, kwargs, before=rule.takes_itself)
     if isinstance(value, _METHOD_DESCRIPTORS) and args:
-        args = [realize(tx, args[0]), *args[1:]]
+        args = [tx.realize(args[0]), *args[1:]]
         cls, given = value.__objclass__, args[0].python_type
         if not issubclass(given, cls):
             tx.raises(TypeError(f"`{value.__name__}` of {cls.__name__} is called with a {given.__name__}"))
@@ -200,10 +200,10 @@ def _realize_read_arguments(
         return realize_all(tx, args, kwargs)
     positions, names, first = _lazy_parameters(handler)
     taken = [
-        arg if position in positions or position >= first else realize(tx, arg)
+        arg if position in positions or position >= first else tx.realize(arg)
         for position, arg in enumerate(args, before)
     ]
-    return taken, {name: value if names(name) else realize(tx, value) for name, value in kwargs.items()}
+    return taken, {name: value if names(name) else tx.realize(value) for name, value in kwargs.items()}
 
 
 @functools.cache
@@ -412,14 +412,14 @@ def _call_class_polyfill(tx: Tracer, cls: type, twin: object, args: Args, kwargs
     args = [_all_items(tx, arg) if i < taken else arg for i, arg in enumerate(args)]
     if taken and "iterable" in kwargs:
         kwargs = {**kwargs, "iterable": _all_items(tx, kwargs["iterable"])}
-    made = realize(tx, _inline_polyfill(tx, twin, args, kwargs))
+    made = tx.realize(_inline_polyfill(tx, twin, args, kwargs))
     if made.python_type is cls or not issubclass(cls, Iterator):
         return made
     return LibraryIterator(cls, made, cls, tuple(args), kwargs, items_taken=0 if taken else None)
 
 
 def _all_items(tx: Tracer, iterable: VariableTracker) -> VariableTracker:
-    return TupleVariable(sequence_items(tx, unpack_sized(tx, realize(tx, iterable))))
+    return TupleVariable(sequence_items(tx, unpack_sized(tx, tx.realize(iterable))))
 
 
 def _leave_context(tx: Tracer, leave: ContextExitVariable, args: Args, kwargs: Kwargs) -> VariableTracker:

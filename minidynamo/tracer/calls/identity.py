@@ -11,10 +11,10 @@ from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant
 from minidynamo.guards.writers import same_value
-from minidynamo.tracer.lazy.lazy_value import realize, same_lazy_object
+from minidynamo.tracer.frames.interpreter import Tracer
+from minidynamo.tracer.lazy.lazy_value import same_lazy_object
 from minidynamo.tracer.numbers import arithmetic
 from minidynamo.tracer.polyfills.lists import same_or_equal
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, is_nan
 from minidynamo.tracer.records.copies import may_be_distinct
@@ -52,7 +52,7 @@ def is_identical(tx: Tracer, left: VariableTracker, right: VariableTracker) -> b
     moved = same_lazy_object(tx, left, right)
     if moved is not None:
         return moved
-    left, right = realize(tx, left), realize(tx, right)
+    left, right = tx.realize(left), tx.realize(right)
     if left is not right and left.python_type is right.python_type:  # of numbers, the answer depends on the values
         values = arithmetic.specialized(left), arithmetic.specialized(right)
         if _may_be_distinct(*values):

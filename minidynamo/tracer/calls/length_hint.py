@@ -8,9 +8,9 @@ from __future__ import annotations
 import types
 
 from minidynamo.tracer.attributes import lookup_on_class
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_containers import lazy_items, next_lazy
 from minidynamo.tracer.polyfills.lists import read_length_hint
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import SequenceVariable

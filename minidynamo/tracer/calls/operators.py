@@ -17,12 +17,11 @@ from minidynamo.guards.source import Constant
 from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.calls.identity import is_identical
 from minidynamo.tracer.frames.exceptions import same_message, tracked, without_message
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import partial_reads
-from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.numbers import arithmetic, formatting, numpy_numbers, tensor_items
 from minidynamo.tracer.polyfills.builtins import decided
 from minidynamo.tracer.polyfills.lists import same_or_equal
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import (
     NotConstant,
@@ -346,7 +345,7 @@ def _has_no_item_of_kind(tx: Tracer, container: VariableTracker, item: VariableT
     """Returns whether a tuple or list made by the program has no item of the same kind as `item`."""
     if container.python_type not in (tuple, list) or not isinstance(container, SequenceVariable):
         return False
-    return all(_have_different_kinds(realize(tx, part), item) for part in container.items)
+    return all(_have_different_kinds(tx.realize(part), item) for part in container.items)
 
 
 def _break_on_tensor_value(tx: Tracer) -> NoReturn:

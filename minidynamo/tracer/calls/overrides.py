@@ -14,8 +14,8 @@ import torch
 from minidynamo.bytecode.instructions import decode
 from minidynamo.guards.source import Constant
 from minidynamo.tracer.attributes import class_of, lookup_on_class
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.graph.dead_code import is_torch_function
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import NotConstant, from_constant, key_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable

@@ -13,8 +13,8 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, source_key
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import NotConstant, as_constant, key_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.numbers import numpy_numbers
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.arrays import ArrayVariable
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable

@@ -13,9 +13,9 @@ from minidynamo.compat import knows_history
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, InstanceAttr
 from minidynamo.tracer.calls import version_counter
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import facts
 from minidynamo.tracer.numbers import tensor_items
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.fix_hints import COMPILE_CLOSURE, is_of_optimizers

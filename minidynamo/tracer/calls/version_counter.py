@@ -12,8 +12,8 @@ from minidynamo.compat import memory_of, set_version_counter, version_of
 from minidynamo.graph.autograd_calls import replace_data
 from minidynamo.graph.version_counter import lower_version
 from minidynamo.guards.source import Computed
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import facts
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.variables.base import VariableTracker

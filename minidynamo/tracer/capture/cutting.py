@@ -19,7 +19,6 @@ from minidynamo.guards.profile import Line
 from minidynamo.guards.source import Source
 from minidynamo.tracer.capture.finalizers import is_visibly_alive, stays_bound_after_break
 from minidynamo.tracer.frames.interpreter import Frame
-from minidynamo.tracer.lazy.lazy_value import realized
 from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import reachable
 from minidynamo.tracer.records.traced_frame import Break, Null
@@ -60,7 +59,7 @@ class Cuts:
 
     def record_raised(self, step: int) -> None:
         """Records the cut for each exception raised in the present step."""
-        raised = self.frame.chain.raised
+        raised = self.frame.tx.raised
         new = [exception for exception in raised if exception not in self.origins]
         in_callee = raised[new[-1]].in_callee if new else True
         if self._possible() or self._before_handlers is None:
@@ -73,7 +72,7 @@ class Cuts:
         if len(differing) != len(self._unrolled):
             cut = Cut(self._first(step), True) if self._possible() else None
             self._unrolled |= dict.fromkeys(differing - self._unrolled.keys(), cut)
-        raised, stand_ins = self.frame.chain.raised, self.frame.tx.side_effects.stand_ins
+        raised, stand_ins = self.frame.tx.raised, self.frame.tx.side_effects.stand_ins
         if len(raised) + len(stand_ins) == len(self.origins):  # as in nearly all steps
             return
         if not self.origins.keys() >= raised.keys():
@@ -104,7 +103,7 @@ class Cuts:
         frame = self.frame
         here = frame.instructions[frame.index]
         around = [i for i in frame.instructions if i.opname == "FOR_ITER" and i.index <= here.index < (i.target or 0)]
-        if any(called.code.co_name in _COMPREHENSIONS for called in frame.chain.frames[1:2]):
+        if any(called.code.co_name in _COMPREHENSIONS for called in frame.tx.frames[1:2]):
             around.append(here)
         places = [location(frame.code, i.index) for i in around]
         cuts = [self._unrolled.get((place.filename, place.lineno, "")) for place in places]
@@ -128,7 +127,7 @@ class Cuts:
         assert isinstance(escaping, ExceptionVariable)
         what = f"graph break: a {escaping.cls.__name__} that was raised is kept"
         why = "Its traceback exists only when Python itself raises it."
-        return Diagnostic("MD202", what, why, where=self.frame.chain.raised[escaping].diagnostic.where)
+        return Diagnostic("MD202", what, why, where=self.frame.tx.raised[escaping].diagnostic.where)
 
     def _possible(self) -> bool:
         return reason_against_cut(self.frame.code, group_of(self.frame.code, self.frame.index).start) is None
@@ -174,8 +173,8 @@ def break_before(
     live |= lasting
     return Break(
         index,
-        tuple(value if isinstance(value, Null) else realized(frame.tx, value) for value in frame.stack),
-        {name: realized(frame.tx, value) for name, value in frame.local_slots.items() if name in live},
+        tuple(value if isinstance(value, Null) else frame.tx.realized(value) for value in frame.stack),
+        {name: frame.tx.realized(value) for name, value in frame.local_slots.items() if name in live},
         {name: cell for name, cell in cells.items() if name in live},
         diagnostic,
         _compiled_callee(frame, index) if in_callee else None,

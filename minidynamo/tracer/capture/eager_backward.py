@@ -20,10 +20,9 @@ from minidynamo.compat import memory_of, set_grad_enabled
 from minidynamo.errors import GraphBreak
 from minidynamo.graph.pytree import tensors_in
 from minidynamo.guards.source import Computed, Constant, Names, Source
-from minidynamo.tracer.frames.exceptions import Raised
+from minidynamo.tracer.frames.interpreter import Raised, Tracer
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.numbers.arithmetic import specialized
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable

@@ -22,11 +22,9 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Local, Source
 from minidynamo.guards.writers import is_survivor
 from minidynamo.tracer.capture.lost_objects import dies_any, history_of, is_in_history
-from minidynamo.tracer.frames.interpreter import Frame
+from minidynamo.tracer.frames.interpreter import Frame, Tracer
 from minidynamo.tracer.graph.dead_code import is_pure
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.lazy.lazy_value import realized
-from minidynamo.tracer.protocol import GraphView, Tracer
 from minidynamo.tracer.reachable import needed_by, parts, target_of
 from minidynamo.tracer.records.constants import is_constant_value
 from minidynamo.tracer.records.side_effects import AttrSet, Called, CellSet, Effect, GlobalSet, SideEffects
@@ -55,7 +53,7 @@ def stays_bound_after_break(frame: Frame, variable: VariableTracker) -> bool:
     return source in frame.entry_values and _may_hold_objects(frame.tx.graph, source, frame.entry_values[source])
 
 
-def _may_hold_objects(graph: GraphView, source: Source, value: object) -> bool:
+def _may_hold_objects(graph: OutputGraph, source: Source, value: object) -> bool:
     """Returns whether an argument may keep more objects alive than itself: a container, an object, or a lazy tensor
     with a history.
 
@@ -78,7 +76,7 @@ def record_unbinding(frame: Frame, name: str) -> bool:
     Only arguments of a root frame, and parts of arguments, can die: all other values are held elsewhere, or new.
     """
     value = frame.local_slots.get(name)
-    value = None if value is None else realized(frame.tx, value)
+    value = None if value is None else frame.tx.realized(value)
     if frame is not frame.tx.frames[0] or value is None or value.source is None:
         return False
     held = [other.source for other in frame.held()]
@@ -168,7 +166,7 @@ def _is_in_history(value: object) -> bool:
     return function_of(value) is not None
 
 
-def _lazy_tensors(graph: GraphView, values: Iterable[VariableTracker]) -> list[Source]:
+def _lazy_tensors(graph: OutputGraph, values: Iterable[VariableTracker]) -> list[Source]:
     """Returns the sources of lazy tensors with a history among `values`."""
     lazy = (value for value in values if isinstance(value, LazyVariable) and _is_in_history(value.value))
     return [*dict.fromkeys(v.source for v in lazy if v.source is not None and graph.known(v.source) is None)]
@@ -264,7 +262,6 @@ def _root(source: Source) -> Source:
 def may_be_dead(tx: Tracer, is_tensor: bool) -> bool:
     """Returns whether an object that was alive when the frame was entered may have lost its last reference."""
     root = tx.frames[0]
-    assert isinstance(root, Frame)
     values = chain(root.cells.values(), *(frame.held() for frame in tx.frames))
     held = {place for value in values if value.source for place in _places(value.source)}
     consumed = [real for place, real in root.entry_values.items() if place not in held]
@@ -275,7 +272,6 @@ def is_held(tx: Tracer, made: VariableTracker) -> bool:
     """Returns whether an object made during tracing is certainly alive: a variable of a frame holds it, directly or
     through new objects."""
     root = tx.frames[0]
-    assert isinstance(root, Frame)
     waiting = [*root.cells.values(), *chain.from_iterable(frame.held() for frame in tx.frames)]
     seen: set[VariableTracker] = set()
     while waiting:

@@ -26,8 +26,7 @@ from minidynamo.tracer.capture.frame_end import finish
 from minidynamo.tracer.capture.lost_objects import NOTICED_DEATH
 from minidynamo.tracer.capture.registrations import register_all
 from minidynamo.tracer.capture.trace import Trace
-from minidynamo.tracer.frames.exceptions import Raised
-from minidynamo.tracer.frames.interpreter import NULL, Frame
+from minidynamo.tracer.frames.interpreter import NULL, Frame, Raised
 from minidynamo.tracer.frames.runtime_asserts import AssertsNotAllowed, can_be_rerun, may_have_asserts
 from minidynamo.tracer.records.frame_request import FrameRequest, StackSlot
 from minidynamo.tracer.records.traced_frame import Break, Null, Return, TracedFrame
@@ -109,10 +108,10 @@ def _attempt(request: FrameRequest, stop: _Stop | None, number: int) -> TracedFr
 def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
     trusted = is_trusted_module(request.namespace.get("__name__"))
     cells: dict[str, CellVariable] = {}
-    frame = Frame(tx, request.code, request.namespace, {}, cells, tx.chain, trusted=trusted, index=request.index)
-    tx.chain.frames.append(frame)
+    frame = Frame(tx, request.code, request.namespace, {}, cells, trusted=trusted, index=request.index)
+    tx.frames.append(frame)
     # A `with` block or `try` that is open at a break is closed after the break, error or not.
-    tx.chain.user_may_catch = request.index > 0 and not trusted and is_in_try(request.code, request.index)
+    tx.user_may_catch = request.index > 0 and not trusted and is_in_try(request.code, request.index)
     for name, value in request.arguments.items():
         frame.local_slots[name] = LazyVariable(value, source=request.local(name))
     for name, cell in request.cells.items():
@@ -162,7 +161,7 @@ def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:
         except GraphBreak as error:
             if request.fullgraph and not _ends_program(frame, error):
                 raise
-            in_callee = len(frame.chain.frames) > 1
+            in_callee = len(frame.tx.frames) > 1
             raise _Stopped(_Stop(cuts.before(step, in_callee), error.diagnostic)) from error
         cuts.record_new(step)
         step += 1
@@ -192,7 +191,7 @@ def _refuse_escaping(request: FrameRequest, cuts: Cuts, result: VariableTracker)
 
 def _ends_program(frame: Frame, error: GraphBreak) -> bool:
     """Returns whether the program raises at the present instruction without a handler in any frame: nothing follows."""
-    frames = frame.chain.frames
+    frames = frame.tx.frames
     if any(f.instructions[f.index].handler for f in frames):
         return False
     innermost = frames[-1]

@@ -73,8 +73,8 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
         outputs,
         tx.side_effects,
         end,
-        emits_in_try=tx.chain.emits_in_try,
-        user_may_catch=tx.chain.user_may_catch,
+        emits_in_try=tx.emits_in_try,
+        user_may_catch=tx.user_may_catch,
         shapes=tx.graph.shapes,
         donated_after_break=donated_after_break,
         lasting=lasting,
@@ -111,7 +111,7 @@ def _refuse_unrebuildable(
     if any(isinstance(v, ExceptionVariable) and v.is_raised for v in found):
         what = "an exception that was raised is kept"
         why = "Its traceback exists only when Python itself raises it."
-    elif unfinished := why_not_resumable(tx.chain, found) or _shows_started_iterator(tx, frame, end):
+    elif unfinished := why_not_resumable(tx, found) or _shows_started_iterator(tx, frame, end):
         code, what, why = "MD222", "a generator has not finished", unfinished
     elif lost := _vjp_error(tx, found):
         code, what, why = "MD220", "the gradient function of torch.func.vjp() is kept", f"{lost.capitalize()}."

@@ -28,7 +28,6 @@ from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import EVERYTHING, LazyList, Loss
-from minidynamo.tracer.protocol import GraphView
 from minidynamo.tracer.records.side_effects import AttrDeleted, AttrSet, CellSet, ContentsChanged, Effect, GlobalSet
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
@@ -95,7 +94,7 @@ class Losses:
 
 
 def dies_any(
-    graph: GraphView,
+    graph: OutputGraph,
     lost: Iterable[object],
     places: Iterable[Source | None],
     predicate: Callable[[list[Any]], bool],

@@ -1,22 +1,19 @@
-"""Owns the tracer object `tx`: the `Tracer` protocol, implemented by calls of the responsible files.
+"""Owns the implementation of `Tracer`: each operation calls the responsible files.
 
-Holds the state of an attempt to trace a frame and decides nothing itself.
+`frames/interpreter.py` has the state, and the contract of each operation.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn
 
 import torch
 
 from minidynamo.bytecode.analysis import is_in_try
 from minidynamo.compat import DataDependentOutput, DynamicOutputShape, UnsupportedFakeTensor, UnsupportedOperator
-from minidynamo.errors import Diagnostic, GraphBreak, UserLocation, first_line
-from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.profile import FrameProfile
+from minidynamo.errors import Diagnostic, GraphBreak, first_line
 from minidynamo.guards.source import Source, is_drawn
 from minidynamo.tracer.attributes import read_attribute
 from minidynamo.tracer.calls.call import call, call_method
@@ -24,7 +21,7 @@ from minidynamo.tracer.calls.operators import truth_of
 from minidynamo.tracer.calls.overrides import call_override
 from minidynamo.tracer.capture.lost_objects import NOTICED_DEATH, Losses
 from minidynamo.tracer.frames.exceptions import description, same_message, tracked, without_message
-from minidynamo.tracer.frames.interpreter import Frame, FrameChain
+from minidynamo.tracer.frames.interpreter import Tracer, weakly
 from minidynamo.tracer.frames.unrolling import (
     MOST_NUMBERS,
     depends_on_float,
@@ -36,10 +33,8 @@ from minidynamo.tracer.frames.unrolling import (
 )
 from minidynamo.tracer.graph.arguments import NotInGraph
 from minidynamo.tracer.graph.fake_tensors import CallFailed
-from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy import facts
 from minidynamo.tracer.lazy.lazy_containers import next_lazy
-from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.numbers import tensor_items
 from minidynamo.tracer.numbers.scalar_arguments import mark_scalar_arguments
 from minidynamo.tracer.records.constants import as_torch_reads
@@ -60,57 +55,17 @@ def _needs_values(failed: CallFailed) -> bool:
     return isinstance(cause, _NEEDS_VALUES) or "its data is not allocated" in str(cause)
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
+class Trace(Tracer):
+    """An attempt to trace a frame."""
 
-
-def _weakly(method: Callable[P, T | None]) -> Callable[P, T | None]:
-    """Returns a bound method without a reference to the object: a trace is then freed at once, not by the garbage
-    collector."""
-    reference = weakref.WeakMethod(method)
-
-    def called(*args: P.args, **kwargs: P.kwargs) -> T | None:
-        alive = reference()
-        return None if alive is None else alive(*args, **kwargs)
-
-    return called
-
-
-class Trace:
-    """An attempt to trace a frame. For `steal`, `spread` and `profile` see `OutputGraph`, for `may_assert` see
-    `FrameRequest`."""
-
-    def __init__(
-        self,
-        attempt: int,
-        steal: frozenset[Source] = frozenset(),
-        spread: frozenset[Source] = frozenset(),
-        profile: FrameProfile | None = None,
-        *,
-        may_assert: bool = False,
-    ) -> None:
-        self.attempt = attempt
-        self.side_effects = SideEffects(spread)
-        self.chain = FrameChain()
-        self.graph = OutputGraph(_weakly(self.location), steal, spread, profile, may_assert=may_assert)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._losses = Losses(self.graph)
-        self.side_effects.on_effect = _weakly(self._refuse_visible_death)
-        self.side_effects.time = _weakly(self._time)
-        self.graph.on_specialize = _weakly(self._limit_constants)
-        self.graph.shapes.on_decision = _weakly(self._refuse_drawn_decision)
+        self.side_effects.on_effect = weakly(self._refuse_visible_death)
+        self.side_effects.time = weakly(self._time)
+        self.graph.on_specialize = weakly(self._limit_constants)
+        self.graph.shapes.on_decision = weakly(self._refuse_drawn_decision)
         self.graph.shapes.on_fixed = self.graph.on_specialize
-
-    @property
-    def frames(self) -> Sequence[Frame]:
-        """The frames being traced, the root first, the innermost last."""
-        return self.chain.frames
-
-    def location(self) -> UserLocation | None:
-        """Returns the innermost line of the user's code; inside a compiled torch module, the line in torch."""
-        frames = self.chain.frames
-        own = [frame for frame in frames if not frame.trusted]
-        shown = own or [frame for frame in frames if not frame.is_polyfill] or frames[:1]
-        return shown[-1].location if shown else None
 
     def _refuse_visible_death(self, effect: Effect) -> None:
         if self._losses.has_finalizers(effect):
@@ -139,7 +94,7 @@ class Trace:
         as in later calls."""
         for frame in self.frames:
             frame.forget_values()
-        for table in (self.chain.frames, self.chain.raised, self.chain.generators):
+        for table in (self.frames, self.raised, self.generators):
             table.clear()
         self.side_effects = SideEffects()  # the traced frame keeps the old ones
         self.graph.forget_values()
@@ -152,10 +107,9 @@ class Trace:
         *,
         lazy: bool = False,
     ) -> VariableTracker:
-        """Calls anything. A real callable is accepted in place of its tracker, trusted and unguarded."""
         tracked = function if isinstance(function, VariableTracker) else wrap(self.graph, function, None)
         result = call(self, tracked, list(args), dict(kwargs or {}))
-        return result if lazy else realize(self, result)
+        return result if lazy else self.realize(result)
 
     def call_method(
         self,
@@ -166,22 +120,14 @@ class Trace:
         *,
         lazy: bool = False,
     ) -> VariableTracker:
-        """Calls a special method, found on the class."""
         result = call_method(self, obj, name, list(args), dict(kwargs or {}))
-        return result if lazy else realize(self, result)
+        return result if lazy else self.realize(result)
 
     def getattr(self, obj: VariableTracker, name: str) -> VariableTracker:
-        """Returns `obj.name`."""
         return read_attribute(self, obj, name)
 
     def wrap(self, value: object, source: Source | None) -> VariableTracker:
-        """Returns the tracker of the real value at `source`."""
         return wrap(self.graph, value, source)
-
-    def guard(self, source: Source | None, kind: GuardKind, expected: object = None) -> None:
-        """Adds a guard; does nothing without a source."""
-        if source is not None:
-            self.graph.guard(source, kind, expected)
 
     def emit(
         self,
@@ -189,7 +135,6 @@ class Trace:
         args: Sequence[VariableTracker],
         kwargs: Mapping[str, VariableTracker] | None = None,
     ) -> VariableTracker:
-        """Adds a call to the graph and returns the tracker of its result."""
         known = facts.answer(self, target, args) if target in facts.ANSWERS and not kwargs else None
         if known is None:
             known = call_override(self, target, args, kwargs or {})
@@ -211,10 +156,10 @@ class Trace:
             made = self.graph.emit(target, *mark_scalar_arguments(self, target, *read))
             self.graph.shapes.report_decisions()
             tensor_items.record(self, [*stored, *tensor_items.numbers_of_result(self, target, args, made)])
-            if not self.chain.user_may_catch:
+            if not self.user_may_catch:
                 around = [frame for frame in self.frames if is_in_try(frame.code, frame.index)]
-                self.chain.emits_in_try |= bool(around)
-                self.chain.user_may_catch = not all(frame.trusted for frame in around)
+                self.emits_in_try |= bool(around)
+                self.user_may_catch = not all(frame.trusted for frame in around)
         except NotInGraph as error:
             self.break_graph(
                 "MD214",
@@ -260,14 +205,9 @@ class Trace:
         is_asked = isinstance(wanted, ConstantVariable) and wanted.value is True
         return is_asked and "out" not in kwargs and self.graph.subgraph is None
 
-    def break_graph(self, code: str, what: str, *, why: str = "", fix: str = "", marker: str = "") -> NoReturn:
-        """Cuts the graph before the current instruction of the root frame."""
-        raise GraphBreak(Diagnostic(code, f"graph break: {what}", why, fix, marker, self.location()))
-
     def raises(
         self, error: BaseException | ExceptionVariable, *, exact: bool = False, **fields: VariableTracker
     ) -> NoReturn:
-        """Raises an error in the program: during tracing if `exact`, else through Python itself, after a graph cut."""
         exception = tracked(error, self.side_effects, exact=exact) if isinstance(error, BaseException) else error
         exception.fields.update(fields)
         diagnostic = Diagnostic("MD202", "graph break: the program raises an exception here", where=self.location())
@@ -276,14 +216,12 @@ class Trace:
             if not exact:
                 raise GraphBreak(diagnostic)
             self.frames[-1].forget_message(exception)
-        self.chain.throw(exception, diagnostic)
+        self.throw(exception, diagnostic)
 
     def truth(self, obj: VariableTracker) -> bool:
-        """Returns `bool(obj)`."""
         return truth_of(self, obj)
 
     def unpack(self, obj: VariableTracker) -> list[VariableTracker]:
-        """Returns `list(obj)`."""
         if isinstance(obj, SequenceVariable):
             return list(obj.items)
         iterator = self.call(iter, [obj])
@@ -293,6 +231,5 @@ class Trace:
         return items
 
     def next_item(self, iterator: VariableTracker) -> VariableTracker | None:
-        """Returns the next item of an iterator; None when it is exhausted."""
         item = next_lazy(self, iterator)
-        return None if item is None else realize(self, item)
+        return None if item is None else self.realize(item)

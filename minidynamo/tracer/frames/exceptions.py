@@ -1,4 +1,4 @@
-"""Owns raising during tracing: the exception that unwinds the tracer to a handler, and the chaining of exceptions.
+"""Owns the trackers of exceptions that are raised during tracing, and their messages.
 
 Knows no opcode and finds no handler: `Frame` searches its own code, and `tracer/capture/frame.py` ends the trace if no
 frame has a handler. `tracer/handlers/exceptions.py` implements the attributes and methods of exceptions.
@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable
 from typing import TypeVar
 
-from minidynamo.errors import Diagnostic
+from minidynamo.tracer.frames.interpreter import Raised
 from minidynamo.tracer.lazy.lazy_containers import lazy_items
 from minidynamo.tracer.records.constants import NotConstant, from_constant
 from minidynamo.tracer.records.copies import SHORTER_LIST, fresh_copy
@@ -36,23 +36,6 @@ EXCEPTIONS: tuple[type[BaseException], ...] = tuple(
     and issubclass(value, BaseException)
     and (value.__basicsize__ == BaseException.__basicsize__ or value in _FROM_ARGS)
 )
-
-
-class Raised(Exception):
-    """The program raises `exception`, and a traced frame may handle it."""
-
-    def __init__(self, exception: ExceptionVariable, diagnostic: Diagnostic, *, in_callee: bool) -> None:
-        super().__init__(diagnostic.what)
-        self.exception = exception
-        #: the message to the user if no frame handles the exception
-        self.diagnostic = diagnostic
-        #: whether it was raised below the root frame
-        self.in_callee = in_callee
-
-    def of(self, exception: ExceptionVariable) -> Raised:
-        """Returns the same error for a replacement of the exception."""
-        exception.is_raised = True
-        return Raised(exception, self.diagnostic, in_callee=self.in_callee)
 
 
 def can_make(cls: type) -> bool:
@@ -152,18 +135,6 @@ def generator_stop_error(inner: ExceptionVariable) -> ExceptionVariable:
     error.cause = error.context = inner
     error.suppresses_context = True
     return error
-
-
-def set_context(exception: ExceptionVariable, handled: VariableTracker | None) -> None:
-    """Links a raised exception to the exception being handled, as Python does, and keeps the chain free of cycles."""
-    if handled is None or handled is exception:
-        return
-    link: VariableTracker | None = handled
-    while isinstance(link, ExceptionVariable):
-        if link.context is exception:
-            link.context = None
-        link = link.context
-    exception.context = handled
 
 
 def same_message(error: BaseException) -> bool:

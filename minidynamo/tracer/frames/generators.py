@@ -15,12 +15,11 @@ from typing import Any, NoReturn
 from minidynamo import compat
 from minidynamo.bytecode.breaks import make_suspended
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_point
-from minidynamo.tracer.frames.exceptions import Raised, catch_raised, generator_stop_error, made
-from minidynamo.tracer.frames.interpreter import Frame, FrameChain
+from minidynamo.tracer.frames.exceptions import catch_raised, generator_stop_error, made
+from minidynamo.tracer.frames.interpreter import Frame, Raised, Tracer
 from minidynamo.tracer.lazy.lazy_containers import sequence_items
 from minidynamo.tracer.lazy.lazy_value import is_none
 from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.traced_frame import Null
 from minidynamo.variables.base import VariableTracker
@@ -69,7 +68,7 @@ def send(tx: Tracer, generator: GeneratorVariable, value: VariableTracker) -> Va
         tx.raises(TypeError("can't send non-None value to a just-started generator"))
     if not generator.started:
         generator.started = True
-        frame.chain.generators.append(generator)
+        frame.tx.generators.append(generator)
     frame.push(value)
     return _resume(generator)
 
@@ -82,8 +81,8 @@ def _resume(generator: GeneratorVariable) -> VariableTracker | None:
         if compat.PY312 or not issubclass(raised.exception.cls, StopIteration):
             raise
         error = generator_stop_error(raised.exception)  # from 3.12 on, the generator's own code does this
-        frame.chain.raised[error] = raised.of(error)
-        raise frame.chain.raised[error] from None
+        frame.tx.raised[error] = raised.of(error)
+        raise frame.tx.raised[error] from None
     if item is None:
         generator.returned = frame.result
     return item
@@ -130,16 +129,16 @@ def throw(tx: Tracer, generator: GeneratorVariable, exception: ExceptionVariable
     if not generator.started or generator.finished:
         generator.started, frame.result = True, ConstantVariable(None)
         tx.raises(exception)
-    frame.chain.frames.append(frame)
+    frame.tx.frames.append(frame)
     try:
         item = _raise_inside(tx, frame, exception)
     except Raised as raised:
         item = None
         if not frame.handles(raised):
-            frame.chain.frames.pop()
+            frame.tx.frames.pop()
             frame.result = ConstantVariable(None)
             raise
-    frame.chain.frames.pop()
+    frame.tx.frames.pop()
     return item or _resume(generator)
 
 
@@ -196,11 +195,11 @@ def _close(tx: Tracer, generator: VariableTracker, /) -> VariableTracker:
 # Generators that outlive the graph
 
 
-def why_not_resumable(chain: FrameChain, found: Iterable[VariableTracker]) -> str:
+def why_not_resumable(tx: Tracer, found: Iterable[VariableTracker]) -> str:
     """Returns the reason why Python cannot continue a started generator that outlives the graph; "" if there is
     none."""
     outliving = {v for v in found if isinstance(v, GeneratorVariable)}
-    for generator in (g for g in chain.generators if isinstance(g, GeneratorVariable) and not g.finished):
+    for generator in (g for g in tx.generators if isinstance(g, GeneratorVariable) and not g.finished):
         frame = generator.frame
         if generator not in outliving:
             if _is_protected(frame):

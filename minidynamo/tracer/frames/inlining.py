@@ -14,9 +14,8 @@ from typing import Any, NoReturn
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.tracer.frames.generators import GeneratorVariable
-from minidynamo.tracer.frames.interpreter import Frame
+from minidynamo.tracer.frames.interpreter import Frame, Tracer
 from minidynamo.tracer.lazy.lazy_containers import lazy_entries, lazy_items, mapping_items, sequence_items
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import NotConstant, from_constant, keyword_key
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker
@@ -104,10 +103,8 @@ def _run(tx: Tracer, body: _Body, args: Args, kwargs: Kwargs) -> VariableTracker
         tx.break_graph(
             "MD210", f"calls are nested more than {INLINE_DEPTH} deep", why="Each is traced into its caller."
         )
-    caller = tx.frames[-1]
-    assert isinstance(caller, Frame)
     trusted = is_trusted_module(body.namespace.get("__name__"))
-    frame = Frame(tx, body.code, body.namespace, body.local_slots, body.cells, caller.chain, trusted=trusted)
+    frame = Frame(tx, body.code, body.namespace, body.local_slots, body.cells, trusted=trusted)
     if not body.code.co_flags & inspect.CO_GENERATOR:
         return frame.run()
     frame.resume()  # up to RETURN_GENERATOR

@@ -1,24 +1,27 @@
-"""Owns one symbolic frame: stack, locals, cells, current instruction, and the step to the next instruction.
+"""Owns the state of a trace: `Tracer`, called `tx` everywhere, and its symbolic frames, which step through
+instructions.
 
-Knows no opcode: the functions in `opcodes/` act on a `Frame`. Decides nothing about calls: `tx` does.
+Knows no opcode: the functions in `opcodes/` act on a `Frame`. Decides nothing about calls: `capture/trace.py` does.
 """
 
 from __future__ import annotations
 
 import dis
 import linecache
-from collections.abc import Mapping
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from minidynamo.bytecode.instructions import Instruction, decode, location
-from minidynamo.errors import Diagnostic, SkipFrame, UserLocation
+from minidynamo.errors import Diagnostic, GraphBreak, SkipFrame, UserLocation
 from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.source import CellContents, Source
-from minidynamo.tracer.frames.exceptions import Raised, set_context
-from minidynamo.tracer.lazy.lazy_value import realize, realized
+from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.opcodes.table import OPCODES, UNSUPPORTED
-from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.tracer.records.traced_frame import Null
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
@@ -32,28 +35,186 @@ _HAS_END_SEND = "END_SEND" in dis.opmap
 STEP_LIMIT = 500_000
 
 
-class FrameChain:
-    """The frames of one trace, the root first, and their common limit of instructions."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
-    def __init__(self, steps: int = STEP_LIMIT) -> None:
+
+def weakly(method: Callable[P, T | None]) -> Callable[P, T | None]:
+    """Returns a bound method without a reference to the object: a trace is then freed at once, not by the garbage
+    collector."""
+    reference = weakref.WeakMethod(method)
+
+    def called(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        alive = reference()
+        return None if alive is None else alive(*args, **kwargs)
+
+    return called
+
+
+def set_context(exception: ExceptionVariable, handled: VariableTracker | None) -> None:
+    """Links a raised exception to the exception being handled, as Python does, and keeps the chain free of cycles."""
+    if handled is None or handled is exception:
+        return
+    link: VariableTracker | None = handled
+    while isinstance(link, ExceptionVariable):
+        if link.context is exception:
+            link.context = None
+        link = link.context
+    exception.context = handled
+
+
+class Raised(Exception):
+    """The program raises `exception`, and a traced frame may handle it."""
+
+    def __init__(self, exception: ExceptionVariable, diagnostic: Diagnostic, *, in_callee: bool) -> None:
+        super().__init__(diagnostic.what)
+        self.exception = exception
+        #: the message to the user if no frame handles the exception
+        self.diagnostic = diagnostic
+        #: whether it was raised below the root frame
+        self.in_callee = in_callee
+
+    def of(self, exception: ExceptionVariable) -> Raised:
+        """Returns the same error for a replacement of the exception."""
+        exception.is_raised = True
+        return Raised(exception, self.diagnostic, in_callee=self.in_callee)
+
+
+class Tracer(ABC):
+    """The state of one attempt to trace a frame, and the operations of handlers on it. It is called `tx` everywhere.
+
+    `Trace` (`capture/trace.py`) implements the abstract methods. For `steal`, `spread` and `profile` see `OutputGraph`,
+    for `may_assert` see `FrameRequest`.
+    """
+
+    def __init__(
+        self,
+        attempt: int,
+        steal: frozenset[Source] = frozenset(),
+        spread: frozenset[Source] = frozenset(),
+        profile: FrameProfile | None = None,
+        *,
+        may_assert: bool = False,
+    ) -> None:
+        #: 0 or 1: the first or second trace of a frame; notices of 0 are not repeated by 1
+        self.attempt = attempt
+        #: the frames being traced, the root first, the innermost last
         self.frames: list[Frame] = []
+        #: the graph under construction
+        self.graph = OutputGraph(weakly(self.location), steal, spread, profile, may_assert=may_assert)
+        #: the journal
+        self.side_effects = SideEffects(spread)
         #: the number of instructions that the frames may still interpret
-        self.steps_left = steps
-        #: every exception raised by the program in these frames, in order
+        self.steps_left = STEP_LIMIT
+        #: every exception raised by the program, in order
         self.raised: dict[ExceptionVariable, Raised] = {}
         #: the started generators
         self.generators: list[VariableTracker] = []
-        #: whether an operation of the graph has a `try` or `with` around it, in any frame; `user_may_catch`: in a frame
-        #: of the user
-        self.emits_in_try = self.user_may_catch = False
+        #: whether an operation of the graph has a `try` or `with` around it, in any frame
+        self.emits_in_try = False
+        #: whether an operation of the graph has a `try` or `with` around it, in a frame of the user
+        self.user_may_catch = False
+
+    @abstractmethod
+    def call(
+        self,
+        function: VariableTracker | Callable[..., Any],
+        args: Sequence[VariableTracker] = (),
+        kwargs: Mapping[str, VariableTracker] | None = None,
+        *,
+        lazy: bool = False,
+    ) -> VariableTracker:
+        """Calls anything. A real callable (`operator.add`, a polyfill) is accepted in place of its tracker, trusted and
+        unguarded.
+
+        `lazy`: the caller only moves the result, so the result may be lazy.
+        """
+
+    @abstractmethod
+    def call_method(
+        self,
+        obj: VariableTracker,
+        name: str,
+        args: Sequence[VariableTracker] = (),
+        kwargs: Mapping[str, VariableTracker] | None = None,
+        *,
+        lazy: bool = False,
+    ) -> VariableTracker:
+        """Calls a special method as Python does: found on the class, never on the instance. `lazy` as in `call`."""
+
+    @abstractmethod
+    def getattr(self, obj: VariableTracker, name: str) -> VariableTracker:
+        """Returns `obj.name`, by Python's own lookup order, user code included; a missing attribute raises
+        AttributeError in the program."""
+
+    @abstractmethod
+    def wrap(self, value: object, source: Source | None) -> VariableTracker:
+        """Returns the tracker of the real value at `source`, and installs guards.
+
+        Without a source only constants, trusted functions, classes and modules can be wrapped.
+        """
+
+    @abstractmethod
+    def emit(
+        self,
+        target: Callable[..., Any] | str,
+        args: Sequence[VariableTracker],
+        kwargs: Mapping[str, VariableTracker] | None = None,
+    ) -> VariableTracker:
+        """Adds a call to the graph (a Tensor method if `target` is a name) and returns the tracker of its result."""
+
+    @abstractmethod
+    def raises(
+        self, error: BaseException | ExceptionVariable, *, exact: bool = False, **fields: VariableTracker
+    ) -> NoReturn:
+        """Raises an error in the program: during tracing if `exact`, else by a graph cut, so that Python itself raises.
+
+        `exact`: Python would raise an error of this class with these `args`. A tracked exception is raised as it is.
+        """
+
+    @abstractmethod
+    def truth(self, obj: VariableTracker) -> bool:
+        """Returns `bool(obj)`; breaks the graph if the truth is known only when the graph runs."""
+
+    @abstractmethod
+    def unpack(self, obj: VariableTracker) -> list[VariableTracker]:
+        """Returns `list(obj)`: all items of an iteration."""
+
+    @abstractmethod
+    def next_item(self, iterator: VariableTracker) -> VariableTracker | None:
+        """Returns the next item of an iterator (a result of `iter(x)`); None when it is exhausted."""
+
+    def realize(self, variable: VariableTracker) -> VariableTracker:
+        """Returns the tracker to work with: a lazy value is wrapped and guarded."""
+        return self.wrap(variable.value, variable.source) if isinstance(variable, LazyVariable) else variable
+
+    def realized(self, variable: VariableTracker) -> VariableTracker:
+        """Returns the tracker of a lazy value that was realized elsewhere; else the variable itself."""
+        known = self.graph.known(variable.source) if isinstance(variable, LazyVariable) and variable.source else None
+        return variable if known is None else known
+
+    def guard(self, source: Source | None, kind: GuardKind, expected: object = None) -> None:
+        """Adds a guard. Does nothing for a value created during tracing (no source)."""
+        if source is not None:
+            self.graph.guard(source, kind, expected)
+
+    def location(self) -> UserLocation | None:
+        """Returns the innermost line of the user's code; inside a compiled torch module, the line in torch."""
+        own = [frame for frame in self.frames if not frame.trusted]
+        shown = own or [frame for frame in self.frames if not frame.is_polyfill] or self.frames[:1]
+        return shown[-1].location if shown else None
+
+    def break_graph(self, code: str, what: str, *, why: str = "", fix: str = "", marker: str = "") -> NoReturn:
+        """Cuts the graph before the current instruction of the root frame, which then runs eagerly."""
+        raise GraphBreak(Diagnostic(code, f"graph break: {what}", why, fix, marker, self.location()))
 
     @property
     def handled(self) -> VariableTracker | None:
-        """The exception handled at present, in the innermost frame with a handler at work."""
+        """The exception that is being handled, in the innermost frame with an active handler."""
         return next((frame.handled for frame in reversed(self.frames) if frame.handled is not None), None)
 
     def throw(self, exception: ExceptionVariable, diagnostic: Diagnostic) -> NoReturn:
-        """Raises an exception in the program; `diagnostic` is the message to the user if no frame handles it."""
+        """Raises a tracked exception in the program; `diagnostic` is the message to the user if no frame handles it."""
         set_context(exception, self.handled)
         exception.is_raised = True
         self.raised[exception] = Raised(exception, diagnostic, in_callee=len(self.frames) > 1)
@@ -73,12 +234,10 @@ class Frame:
         namespace: dict[str, Any],
         local_slots: dict[str, VariableTracker],
         cells: dict[str, CellVariable],
-        chain: FrameChain,
         *,
         trusted: bool = False,
         index: int = 0,
     ) -> None:
-        self.chain = chain
         self.tx = tx
         self.code = code
         self.namespace = namespace
@@ -134,7 +293,7 @@ class Frame:
         """The bound plain locals, and the contents of filled cells, by name."""
         contents = {name: self.read_cell(cell) for name, cell in self.cells.items()}
         filled = {name: value for name, value in contents.items() if value is not None}
-        return {**{name: realized(self.tx, value) for name, value in self.local_slots.items()}, **filled}
+        return {**{name: self.tx.realized(value) for name, value in self.local_slots.items()}, **filled}
 
     def held(self) -> list[VariableTracker]:
         """Returns all values on the stack, in locals and in cells, including lazy values."""
@@ -173,7 +332,7 @@ class Frame:
 
     def realize(self, variable: VariableTracker) -> VariableTracker:
         """Returns the tracker to work with; a lazy value is wrapped and guarded."""
-        return realize(self.tx, variable)
+        return self.tx.realize(variable)
 
     def read_local(self, name: str) -> VariableTracker | None:
         """Returns the value of a plain local; None if it is not bound."""
@@ -191,8 +350,8 @@ class Frame:
 
     def step(self) -> None:
         """Interprets one instruction."""
-        self.chain.steps_left -= 1
-        if self.chain.steps_left < 0:
+        self.tx.steps_left -= 1
+        if self.tx.steps_left < 0:
             what = f"{self.code.co_name} runs more than {STEP_LIMIT} instructions while it is traced"
             raise SkipFrame(Diagnostic("MD221", what, why="A loop is unrolled into the graph.", where=self.location))
         self.index = index = self.next_index
@@ -213,16 +372,16 @@ class Frame:
     def resume(self) -> VariableTracker | None:
         """Interprets until the frame returns or yields. Returns the yielded value, None after a return."""
         self.yielded = None
-        self.chain.frames.append(self)
+        self.tx.frames.append(self)
         while self.result is None and self.yielded is None:
             try:
                 self.step()
             except Raised as raised:
                 if not self.handles(raised):
-                    self.chain.frames.pop()
+                    self.tx.frames.pop()
                     self.result = ConstantVariable(None)  # a generator ends here
                     raise
-        self.chain.frames.pop()
+        self.tx.frames.pop()
         return self.yielded
 
     def handles(self, raised: Raised) -> bool:

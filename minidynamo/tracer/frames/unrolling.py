@@ -19,10 +19,10 @@ from minidynamo.guards.guard import Guard
 from minidynamo.guards.profile import Line, TripCounts
 from minidynamo.guards.source import Source
 from minidynamo.guards.stable_names import stable_name
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_containers import LazyItems
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.lazy.lazy_tuples import LazyTuple
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.traced_frame import TracedFrame
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable

@@ -48,7 +48,6 @@ from minidynamo.tracer.graph.known_values import KnownValues
 from minidynamo.tracer.graph.open_graphs import OpenGraphs, give
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.graph.written_places import Lookups, Writes, find_writes
-from minidynamo.tracer.protocol import Number
 from minidynamo.tracer.records.constants import NotConstant, from_constant
 from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.tracer.records.traced_frame import GraphInput
@@ -61,6 +60,9 @@ from minidynamo.variables.containers import (
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import LazyVariable
 from minidynamo.variables.tensors import HookVariable, StorageVariable, TensorVariable
+
+# Returns the number in a tensor of one element; None if it is not known.
+Number = Callable[[], VariableTracker | None]
 
 _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 

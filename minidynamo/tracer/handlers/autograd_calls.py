@@ -21,8 +21,8 @@ from minidynamo.graph.autograd_calls import (
     retain_grad,
 )
 from minidynamo.tracer.calls.tensors import break_after_gradient
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.guards.source import Computed
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.dry_run import defers_message
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.local_texts import depends_on_locale, refuse_local_text
@@ -26,7 +27,6 @@ from minidynamo.tracer.numbers.formatting import formatted, written
 from minidynamo.tracer.polyfills.builtins import better, decided, sum_of_numbers
 from minidynamo.tracer.polyfills.objects import dict_repr, list_repr, set_repr, tuple_repr
 from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, contains_override, overrides_method, slice_of
 from minidynamo.variables.base import VariableTracker

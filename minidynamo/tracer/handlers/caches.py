@@ -25,6 +25,7 @@ from minidynamo.bytecode.instructions import Instruction, decode
 from minidynamo.compat import FakeTensor, is_assumed_constant
 from minidynamo.errors import Diagnostic
 from minidynamo.guards.source import Called, Constant, Source, call_or_none
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.graph.subgraphs import Subgraph
 from minidynamo.tracer.handlers.dry_run import (
     defer_messages,
@@ -34,7 +35,6 @@ from minidynamo.tracer.handlers.dry_run import (
 )
 from minidynamo.tracer.handlers.values import is_constant
 from minidynamo.tracer.numbers.arithmetic import specialized
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import is_external, target_of
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, is_constant_value

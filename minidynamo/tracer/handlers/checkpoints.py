@@ -13,11 +13,11 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from minidynamo.compat import memory_of
 from minidynamo.graph.checkpoint import run_checkpoint, run_reentrant_checkpoint
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.graph.subgraphs import Subgraph
 from minidynamo.tracer.handlers.cond import leaves, rebuilt, tensors_in
 from minidynamo.tracer.handlers.dry_run import draws_random_numbers, without_side_effects
 from minidynamo.tracer.handlers.values import is_constant
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable

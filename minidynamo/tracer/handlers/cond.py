@@ -19,11 +19,10 @@ from minidynamo.compat import memory_of
 from minidynamo.errors import GraphBreak, InvalidCond, Unsupported, UserLocation
 from minidynamo.graph.cond import run_branch
 from minidynamo.graph.torch_settings import settings
-from minidynamo.tracer.frames.exceptions import Raised
+from minidynamo.tracer.frames.interpreter import Raised, Tracer
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.handlers.values import class_has
 from minidynamo.tracer.numbers.arithmetic import specialized
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import is_external, reachable, target_of
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import from_constant

@@ -17,8 +17,8 @@ import torch
 from minidynamo import compat
 from minidynamo.guards.source import Constant, InstanceAttr
 from minidynamo.tracer.frames.exceptions import same_message, tracked
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import constant, expect_constant, is_constant, not_implemented
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, is_constant_value
 from minidynamo.tracer.trace_rules import is_trusted_class

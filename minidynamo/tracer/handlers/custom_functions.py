@@ -20,10 +20,10 @@ from minidynamo.graph.autograd_calls import with_eager_backward
 from minidynamo.graph.function_results import unaliased_result
 from minidynamo.graph.scalar_arguments import run_whole
 from minidynamo.tracer.capture import eager_backward
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.dry_run import without_side_effects
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.numbers.arithmetic import specialized
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import TupleVariable

@@ -17,10 +17,10 @@ from minidynamo.graph.autograd_calls import with_eager_backward
 from minidynamo.graph.pytree import tensors_in
 from minidynamo.guards.source import Attr, Constant
 from minidynamo.tracer.capture import eager_backward
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.custom_functions import Context
 from minidynamo.tracer.handlers.dry_run import without_side_effects
 from minidynamo.tracer.handlers.values import constant
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.variables.base import VariableTracker

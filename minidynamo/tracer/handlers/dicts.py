@@ -15,6 +15,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, DictKeys, Item
 from minidynamo.tracer.attributes import guard_class_attribute, lookup_on_class
 from minidynamo.tracer.frames.exceptions import made
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import class_has, expect_key, none, not_implemented
 from minidynamo.tracer.lazy.lazy_containers import (
@@ -36,7 +37,6 @@ from minidynamo.tracer.polyfills.sets import (
     set_update,
     view_intersection,
 )
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import keyword_key
 from minidynamo.tracer.records.side_effects import DELETED

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from minidynamo import compat
 from minidynamo.core import directives
-from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import VariableTracker

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from torch.distributions.utils import lazy_property
 
 from minidynamo.guards.source import Constant
-from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.objects import ObjectVariable

@@ -18,8 +18,8 @@ from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer.attributes import class_of, lookup_on_class
 from minidynamo.tracer.calls.construct import checked_class
 from minidynamo.tracer.frames.exceptions import EXCEPTIONS, formats_itself, native_exception, own_fields
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_containers import lazy_at, sequence_items
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_result
 from minidynamo.tracer.records.fix_hints import MAKE_OUTSIDE

@@ -8,7 +8,7 @@ from __future__ import annotations
 import types
 
 from minidynamo.compat import docstring
-from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import key_of
 from minidynamo.variables.base import VariableTracker

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from minidynamo.compat import set_grad_enabled
-from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import VariableTracker

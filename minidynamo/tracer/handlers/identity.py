@@ -14,8 +14,8 @@ from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer.frames.exceptions import catch_raised
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import hash_of, is_constant
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import is_external, needed_by, parts
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker

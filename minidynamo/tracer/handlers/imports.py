@@ -13,9 +13,9 @@ from typing import Any
 
 from minidynamo.guards.source import Computed, Constant
 from minidynamo.tracer.frames.exceptions import tracked, without_message
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import expect_constant
 from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable

@@ -10,8 +10,8 @@ import types
 
 from minidynamo.tracer.attributes import lookup_on_class
 from minidynamo.tracer.frames.exceptions import catch_raised
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import class_has, expect_constant
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable

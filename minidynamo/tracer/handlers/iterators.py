@@ -17,13 +17,13 @@ from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.tracer.calls.operators import folded
 from minidynamo.tracer.frames.exceptions import catch_raised, without_message
 from minidynamo.tracer.frames.generators import GeneratorVariable
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.unrolling import unroll
 from minidynamo.tracer.handlers.index_iterators import backwards_by_index, by_index
 from minidynamo.tracer.handlers.subscripts import as_index
 from minidynamo.tracer.handlers.values import class_has, expect_constant
 from minidynamo.tracer.lazy.lazy_containers import lazy_entry, lazy_item, lazy_items, next_lazy, sequence_items
 from minidynamo.tracer.polyfills.itertools import tee, until
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import has_changed_keys
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker

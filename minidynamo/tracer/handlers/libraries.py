@@ -21,11 +21,10 @@ from typing import Any
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, InstanceAttr, Item
 from minidynamo.tracer.calls.length_hint import unpack_sized
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.iterators import CALLABLE_ITERATOR
 from minidynamo.tracer.handlers.values import constant, expect_constant
-from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.numbers.formatting import joined
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import VariableTracker
@@ -47,7 +46,7 @@ registry.fold_type(re.Pattern, re.Match)
 
 def _join(cls: type) -> registry.Handler:
     def join(tx: Tracer, self: VariableTracker, iterable: VariableTracker, /) -> VariableTracker:
-        items = [realize(tx, item) for item in unpack_sized(tx, iterable, via_iterator=True)]
+        items = [tx.realize(item) for item in unpack_sized(tx, iterable, via_iterator=True)]
         text = joined(tx, self.value, items) if cls is str and isinstance(self, ConstantVariable) else None
         if text is not None:
             return text

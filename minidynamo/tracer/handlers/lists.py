@@ -17,7 +17,8 @@ import torch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed
 from minidynamo.tracer.calls.length_hint import unpack_sized
-from minidynamo.tracer.frames.exceptions import Raised, without_message
+from minidynamo.tracer.frames.exceptions import without_message
+from minidynamo.tracer.frames.interpreter import Raised, Tracer
 from minidynamo.tracer.frames.unrolling import unroll_copy, unroll_loop
 from minidynamo.tracer.handlers.values import (
     constant,
@@ -41,10 +42,8 @@ from minidynamo.tracer.lazy.lazy_containers import (
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.lazy.lazy_tuples import LazyTuple
-from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.numbers.arithmetic import is_int_number, specialized
 from minidynamo.tracer.polyfills.lists import sequence_compare, sequence_equal, sized_list
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.copies import SHORTER_LIST
@@ -311,7 +310,7 @@ def _reverse(tx: Tracer, items: MutableSequence[VariableTracker], /) -> None:
 def _setitem(tx: Tracer, self: ListVariable, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     index = expect_index(tx, key, "list")
     given: Any = (
-        all_to_store(tx, self, unpack_sized(tx, realize(tx, value), via_iterator=True))
+        all_to_store(tx, self, unpack_sized(tx, tx.realize(value), via_iterator=True))
         if isinstance(index, slice)
         else to_store(tx, self, value)
     )
@@ -404,7 +403,7 @@ def _sort(
     items = [*lazy_items(self.items)]
     self.items.clear()  # keys and comparisons see an empty list
     try:
-        found = [realize(tx, item) if by_item or key is None else tx.call(key, [item]) for item in items]
+        found = [tx.realize(item) if by_item or key is None else tx.call(key, [item]) for item in items]
     except Raised:
         self.items[:] = items
         raise

@@ -12,8 +12,8 @@ from weakref import WeakSet
 from minidynamo.bytecode.instructions import decode
 from minidynamo.compat import PY313
 from minidynamo.errors import Diagnostic, SkipFrame
+from minidynamo.tracer.frames.interpreter import Frame, Tracer
 from minidynamo.tracer.handlers.values import constant
-from minidynamo.tracer.protocol import FrameView, Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import key_of
 from minidynamo.variables.base import VariableTracker
@@ -21,7 +21,7 @@ from minidynamo.variables.containers import DictVariable
 
 _LOCALS_FUNCTIONS = ("locals", "vars")
 # The frames that called `locals`.
-_FRAMES_WITH_LOCALS: WeakSet[FrameView] = WeakSet()
+_FRAMES_WITH_LOCALS: WeakSet[Frame] = WeakSet()
 
 
 @registry.function(locals)
@@ -37,7 +37,7 @@ def names_of_caller(tx: Tracer) -> VariableTracker:
     return DictVariable({key_of(constant(name)): value for name, value in found.items() if value is not None})
 
 
-def _count_locals_loads(frame: FrameView) -> int:
+def _count_locals_loads(frame: Frame) -> int:
     """Returns the number of instructions that load a function that may return the names."""
     steps = decode(frame.code)
     return sum(step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval in _LOCALS_FUNCTIONS for step in steps)

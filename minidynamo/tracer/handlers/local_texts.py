@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 from typing import NoReturn
 
-from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Called, Constant, Item
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.dry_run import defers_message
 from minidynamo.tracer.handlers.values import none
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import target_of
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.fix_hints import hint_for

@@ -18,9 +18,9 @@ import torch
 from minidynamo.guards.source import Attr, Called, Constant, Element
 from minidynamo.tracer.attributes.lookup import looks_up
 from minidynamo.tracer.frames.exceptions import same_message, tracked
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.unrolling import unroll
 from minidynamo.tracer.numbers.numpy_numbers import python_number
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.records.copies import NUMPY_SCALARS

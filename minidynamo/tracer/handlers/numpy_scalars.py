@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from minidynamo.tracer.calls.operators import folded
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.numpy_arrays import run
 from minidynamo.tracer.numbers import numpy_numbers
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.copies import NUMPY_SCALARS

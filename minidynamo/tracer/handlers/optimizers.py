@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from minidynamo.compat import FUSED_UPDATES
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import constant
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import TupleVariable

@@ -18,6 +18,7 @@ import torch.fx
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Drawn
 from minidynamo.tracer.attributes import instance_dict
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.runtime_asserts import only_computes
 from minidynamo.tracer.graph.dead_code import is_pure
 from minidynamo.tracer.handlers.seeded_generators import (
@@ -27,7 +28,6 @@ from minidynamo.tracer.handlers.seeded_generators import (
     leave_to_python,
 )
 from minidynamo.tracer.numbers.arithmetic import computed_text, value_here
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS

@@ -17,7 +17,7 @@ from minidynamo.compat import SCRIPTED_FROM, scripted_original
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr
 from minidynamo.tracer.frames.exceptions import catch_raised
-from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker

@@ -13,9 +13,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import none
 from minidynamo.tracer.lazy.lazy_containers import lazy_at, lazy_items
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS

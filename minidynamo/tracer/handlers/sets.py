@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from minidynamo.tracer.calls import set_order
 from minidynamo.tracer.frames.exceptions import made
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
 from minidynamo.tracer.polyfills.sets import (
@@ -30,7 +31,6 @@ from minidynamo.tracer.polyfills.sets import (
     set_update,
     unordered_items,
 )
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.variables.base import VariableTracker

@@ -17,9 +17,9 @@ from minidynamo.graph.autograd_calls import replace_data
 from minidynamo.graph.storage_resize import copy_unseen, resize_storage
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.lazy import facts
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.variables.base import VariableTracker

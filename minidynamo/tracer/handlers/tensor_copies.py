@@ -10,7 +10,7 @@ import torch
 
 from minidynamo.compat import memory_of, share_memory
 from minidynamo.guards.source import Computed, Constant
-from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable

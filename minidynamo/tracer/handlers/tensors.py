@@ -9,9 +9,9 @@ import operator
 
 import torch
 
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.unrolling import size_here, unroll
 from minidynamo.tracer.numbers.arithmetic import involves_number
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable

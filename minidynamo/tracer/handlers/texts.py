@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from minidynamo.tracer.calls.operators import folded
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.local_texts import depends_on_locale, refuse_local_text
 from minidynamo.tracer.handlers.values import constant, expect_constant, is_constant
 from minidynamo.tracer.numbers.formatting import filled
 from minidynamo.tracer.polyfills.texts import format_text, percent
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, contains_override, keyword_key
 from minidynamo.variables.base import VariableTracker

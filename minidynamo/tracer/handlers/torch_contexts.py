@@ -14,8 +14,8 @@ import torch
 
 from minidynamo.graph.torch_settings import enter_inference_mode, leave_inference_mode, settings
 from minidynamo.guards.source import Constant
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable, NestedFunctionVariable

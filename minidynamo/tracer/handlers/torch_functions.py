@@ -21,9 +21,9 @@ from minidynamo.compat import (
     torch_dispatch_mode_count,
 )
 from minidynamo.core import directives
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.unrolling import size_here, unroll
 from minidynamo.tracer.handlers.values import constant
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import key_of
 from minidynamo.variables.base import VariableTracker

@@ -22,12 +22,12 @@ from minidynamo.graph.pytree import Structure, is_sequence_class, structure_of
 from minidynamo.graph.pytree import leaves as leaves_of
 from minidynamo.guards.source import Attr, CellContents, Item
 from minidynamo.tracer.frames.inlining import trusted_source
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.handlers.cond import leaves, tensors_in
 from minidynamo.tracer.handlers.dry_run import without_side_effects
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.polyfills.functools import inner_code
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, key_of
 from minidynamo.variables.base import VariableTracker

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 from minidynamo.compat import memory_of
 from minidynamo.graph.triton_launch import Launch, Tensor, launch_kernel, number_of
 from minidynamo.guards.guard import GuardKind
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import constant, none
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, key_of
 from minidynamo.tracer.records.kernel_writes import written_arguments

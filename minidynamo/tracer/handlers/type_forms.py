@@ -13,9 +13,8 @@ from typing import Any
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
 from minidynamo.tracer.frames.exceptions import without_message
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_containers import lazy_items
-from minidynamo.tracer.lazy.lazy_value import realize
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import VariableTracker
@@ -56,7 +55,7 @@ _register_question(typing.get_origin)
 
 def _guarded_object(tx: Tracer, part: VariableTracker) -> Any:
     """Returns the object itself and guards its identity; raises NotConstant if the object is unknown."""
-    part = realize(tx, part)
+    part = tx.realize(part)
     if isinstance(part, TupleVariable | ListVariable):
         items = [_guarded_object(tx, item) for item in lazy_items(part.items)]
         return items if isinstance(part, ListVariable) else tuple(items)

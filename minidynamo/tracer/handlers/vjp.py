@@ -19,6 +19,7 @@ from minidynamo.graph.func_transforms import Argument, PullBack, Transformation
 from minidynamo.graph.pytree import leaves as leaves_of
 from minidynamo.graph.pytree import rebuild, structure_of
 from minidynamo.graph.torch_settings import Settings, settings
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.graph.subgraphs import GraphValue
 from minidynamo.tracer.handlers.cond import tensors_in
 from minidynamo.tracer.handlers.dry_run import draws_random_numbers
@@ -33,7 +34,6 @@ from minidynamo.tracer.handlers.transforms import (
     trace_transformed,
 )
 from minidynamo.tracer.handlers.values import expect_constant
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictVariable, TupleVariable

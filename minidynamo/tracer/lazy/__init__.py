@@ -2,5 +2,5 @@
 
 Owns lazy values, lazy containers, and partial reads.
 Does not own how a value is wrapped after it is read (`wrappers/`).
-Enter at `lazy_value.realize`.
+Enter at `lazy_value.realize_all`.
 """

@@ -15,9 +15,8 @@ import torch
 from minidynamo.compat import memory_of
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Size, Source, TensorFact
-from minidynamo.tracer.graph.output_graph import OutputGraph
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_tuples import LazyTuple, TupleReader
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.variables.base import VariableTracker
@@ -108,7 +107,6 @@ class _Sizes(LazyTuple):
             assert isinstance(place, Size)
             return tx.graph.size(tensor, place.dim)
 
-        assert isinstance(tx.graph, OutputGraph)
         length = Computed("{0}({1})", (Constant(len, "len"), shape))
         super().__init__(
             tx.graph, shape, TupleReader((*tensor.fake.shape,), length, lambda dim: Size(shape.of, dim), size)

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any, SupportsIndex, overload
 
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.lazy.lazy_tuples import LazyTuple
-from minidynamo.tracer.lazy.lazy_value import realize, realized
 from minidynamo.tracer.lazy.namespaces import NamespaceItems
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.tracer.records.side_effects import Advanced
@@ -52,17 +51,17 @@ class LazyItems(MutableSequence[VariableTracker]):
     def __getitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> VariableTracker | list[VariableTracker]:
         if isinstance(index, slice):
             return [self[place] for place in range(len(self._items))[index]]
-        item = self._items[index] = realize(self._tx, self._items[index])
+        item = self._items[index] = self._tx.realize(self._items[index])
         return item
 
     def lazy_at(self, index: int) -> VariableTracker:
         """Returns the item at an index, maybe lazy."""
-        item = self._items[index] = realized(self._tx, self._items[index])
+        item = self._items[index] = self._tx.realized(self._items[index])
         return item
 
     def lazy_items(self) -> list[VariableTracker]:
         """Returns all items; an item that was never read, here or elsewhere, is lazy."""
-        self._items = [realized(self._tx, item) for item in self._items]
+        self._items = [self._tx.realized(item) for item in self._items]
         return self._items
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -104,18 +103,18 @@ class LazyTable(MutableMapping[DictKey, VariableTracker]):
         return key in self._items
 
     def __getitem__(self, key: DictKey) -> VariableTracker:
-        value = self._items[key] = realize(self._tx, self._items[key])
+        value = self._items[key] = self._tx.realize(self._items[key])
         return value
 
     def lazy_at(self, key: DictKey) -> VariableTracker:
         """Returns the value under a key, maybe lazy."""
-        value = self._items[key] = realized(self._tx, self._items[key])
+        value = self._items[key] = self._tx.realized(self._items[key])
         return value
 
     def lazy_items(self) -> dict[DictKey, VariableTracker]:
         """Returns all entries; a value that was never read, here or elsewhere, is lazy."""
         for key, value in [*self._items.items()]:
-            if (known := realized(self._tx, value)) is not value:
+            if (known := self._tx.realized(value)) is not value:
                 self._items[key] = known  # in place: a caller may be iterating
         return self._items
 
@@ -154,7 +153,7 @@ def to_store(tx: Tracer, container: ListVariable | DictVariable, value: Variable
     elif kind is dict and isinstance(container, DictVariable):
         container.items = LazyTable(tx, container.items)
     elif not issubclass(kind, LazyItems | LazyTable | LazyList | LazyDict | NamespaceItems):
-        return realize(tx, value)
+        return tx.realize(value)
     return value
 
 
@@ -242,7 +241,7 @@ def unpack_mapping(tx: Tracer, obj: VariableTracker) -> Mapping[DictKey, Variabl
     if type(obj) is not DictVariable or obj.cls is not dict:
         is_mapping = tx.call(hasattr, [obj, ConstantVariable("keys")])
         if isinstance(is_mapping, ConstantVariable) and not is_mapping.value:  # `dict` also accepts pairs
-            tx.raises(TypeError(f"'{realize(tx, obj).python_type.__name__}' object is not a mapping"))
+            tx.raises(TypeError(f"'{tx.realize(obj).python_type.__name__}' object is not a mapping"))
         made = tx.call(dict, [obj])
     assert isinstance(made, DictVariable)
     return {**lazy_entries(made.items)}

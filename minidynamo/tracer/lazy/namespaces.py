@@ -12,8 +12,7 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, DictKeys, InstanceAttr, Item, Source, global_source
-from minidynamo.tracer.lazy.lazy_value import realize, realized
-from minidynamo.tracer.protocol import Tracer
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records.constants import key_of
 from minidynamo.tracer.records.copies import is_interned
 from minidynamo.tracer.records.side_effects import DELETED, UNKNOWN, Absence
@@ -66,10 +65,10 @@ class NamespaceItems(MutableMapping[DictKey, VariableTracker]):
         """Returns the value under a key, maybe lazy."""
         name = self.name_at(key)
         written = self.written(name)
-        return realized(self.tx, written) if isinstance(written, VariableTracker) else self.stored(name)
+        return self.tx.realized(written) if isinstance(written, VariableTracker) else self.stored(name)
 
     def __getitem__(self, key: DictKey) -> VariableTracker:
-        return realize(self.tx, self.lazy_at(key))
+        return self.tx.realize(self.lazy_at(key))
 
     def __reversed__(self) -> Iterator[DictKey]:
         return iter(list(self)[::-1])

@@ -14,8 +14,8 @@ import torch
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Source
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.numbers import arithmetic
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 

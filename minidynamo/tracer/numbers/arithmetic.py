@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from minidynamo.guards.source import Computed, Constant, Source, is_new_each_read
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.unrolling import unroll_comparison
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.tracer.records.operator_table import ARITHMETIC, BITWISE, COMPARISONS

@@ -16,8 +16,8 @@ import torch
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.numbers.arithmetic import computed_text, is_lazy
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from minidynamo.guards.source import Constant, Source
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.numbers import numpy_numbers
 from minidynamo.tracer.numbers.arithmetic import (
     are_numbers,
@@ -28,7 +29,6 @@ from minidynamo.tracer.numbers.arithmetic import (
     unary,
     value_here,
 )
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.records.operator_table import BINARY, UNARY
 from minidynamo.variables.base import VariableTracker

@@ -14,8 +14,8 @@ import numpy as np
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, PlainValue, Source
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.numbers.arithmetic import binary, computed_text
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import reads_as_python
 from minidynamo.tracer.records.copies import NUMPY_SCALARS
 from minidynamo.tracer.records.operator_table import ARITHMETIC, BITWISE, COMPARISONS

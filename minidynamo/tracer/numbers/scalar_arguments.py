@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from minidynamo.graph.scalar_arguments import ScalarArguments, operator_of, scalar_arguments_of
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.numbers.arithmetic import involves_number, require, value_here
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, TupleVariable

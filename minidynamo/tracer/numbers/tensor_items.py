@@ -19,8 +19,9 @@ import torch
 from minidynamo.compat import foreach_add_, foreach_copy_, foreach_mul_, known_constant, memory_of, owns_its_memory
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, TensorNumber
+from minidynamo.tracer.frames.interpreter import Tracer
+from minidynamo.tracer.graph.output_graph import Number
 from minidynamo.tracer.numbers import arithmetic, numpy_numbers
-from minidynamo.tracer.protocol import Number, Tracer
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, SliceVariable, TupleVariable

@@ -59,7 +59,7 @@ def with_except_start(frame: Frame, instruction: Instruction) -> None:
 def raise_varargs(frame: Frame, instruction: Instruction) -> None:
     values = frame.pop_many(instruction.argval)
     if not values:
-        reraise(frame, frame.chain.handled)
+        reraise(frame, frame.tx.handled)
     exception = _exception_to_raise(frame, values[0])
     if len(values) == 2:
         without = isinstance(values[1], ConstantVariable) and values[1].value is None
@@ -84,7 +84,7 @@ def _exception_to_raise(frame: Frame, value: VariableTracker) -> ExceptionVariab
 def reraise(frame: Frame, exception: object) -> None:
     if not isinstance(exception, ExceptionVariable):
         frame.tx.break_graph("MD202", "the program raises an exception here", why="It is handled outside the graph.")
-    raise frame.chain.raised[exception].with_traceback(None)
+    raise frame.tx.raised[exception].with_traceback(None)
 
 
 # Handlers
@@ -142,5 +142,5 @@ def stop_iteration_error(frame: Frame) -> None:
     assert isinstance(error, ExceptionVariable)
     if issubclass(error.cls, StopIteration):
         inner, error = error, generator_stop_error(error)
-        frame.chain.raised[error] = frame.chain.raised[inner].of(error)
+        frame.tx.raised[error] = frame.tx.raised[inner].of(error)
     frame.push(error)

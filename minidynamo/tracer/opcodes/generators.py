@@ -19,7 +19,7 @@ from minidynamo.variables.constants import ConstantVariable
 
 @opcode("RETURN_GENERATOR")
 def return_generator(frame: Frame, instruction: Instruction) -> None:
-    if len(frame.chain.frames) == 1:
+    if len(frame.tx.frames) == 1:
         frame.tx.break_graph("MD209", f"{frame.code.co_name} is a generator", why="It keeps a frame of its own.")
     frame.yielded = ConstantVariable(None)  # suspends; the caller of the function gets the generator
 

@@ -11,10 +11,9 @@ from minidynamo.bytecode.instructions import Instruction
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Item, Source
 from minidynamo.tracer.frames.exceptions import catch_raised, without_message
-from minidynamo.tracer.frames.interpreter import Frame
+from minidynamo.tracer.frames.interpreter import Frame, Tracer
 from minidynamo.tracer.handlers.imports import raise_if_missing
 from minidynamo.tracer.opcodes.table import opcode
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker

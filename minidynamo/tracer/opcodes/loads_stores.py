@@ -12,7 +12,6 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Source, global_source
 from minidynamo.tracer.capture.finalizers import record_unbinding
 from minidynamo.tracer.frames.interpreter import NULL, Frame
-from minidynamo.tracer.lazy.lazy_value import realized
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.side_effects import DELETED
@@ -84,7 +83,7 @@ def read_local(frame: Frame, name: str) -> VariableTracker:
     value = frame.local_slots.get(name)
     if value is None:
         raise_unbound(frame, name)
-    value = frame.local_slots[name] = realized(frame.tx, value)
+    value = frame.local_slots[name] = frame.tx.realized(value)
     return value
 
 

@@ -11,8 +11,8 @@ from types import CodeType
 from typing import Any, TypeVar
 
 from minidynamo.guards.source import Source
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
 
 # handler(tx, *args, **kwargs) -> tracker, with the parameters of the handled function.

@@ -20,7 +20,7 @@ from tests.tracer.capturing import capture
 def tx():
     register_all()
     tx = Trace(0, frozenset())
-    tx.chain.frames.append(Frame(tx, tx.call.__func__.__code__, globals(), {}, {}, tx.chain))
+    tx.frames.append(Frame(tx, tx.call.__func__.__code__, globals(), {}, {}))
     return tx
 
 

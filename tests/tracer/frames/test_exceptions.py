@@ -5,7 +5,6 @@ import pytest
 from minidynamo.errors import Diagnostic
 from minidynamo.tracer.frames import exceptions
 from minidynamo.tracer.frames.exceptions import (
-    Raised,
     can_make,
     catch_raised,
     description,
@@ -13,10 +12,10 @@ from minidynamo.tracer.frames.exceptions import (
     made,
     native_base,
     own_fields,
-    set_context,
     tracked,
     without_message,
 )
+from minidynamo.tracer.frames.interpreter import Raised, set_context
 from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.tensors import TensorVariable

@@ -10,7 +10,7 @@ from minidynamo.variables.constants import ConstantVariable
 def frame_of(fn, **local_slots):
     tx = Trace(0, frozenset())
     cells = {name: CellVariable() for name in fn.__code__.co_cellvars}
-    return Frame(tx, fn.__code__, fn.__globals__, local_slots, cells, tx.chain)
+    return Frame(tx, fn.__code__, fn.__globals__, local_slots, cells)
 
 
 def test_stack():
@@ -25,7 +25,7 @@ def test_stack():
 
 def test_it_runs_to_the_result_with_its_location_on_the_way():
     frame = frame_of(lambda a: a * 2, a=ConstantVariable(21))
-    frame.chain.frames.append(frame)
+    frame.tx.frames.append(frame)
     while frame.result is None:
         frame.step()
     assert frame.result.value == 42
