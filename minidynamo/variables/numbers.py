@@ -5,7 +5,6 @@ Arithmetic is in `tracer/numbers/arithmetic.py`.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -54,15 +53,3 @@ class NumberVariable(VariableTracker):
     def unguarded_value(self) -> Any:
         """The number in this call; nothing is guarded."""
         return self.value.node.hint if isinstance(self.value, torch.SymInt) else self.value
-
-
-@dataclass(eq=False)
-class SeededGenerator(VariableTracker):
-    """A `random.Random` that the program made with a known seed."""
-
-    #: A generator in the present state.
-    value: random.Random
-
-    @property
-    def python_type(self) -> type:
-        return random.Random

@@ -11,7 +11,7 @@ import functools
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.fx
 
@@ -21,12 +21,6 @@ from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.runtime_asserts import only_computes
 from minidynamo.tracer.graph.dead_code import is_pure
-from minidynamo.tracer.handlers.seeded_generators import (
-    NUMBER_METHODS,
-    choose_from_seeded,
-    draw_from_seeded,
-    leave_to_python,
-)
 from minidynamo.tracer.numbers.arithmetic import computed_text, value_here
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant
@@ -35,11 +29,15 @@ from minidynamo.tracer.records.side_effects import Draw
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SequenceVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable, SeededGenerator
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import OpaqueVariable
 
 # Methods that return a number or None, and change only their generator; then the methods that accept any numbers.
-_NAMES = (*NUMBER_METHODS, "seed")
+_NAMES = (
+    *("random", "uniform", "gauss", "normalvariate", "getrandbits", "randint", "randrange", "triangular"),
+    *("betavariate", "binomialvariate", "expovariate", "gammavariate", "lognormvariate", "paretovariate"),
+    *("vonmisesvariate", "weibullvariate", "seed"),
+)
 _ANY_NUMBER_METHODS = ("uniform", "gauss", "normalvariate", "seed")
 # Generator methods that the methods above call; an instance could override them.
 _CALLED_METHODS = ("random", "getrandbits")
@@ -52,8 +50,6 @@ _MAX_OPTIONS = 4096
 
 
 def _draw(method: Callable[..., Any], tx: Tracer, generator: VariableTracker, /, *args: Any, **kwargs: Any) -> Any:
-    if isinstance(generator, SeededGenerator):
-        return draw_from_seeded(tx, method, generator, args, kwargs)
     name = method.__name__
     given: list[VariableTracker] = [*args, *kwargs.values()]
     nodes = [*_new_nodes(tx.graph.graph)]
@@ -128,13 +124,20 @@ def _unused_name(tx: Tracer, number: int) -> str:
     return name
 
 
+def _leave_to_python(name: str, tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> NoReturn:
+    why = "minidynamo passes objects of this class on but cannot look into them."
+    tx.break_graph("MD206", f"Random.{name} is used", why=why, fix=HINTS_BY_CLASS["Random"])
+
+
+for _name in ("choices", "sample", "shuffle"):
+    registry.opaque_method(getattr(random.Random, _name))(functools.partial(_leave_to_python, _name))
+
+
 @registry.opaque_method(random.Random.choice)
 def _choice(tx: Tracer, generator: VariableTracker, /, seq: VariableTracker) -> VariableTracker:
-    if isinstance(generator, SeededGenerator):
-        return choose_from_seeded(tx, generator, seq)
     options = _options(seq)
     if options is None:
-        leave_to_python(tx, "choice")
+        _leave_to_python("choice", tx)
     chosen: VariableTracker = _draw(random.Random.choice, tx, generator, options)
     return chosen
 

@@ -61,3 +61,13 @@ def test_a_function_of_the_users_may_draw_in_between():
         random.seed(seed)
         assert torch.equal(compiled(torch.ones(3)), expected)
         assert random.getstate() == state
+
+
+def test_a_generator_of_the_program_is_created_eagerly():
+    def program(x):
+        chance = random.Random(5)
+        items = [1, 2, 3]
+        chance.shuffle(items)
+        return x * chance.random(), items, chance.sample(items, 2), chance.getrandbits(70)
+
+    assert_same_as_eager(program, lambda: torch.ones(3), lambda: torch.ones(3))
