@@ -113,8 +113,6 @@ def creation_of(view: torch.Tensor) -> str | None:
     return name
 
 
-# The origin of views that accept writes.
-USUAL_CREATION: str = torch._C._autograd.CreationMeta.DEFAULT.name
 # The origin of views returned by a user's custom Function.
 IN_CUSTOM_FUNCTION: str = torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION.name
 

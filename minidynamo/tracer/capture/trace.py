@@ -20,7 +20,7 @@ from minidynamo.tracer.calls.call import call, call_method
 from minidynamo.tracer.calls.operators import truth_of
 from minidynamo.tracer.calls.overrides import call_override
 from minidynamo.tracer.capture.lost_objects import NOTICED_DEATH, Losses
-from minidynamo.tracer.frames.exceptions import description, same_message, tracked, without_message
+from minidynamo.tracer.frames.exceptions import description, tracked
 from minidynamo.tracer.frames.interpreter import Tracer, weakly
 from minidynamo.tracer.frames.unrolling import (
     MOST_NUMBERS,
@@ -171,16 +171,14 @@ class Trace(Tracer):
             sizes = tensor_items.as_sizes(self, args, kwargs or {}) if _needs_values(failed) else None
             if sizes is not None:
                 return self.emit(target, *sizes)
-            given = zip((*args, *(kwargs or {}).values()), (*read[0], *read[1].values()))
-            self._refuse(name, failed, as_given=all(one is other for one, other in given))
+            self._refuse(name, failed)
         unroll_pieces(self, name, args, made)
         while self.graph.subgraph is not None and (written := self.graph.subgraph.take_written()) is not None:
             self.side_effects.on_effect(Written(written))
         return made
 
-    def _refuse(self, name: str, failed: CallFailed, *, as_given: bool) -> NoReturn:
-        """Raises the error of a failed call in the program, or cuts the graph. `as_given`: torch got exactly the
-        arguments of the program."""
+    def _refuse(self, name: str, failed: CallFailed) -> NoReturn:
+        """Cuts the graph before a failed call. If eager fails too, Python raises the error then."""
         cause = failed.__cause__
         assert cause is not None
         if _needs_values(failed):
@@ -191,13 +189,7 @@ class Trace(Tracer):
         if "symbolic sizes" in str(cause):
             what = f"{name} does not support symbolic sizes"
             self.break_graph("MD216", what, why="torch runs it for constant sizes only.")
-        found = failed.in_eager()
-        if found is None:
-            self.raises(cause)
-        real, is_said = found
-        if is_said and as_given and same_message(real):
-            self.raises(real, exact=True)
-        self.raises(without_message(type(real)))
+        self.raises(cause)
 
     def _makes_leaf(self, kwargs: Mapping[str, VariableTracker]) -> bool:
         """Returns whether a call creates a tensor whose gradient the program may read: autograd must see a leaf."""

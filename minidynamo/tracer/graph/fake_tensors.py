@@ -23,21 +23,11 @@ from minidynamo.fake.mode import FakeTensorMode
 from minidynamo.graph.pytree import tensors_in
 from minidynamo.guards.shapes import Layout, Shapes
 from minidynamo.tracer.graph.dtype_checks import raise_dtype_error
-from minidynamo.tracer.graph.eager_errors import eager_error
 from minidynamo.variables.tensors import TensorVariable
 
 
 class CallFailed(Exception):
     """Raised after a call on fake tensors raised `__cause__`; the real call would raise too, or has no fake form."""
-
-    def __init__(self, cause: Exception, target: Callable[..., Any] | str, args: Sequence[Any], kwargs: Any) -> None:
-        super().__init__(str(cause))
-        self._call = (target, args, kwargs)
-
-    def in_eager(self) -> tuple[Exception, bool] | None:
-        """Returns the error of the real call, and whether it is the same in each call; None if unknown."""
-        cause = self.__cause__
-        return eager_error(*self._call, cause) if isinstance(cause, Exception) else None
 
 
 class FakeTensors:
@@ -130,7 +120,7 @@ class FakeTensors:
                 raise_dtype_error(target, args, kwargs)
                 return result
         except Exception as error:
-            raise CallFailed(error, target, args, kwargs) from _without_frames(error)
+            raise CallFailed(str(error)) from _without_frames(error)
 
     def infers_symbolic_floats(self, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Returns whether a custom operator infers its results for symbolic floats.

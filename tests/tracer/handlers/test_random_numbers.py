@@ -9,6 +9,7 @@ import torch
 
 import minidynamo
 from minidynamo.errors import Unsupported
+from minidynamo.testing import assert_same_as_eager
 
 GENERATOR = random.Random(1)
 OWN = random.Random(2)
