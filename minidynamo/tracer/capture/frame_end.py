@@ -17,9 +17,8 @@ from minidynamo.graph.torch_settings import Settings, settings, switches_between
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Source
 from minidynamo.tracer.attributes import MODULE_TABLES, instance_dict
-from minidynamo.tracer.capture.early_clears import find_early_clears
+from minidynamo.tracer.capture.early_clears import find_early_clears, find_idle_slots
 from minidynamo.tracer.capture.finalizers import guard_kept_histories, kept_to_the_end
-from minidynamo.tracer.capture.idle_slots import find_idle_slots
 from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.generators import why_not_resumable
 from minidynamo.tracer.frames.interpreter import Frame

@@ -29,13 +29,13 @@ from minidynamo.guards.source import Constant, Local, Source, is_argument_or_ite
 from minidynamo.tracer.capture.rerun import RerunOptions, RerunPrinter
 from minidynamo.tracer.lazy.lazy_containers import lazy_items
 from minidynamo.tracer.reachable import is_external, needed_by, reachable, target_of
-from minidynamo.tracer.reconstruct.draws import print_draws
 from minidynamo.tracer.reconstruct.effects import replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
 from minidynamo.tracer.reconstruct.sets import replay_set_steps
 from minidynamo.tracer.records.copies import may_be_distinct
-from minidynamo.tracer.records.side_effects import ContentsChanged
+from minidynamo.tracer.records.side_effects import ContentsChanged, Draw
 from minidynamo.tracer.records.traced_frame import Break, Null, Return, TracedFrame
+from minidynamo.tracer.runtime.rollback import states_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
@@ -313,3 +313,16 @@ def _is_constant(variable: VariableTracker) -> bool:
     """Returns whether the value is a known constant without visible identity: the source need not be read."""
     known = isinstance(variable, ConstantVariable) and variable.is_read and not may_be_distinct(variable.value)
     return known or isinstance(variable.source, Constant)
+
+
+def print_draws(draws: Sequence[Draw], reader: Reader, names: Namespace, *, keeps: bool) -> tuple[str, list[str]]:
+    """Returns the lines that draw, and the name of the generators' initial states ("" unless `keeps`).
+
+    The reader completes the lines."""
+    calls = [draw.call.template.format(*map(reader.read, draw.call.operands)) for draw in draws]  # each is new
+    lines = [call if draw.number is None else f"{draw.number.name} = {call}" for draw, call in zip(draws, calls)]
+    if not draws or not keeps:
+        return "", lines
+    before = names.fresh("drawn")
+    generators = ", ".join(reader.read(generator) for generator in dict.fromkeys(draw.generator for draw in draws))
+    return before, [f"{before} = {names.constant(states_of, 'states_of')}({generators})", *lines]

@@ -17,7 +17,7 @@ from minidynamo.guards.source import Computed
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.dry_run import defers_message
 from minidynamo.tracer.handlers.lists import storage_of
-from minidynamo.tracer.handlers.local_texts import depends_on_locale, refuse_local_text
+from minidynamo.tracer.handlers.texts import depends_on_locale, refuse_local_text
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
 from minidynamo.tracer.lazy.lazy_containers import exact_copy
 from minidynamo.tracer.lazy.lazy_value import class_of

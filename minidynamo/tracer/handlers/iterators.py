@@ -1,4 +1,4 @@
-"""Owns iteration: construction and advance of iterators, and zip, map, chain and islice.
+"""Owns iteration: construction and advance of iterators, zip, map, chain and islice, and iteration by `__getitem__`.
 
 The `__iter__` handlers of containers make the containers' iterators; the rest of itertools is in
 `tracer/polyfills/itertools.py`.
@@ -9,17 +9,18 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
+import operator
 import types
 from collections.abc import Iterator
 from typing import Any
 
 from minidynamo.errors import Diagnostic, SkipFrame
+from minidynamo.tracer.attributes import lookup_on_class
 from minidynamo.tracer.calls.operators import folded
 from minidynamo.tracer.frames.exceptions import catch_raised, without_message
 from minidynamo.tracer.frames.generators import GeneratorVariable
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.unrolling import unroll
-from minidynamo.tracer.handlers.index_iterators import backwards_by_index, by_index
 from minidynamo.tracer.handlers.subscripts import as_index
 from minidynamo.tracer.handlers.values import class_has, expect_constant
 from minidynamo.tracer.lazy.lazy_containers import lazy_entry, lazy_item, lazy_items, next_lazy, sequence_items
@@ -34,6 +35,7 @@ from minidynamo.variables.iterators import (
     ChainIterator,
     DictIterator,
     EnumerateIterator,
+    IndexIterator,
     LibraryIterator,
     MapIterator,
     SequenceIterator,
@@ -355,3 +357,56 @@ def _next_of_map(tx: Tracer, iterator: MapIterator) -> VariableTracker | None:
         plain = isinstance(iterator.function, ConstantVariable) and iterator.function.value is None
         if tx.truth(present[0] if plain else tx.call(iterator.function, present)):
             return present[0]
+
+
+def by_index(tx: Tracer, obj: VariableTracker) -> VariableTracker:
+    """Returns `iter(obj)`."""
+    if isinstance(lookup_on_class(obj.python_type, "__getitem__")[0], types.WrapperDescriptorType):
+        what = f"iteration over a {obj.python_type.__name__}"
+        tx.break_graph("MD242", what, why="Only Python knows whether this class takes indices.")
+    return IndexIterator(obj, 0, BY_INDEX)
+
+
+def backwards_by_index(tx: Tracer, obj: VariableTracker) -> VariableTracker:
+    """Returns `reversed(obj)`; asks for the object's length immediately."""
+    return IndexIterator(obj, _length(tx, obj) - 1, reversed)
+
+
+@registry.advance(IndexIterator)
+def _next_by_index(tx: Tracer, iterator: IndexIterator) -> VariableTracker | None:
+    sequence, ends = iterator.sequence, (IndexError, StopIteration)
+    backwards = iterator.cls is reversed
+    item = None
+    if sequence is not None and iterator.position >= 0:
+        asked = [sequence, ConstantVariable(iterator.position)]
+        if backwards:
+            iterator.sequence = None  # any exception ends the iterator
+        item = catch_raised(ends, lambda: tx.call(operator.getitem, asked, lazy=True), lambda error: None)
+    iterator.sequence = None if item is None else sequence
+    iterator.position += 0 if item is None else -1 if backwards else 1
+    return item
+
+
+@registry.method(BY_INDEX, "__length_hint__")
+def _left(tx: Tracer, self: IndexIterator) -> VariableTracker:
+    if self.sequence is None:
+        return ConstantVariable(0)
+    if not class_has(self.sequence.python_type, "__len__"):
+        return ConstantVariable(NotImplemented)
+    return ConstantVariable(max(0, _length(tx, self.sequence) - self.position))
+
+
+@registry.method(reversed, "__length_hint__")
+def _left_backwards(tx: Tracer, self: IndexIterator | SequenceIterator) -> VariableTracker:
+    if isinstance(self, SequenceIterator):  # of a tuple
+        items = self.sequence.items if isinstance(self.sequence, SequenceVariable) else self.sequence
+        return ConstantVariable(max(0, len(items) - self.position))
+    if self.sequence is None:
+        return ConstantVariable(0)
+    left = self.position + 1
+    return ConstantVariable(0 if _length(tx, self.sequence) < left else left)
+
+
+def _length(tx: Tracer, obj: VariableTracker) -> int:
+    length: int = expect_constant(tx, tx.call(len, [obj]), "the length of what is iterated over")
+    return length

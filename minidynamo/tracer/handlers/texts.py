@@ -1,18 +1,18 @@
 """Owns `%` and `str.format`: Python formats constants during capture; polyfills format objects with code of the
-program.
+program. A text that depends on settings of the process, such as the locale, breaks the graph.
 
 Texts of symbolic numbers are in `tracer/numbers/formatting.py`.
 """
 
 from __future__ import annotations
 
+import datetime
 import string
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from minidynamo.tracer.calls.operators import folded
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.handlers.local_texts import depends_on_locale, refuse_local_text
 from minidynamo.tracer.handlers.values import constant, expect_constant, is_constant
 from minidynamo.tracer.numbers.formatting import filled
 from minidynamo.tracer.polyfills.texts import format_text, percent
@@ -67,3 +67,37 @@ def _formatted(tx: Tracer, text: str, parts: Iterable[Any], args: list[Any], nam
         return constant(text.format(*args, **named))
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         tx.raises(error, exact=True)
+
+
+_DATES = (datetime.date, datetime.time)
+
+
+def depends_on_locale(value: object, how: str) -> bool:
+    """Returns whether `format(value, how)` depends on the locale: names of months, digit separators."""
+    return isinstance(value, _DATES) if "%" in how else how.endswith("n")
+
+
+def refuse_local_text(tx: Tracer) -> NoReturn:
+    """Breaks the graph at a text that depends on the locale or the time zone."""
+    tx.break_graph(
+        "MD233",
+        "a text in local terms",
+        why="The time zone and the language are those of the moment at which the program runs.",
+        fix="move it out of the compiled function, or accept the break",
+    )
+
+
+def reads_settings(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+    """Breaks the graph: the handler of functions that always read settings."""
+    return refuse_local_text(tx)
+
+
+registry.method(datetime.datetime, "astimezone", "fromtimestamp", "timestamp")(reads_settings)
+registry.method(datetime.date, "fromtimestamp", "strftime")(reads_settings)
+registry.method(datetime.time, "strftime")(reads_settings)
+
+
+@registry.method(datetime.time, "__format__")
+@registry.method(datetime.date, "__format__")
+def _format_date(tx: Tracer, self: VariableTracker, how: VariableTracker, /) -> VariableTracker:
+    return tx.call(format, [self, how])

@@ -1,4 +1,5 @@
-"""Owns torch functions that return an answer immediately instead of computing a tensor in the graph.
+"""Owns torch functions that return an answer immediately instead of computing a tensor in the graph, and fused updates
+of optimizers.
 
 Grad mode, autocast and functions that become graph nodes are in the tracer.
 """
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from minidynamo.compat import (
+    FUSED_UPDATES,
     MODULE_CALL,
     group_tensors,
     is_function_mode_enabled,
@@ -249,3 +251,18 @@ def _flex_attention(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracke
     why = "Its score function works on single numbers; only torch.compile makes a kernel of it."
     fix = "call torch.compile(flex_attention): the graph breaks there as well, and its kernel runs"
     tx.break_graph("MD207", "flex_attention() cannot be captured", why=why, fix=fix)
+
+
+def _update(function: Callable[..., Any]) -> registry.Handler:
+    def handle(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        """Emits the update. A symbolic learning rate is passed in a tensor: as a number it would be specialized."""
+        rate = kwargs.get("lr")
+        if isinstance(rate, NumberVariable):
+            kwargs["lr"] = tx.emit(torch.full, [TupleVariable([]), rate], {"dtype": constant(torch.float64)})
+        return tx.emit(function, args, kwargs)
+
+    return handle
+
+
+for _function in FUSED_UPDATES:
+    registry.function(_function)(_update(_function))

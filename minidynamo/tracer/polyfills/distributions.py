@@ -9,15 +9,21 @@ Validation that only raises is not here: the graph checks it (`tracer/frames/run
 from __future__ import annotations
 
 import itertools
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.distributions import constraints
 from torch.distributions.utils import lazy_property
 
 from minidynamo import compat
-from minidynamo.tracer.handlers.distributions import class_attribute
+from minidynamo.guards.source import Constant
+from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.polyfills.refusal import cannot_trace
+from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.registry import polyfill
+from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.objects import ObjectVariable
 
 
 @polyfill(lazy_property.__get__)
@@ -52,3 +58,23 @@ def broadcast_size(one, other):
         sizes.append(right if left == 1 else left)
     sizes.reverse()
     return torch.Size(sizes)
+
+
+_shown: WeakKeyDictionary[object, object] = WeakKeyDictionary()
+
+
+def class_attribute(lazy: Any) -> object:
+    """Returns the result of `cls.name` for a lazy property; always the same object, because its identity is not
+    observed."""
+    if lazy not in _shown:
+        _shown[lazy] = lazy.__get__(None, None)
+    return _shown[lazy]
+
+
+@registry.function(class_attribute)
+def _on_the_class(tx: Tracer, lazy: VariableTracker) -> VariableTracker:
+    value = lazy.value if isinstance(lazy, ObjectVariable) else None
+    if not isinstance(value, lazy_property):
+        tx.break_graph("MD211", "a lazy property is made and read from its class", why="Only Python makes it.")
+    shown = class_attribute(value)
+    return tx.wrap(shown, Constant(shown, "lazy_property"))

@@ -1,4 +1,4 @@
-"""Owns the polyfills of library functions: math, datetime, inspect, dataclasses and torch.
+"""Owns the polyfills of library functions: math, datetime, inspect, dataclasses, contextlib and torch.
 
 Libraries with more than a few polyfills are not here but have files of their own."""
 
@@ -9,6 +9,7 @@ Libraries with more than a few polyfills are not here but have files of their ow
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import datetime
 import inspect
@@ -231,3 +232,23 @@ _CONSTRUCTORS: dict[type, torch.dtype | None] = {
 }
 for _cls, _dtype in _CONSTRUCTORS.items():
     polyfill(_cls)(_constructor(_dtype))
+
+
+@polyfill(contextlib.ExitStack.__exit__)
+def leave_stack(self, kind, error, traceback):
+    details = (kind, error, traceback)
+    raised, suppressed = False, False
+    while self._exit_callbacks:
+        _, callback = self._exit_callbacks.pop()
+        try:
+            if callback(*details):
+                raised, suppressed = False, True
+                details = (None, None, None)
+        except BaseException as other:
+            if raised or suppressed:
+                return cannot_trace("an ExitStack with several errors", "it chains them in an order of its own")
+            raised = True
+            details = (type(other), other, other.__traceback__)
+    if raised:
+        raise details[1]
+    return error is not None and suppressed

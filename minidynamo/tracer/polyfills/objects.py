@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from minidynamo.compat import share_memory
-from minidynamo.tracer.handlers.tensor_copies import is_copied_by_clone
+from minidynamo.tracer.handlers.tensors import is_copied_by_clone
 from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.registry import polyfill

@@ -1,7 +1,7 @@
 """Owns how objects are rebuilt: made by a built-in `__new__`, filled without running code of their class.
 
 The classes' own `__new__`, `__init__` and `__setattr__` are not called here: they were traced, and their effects are in
-the attributes."""
+the attributes. Also here: torch's context managers, with the state of an open one, and computed numbers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import types
 import weakref
 
 import numpy as np
+import torch
 
 from minidynamo.tracer.frames.exceptions import native_base
 from minidynamo.tracer.lazy.lazy_containers import lazy_items
@@ -24,7 +25,9 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import PartialVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable
+from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
 from minidynamo.variables.exceptions import ExceptionVariable
+from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import (
     ClassVariable,
     IdVariable,
@@ -162,3 +165,32 @@ def _storage(rebuild: Rebuilder, variable: StorageVariable) -> str:
 def _weak_reference(rebuild: Rebuilder, variable: WeakReferenceVariable) -> str:
     assert variable.referent is not None
     return f"{rebuild.constant(weakref.ref)}({rebuild.value(variable.referent)})"
+
+
+_GRAD_MODES = (torch.no_grad, torch.enable_grad, torch.autograd.set_grad_enabled)
+
+
+@builds(ContextVariable, hint="context")
+def _context(rebuild: Rebuilder, variable: ContextVariable) -> str:
+    arguments = ", ".join(rebuild.literal(argument) for argument in variable.args)
+    factory = rebuild.constant(variable.factory)
+    if variable.saved is None or variable.factory not in _GRAD_MODES:
+        return f"{factory}({arguments})"
+    # set_grad_enabled() would switch the mode at once, and record the present mode.
+    name = rebuild.assign("context", f"{factory}.__new__({factory})")
+    rebuild.lines.append(f"{name}.prev = {variable.saved}")
+    if variable.args:
+        rebuild.lines.append(f"{name}.mode = {variable.args[0]}")
+    return name
+
+
+@builds(ContextExitVariable)
+def _context_exit(rebuild: Rebuilder, variable: ContextExitVariable) -> str:
+    return f"{rebuild.value(variable.context)}.__exit__"
+
+
+@builds(NumberVariable, hint="number")
+def _number(rebuild: Rebuilder, variable: NumberVariable) -> str:
+    values = map(rebuild.value, variable.computation.operands)
+    functions = {function.__name__: rebuild.names.constant(function, function.__name__) for function in (abs, max, min)}
+    return variable.computation.text.format(*(v if v.isalnum() else f"({v})" for v in values), **functions)

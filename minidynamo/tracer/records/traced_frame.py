@@ -61,7 +61,7 @@ class EarlyClear:
 
 @dataclass(frozen=True)
 class IdleSlots:
-    """The cleared slots whose tensors must stay alive until the graph has run (`tracer/capture/idle_slots.py`)."""
+    """The cleared slots whose tensors must stay alive until the graph has run (`tracer/capture/early_clears.py`)."""
 
     #: positions in each list that the graph empties
     lists: Mapping[ListVariable, frozenset[int]] = field(default_factory=dict)

@@ -19,8 +19,7 @@ from minidynamo.tracer.records.constants import is_constant_value
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrap import constant, guard_alias, wrap
 from minidynamo.tracer.wrappers.contents import LARGEST_CONTAINER, item_source, size_of
-from minidynamo.tracer.wrappers.objects import instance_of_subclass, opaque
-from minidynamo.tracer.wrappers.tensors import is_plain_tensor
+from minidynamo.tracer.wrappers.objects import instance_of_subclass, is_plain_tensor, opaque
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import ListVariable
 

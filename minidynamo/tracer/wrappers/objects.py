@@ -1,4 +1,4 @@
-"""Owns the trackers of external objects, nn.Modules, classes, Python modules and weak references.
+"""Owns the trackers of external objects, tensors, nn.Modules, classes, Python modules and weak references.
 
 Contents of containers are not here, but in other files of this folder; attribute reads are in `tracer/attributes/`."""
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from minidynamo.compat import has_names, is_functorch_wrapped, knows_history
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import PLAIN_VALUES, PlainValue, Source
 from minidynamo.tracer.attributes import instance_dict
@@ -124,3 +125,25 @@ def _weak_reference(graph: OutputGraph, value: weakref.ref[Any], source: Source)
     variable = WeakReferenceVariable(value, source=source)
     graph.values.remember(value, variable)
     return variable
+
+
+subclass_wrapper(torch.Tensor)(opaque)
+
+
+@wrapper(torch.Tensor, torch.nn.Parameter)
+def _tensor(graph: OutputGraph, value: torch.Tensor, source: Source) -> VariableTracker:
+    graph.guard(source, GuardKind.TYPE, type(value))
+    if not is_plain_tensor(value):
+        return opaque(graph, value, source)
+    return graph.inputs.tensor(value, source)
+
+
+def is_plain_tensor(value: torch.Tensor) -> bool:
+    """Returns whether dtype, device, shape, strides and requires_grad describe the tensor, except its data."""
+    if not knows_history(value):
+        return False
+    if value.layout is not torch.strided or value.is_quantized or value.is_nested or is_functorch_wrapped(value):
+        return False
+    if value.is_inference() and not torch.is_inference_mode_enabled():  # autograd refuses to save it
+        return False
+    return not (value.is_conj() or value.is_neg() or has_names(value))

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from minidynamo.tracer.graph.positions import positions_of
+from minidynamo.tracer.graph.written_places import positions_of
 
 F32, I64 = torch.empty(4, 3), torch.empty(2, dtype=torch.long)
 

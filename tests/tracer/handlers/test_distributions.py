@@ -4,7 +4,7 @@ import torch
 from torch.distributions.utils import lazy_property
 
 import minidynamo
-from minidynamo.tracer.handlers.distributions import class_attribute
+from minidynamo.tracer.polyfills.distributions import class_attribute
 
 
 class Halved:

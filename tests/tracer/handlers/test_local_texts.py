@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.tracer.handlers.local_texts import depends_on_locale
+from minidynamo.tracer.handlers.texts import depends_on_locale
 from tests.end_to_end.programs import Programs
 
 programs = Programs()

@@ -8,7 +8,7 @@ import torch
 
 import minidynamo
 from minidynamo.testing import assert_same_as_eager
-from minidynamo.tracer.handlers.tensor_copies import is_copied_by_clone, share_memory
+from minidynamo.tracer.handlers.tensors import is_copied_by_clone, share_memory
 
 
 @dataclasses.dataclass

@@ -2,7 +2,7 @@ import contextlib
 
 import pytest
 
-from minidynamo.tracer.polyfills.contextlib import leave_stack
+from minidynamo.tracer.polyfills.libraries import leave_stack
 
 
 class Stack(contextlib.ExitStack):

@@ -7,7 +7,7 @@ import random
 from minidynamo.core.names import Namespace
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Attr, Computed, Constant, Drawn, Local
-from minidynamo.tracer.reconstruct.draws import print_draws
+from minidynamo.tracer.capture.residual import print_draws
 from minidynamo.tracer.records.side_effects import Draw
 
 
