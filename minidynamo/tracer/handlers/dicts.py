@@ -268,41 +268,6 @@ def _ror(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableT
     return _or(tx, other, self)
 
 
-def _register_union(join: Callable[..., VariableTracker], cls: type) -> None:
-    """Registers `|` of a class. The class of the result is that of the left operand if it is a `cls`, else of the
-    right."""
-
-    def join_left(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableTracker:
-        return join(tx, self, self, other) if is_dict(other) else not_implemented()
-
-    def join_right(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableTracker:
-        owner = other if issubclass(other.python_type, cls) else self
-        return join(tx, owner, other, self) if is_dict(other) else not_implemented()
-
-    for name, handler in (("__or__", join_left), ("__ror__", join_right)):
-        registry.method(cls, name)(handler)
-        registry.subclass_method(cls, name)(handler)
-
-
-def _join_ordered(tx: Tracer, owner: VariableTracker, left: VariableTracker, right: VariableTracker) -> VariableTracker:
-    made = tx.call(tx.call(type, [owner]), [left])
-    return update_ordered(tx, made, right)
-
-
-def _join_default(tx: Tracer, owner: VariableTracker, left: VariableTracker, right: VariableTracker) -> VariableTracker:
-    underlying = storage_of(owner)
-    assert isinstance(underlying, DictVariable)
-    made = tx.call(tx.call(type, [owner]), [underlying.default_factory or none(), left])
-    if not is_dict(made):
-        tx.break_graph("MD206", f"`|` of a {owner.python_type.__name__} that makes no dict")
-    merge(tx, made, right)
-    return made
-
-
-_register_union(_join_ordered, OrderedDict)
-_register_union(_join_default, defaultdict)
-
-
 # --- construction -------------------------------------------------------------------------------------------------
 
 

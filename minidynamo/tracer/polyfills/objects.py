@@ -57,62 +57,7 @@ def has_members(obj, names, methods):
     return True
 
 
-# --- exceptions ---------------------------------------------------------------------------------------------------
-
-
-@polyfill(BaseException.add_note)
-def add_note(self, note):
-    if not isinstance(note, str):
-        return cannot_trace("a note that is no text", "Python refuses it")
-    if not hasattr(self, "__notes__"):
-        self.__notes__ = []
-    if not isinstance(self.__notes__, list):
-        return cannot_trace("a note if `__notes__` is no list", "Python refuses it")
-    list.append(self.__notes__, note)
-    return None
-
-
 # --- attributes ---------------------------------------------------------------------------------------------------
-
-
-@polyfill(dir)
-def names_of(*objects):
-    if len(objects) != 1:
-        return cannot_trace("`dir()` of the local names", "Python knows them")
-    return sorted(type(objects[0]).__dir__(objects[0]))  # type: ignore[call-arg]
-
-
-@polyfill(object.__dir__)
-def names_of_object(self):
-    own = self.__dict__ if hasattr(self, "__dict__") else {}
-    names = dict.fromkeys(own if isinstance(own, dict) else ())
-    _add_names(names, self.__class__)
-    return list(names)
-
-
-@polyfill(type.__dir__)
-def names_of_class(self):
-    names: dict[str, None] = {}
-    _add_names(names, self)
-    return list(names)
-
-
-@polyfill(types.ModuleType.__dir__)
-def names_of_module(self):
-    names = self.__dict__
-    return names["__dir__"]() if "__dir__" in names else list(names)
-
-
-@polyfill(type.mro)
-def resolution_order(cls):
-    return list(cls.__mro__)
-
-
-def _add_names(names, cls):
-    for name in cls.__dict__:
-        names[name] = None
-    for base in cls.__bases__:
-        _add_names(names, base)
 
 
 @polyfill(functools.cached_property.__get__)
@@ -132,20 +77,6 @@ def simple_namespace_init(self, mapping=(), /, **kwargs):
     """Executes types.SimpleNamespace.__init__."""
     self.__dict__.update(mapping)
     self.__dict__.update(kwargs)
-
-
-@polyfill(types.SimpleNamespace.__repr__)
-def simple_namespace_repr(self, /):
-    name = "namespace" if type(self) is types.SimpleNamespace else type(self).__name__
-    return f"{name}({', '.join([f'{key}={value!r}' for key, value in self.__dict__.items()])})"
-
-
-@polyfill(types.SimpleNamespace.__eq__)
-def simple_namespace_eq(self, other, /):
-    """Executes types.SimpleNamespace.__eq__."""
-    if not isinstance(other, types.SimpleNamespace):
-        return NotImplemented
-    return self.__dict__ == other.__dict__
 
 
 # --- text ---------------------------------------------------------------------------------------------------------
@@ -217,7 +148,7 @@ def copy_copy(x):
         return cannot_trace("`copy.copy` of a tensor", "it makes another tensor of the same memory", "x.view_as(x)")
     if hasattr(cls, "__copy__"):
         return cls.__copy__(x)
-    return _rebuilt(x, _reduced(x), None)
+    return _rebuilt(x, _state(x), None)
 
 
 @polyfill(copy.deepcopy)
@@ -265,7 +196,7 @@ def _deep_copy(x, memo):
     copier = getattr(x, "__deepcopy__", None)
     if copier is not None:
         return copier(memo)
-    return _rebuilt(x, _reduced(x), memo)
+    return _rebuilt(x, _state(x), memo)
 
 
 def _deep_copied_tensor(x, memo):
@@ -305,32 +236,17 @@ def _deep_copied_container(cls, x, memo):
     return y
 
 
-# Methods that `copy` looks up on an object, in this order.
-_COPY_METHODS = ("__reduce_ex__", "__reduce__", "__getstate__")
-
-
 def slot_names(cls: type) -> tuple[str, ...] | None:
-    """Returns the slots that belong to the state of an object; None if the class defines how it is copied."""
-    if issubclass(cls, collections.OrderedDict) and cls.__reduce__ is collections.OrderedDict.__reduce__:
-        return ()
-    inherited = ("__reduce_ex__", "__reduce__") if has_own_getstate(cls) else _COPY_METHODS
-    if (
-        any(getattr(cls, name) is not getattr(object, name) for name in inherited)
-        or cls in copyreg.dispatch_table
-        or hasattr(cls, "__getnewargs_ex__")
-    ):
+    """Returns the slots in the state of an object; None if its class, or code in C, decides how it is copied."""
+    ordered = issubclass(cls, collections.OrderedDict)
+    usual = collections.OrderedDict if ordered else object
+    if any(getattr(cls, name) is not getattr(usual, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__")):
         return None
-    if not cls.__flags__ & (1 << 9):  # made in C
+    if any(hasattr(cls, name) for name in ("__getnewargs_ex__", "__setstate__", "__getattr__")):
         return None
-    if has_own_getstate(cls):
-        return ()
-    slots = tuple(copyreg._slotnames(cls))  # type: ignore[attr-defined]
-    return None if slots and hasattr(cls, "__setstate__") else slots
-
-
-def has_own_getstate(cls: type) -> bool:
-    """Returns whether the class defines `__getstate__` in Python."""
-    return isinstance(cls.__getstate__, types.FunctionType)
+    if has_own_getattribute(cls) or cls in copyreg.dispatch_table or not cls.__flags__ & (1 << 9):  # made in C
+        return None
+    return () if ordered else tuple(copyreg._slotnames(cls))  # type: ignore[attr-defined]
 
 
 def has_own_getattribute(cls: type) -> bool:
@@ -338,64 +254,33 @@ def has_own_getattribute(cls: type) -> bool:
     return isinstance(cls.__getattribute__, types.FunctionType)
 
 
-def _has_dict(cls: type) -> bool:
-    return cls.__dictoffset__ != 0
-
-
-for _question in (slot_names, has_own_getstate, has_own_getattribute, _has_dict):
+for _question in (slot_names, has_own_getattribute):
     registry.fold(_question)
 
 
-def _reduced(x):
-    """Returns the parts of a copy of `x`: the arguments of `__new__`, and the state."""
-    cls = type(x)
-    slots = slot_names(cls)
+def _state(x):
+    """Returns the attributes of an object, by name."""
+    slots = slot_names(type(x))
     if slots is None:
-        return cannot_trace(f"a copy of a {cls.__name__}", "its class decides how it is copied")
-    if has_own_getattribute(cls):
-        for name in _COPY_METHODS:
-            method = getattr(x, name)
-            if type(method) is not types.BuiltinMethodType or method.__self__ is not x or method.__name__ != name:
-                return cannot_trace(f"a copy of a {cls.__name__}", f"it defines `{name}`")
-    args = x.__getnewargs__() if hasattr(cls, "__getnewargs__") else ()
-    if has_own_getstate(cls):
-        return args, x.__getstate__()
-    state = object.__getattribute__(x, "__dict__") if _has_dict(cls) else {}
-    if hasattr(cls, "__setstate__"):
-        return args, state or None
-    state = dict(state)
+        return cannot_trace(f"a copy of a {type(x).__name__}", "its class decides how it is copied")
+    state = dict(getattr(x, "__dict__", {}))
     for name in slots:
         if hasattr(x, name):
             state[name] = getattr(x, name)
-    return args, state or None
+    return state
 
 
-def _set_state(y, cls, state):
-    if hasattr(cls, "__setstate__"):
-        return y.__setstate__(state)
-    # A class that computes missing attributes is also asked for `__setstate__`.
-    if (hasattr(cls, "__getattr__") or has_own_getattribute(cls)) and hasattr(y, "__setstate__"):
-        cannot_trace(f"a copy of a {cls.__name__}", "it defines `__setstate__`")
-    if has_own_getattribute(cls) and y.__dict__ is not object.__getattribute__(y, "__dict__"):
-        cannot_trace(f"a copy of a {cls.__name__}", "it defines `__dict__`")
-    if type(state) is not dict:
-        cannot_trace(f"a copy of a {cls.__name__}", "its state is no dict")
-    for name, value in state.items():
-        object.__setattr__(y, name, value)
-    return None
-
-
-def _rebuilt(x, reduced, memo):
-    cls = type(x)
-    args, state = reduced
+def _rebuilt(x, state, memo):
+    cls: Any = type(x)
+    args = x.__getnewargs__() if hasattr(cls, "__getnewargs__") else ()
     if memo is not None and args:
         args = [copy_deepcopy(arg, memo) for arg in args]
-    y: Any = cls() if issubclass(cls, collections.OrderedDict) else cls.__new__(cls, *args)
+    y = cls() if issubclass(cls, collections.OrderedDict) else cls.__new__(cls, *args)
     if memo is not None:
         memo[_NOTHING].append((x, y))
         state = copy_deepcopy(state, memo)
-    if state is not None:
-        _set_state(y, cls, state)
+    for name, value in state.items():
+        object.__setattr__(y, name, value)
     if issubclass(cls, list):
         add = y.append
         for item in x:
@@ -403,6 +288,4 @@ def _rebuilt(x, reduced, memo):
     elif issubclass(cls, dict):
         for key, value in x.items():
             y[key if memo is None else copy_deepcopy(key, memo)] = value if memo is None else copy_deepcopy(value, memo)
-    elif issubclass(cls, (set, frozenset, collections.deque)):
-        cannot_trace(f"a copy of a {cls.__name__}", "it is made by calling its class")
     return y

@@ -664,7 +664,7 @@ def copies(x, tree):
     return shallow, deep, made, own, shallow.items is tree.items, deep.child is tree.child, copy.copy([1, x])
 
 
-@programs(argument(types.SimpleNamespace, a=2))
+@programs(argument(types.SimpleNamespace, a=2), breaks=None, graphs=None)
 def simple_namespaces(x, names):
     names.b = x + 1
     made = types.SimpleNamespace(a=1, b=x)
@@ -923,7 +923,7 @@ class OwnNames(Listed):
         return ["rate", *super().__dir__()[:2]]
 
 
-@programs(argument(Listed, b=3, a=4))
+@programs(argument(Listed, b=3, a=4), breaks=None, graphs=None)
 def names_of_objects(x, obj):
     made = Listed(c=1)
     made.d = 2
@@ -931,7 +931,7 @@ def names_of_objects(x, obj):
     return x * total, dir(made), dir(Listed), dir(OwnNames()), Listed.mro(), dir(3), made.__dir__()
 
 
-@programs(lambda: (torch.nn.Linear(4, 2), vector()))
+@programs(lambda: (torch.nn.Linear(4, 2), vector()), breaks=None, graphs=None)
 def names_of_a_module(module, x):
     return module(x), "weight" in dir(module), [name for name in dir(module) if name.startswith("b")]
 
@@ -940,7 +940,7 @@ def test_names_that_an_object_and_its_class_get_are_noticed():
     def program(x, obj):
         return x * len(dir(obj))
 
-    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    compiled = minidynamo.compile(program, backend="eager")
     obj, x = OwnNames(a=1), torch.ones(1)
     plain = Listed(a=1)
     for change in (lambda: None, lambda: setattr(plain, "b", 1), lambda: setattr(Base, "later", 1)):

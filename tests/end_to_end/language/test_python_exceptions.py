@@ -815,7 +815,7 @@ def words_behind_a_changed_field(x):
         return y, error.reason, str(error)
 
 
-@programs()
+@programs(breaks=None, graphs=None)
 def notes(x):
     error = Plain("a")
     error.add_note("first")
@@ -975,7 +975,7 @@ def break_behind_a_handler(x):
     return y
 
 
-@programs()
+@programs(breaks=1, graphs=None)
 def error_of_an_operation(x):
     y = x + 1
     try:

@@ -125,8 +125,7 @@ def test_cached_property():
 def test_namespaces_and_counting():
     made = types.SimpleNamespace()
     twins.simple_namespace_init(made, a=1)
-    assert twins.simple_namespace_eq(made, types.SimpleNamespace(a=1)) is True
-    assert twins.simple_namespace_eq(made, 3) is NotImplemented
+    assert made == types.SimpleNamespace(a=1)
     counts = {"a": 1}
     twins.count_elements(counts, "aab")
     assert counts == {"a": 3, "b": 1}
@@ -192,15 +191,15 @@ class Proxy:
         return getattr(object.__getattribute__(self, "inner"), name)
 
 
-@pytest.mark.parametrize(("make", "breaks"), [(lambda config: config, 0), (Proxy, 2)])
-def test_classes_that_answer_for_all_attributes(make, breaks):
+@pytest.mark.parametrize("make", [lambda config: config, Proxy])
+def test_classes_that_answer_for_all_attributes(make):
     def program(value, x):
         deep, shallow = copy.deepcopy(value), copy.copy(value)
         deep.n = 5
         deep.names.append("c")
         return x * deep.n + value.n, type(deep), type(shallow), deep, shallow, shallow.names is value.names
 
-    assert_same_as_eager(program, lambda: (make(Config(3, ["a"])), torch.ones(2)), calls=2, breaks=breaks)
+    assert_same_as_eager(program, lambda: (make(Config(3, ["a"])), torch.ones(2)), calls=2)
 
 
 def test_who_a_bound_method_belongs_to():
@@ -210,21 +209,3 @@ def test_who_a_bound_method_belongs_to():
         return add.__self__, join.__self__, add.__name__, x.sin.__self__ is x, x.sin.__name__
 
     assert_same_as_eager(program, lambda: torch.ones(2), breaks=0)
-
-
-class Meta(type):
-    def __dir__(cls):
-        return ["of_meta", *super().__dir__()]
-
-
-class Both(Items, Plain, metaclass=Meta):
-    pass
-
-
-@pytest.mark.parametrize("value", [Plain(b=1), Slotted(), Both(), Both, Color, Color.RED, Own, 3, None, int])
-def test_names(value):
-    assert twins.names_of(value) == dir(value)
-    assert twins.names_of_object(value) == object.__dir__(value)
-    if isinstance(value, type):
-        assert twins.names_of_class(value) == type.__dir__(value)
-        assert twins.resolution_order(value) == type.mro(value)
