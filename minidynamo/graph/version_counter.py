@@ -1,6 +1,6 @@
 """Owns the graph function for programs that reset a tensor's version counter.
 
-The tracer decides what may be captured (`tracer/calls/version_counter.py`).
+The tracer decides what may be captured (`tracer/calls/tensors.py`).
 """
 
 from __future__ import annotations

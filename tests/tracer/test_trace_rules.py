@@ -8,7 +8,7 @@ import torch
 
 from minidynamo import allow_in_graph, compile, disable
 from minidynamo.testing import assert_same_as_eager
-from minidynamo.tracer.capture.registrations import register_all
+from minidynamo.tracer.capture.frame import register_all
 from minidynamo.tracer.trace_rules import Action, is_trusted_class, is_trusted_module, rule_for
 
 

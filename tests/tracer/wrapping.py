@@ -1,7 +1,7 @@
 """Values wrapped without a program, for the tests of `tracer/wrap.py` and `tracer/wrappers/`."""
 
 from minidynamo.guards.source import Local
-from minidynamo.tracer.capture.registrations import register_all
+from minidynamo.tracer.capture.frame import register_all
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.wrap import wrap
 

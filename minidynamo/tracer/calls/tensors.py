@@ -5,14 +5,16 @@ Operators on tensors are in `operators.py`, functions of torch in `tracer/trace_
 from __future__ import annotations
 
 import functools
+import operator
 from typing import NoReturn
 
 import torch
 
-from minidynamo.compat import knows_history
+from minidynamo.compat import knows_history, memory_of, set_version_counter, version_of
+from minidynamo.graph.autograd_calls import replace_data
+from minidynamo.graph.version_counter import lower_version
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, InstanceAttr
-from minidynamo.tracer.calls import version_counter
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import facts
 from minidynamo.tracer.numbers import tensor_items
@@ -89,7 +91,7 @@ def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTrac
     if name == "grad":
         return _grad(tx, obj)
     if name == "_version":
-        return version_counter.read(tx, obj)
+        return _version(tx, obj)
     if name == "__class__":
         return ClassVariable(obj.cls)
     pending = tx.side_effects.attr(obj, name)
@@ -193,3 +195,49 @@ def break_after_gradient(tx: Tracer, what: str) -> NoReturn:
 
     Torch rejects a gradient of a different shape, and `.grad` is assigned after the graph."""
     tx.break_graph("MD212", f"{what} follows an assignment to `grad`", why=_CHANGES)
+
+
+_WHY = "It belongs to autograd or to storage."
+
+
+def _version(tx: Tracer, tensor: TensorVariable) -> VariableTracker:
+    """Returns `tensor._version` of an external tensor."""
+    fake, real = tx.graph.use(tensor), tx.graph.real(tensor)
+    moved = any(node.target is replace_data or "_foreach_" in str(node.target) for node in tx.graph.graph.nodes)
+    uncounted = version_of(fake) is None or (real is not None and version_of(real) is None)
+    if real is None or tensor.source is None or uncounted or moved or tx.graph.subgraph is not None:
+        tx.break_graph("MD212", "`_version` of a tensor is used", why=_WHY)
+    _guard_apart_from_written(tx, tensor)
+    count = tx.graph.integer(real._version, Computed("{0}._version", (tensor.source,)))
+    written = fake._version - tx.graph.initial_version(tensor)
+    result = tx.call(operator.add, [count, from_constant(written)]) if written else count
+    tx.graph.write_counts[result] = tensor, fake._version
+    return result
+
+
+@registry.function(set_version_counter)
+def _set_version_counter(tx: Tracer, tensors: VariableTracker, versions: VariableTracker) -> VariableTracker:
+    for tensor, version in zip(tx.unpack(tensors), tx.unpack(versions)):
+        _set_back(tx, tensor, version)
+    return from_constant(None)
+
+
+def _set_back(tx: Tracer, tensor: VariableTracker, count: VariableTracker) -> None:
+    """Sets torch's count of writes to the value that it had when the program read `count`."""
+    known, before = tx.graph.write_counts.get(count, (None, 0))
+    if not isinstance(tensor, TensorVariable) or known is not tensor or tx.graph.subgraph is not None:
+        tx.break_graph("MD212", "the version counter of a tensor is set to a value that was not read from it", why=_WHY)
+    if any("_foreach_" in str(node.target) for node in tx.graph.graph.nodes):  # torch counts real tensors only
+        tx.break_graph("MD212", "the version counter is set after a write to a list of tensors", why=_WHY)
+    _guard_apart_from_written(tx, tensor)
+    if written := tx.graph.use(tensor)._version - before:
+        tx.emit(lower_version, [tensor, from_constant(written)])
+
+
+def _guard_apart_from_written(tx: Tracer, tensor: TensorVariable) -> None:
+    """Guards that this tensor shares no memory with any other external tensor the graph writes: views share a count."""
+    own = memory_of(tx.graph.use(tensor))
+    written = {memory for node in tx.graph.graph.nodes for memory in node.meta.get("written_memory", ())} - {own}
+    others = [owner for memory in written if (owner := tx.graph.owner_of(memory)) is not None]
+    if not facts.guard_no_shared_memory(tx, tensor, others):
+        tx.break_graph("MD212", "the writes to a tensor are counted after a write to the same memory", why=_WHY)

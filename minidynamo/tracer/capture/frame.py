@@ -8,6 +8,8 @@ runtime assert in the graph (`tracer/frames/runtime_asserts.py`), and a derivati
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from dataclasses import dataclass, replace
 from types import CellType
 
@@ -19,12 +21,12 @@ from minidynamo.graph.torch_settings import preserved
 from minidynamo.guards import state
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Local, Source
+from minidynamo.tracer import handlers, opcodes, polyfills, wrappers
 from minidynamo.tracer.capture.cutting import Cut, Cuts, break_before
 from minidynamo.tracer.capture.eager_backward import DerivativeNotTraced
 from minidynamo.tracer.capture.finalizers import argument_died
 from minidynamo.tracer.capture.frame_end import finish
 from minidynamo.tracer.capture.lost_objects import NOTICED_DEATH
-from minidynamo.tracer.capture.registrations import register_all
 from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.interpreter import NULL, Frame, Raised
 from minidynamo.tracer.frames.runtime_asserts import AssertsNotAllowed, can_be_rerun, may_have_asserts
@@ -34,8 +36,6 @@ from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.objects import LazyVariable
-
-register_all()
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,3 +198,13 @@ def _ends_program(frame: Frame, error: GraphBreak) -> bool:
     following = innermost.instructions[group_of(innermost.code, innermost.index).stop :]
     raised = error.diagnostic.code == "MD211" and following[0].opname == "RAISE_VARARGS"  # `raise E(...)`
     return raised or error.diagnostic.code == "MD202"
+
+
+def register_all() -> None:
+    """Imports every file of opcodes, handlers, polyfills and wrappers."""
+    for package in (opcodes, handlers, polyfills, wrappers):
+        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            importlib.import_module(found.name)
+
+
+register_all()

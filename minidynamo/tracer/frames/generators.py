@@ -19,8 +19,8 @@ from minidynamo.tracer.frames.exceptions import catch_raised, generator_stop_err
 from minidynamo.tracer.frames.interpreter import Frame, Raised, Tracer
 from minidynamo.tracer.lazy.lazy_containers import sequence_items
 from minidynamo.tracer.lazy.lazy_value import is_none
-from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.registry import cannot_trace
 from minidynamo.tracer.records.traced_frame import Null
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable

@@ -26,9 +26,9 @@ from minidynamo.tracer.numbers.arithmetic import involves_number, min_or_max
 from minidynamo.tracer.numbers.formatting import formatted, written
 from minidynamo.tracer.polyfills.builtins import better, decided, sum_of_numbers
 from minidynamo.tracer.polyfills.objects import dict_repr, list_repr, set_repr, tuple_repr
-from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, contains_override, overrides_method, slice_of
+from minidynamo.tracer.records.registry import cannot_trace
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.constants import ConstantVariable

@@ -15,8 +15,8 @@ from minidynamo.guards.source import Computed, Constant
 from minidynamo.tracer.frames.exceptions import tracked, without_message
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import expect_constant
-from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.registry import cannot_trace
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 

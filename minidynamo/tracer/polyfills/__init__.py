@@ -2,5 +2,5 @@
 
 Owns plain Python functions with the signatures and results of the originals.
 Does not own functions that need trackers (`handlers/`).
-Enter at `records.registry.polyfill`, `refusal.cannot_trace`.
+Enter at `records.registry.polyfill`, `records.registry.cannot_trace`.
 """

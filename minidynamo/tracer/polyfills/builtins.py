@@ -13,9 +13,8 @@ import operator
 from typing import Any
 
 from minidynamo.tracer.polyfills.lists import has_own_iter, sized_list
-from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.polyfills.sets import unordered_items
-from minidynamo.tracer.records.registry import polyfill
+from minidynamo.tracer.records.registry import cannot_trace, polyfill
 
 _END: Any = object()
 

@@ -19,9 +19,8 @@ from torch.distributions.utils import lazy_property
 from minidynamo import compat
 from minidynamo.guards.source import Constant
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.registry import polyfill
+from minidynamo.tracer.records.registry import cannot_trace, polyfill
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.objects import ObjectVariable
 

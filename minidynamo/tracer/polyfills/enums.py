@@ -10,8 +10,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.records.registry import polyfill
+from minidynamo.tracer.records.registry import cannot_trace, polyfill
 
 
 @polyfill(enum.EnumType.__iter__)

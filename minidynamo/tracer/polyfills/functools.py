@@ -12,8 +12,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.records.registry import polyfill, polyfill_code
+from minidynamo.tracer.records.registry import cannot_trace, polyfill, polyfill_code
 
 _MISSING = object()
 

@@ -16,9 +16,8 @@ import operator
 from typing import Any
 
 from minidynamo.tracer.polyfills.lists import same_or_equal
-from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.registry import polyfill
+from minidynamo.tracer.records.registry import cannot_trace, polyfill
 
 _END = object()
 

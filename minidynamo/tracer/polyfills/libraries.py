@@ -19,9 +19,8 @@ import torch
 from minidynamo.compat import scripted_isinstance, torch_check_with
 from minidynamo.compat import torch_assert as real_assert
 from minidynamo.tracer.polyfills.objects import copy_deepcopy, has_own_getattribute
-from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.registry import polyfill
+from minidynamo.tracer.records.registry import cannot_trace, polyfill
 
 # --- math -------------------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,7 @@ from torch.nn.modules import module as module_globals
 from torch.nn.utils.rnn import PackedSequence
 
 from minidynamo.tracer.polyfills.functools import inner_code
-from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.records.registry import polyfill, polyfill_code
+from minidynamo.tracer.records.registry import cannot_trace, polyfill, polyfill_code
 
 Module = torch.nn.Module
 _RECURRENT = (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU)

@@ -20,9 +20,8 @@ import torch
 
 from minidynamo.compat import share_memory
 from minidynamo.tracer.handlers.tensors import is_copied_by_clone
-from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.registry import polyfill
+from minidynamo.tracer.records.registry import cannot_trace, polyfill
 
 _NOTHING = object()
 

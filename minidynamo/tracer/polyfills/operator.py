@@ -11,8 +11,7 @@ from __future__ import annotations
 import operator
 
 from minidynamo.tracer.polyfills.lists import read_length_hint, same_or_equal
-from minidynamo.tracer.polyfills.refusal import cannot_trace
-from minidynamo.tracer.records.registry import polyfill
+from minidynamo.tracer.records.registry import cannot_trace, polyfill
 
 
 @polyfill(operator.abs)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 import string
 
-from minidynamo.tracer.polyfills.refusal import cannot_trace
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.registry import polyfill
+from minidynamo.tracer.records.registry import cannot_trace, polyfill
 
 _FIELD = re.compile(r"%(?:\(([^()]*)\))?([-#0 +]*\d*(?:\.\d*)?)[hlL]?([a-zA-Z%])")
 _NAME = re.compile(r"([^.\[]*)((?:\.[^.\[]+|\[[^\]]+\])*)")

@@ -211,3 +211,8 @@ def wrapper(*classes: type) -> Callable[[F], F]:
 def subclass_wrapper(*bases: type) -> Callable[[F], F]:
     """Registers a wrapper for instances of these classes and of subclasses, unless the exact class has a wrapper."""
     return _registers(SUBCLASS_WRAPPERS, bases)
+
+
+def cannot_trace(what: str, why: str, fix: str = "") -> Any:
+    """Breaks the graph at the call of the polyfill. The tracer handles this function; it never runs while tracing."""
+    raise NotImplementedError(f"{what}: {why}")

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from minidynamo import tracer
-from minidynamo.tracer.capture.registrations import register_all
+from minidynamo.tracer.capture.frame import register_all
 
 
 def test_every_opcode_handler_polyfill_and_wrapper_is_imported():

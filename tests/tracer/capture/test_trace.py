@@ -5,7 +5,7 @@ import torch
 
 import minidynamo
 from minidynamo.errors import GraphBreak
-from minidynamo.tracer.capture.registrations import register_all
+from minidynamo.tracer.capture.frame import register_all
 from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.variables.callables import BuiltinVariable

@@ -2,7 +2,7 @@ import dis
 
 import pytest
 
-from minidynamo.tracer.capture.registrations import register_all
+from minidynamo.tracer.capture.frame import register_all
 from minidynamo.tracer.opcodes.table import NEVER_SEEN, OPCODES, UNSUPPORTED, opcode
 
 

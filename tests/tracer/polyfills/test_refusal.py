@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.tracer.polyfills.refusal import cannot_trace
+from minidynamo.tracer.records.registry import cannot_trace
 
 
 def test_it_breaks_the_graph_where_a_twin_is_traced():
