@@ -21,8 +21,7 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.objects import check_classes
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant
 from minidynamo.tracer.lazy.lazy_containers import lazy_entries, lazy_items, mapping_items, sequence_items
-from minidynamo.tracer.polyfills.functools import best_match, compared_key
-from minidynamo.tracer.polyfills.operator import call_a_method, get_attributes, get_items
+from minidynamo.tracer.polyfills.functools import best_match, call_a_method, compared_key, get_attributes, get_items
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, keyword_key
 from minidynamo.variables.base import VariableTracker

@@ -1,4 +1,5 @@
-"""Owns the polyfills of functools: reduce, partialmethod, keys of cmp_to_key, and dispatch by class.
+"""Owns the polyfills of functools (reduce, keys of cmp_to_key, dispatch by class), and calls of operator.itemgetter,
+attrgetter and methodcaller.
 
 `partial`, `wraps` and caches are not here but have handlers (`handlers/callables.py`)."""
 
@@ -33,13 +34,6 @@ def compared_key(compare, obj):
     return functools.cmp_to_key(compare)(obj)
 
 
-@polyfill(functools.partialmethod.__get__)
-def partialmethod_get(self, obj, cls=None):
-    if obj is None or not hasattr(self.func, "__get__"):
-        return cannot_trace("a partialmethod that is read from a class", "it gives a function of its own")
-    return functools.partial(self.func.__get__(obj, cls), *self.args, **self.keywords)
-
-
 # --- functions that choose an implementation by the class of their first argument ---------------------------------
 
 
@@ -61,16 +55,6 @@ def single_dispatch(generic, /, *args, **kwargs):
     return _implementation(generic, args[0])(*args, **kwargs)
 
 
-@polyfill(functools.singledispatchmethod.__get__)
-def single_dispatch_method(self, obj, cls=None):
-    def method(*args, **kwargs):
-        if not args:
-            return cannot_trace("a `singledispatchmethod` without positional arguments", "it raises an exception")
-        return _implementation(self.dispatcher, args[0]).__get__(obj, cls)(*args, **kwargs)
-
-    return method
-
-
 def inner_code(function: Callable[..., Any], name: str) -> CodeType:
     """Returns the code of the function called `name` that a function defines."""
     return next(c for c in function.__code__.co_consts if isinstance(c, CodeType) and c.co_name == name)
@@ -78,3 +62,27 @@ def inner_code(function: Callable[..., Any], name: str) -> CodeType:
 
 # Each `singledispatch` function is a function object of its own, with the same code.
 polyfill_code(inner_code(functools.singledispatch, "wrapper"))(single_dispatch)
+
+
+# --- calls of itemgetter, attrgetter and methodcaller objects, with the arguments of their constructors --------------
+
+
+def get_items(obj, item, /, *items):
+    """Returns `operator.itemgetter(item, *items)(obj)`."""
+    return tuple([obj[key] for key in (item, *items)]) if items else obj[item]
+
+
+def get_attributes(obj, name, /, *names):
+    """Returns `operator.attrgetter(name, *names)(obj)`."""
+    return tuple([_path(obj, path) for path in (name, *names)]) if names else _path(obj, name)
+
+
+def _path(obj, path):
+    for name in path.split("."):
+        obj = getattr(obj, name)
+    return obj
+
+
+def call_a_method(obj, name, /, *args, **kwargs):
+    """Returns `operator.methodcaller(name, *args, **kwargs)(obj)`."""
+    return getattr(obj, name)(*args, **kwargs)

@@ -97,7 +97,7 @@ def test_deques_that_change_while_they_are_looped_over(change):
         compiled(torch.ones(2))
 
 
-@programs()
+@programs(breaks=None, graphs=None)
 def ordered_dicts(x):
     d = OrderedDict([("a", 1), ("b", x), ("c", 3)])
     d.move_to_end("a")
@@ -140,7 +140,7 @@ def default_dicts(x):
     )
 
 
-@programs()
+@programs(breaks=None, graphs=None)
 def counters(x):
     c, d = Counter("abracadabra"), Counter(a=1, b=2)
     d.update("aab")
@@ -166,7 +166,7 @@ def chained_maps(x):
     return x + 1, c["a"], c["b"], len(c), list(c), c.maps[0], c.new_child({"a": 7})["a"], "b" in c, c.get("zz", 3)
 
 
-@programs()
+@programs(breaks=None, graphs=None)
 def heaps_and_bisection(x):
     heap = [3, 1, 2, 5, 4]
     heapq.heapify(heap)
@@ -193,7 +193,7 @@ class Ranked:
         return self.rank < other.rank
 
 
-@programs()
+@programs(breaks=None, graphs=None)
 def the_best_of_many(x):
     compared = []
     ranked = [Ranked(rank, compared) for rank in (5, 3, 8, 1, 9, 2, 7, 3)]

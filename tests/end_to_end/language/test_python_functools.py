@@ -145,7 +145,7 @@ class Layer:
         return value * self.k
 
 
-@programs()
+@programs(breaks=None, graphs=None)
 def methods_with_arguments(x):
     layer = Layer()
     return partial(layer.apply, x)(y=2), layer.shifted(x), Layer(4).shifted(x, z=5)
@@ -162,7 +162,7 @@ def cached_property_of_a_new_object(x):
     return layer.gain + layer.gain, layer.computed, layer
 
 
-@programs()
+@programs(breaks=None, graphs=None)
 def dispatch_of_methods(x):
     layer = Layer()
     return layer.kind(x), layer.kind(2), layer.kind(True), layer.kind("text")
@@ -246,7 +246,7 @@ def global_getters(x, layer):
     return FIRST([x, 1]), x * RANK(layer), TRIPLED(x), CLAMPED(x), [*map(FIRST, [(1, 2), (3, 4)])]
 
 
-@programs()
+@programs(breaks=None, graphs=None)
 def functions_of_operator(x):
     table, items = {}, [1, 2]
     operator.setitem(table, "a", x)
@@ -602,6 +602,6 @@ class LaterReader(Reader):
     pass
 
 
-@programs()
+@programs(breaks=None, graphs=None)
 def class_methods_by_type(x):
     return x + 1, Reader.read("a"), LaterReader().read(x), LaterReader.read(1), Reader.size([x, x]), Reader().size(x)

@@ -28,31 +28,6 @@ def test_compared_key():
     assert actual > functools.cmp_to_key(backwards)(2)
 
 
-class Lazy:
-    made = 0
-
-    def scaled(self, factor, *, offset=0):
-        return self.made * factor + offset
-
-    doubled = functools.partialmethod(scaled, 2, offset=1)
-
-    @functools.singledispatchmethod
-    def kind(self, value):
-        return "anything", value
-
-    @kind.register
-    def _(self, value: int):
-        return "int", value
-
-
-def test_methods():
-    lazy = Lazy()
-    lazy.made = 5
-    assert twins.partialmethod_get(vars(Lazy)["doubled"], lazy, Lazy)() == lazy.doubled() == 11
-    for value in (1, True, "a"):
-        assert twins.single_dispatch_method(vars(Lazy)["kind"], lazy, Lazy)(value) == lazy.kind(value)
-
-
 @functools.singledispatch
 def describe(value):
     return "anything"
@@ -79,8 +54,6 @@ def test_single_dispatch(value):
     "call",
     [
         lambda: twins.single_dispatch(describe),
-        lambda: twins.partialmethod_get(vars(Lazy)["doubled"], None, Lazy),
-        lambda: twins.single_dispatch_method(vars(Lazy)["kind"], Lazy())(),
     ],
 )
 def test_what_a_twin_cannot_do_it_refuses(call):
