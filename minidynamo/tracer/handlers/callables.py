@@ -21,7 +21,7 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.objects import check_classes
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant
 from minidynamo.tracer.lazy.lazy_containers import lazy_entries, lazy_items, mapping_items, sequence_items
-from minidynamo.tracer.polyfills.functools import best_match, call_a_method, compared_key, get_attributes, get_items
+from minidynamo.tracer.polyfills.functools import best_match, call_a_method, get_attributes, get_items
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, keyword_key
 from minidynamo.variables.base import VariableTracker
@@ -244,39 +244,7 @@ def _best_match(tx: Tracer, cls: VariableTracker, classes: VariableTracker) -> V
     return ClassVariable(check_classes(tx, best_match, as_constant(cls), as_constant(classes)))
 
 
-# --- cmp_to_key, itemgetter, attrgetter, methodcaller ---------------------------------------------------------------
-
-
-_KEY_MAKER: type = type(functools.cmp_to_key(max))
-
-
-@registry.function(functools.cmp_to_key)
-def _cmp_to_key(tx: Tracer, mycmp: VariableTracker) -> VariableTracker:
-    return LibraryCallable(_KEY_MAKER, functools.cmp_to_key, (mycmp,), {})
-
-
-@registry.method(_KEY_MAKER, "__call__")
-def _key(tx: Tracer, maker: LibraryCallable, /, obj: VariableTracker) -> VariableTracker:
-    return LibraryCallable(_KEY_MAKER, compared_key, (maker.args[0], obj), {})
-
-
-@registry.attributes(LibraryCallable)
-def _attribute_of_key(tx: Tracer, key: LibraryCallable, name: str) -> VariableTracker | None:
-    return key.args[1] if key.make is compared_key and name == "obj" else None
-
-
-def _compares_keys(compare: Callable[[Any, Any], Any]) -> None:
-    @registry.method(_KEY_MAKER, f"__{compare.__name__}__")
-    def handle(tx: Tracer, key: LibraryCallable, other: VariableTracker, /) -> VariableTracker:
-        if not isinstance(other, LibraryCallable) or other.cls is not _KEY_MAKER:
-            tx.raises(TypeError("other argument must be K instance"), exact=True)
-        if compared_key not in (key.make, other.make) or key.make is not other.make:
-            tx.raises(without_message(AttributeError))
-        return tx.call(compare, [tx.call(key.args[0], [key.args[1], other.args[1]]), ConstantVariable(0)])
-
-
-for _compare in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne):
-    _compares_keys(_compare)
+# --- itemgetter, attrgetter, methodcaller ---------------------------------------------------------------
 
 
 def _getter(cls: type, polyfill: Callable[..., Any]) -> None:

@@ -1,4 +1,4 @@
-"""Owns the polyfills of functools (reduce, keys of cmp_to_key, dispatch by class), and calls of operator.itemgetter,
+"""Owns the polyfills of functools (reduce, dispatch by class), and calls of operator.itemgetter,
 attrgetter and methodcaller.
 
 `partial`, `wraps` and caches are not here but have handlers (`handlers/callables.py`)."""
@@ -27,11 +27,6 @@ def reduce(function, iterable, /, *initial):
     while (item := next(source, _MISSING)) is not _MISSING:
         result = function(result, item)
     return result
-
-
-def compared_key(compare, obj):
-    """Returns the key object of `cmp_to_key(compare)` for an object."""
-    return functools.cmp_to_key(compare)(obj)
 
 
 # --- functions that choose an implementation by the class of their first argument ---------------------------------

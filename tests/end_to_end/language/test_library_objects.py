@@ -73,9 +73,6 @@ PROGRAMS = {
         failure(FIRST),
         failure(UPPER, s, key=n),
     ],
-    "compared keys": lambda n, s: (lambda key: [key, type(key), sorted([3, n, 1], key=key)])(
-        functools.cmp_to_key(lambda a, b: b - a)
-    ),
     "parts of partials": lambda n, s: (lambda p: [p.args, p, p.keywords, p.args is p.args, p.func, p])(
         functools.partial(max, n, s, key=len)
     ),
@@ -251,29 +248,6 @@ def test_names_of_groups_are_those_of_the_pattern():
         _, groups, last = compiled(X, "xa")
         assert last is name
         assert next(iter(groups)) is name
-
-
-def keyed(x, numbers):
-    maker = functools.cmp_to_key(lambda a, b: b - a)
-    one, two = maker(numbers[0]), maker(obj=numbers[1])
-    errors = []
-    for wrong in (lambda: one < 1, lambda: hash(one), lambda: {one: 1}):
-        try:
-            wrong()
-        except TypeError as error:
-            errors.append((type(error), error.args))
-    shown = [one < two, one <= two, one > two, one >= two, one == two, one != two, one.obj, callable(one), type(one)]
-    return x + 1, one, shown, errors, sorted(numbers, key=maker)
-
-
-def test_what_cmp_to_key_wraps_leaves_as_it_is():
-    compiled = minidynamo.compile(keyed, backend="eager", fullgraph=True)
-    for numbers in ([1, 2, 3], [1, 2, 3], [4, 1, 2]):
-        expected, actual = keyed(X, numbers), compiled(X, numbers)
-        assert expected[2:] == actual[2:]
-        assert type(actual[1]) is type(expected[1])
-        assert actual[1].obj is numbers[0]
-        assert actual[1] > actual[1](9)
 
 
 class Backwards(dict):

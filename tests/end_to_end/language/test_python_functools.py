@@ -200,7 +200,7 @@ def folding_sequences(x):
     return total, functools.reduce(operator.mul, [1, 2, 3], 4), functools.reduce(max, iter([x.shape[0], 2]))
 
 
-@programs()
+@programs(breaks=None, graphs=None)
 def comparison_functions(x):
     key = functools.cmp_to_key(lambda a, b: b - a)
     return x + 1, sorted([3, 1, 2], key=key), max([1, 5, 2], key=key), sorted("ab", key=lambda c: key(ord(c)))

@@ -16,18 +16,6 @@ def test_reduce(args):
     assert twins.reduce(args[0], iter(args[1]), *args[2:]) == functools.reduce(*args)
 
 
-def test_compared_key():
-    def backwards(a, b):
-        return b - a
-
-    expected = functools.cmp_to_key(backwards)(1)
-    actual = twins.compared_key(backwards, 1)
-    assert type(actual) is type(expected)
-    assert actual.obj == 1
-    assert actual == expected
-    assert actual > functools.cmp_to_key(backwards)(2)
-
-
 @functools.singledispatch
 def describe(value):
     return "anything"
