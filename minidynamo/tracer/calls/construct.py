@@ -9,7 +9,7 @@ import collections
 import enum
 import types
 from collections.abc import Callable, Iterable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -21,7 +21,6 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_containers import sequence_items, unpack_lazy
 from minidynamo.tracer.lazy.lazy_value import realize_all
 from minidynamo.tracer.numbers.arithmetic import specialized
-from minidynamo.tracer.polyfills.enums import is_value_of, missing_member
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant, has_own_missing
 from minidynamo.tracer.records.fix_hints import MAKE_OUTSIDE
@@ -149,17 +148,25 @@ def _enum_member(
         named = {key: as_constant(value) for key, value in kwargs.items()}
     except NotConstant:
         tx.break_graph("MD208", f"{name}() is called with a value that is only known when the program runs")
-    if has_own_missing(members):
-        if len(args) + len(kwargs) != 1 or not {*kwargs} <= {"value"}:
-            tx.break_graph("MD211", f"a {name} is made", why="Its own `_missing_` maps values to members.")
-        if not is_value_of(members, *values, *named.values()):
-            return tx.call(missing_member, [cls, *args, *kwargs.values()])
+    is_usual = len(args) + len(kwargs) == 1 and {*kwargs} <= {"value"}
+    if has_own_missing(members) and not (is_usual and is_value_of(members, *values, *named.values())):
+        tx.break_graph("MD211", f"a {name} is made", why="Its own `_missing_` maps values to members.")
     try:
         return from_constant(members(*values, **named))
     except ValueError as error:
         tx.raises(error, exact=True)
     except TypeError as error:
         tx.raises(error)
+
+
+def is_value_of(cls: type[enum.Enum], value: Any) -> bool:
+    """Returns whether an enum has a member with this value, so that `_missing_` is not called."""
+    if type(value) is cls:
+        return True
+    try:
+        return value in cls._value2member_map_
+    except TypeError:
+        return any(member.value == value for member in cls)
 
 
 def checked_class(

@@ -103,44 +103,9 @@ def _isinstance(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker, /)
     if protocol is not None and inspect.getattr_static(protocol, "_is_runtime_protocol", False):
         return _implements_protocol(tx, tx.realize(obj), protocol)
     if overrides_class(obj.python_type):
-        return ConstantVariable(_isinstance_by_claim(tx, obj, classinfo))
+        what = f"a class check of a `{obj.python_type.__name__}`"
+        tx.break_graph("MD237", what, why="Its class defines `__class__`.", fix="check the wrapped object")
     return ConstantVariable(check_classes(tx, issubclass, class_of(tx, obj), class_tuple(tx, classinfo)))
-
-
-def _isinstance_by_claim(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker) -> bool:
-    """Returns `isinstance` of an object that defines `__class__`: Python reads `__class__` once per class without a
-    match.
-
-    For names of `typing`, the real class counts.
-    """
-    if isinstance(classinfo, TupleVariable):
-        return any(_isinstance_by_claim(tx, obj, item) for item in classinfo.items)
-    cls = class_of(tx, obj)
-    if isinstance(classinfo, _WITH_MEMBERS) and type(classinfo.value) in _TYPING_NAMES:
-        return bool(check_classes(tx, issubclass, cls, class_tuple(tx, classinfo)))
-    for each in class_tuple(tx, classinfo):
-        if each is cls:
-            return True
-        if type(each) is not type:
-            what, why = f"a class check of a `{cls.__name__}`", "It says itself what its class is, for each that asks."
-            tx.break_graph("MD237", what, why=why, fix="check what it stands for")
-        if issubclass(cls, each) or issubclass(_claimed_class(tx, obj), each):
-            return True
-    return False
-
-
-def _claimed_class(tx: Tracer, obj: VariableTracker) -> type:
-    """Returns the result of `obj.__class__`."""
-    obj = tx.realize(obj)
-    if not isinstance(obj, ObjectVariable):
-        tx.break_graph(
-            "MD237",
-            f"a class check of a `{obj.python_type.__name__}`",
-            why="It says itself what its class is.",
-            fix="check what it stands for",
-        )
-    claimed = tx.call(getattr, [obj, ConstantVariable("__class__"), ConstantVariable(None)])
-    return claimed.value if isinstance(claimed, ClassVariable) else obj.python_type
 
 
 def _implements_protocol(tx: Tracer, obj: VariableTracker, protocol: type) -> VariableTracker:

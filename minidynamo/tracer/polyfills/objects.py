@@ -31,6 +31,11 @@ _MANY_TENSORS = 16
 # --- iteration ----------------------------------------------------------------------------------------------------
 
 
+@polyfill(enum.EnumType.__iter__)
+def enum_iter(cls):
+    return iter([cls._member_map_[name] for name in cls._member_names_])
+
+
 @polyfill(collections.abc.Sequence.__iter__)
 def sequence_iter(self):
     position = 0

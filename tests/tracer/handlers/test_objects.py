@@ -178,7 +178,7 @@ class SaysList:
     __class__ = property(lambda self: list)
 
 
-@programs(lambda: (vector(),))
+@programs(lambda: (vector(),), breaks=None, graphs=None)
 def names_of_typing_ask_what_an_object_is(x):
     claiming = SaysList()
     alone = isinstance(claiming, LIST), isinstance(claiming, list), isinstance(claiming, SaysList)
