@@ -36,18 +36,19 @@ class BackwardCall:
 
     def __init__(self, signature: GraphSignature, parts: BackwardGraphs, expected: Sequence[torch.Tensor]) -> None:
         self.parts = parts
-        #: The signature's `differentiable_results`: position of each among the results.
-        self.results = signature.differentiable_results
+        graph = signature.graph
+        #: Position of each target among the results.
+        self.results = graph.positions
         #: Whether values are saved per result, so that values of unused results are missing.
-        self.per_result = bool(signature.kept_for)
+        self.per_result = bool(graph.readers)
         #: Whether results depend on other results; then the graph may be cut at the latter.
-        self.has_cuts = bool(signature.result_gradients)
-        #: Per gradient: indices of the results that the gradient depends on.
-        self.sources = signature.gradient_sources
-        #: Indices of results: backward returns views of their tangents.
-        self.aliased_tangents = signature.aliased_tangents
-        #: Pairs (gradient, indices of the results that give it zeros).
-        self.zero_sources = signature.zero_sources
+        self.has_cuts = bool(graph.gradients)
+        #: Per gradient: the targets that the gradient depends on.
+        self.sources = [edge.sources for edge in graph.edges]
+        #: Targets: backward returns views of their tangents.
+        self.aliased_tangents = {target for target, node in enumerate(graph.nodes) if node.is_aliased}
+        #: Pairs (gradient, targets that give it zeros).
+        self.zero_sources = [(i, edge.zero_sources) for i, edge in enumerate(graph.edges) if edge.zero_sources]
         #: Layout of each tangent, by index.
         self.gradient_layouts = [GradientLayout(value) for value in expected]
         #: Positions of results with symbolic sizes; each call records the shapes.

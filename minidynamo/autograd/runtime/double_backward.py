@@ -26,7 +26,7 @@ from minidynamo.autograd.graph.recomputation import is_random, is_view_or_item, 
 from minidynamo.autograd.partition.partition import Partition
 from minidynamo.autograd.runtime.derivatives import Derivative, Derivatives, NotAvailable, Values, random_state
 from minidynamo.autograd.runtime.input_nodes import InputNodes, Links, SeparateInputs
-from minidynamo.autograd.runtime.partial_backward import KeptFor
+from minidynamo.autograd.runtime.partial_backward import Readers
 from minidynamo.autograd.trace.joint import Given, Trace
 from minidynamo.core.references import Reference
 from minidynamo.errors import Diagnostic, Unsupported
@@ -108,14 +108,14 @@ def _usable(functional: FunctionalGraph, parts: Partition) -> set[fx.Node]:
 
 
 def held_for(
-    higher: HigherOrderPlan, trace: Trace, functional: FunctionalGraph, parts: Partition, kept_for: KeptFor
+    higher: HigherOrderPlan, trace: Trace, functional: FunctionalGraph, parts: Partition, readers: Readers
 ) -> tuple[tuple[int, ...], ...]:
     """Returns, per held input, the indices of the results that need the input: results for which a saved value is
     recomputed from the input; all results if the input may be needed for another reason."""
-    usable, all_results = _usable(functional, parts), frozenset(range(len(trace.freed_with)))
+    usable, all_results = _usable(functional, parts), frozenset(range(len(trace.node_graph.targets)))
     values = [node for node in parts.saved if not is_number(node)]
     reads: list[tuple[fx.Node, Collection[int]]] = [
-        (node, indices or all_results) for node, indices in zip(values, kept_for)
+        (node, indices or all_results) for node, indices in zip(values, readers)
     ]
     reads += [(node, all_results) for node in extra_reads(trace, functional)]
     found: dict[fx.Node, frozenset[int]] = {}

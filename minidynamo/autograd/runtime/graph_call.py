@@ -6,7 +6,7 @@ no caller holds a tensor while a graph runs, except inputs needed after the grap
 `backward_call.py` calls the compiled backward and compiles it on the first call.
 
 Words of this folder: a *result* is a value returned by the compiled graph, an *output* is a value returned by the
-user's function. An `index` of a result is its index in `GraphSignature.differentiable_results` (a target there), a
+user's function. An `index` of a result is its index in `NodeGraph.nodes` (a target), a
 `position` counts all results. The *graph's node* is the autograd node of the whole graph.
 """
 
@@ -28,7 +28,7 @@ from minidynamo.autograd.partition.packing import Unpack
 from minidynamo.autograd.runtime.accumulation import unwanted_gradients
 from minidynamo.autograd.runtime.backward_call import BackwardCall, BackwardGraphs, CompiledOnFirstCall
 from minidynamo.autograd.runtime.double_backward import DoubleBackward
-from minidynamo.autograd.runtime.input_nodes import Compute, InputNodes, Links, SeparateInputs, in_order, without_data
+from minidynamo.autograd.runtime.input_nodes import Compute, InputNodes, Links, SeparateInputs, without_data
 from minidynamo.autograd.runtime.partial_backward import BackwardPart
 from minidynamo.autograd.runtime.rebuild_outputs import CallValues, output_builder, watching_hooks
 from minidynamo.autograd.runtime.result_hooks import watch_view
@@ -74,9 +74,10 @@ def training_call(
     of backward: saved values, then gradients. `double_backward` serves callers differentiating the gradients; `unpack`
     restores packed tensors for such callers.
     """
-    kept_for, differentiable = signature.kept_for, signature.differentiable_results
+    graph, differentiable = signature.graph, signature.graph.positions
     held_for = dict(zip(double_backward.plan.held, double_backward.plan.held_for))
-    saved_per_result = SavedPerResult(kept_for, differentiable, signature.freed_with, held_for) if kept_for else None
+    freed_with = tuple(target.frees for target in graph.targets) if graph.frees_in_parts else ()
+    saved_per_result = SavedPerResult(graph.readers, differentiable, freed_with, held_for) if graph.readers else None
     run_backward = BackwardCall(signature, BackwardGraphs(compile_backward), expected[len(saved) :])
     saved_positions = _SavedPositions(saved, expected, signature.results)
     gradients_of = _gradients_of(signature, saved_positions, run_backward, double_backward, saved_per_result, unpack)
@@ -89,20 +90,19 @@ def training_call(
         saved_per_result,
         gradients_of,
     )
-    reaching = [tuple(differentiable[i] for i in indices) for indices in signature.reaching_results]
+    reaching = [tuple(differentiable[i] for i in edge.reached_from) for edge in graph.edges]
     apply = compat.raw_apply(function) if saved_per_result is None else _with_result_nodes(saved_per_result, function)
-    input_nodes = InputNodes(
-        reaching, len(differentiable), signature.results, apply, gradients_of, signature.edge_order
-    )
-    if len(differentiable) > 1 or signature.saved_results or signature.unvisited:
+    input_nodes = InputNodes(reaching, len(differentiable), signature.results, apply, gradients_of)
+    saves = any(node.is_saved for node in graph.nodes)
+    if len(differentiable) > 1 or saves or not all(edge.reached_from for edge in graph.edges):
         watched(function)
     result_nodes = (
         ResultNodes(signature, _make_flow_of(signature, saved_per_result, run_backward))
         if has_result_nodes(signature)
         else None
     )
-    gradients = signature.gradients
-    reached = {i for i in gradients if i not in signature.unreached or i in double_backward.plan.linked}
+    gradients = graph.inputs
+    reached = {edge.input for edge in graph.edges if edge.has_gradient or edge.input in double_backward.plan.linked}
 
     def run(args: list[Any]) -> Any:
         return input_nodes.call(args, [args[i] for i in gradients])
@@ -112,7 +112,7 @@ def training_call(
         return input_nodes.call(args, [args[i] if i in reached or args[i].is_leaf else None for i in gradients])
 
     call: BoxedCallable = run if reached.issuperset(gradients) else run_detached
-    if result_nodes is None and signature.saved_results:
+    if result_nodes is None and saves:
         call = recording_saved_results(call, signature)
     return _with_user_outputs(
         signature, _with_constants(signature, _counting_writes_first(signature, call)), result_nodes
@@ -199,20 +199,22 @@ def _gradients_of(
 ) -> Compute:
     """Builds `backward(ctx, given) -> gradients of the inputs`, for the graph's node. Empties `given`."""
     runs_once = bool(
-        signature.runs_once
+        any(node.frees for node in signature.graph.nodes)
         or saved_positions.inputs
         or saved_positions.computed
         or double_backward.plan.held
         or double_backward.plan.random
     )
-    read_saved = _make_saved_reader(signature.freed_with, saved_per_result, double_backward, runs_once)
+    graph = signature.graph
+    freed_with = tuple(target.frees for target in graph.targets) if graph.frees_in_parts else ()
+    read_saved = _make_saved_reader(freed_with, saved_per_result, double_backward, runs_once)
 
     def gradients_of(ctx: Any, given: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         if signature.all_gradients:
             compat.check_reentrant_backward()
         tangents = run_backward.tangents(ctx, given)
         if all(tangent is None for tangent in tangents):
-            return (None,) * len(signature.gradients)  # autograd visits the node for the sake of a later one
+            return (None,) * len(signature.graph.edges)  # autograd visits the node for the sake of a later one
         kept = ctx.double_backward and ctx.double_backward.with_boxed()
         args = read_saved(ctx, tangents)
         if ctx.separate is not None:
@@ -242,9 +244,11 @@ def _make_function(
     saved_per_result: SavedPerResult | None,
     gradients_of: Compute,
 ) -> type[torch.autograd.Function]:
-    results, differentiable, unreached = signature.results, signature.differentiable_results, {*signature.unreached}
-    others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
-    ordered, unvisited = in_order(signature.edge_order), signature.unvisited
+    results, graph = signature.results, signature.graph
+    unreached = {edge.input for edge in graph.edges if not edge.has_gradient}
+    others = [i for i in range(results) if i not in graph.positions and i not in signature.number_results]
+    edges = [*enumerate(graph.edges)]
+    zeros, unvisited = [(k, e.input) for k, e in edges if e.zero_sources], [k for k, e in edges if not e.reached_from]
 
     class CompiledFunction(torch.autograd.Function):
         """The one node of autograd's graph for the whole compiled graph.
@@ -268,7 +272,7 @@ def _make_function(
             ctx.double_backward = double_backward.keep(args, links, hooked)
             if ctx.separate is not None:
                 ctx.separate.release(ctx.double_backward.links)
-            ctx.zero_templates = {k: without_data(args[signature.gradients[k]]) for k, _ in signature.zero_sources}
+            ctx.zero_templates = {k: without_data(args[i]) for k, i in zeros}
             ctx.unvisited = [leaf for leaf in map(links.__getitem__, unvisited) if leaf is not None and leaf.is_leaf]
             with before_saving:
                 values = forward_graph(args)
@@ -290,7 +294,7 @@ def _make_function(
             if ctx.separate is not None:
                 ctx.separate.begin()
             found = gradients_of(ctx, gradients)
-            return (None, None, *ordered(found if ctx.separate is None else ctx.separate.hold_back(found)), None)
+            return (None, None, *(found if ctx.separate is None else ctx.separate.hold_back(found)), None)
 
     return CompiledFunction
 
@@ -355,15 +359,16 @@ def _make_flow_of(
     saved value."""
 
     def flow_of(ctx: Any, index: int, gradient: torch.Tensor) -> Sequence[torch.Tensor | None]:
-        tangents = [gradient if i == index else None for i in range(len(signature.differentiable_results))]
-        args = _read_saved(signature.freed_with, saved_per_result, ctx, tangents) if signature.saved else []
+        graph = signature.graph
+        tangents = [gradient if i == index else None for i in range(len(graph.targets))]
+        args = _read_saved(graph.frees_in_parts, saved_per_result, ctx, tangents) if signature.saved else []
         return run_backward.flow_of(ctx, args, run_backward.as_traced_kinds(tangents))
 
     return flow_of
 
 
 def _read_saved(
-    freed_with: Sequence[tuple[int, ...]],
+    frees_in_parts: bool,
     saved_per_result: SavedPerResult | None,
     ctx: Any,
     tangents: Sequence[torch.Tensor | None],
@@ -371,7 +376,7 @@ def _read_saved(
     """Returns the saved values for a call that precedes the actual backward; raises if the latter would raise."""
     used = [index for index, tangent in enumerate(tangents) if tangent is not None]
     is_gone = not getattr(ctx, "freed_with", frozenset()).isdisjoint(used)
-    saved = list(ctx.saved_tensors) if is_gone or not freed_with else []
+    saved = list(ctx.saved_tensors) if is_gone or not frees_in_parts else []
     return _restore_saved(saved_per_result, ctx, saved, tangents, ())
 
 
@@ -471,7 +476,7 @@ def _with_user_outputs(
     from_inputs = {i for origin, i in map(signature.origin, signature.outputs) if origin == "input"}
     needed = sorted({i for i, _ in pending} | from_inputs | counted.keys())
     positions = {index: position for position, index in enumerate(needed)}
-    partial = signature.partial_results
+    partial = signature.graph.partial_positions
     output_builders = [
         watching_hooks(output_builder(plan, positions), *signature.origin(plan), partial) for plan in signature.outputs
     ]

@@ -74,11 +74,6 @@ def links_to(values: Links) -> Links:
         return [value if value is None or value.is_leaf else _link(None, 0, value)[0] for value in values]
 
 
-def in_order(edge_order: Sequence[int]) -> Callable[[Gradients], Gradients]:
-    """Builds a function that sorts links or gradients by `edge_order`, see `GraphSignature`."""
-    return (lambda values: [values[index] for index in edge_order]) if edge_order else (lambda values: values)
-
-
 class InputNodes:
     """Calls a compiled graph, or a derivative, with the nodes of its inputs.
 
@@ -94,7 +89,6 @@ class InputNodes:
         results: int,
         apply: Callable[..., Any],
         compute: Compute,
-        edge_order: Sequence[int] = (),
     ) -> None:
         groups: dict[tuple[int, ...], list[int]] = {}
         for index, positions in enumerate(reaching_results):
@@ -103,7 +97,6 @@ class InputNodes:
         #: Pairs (positions of results, indices of the separate inputs reached by exactly these results).
         self.groups = list(groups.items())
         self.results = results
-        self.in_order = in_order(edge_order)
         self.apply = apply
         self.compute = compute
 
@@ -113,13 +106,13 @@ class InputNodes:
             links = links_to(inputs)
             inputs.clear()
             seed = () if any(link is not None for link in links) else (_GRAD_SEED,)
-            return self.apply(args, (None, links), *self.in_order(links), *seed)
+            return self.apply(args, (None, links), *links, *seed)
         separate = SeparateInputs(self.results, self.compute)
         everything, ends = self.link(separate, inputs)
         if not ends:
-            return self.apply(args, (None, everything), *self.in_order(everything))
+            return self.apply(args, (None, everything), *everything)
         links = [None if index in separate.indices else link for index, link in enumerate(everything)]
-        outputs = list(self.apply(args, (separate, everything), *self.in_order(links), _GRAD_SEED))
+        outputs = list(self.apply(args, (separate, everything), *links, _GRAD_SEED))
         for position, pairs in ends.items():
             value, held = outputs[position], [link for pair in pairs for link in pair]
             outputs[position] = _lead(separate, position, [value.detach()], held, value, *(pair[-1] for pair in pairs))

@@ -83,15 +83,17 @@ class _ResultHook(UnlessNone):
         if kept is None:  # the saved values were freed, so backward raises
             return True
         signature: GraphSignature = main.signature
-        index = signature.differentiable_results.index(number)
-        if signature.direct_inputs and _depends_on_asked(index, signature, [graph_node(*edge) for edge in asked], main):
+        graph = signature.graph
+        index = graph.positions.index(number)
+        if graph.nodes[index].inputs and _depends_on_asked(
+            index, signature, [graph_node(*edge) for edge in asked], main
+        ):
             return True
         links = kept.links if main.separate is None else main.separate.with_released_links(kept.links)
         unwanted = unwanted_gradients(main, links)
-        reaching = signature.reaching_results or ((index,),) * len(links)
         return any(
-            link is not None and index in results and i not in unwanted
-            for i, (link, results) in enumerate(zip(links, reaching))
+            link is not None and index in edge.reached_from and i not in unwanted
+            for i, (link, edge) in enumerate(zip(links, graph.edges))
         )
 
 
@@ -138,24 +140,12 @@ def watch_view(view: torch.Tensor, result: torch.Tensor) -> None:
 def _depends_on_asked(index: int, signature: GraphSignature, asked: list[tuple[Any, int | None]], main: Any) -> bool:
     """Returns whether result `index` is computed from a requested result, or from a result not identifiable by an edge:
     a view or an argument."""
-    dependencies = all_inputs_of(index, signature.direct_inputs)
     written = {mutation.result for mutation in signature.mutations}
-    results = signature.differentiable_results
-    if any(source >= len(results) or results[source] in written for source in dependencies):
+    nodes = signature.graph.nodes
+    positions = {nodes[source].position for source in signature.graph.all_inputs(index)}
+    if None in positions or not written.isdisjoint(positions):
         return True
-    return any(node is main and number in {results[source] for source in dependencies} for node, number in asked)
-
-
-def all_inputs_of(index: int, direct_inputs: tuple[tuple[int, ...], ...]) -> set[int]:
-    """Returns the indices of all results that result `index` is computed from, directly or not."""
-    found: set[int] = set()
-    pending = [index]
-    while pending:
-        index = pending.pop()
-        new = {*direct_inputs[index]} - found if index < len(direct_inputs) else set()
-        found |= new
-        pending += new
-    return found
+    return any(node is main and number in positions for node, number in asked)
 
 
 def _changed_by_hook_error() -> Unsupported:

@@ -22,7 +22,7 @@ import torch
 from minidynamo import compat
 from minidynamo.autograd.graph.signature import GraphSignature
 from minidynamo.autograd.runtime.input_nodes import LeadingResult, without_data
-from minidynamo.autograd.runtime.result_hooks import all_inputs_of, graph_node, result_node, watch_hooks
+from minidynamo.autograd.runtime.result_hooks import graph_node, result_node, watch_hooks
 from minidynamo.autograd.runtime.saved_per_result import CompiledResult, received
 from minidynamo.core.references import Reference
 from minidynamo.errors import Diagnostic, Unsupported
@@ -48,18 +48,19 @@ class ResultNodes:
         self.flow_of = flow_of
         self.signature = signature
         #: Position of each differentiable result.
-        self.differentiable = signature.differentiable_results
+        self.differentiable = signature.graph.positions
         #: Indices of the results with a computable gradient, in the order of `flow_of`.
-        self.result_gradients = [index for index, _ in signature.result_gradients]
+        self.result_gradients = [*signature.graph.gradients]
         #: Per index of a result: the indices of the direct inputs.
-        self.direct_inputs = signature.direct_inputs or ((),) * len(self.differentiable)
+        self.direct_inputs = [node.inputs for node in signature.graph.targets]
         #: Pairs (result, direct input) where the result gives zeros without reading a gradient.
-        self.zeros = {(result, index) for index, results in signature.result_zero_sources for result in results}
+        nodes = signature.graph.nodes
+        self.zeros = {(result, index) for index, node in enumerate(nodes) for result in node.zero_sources}
         #: Per mutation with history: index of the new data.
         self.written = [self.differentiable.index(m.result) for m in _history_mutations(signature)]
         #: Indices of direct inputs, and of results saved by eager; sorted.
         self.sources = sorted(
-            {index for indices in (*self.direct_inputs, signature.saved_results) for index in indices}
+            {index for indices in self.direct_inputs for index in indices} | {*_saved_targets(signature)}
         )
         #: The views among `sources`.
         self.views = [index for index in self.sources if index >= len(self.differentiable)]
@@ -68,16 +69,22 @@ class ResultNodes:
         not_computable = {*self.sources}.difference(self.result_gradients)
         #: Per index of a result: the direct and indirect inputs among `sources` without computable gradient.
         self.uncomputable_inputs = [
-            not_computable & all_inputs_of(index, self.direct_inputs) for index in range(len(self.direct_inputs))
+            not_computable & signature.graph.all_inputs(index) for index in range(len(self.direct_inputs))
         ]
 
     def _bases(self, signature: GraphSignature) -> dict[int, tuple[int, ...]]:
         """Returns, per index of a view, the index of its base, or () if the base has no index."""
         results = {("graph", result): index for index, result in enumerate(self.differentiable)}
         inputs = {("input", m.index): self.differentiable.index(m.result) for m in _history_mutations(signature)}
-        plans = {index: signature.outputs[index - len(self.differentiable)] for index in self.views}
+        plans = {index: signature.outputs[self.output(index)] for index in self.views}
         bases = {index: (results | inputs).get(signature.origin(plan)) for index, plan in plans.items()}
         return {index: () if base is None else (base,) for index, base in bases.items()}
+
+    def output(self, index: int) -> int:
+        """Returns the number of the output that a view is."""
+        output = self.signature.graph.nodes[index].output
+        assert output is not None
+        return output
 
     def join(
         self,
@@ -96,7 +103,7 @@ class ResultNodes:
         found: dict[int, torch.Tensor] = {}
         for index in self.order:
             if index >= len(self.differentiable):
-                found[index] = view(index - len(self.differentiable))
+                found[index] = view(self.output(index))
                 continue
             position = self.differentiable[index]
             if watch is not None and self.direct_inputs[index]:
@@ -111,19 +118,24 @@ class ResultNodes:
             for index in self.sources:
                 ours = index < len(self.differentiable) and index not in written
                 watch.add(index, found[index], has_graph_node=ours)
-        return {index - len(self.differentiable): found[index] for index in self.views}
+        return {self.output(index): found[index] for index in self.views}
 
 
 def has_result_nodes(signature: GraphSignature) -> bool:
     """Returns whether each call has to make result nodes, or has inputs both written and saved."""
     written = {mutation.result for mutation in signature.mutations}
-    saved = (signature.differentiable_results[index] for index in signature.saved_results)
-    return any(signature.direct_inputs) or not written.isdisjoint(saved)
+    positions = signature.graph.positions
+    saved = (positions[index] for index in _saved_targets(signature))
+    return any(node.inputs for node in signature.graph.nodes) or not written.isdisjoint(saved)
+
+
+def _saved_targets(signature: GraphSignature) -> list[int]:
+    return [index for index, node in enumerate(signature.graph.nodes) if node.is_saved]
 
 
 def recording_saved_results(run: BoxedCallable, signature: GraphSignature) -> BoxedCallable:
     """Wraps `run` so that the graph's node gets references to the results that eager saves, for `watch_for`."""
-    positions = [signature.differentiable_results[index] for index in signature.saved_results]
+    positions = [signature.graph.positions[index] for index in _saved_targets(signature)]
 
     def recording(args: list[Any]) -> Any:
         results = run(args)
@@ -142,7 +154,7 @@ def watch_for(node: Any, signature: GraphSignature) -> _Watch | None:
     if watch is None and references is not None:
         watch = node.watch = _Watch((), signature)
         known = _recorded_hooks(node)
-        for index, number in zip(signature.saved_results, references):
+        for index, number in zip(_saved_targets(signature), references):
             watch.tensors[index], watch.hooks[index] = references[number], known[number]
     return watch
 
@@ -264,9 +276,9 @@ def _not_shown_twice_error(index: int, signature: GraphSignature) -> Unsupported
 
 def _name(index: int, signature: GraphSignature) -> str:
     """Returns a name for the tensor, for error messages."""
-    outputs, result = [index - len(signature.differentiable_results)], None
-    if outputs[0] < 0:
-        result = signature.differentiable_results[index]
+    node = signature.graph.nodes[index]
+    outputs, result = [node.output], node.position
+    if result is not None:
         outputs = [i for i, plan in enumerate(signature.outputs) if (plan.origin, plan.index) == ("graph", result)]
     written = [signature.inputs[m.index] for m in signature.mutations if m.result == result is not None]
     return f"`{written[0]}`" if written else f"result {outputs[0]} of a compiled graph" if outputs else "a result"

@@ -117,7 +117,7 @@ def test_gradients_with_results_that_died(program, dynamic):
     """Runs backward of some results, twice, and of their gradients; only `retain_graph` keeps saved tensors."""
     leaves = square()
     call, fixed = (compile_program(program, leaves, dynamic=varies) for varies in (dynamic, False))
-    assert any(fixed.signature.kept_for) and call.signature.kept_for == fixed.signature.kept_for
+    assert any(fixed.signature.graph.readers) and call.signature.graph.readers == fixed.signature.graph.readers
     for used in range(len(program(*leaves))):
         outcomes = []
         for function in (lambda *args: call([*args]), program):
@@ -195,7 +195,7 @@ def test_a_program_whose_results_share_all_values_has_one_node():
         return y * 2, y * 3
 
     call = compile_program(shared, [x])
-    assert call.signature.kept_for == ()
+    assert call.signature.graph.readers == ()
     assert {type(y.grad_fn).__name__ for y in call([x])} == {"CompiledFunctionBackward"}
 
 
