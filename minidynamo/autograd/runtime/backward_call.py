@@ -18,8 +18,7 @@ from minidynamo.autograd.graph.layouts import GradientLayout
 from minidynamo.autograd.graph.signature import GraphSignature
 from minidynamo.autograd.runtime.accumulation import make_accumulator
 from minidynamo.autograd.runtime.partial_backward import WHOLE, BackwardPart
-from minidynamo.autograd.runtime.result_nodes import is_cut
-from minidynamo.autograd.runtime.saved_per_result import EMPTY
+from minidynamo.autograd.runtime.result_nodes import EMPTY, is_cut
 from minidynamo.core.compile_scope import isolated
 from minidynamo.core.locks import ForkSafeLock
 from minidynamo.graph.boxed import BoxedCallable, HandOver, hands_over

@@ -10,6 +10,7 @@ gradient that cannot be returned is an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,22 +25,33 @@ from minidynamo.graph.tensor_hooks import UnlessNone, hook_table, notice_hooks, 
 Notice = Callable[[Any, int | None, Mapping[int, Any]], None]
 
 _RESULT_NODE_TYPES: set[type] = set()
-"""The types of nodes between results and the graph's node."""
+"""The type of the nodes between results and the graph's node."""
 
 
 def result_node(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
-    """Registers the node type of `function`, for nodes between results and the graph's node; the first edge of such a
-    node leads to the graph's node."""
+    """Registers the node type of `function`, for nodes with one output whose first edge leads to the graph's node."""
     _RESULT_NODE_TYPES.add(compat.node_type(function))
     return function
 
 
 def graph_node(node: Any, number: int | None = None) -> tuple[Any, int | None]:
-    """Returns the graph's node, and the number of a result there, given a node and a number of a result node."""
-    while type(node) in _RESULT_NODE_TYPES:
-        node, after = node.next_functions[number or 0]
-        number = None if number is None else after
-    return node, number
+    """Returns the graph's node, and the number of a result there, given a node and the number of its output."""
+    return node.next_functions[0] if type(node) in _RESULT_NODE_TYPES else (node, number)
+
+
+def kept_by(node: Any) -> Any:
+    """Returns the values that a call keeps for higher derivatives, given the graph's node: its own, and those of the
+    results that are alive. None after a backward has freed them."""
+    kept = getattr(node, "double_backward", None)
+    alive = [owned for reference in getattr(node, "owned", {}).values() if (owned := reference()) is not None]
+    if kept is None or not alive:
+        return kept
+    held, links = {**kept.held}, [*kept.links]
+    for owned in alive:
+        held.update(owned.inputs)
+        for index, (link, _) in owned.ends.items():
+            links[index] = link
+    return replace(kept, held=held, links=links)
 
 
 def watch_hooks(function: type[torch.autograd.Function], notice: Notice) -> type[torch.autograd.Function]:
@@ -79,7 +91,7 @@ class _ResultHook(UnlessNone):
     def runs_in_eager(self, node: Any, asked: list[tuple[Any, int]]) -> bool:
         """Returns whether a requested tensor is reached through the result; True if unknown."""
         main, number = graph_node(node, self.number)
-        kept = getattr(main, "double_backward", None)
+        kept = kept_by(main)
         if kept is None:  # the saved values were freed, so backward raises
             return True
         signature: GraphSignature = main.signature
@@ -89,8 +101,7 @@ class _ResultHook(UnlessNone):
             index, signature, [graph_node(*edge) for edge in asked], main
         ):
             return True
-        links = kept.links if main.separate is None else main.separate.with_released_links(kept.links)
-        unwanted = unwanted_gradients(main, links)
+        links, unwanted = kept.links, unwanted_gradients(main, kept.links)
         return any(
             link is not None and index in edge.reached_from and i not in unwanted
             for i, (link, edge) in enumerate(zip(links, graph.edges))
