@@ -2,7 +2,7 @@
 
 Backward is compiled at the first backward call, under a lock: a graph that is never differentiated costs no
 compilation. Where some gradients are not requested, or some results not used, a smaller graph is compiled as well.
-`graph_call.py` saves the arguments and calls backward.
+`graph_node.py` saves the arguments and calls backward.
 """
 
 from __future__ import annotations

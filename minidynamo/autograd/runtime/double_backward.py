@@ -2,7 +2,7 @@
 
 Autograd cannot see into a compiled backward. With `create_graph=True` the gradients get a separate autograd node; the
 backward of the node runs the graph of the next order (`derivatives.py`), and so on. This module chooses and keeps the
-values needed in addition to the saved tensors; the first-order backward is in `graph_call.py`.
+values needed in addition to the saved tensors; the first-order backward is in `graph_node.py`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -75,6 +75,7 @@ class GraphNode:
             any(node.frees for node in graph.nodes) or saved.inputs or saved.computed or plan.held or plan.random
         )
         self.frees_in_parts = graph.frees_in_parts
+        self.targets = frozenset(range(len(positions)))
         #: Per edge: its input, and whether autograd gets an edge to a non-leaf.
         self.edges = [(edge.input, edge.has_gradient or edge.input in plan.linked) for edge in graph.edges]
         reaching = [tuple(positions[target] for target in edge.reached_from) for edge in graph.edges]
@@ -148,7 +149,7 @@ class GraphNode:
 
     def flow_of(self, ctx: Any, target: int, gradient: torch.Tensor) -> Sequence[torch.Tensor | None]:
         """Returns the gradients that flow from one target to the nodes in `NodeGraph.gradients`. Frees nothing."""
-        tangents = [gradient if i == target else None for i in range(len(self.signature.graph.targets))]
+        tangents = [gradient if i == target else None for i in self.targets]
         args = self.read(ctx, [target]) if self.signature.saved else []
         return self.backward.flow_of(ctx, args, self.backward.as_traced_kinds(tangents))
 
@@ -156,10 +157,12 @@ class GraphNode:
         """Returns the saved values, with None for values that only unused targets need. Raises if an earlier backward
         freed them."""
         is_freed = not getattr(ctx, "freed", frozenset()).isdisjoint(used)
-        if is_freed or not (self.result_nodes.holders or self.frees_in_parts):
-            saved = list(ctx.saved_tensors)  # if freed, autograd raises
-        else:
+        if self.result_nodes.holders and not is_freed:
             saved = self.result_nodes.read(ctx, used)
+        elif self.frees_in_parts and not is_freed:
+            saved = []
+        else:
+            saved = list(ctx.saved_tensors)  # if freed, autograd raises
         if ctx.layouts is not None:
             return [value if value is None else fit.restored(value) for fit, value in zip(ctx.layouts, saved)]
         return saved
@@ -169,19 +172,16 @@ class GraphNode:
         ctx.maybe_clear_saved_tensors()
         if compat.retains_graph():
             return
-        graph = self.signature.graph
-        everything = frozenset(range(len(graph.targets)))
-        freed = everything
+        freed = self.targets
         if self.frees_in_parts:
-            freed = getattr(ctx, "freed", frozenset()).union(*(graph.nodes[target].frees for target in used))
+            nodes = self.signature.graph.nodes
+            freed = getattr(ctx, "freed", frozenset()).union(*(nodes[target].frees for target in used))
         ctx.freed = freed
-        owned: dict[int, Callable[[], Any]] = getattr(ctx, "owned", {})
-        for target in freed & owned.keys():
-            values = owned[target]()
-            if values is not None:
-                values.free()
-        if freed == everything:
+        if freed == self.targets:
             ctx.double_backward = None
+        for target, reference in getattr(ctx, "owned", {}).items():
+            if target in freed and (owned := reference()) is not None:
+                owned.free()
 
 
 def _saved_input(value: torch.Tensor, is_unreached: bool) -> torch.Tensor:

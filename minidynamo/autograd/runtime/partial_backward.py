@@ -1,6 +1,6 @@
 """Owns backward graphs for a part of a backward: as in eager, unrequested gradients are not computed.
 
-`autograd.grad(y, [x])` requests a single gradient, and a program may use only some results. `graph_call.py` chooses the
+`autograd.grad(y, [x])` requests a single gradient, and a program may use only some results. `graph_node.py` chooses the
 part; nothing is compiled here. A part also records tangents with unusual strides, such as a single repeated number from
 `y.sum()`. The graph reads such tangents as laid out, and computed gradients get the same layout, as in eager
 (`autograd/layout/dim_order.py`).

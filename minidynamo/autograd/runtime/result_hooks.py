@@ -42,8 +42,8 @@ def graph_node(node: Any, number: int | None = None) -> tuple[Any, int | None]:
 def kept_by(node: Any) -> Any:
     """Returns the values that a call keeps for higher derivatives, given the graph's node: its own, and those of the
     results that are alive. None after a backward has freed them."""
-    kept = getattr(node, "double_backward", None)
-    alive = [owned for reference in getattr(node, "owned", {}).values() if (owned := reference()) is not None]
+    kept, references = getattr(node, "double_backward", None), getattr(node, "owned", {})
+    alive = [owned for reference in references.values() if (owned := reference()) and (owned.inputs or owned.ends)]
     if kept is None or not alive:
         return kept
     held, links = {**kept.held}, [*kept.links]

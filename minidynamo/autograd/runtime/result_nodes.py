@@ -145,6 +145,16 @@ class ResultNodes:
             (frozenset(targets), [i for i, others in enumerate(graph.readers) if others == targets])
             for targets in sorted({targets for targets in graph.readers if targets})
         ]
+        #: Per target: its number, its position, its holders, and whether `join` makes its node.
+        self.owners = [
+            (
+                i,
+                position,
+                [k for k, (targets, _) in enumerate(self.holders) if i in targets],
+                bool(graph.nodes[i].inputs),
+            )
+            for i, position in enumerate(self.positions)
+        ]
         #: Number of an input kept for higher derivatives -> the targets that need it, if only some do.
         self.held_for = {i: targets for i, targets in held_for.items() if 0 < len(targets) < len(self.positions)}
         #: The nodes with a computable gradient, in the order of `flow_of`.
@@ -209,16 +219,18 @@ class ResultNodes:
         inputs = {i: kept.pop(i) for i in self.held_for if i in kept}
         main.owned, main.unjoined, found = {}, {}, list(results)
         del results
-        for target, position in enumerate(self.positions):
-            owned = OwnedValues(linked.separate, position, linked.ends.get(position, {}))
-            owned.holders = {k: holders[k] for k, (targets, _) in enumerate(self.holders) if target in targets}
-            owned.inputs = {i: held for i, held in inputs.items() if target in self.held_for[i]}
-            if self.graph.nodes[target].inputs:
-                main.unjoined[target] = owned
-            elif self.holders or owned.ends:
-                found[position] = _with_node(found[position], owned)
-            else:
+        for target, position, own, is_joined in self.owners:
+            ends = linked.ends.get(position, {})
+            if not (own or ends or is_joined or self.holders):
                 continue
+            owned = OwnedValues(linked.separate, position, ends)
+            owned.holders = {k: holders[k] for k in own}
+            if inputs:
+                owned.inputs = {i: held for i, held in inputs.items() if target in self.held_for[i]}
+            if is_joined:
+                main.unjoined[target] = owned
+            else:
+                found[position] = _with_node(found[position], owned)
             main.owned[target] = Reference(owned)
         return found
 
@@ -227,11 +239,11 @@ class ResultNodes:
         values: list[torch.Tensor | None] = [None] * len(self.graph.readers)
         for i, value in zip(self.common, ctx.saved_tensors if self.common else ()):
             values[i] = value
-        for k, (targets, numbers) in enumerate(self.holders):
-            reader = next((target for target in used if target in targets), None)
-            if reader is not None:  # its node has run, so it is alive
-                for i, value in zip(numbers, ctx.owned[reader]().holders[k].grad_fn.saved_tensors):
-                    values[i] = value
+        # The nodes of the used targets have run, so they are alive.
+        holders = {k: holder for target in used for k, holder in ctx.owned[target]().holders.items()}
+        for k, holder in holders.items():
+            for i, value in zip(self.holders[k][1], holder.grad_fn.saved_tensors):
+                values[i] = value
         return values
 
     def join(
