@@ -18,8 +18,8 @@ from minidynamo import compat
 from minidynamo.autograd.build_signature import (
     inference_signature,
     mark_result_gradients,
-    with_gradients,
-    with_separate_results,
+    node_graph,
+    with_node_graph,
 )
 from minidynamo.autograd.functional.functional_graph import FunctionalGraph
 from minidynamo.autograd.functional.functionalize import functionalize
@@ -31,7 +31,7 @@ from minidynamo.autograd.graph.inputs import InputLayout, flatten_inputs, layout
 from minidynamo.autograd.graph.signature import GraphSignature, Unpacked
 from minidynamo.autograd.layout.channels_last import lay_out_channels_last
 from minidynamo.autograd.partition.hook_graphs import HookTracer
-from minidynamo.autograd.partition.packing import kept_for_tensors, mark_inputs, pack, saved_in_eager, unpacking
+from minidynamo.autograd.partition.packing import mark_inputs, pack, readers_of_tensors, saved_in_eager, unpacking
 from minidynamo.autograd.partition.partition import Partition, forward_graph, partition, writable_by_caller
 from minidynamo.autograd.partition.rng_replay import draw_from_states
 from minidynamo.autograd.partition.saving import SavePolicy
@@ -190,7 +190,7 @@ def _with_channels_last(graphs: AotGraphs) -> AotGraphs | None:
     parts = graphs.partition
     if parts is None:
         moved = lay_out_channels_last(graphs.forward)
-    elif parts.views or graphs.signature.result_gradients or graphs.signature.unpacked:
+    elif parts.views or graphs.signature.graph.gradients or graphs.signature.unpacked:
         return None
     else:
         extras = ((position, i) for position, (kind, i) in enumerate(parts.sources) if kind == "extra")
@@ -231,7 +231,7 @@ def _compile_graphs(
         stored.write(plan, stages, late)
 
     def compile_backward(part: BackwardPart) -> BoxedCallable:
-        graph = part_of(late, len(saved), part, graphs.signature.kept_for, graphs.signature.result_gradients)
+        graph = part_of(late, len(saved), part, graphs.signature.graph)
         stages[part.stage] = backward(graph, _examples(graph))
         if stored is not None:
             stored.write(plan, stages, late)
@@ -259,11 +259,12 @@ def _callable(
             flat,
             lambda: decomposition_table(keep()),
             plan.higher.saved,
-            kept_for_tensors(plan.signature),
+            plan.signature.graph.inputs,
+            readers_of_tensors(plan.signature),
             _refusal(plan.signature),
         )
         unpack = None if hooks is None else unpacking(plan.signature, hooks.unpack)
-        again = DoubleBackward(plan.higher, derivatives, plan.signature.gradients)
+        again = DoubleBackward(plan.higher, derivatives, plan.signature.graph.inputs)
         call = graph_call.training_call(
             plan.signature, compiled.forward, plan.saved, compiled.compile_backward, plan.expected, again, unpack
         )
@@ -381,11 +382,11 @@ def _training_graphs(
         parts, unpacked = pack(parts, results.results_in_inputs, hooks)
     forward, backward = _module(parts.forward), _module(parts.backward)
     signature = replace(inference_signature(layout, functional, results, parts), unpacked=unpacked)
-    signature = with_gradients(signature, trace, functional, gradients, parts, backward)
-    if len(results.differentiable) > 1:
-        signature = with_separate_results(signature, trace, parts, saves_apart=not higher.off_path_saves)
-        if signature.kept_for:
-            higher = replace(higher, held_for=held_for(higher, trace, functional, parts, signature.kept_for))
+    saves_apart = not higher.off_path_saves
+    graph = node_graph(trace, functional, results, gradients, parts, backward, saves_apart=saves_apart)
+    signature = with_node_graph(signature, graph)
+    if graph.readers:
+        higher = replace(higher, held_for=held_for(higher, trace, functional, parts, graph.readers))
     return AotGraphs(layout, signature, forward, backward, parts, higher=higher)
 
 

@@ -106,7 +106,7 @@ def _notice_missing_toolchain() -> None:
 
 def _needs_partial(plan: CallPlan) -> bool:
     """Returns whether the whole backward graph cannot replace a partial one."""
-    return bool(plan.signature.kept_for or plan.signature.result_gradients)
+    return bool(plan.signature.graph.readers or plan.signature.graph.gradients)
 
 
 def _description(program: str, stages: Iterable[str]) -> str:
@@ -184,10 +184,7 @@ class StoredGraph:
                 except Damaged as reason:
                     publish("cache", "skip", key=self.key.name, reason=f"no part of backward can be compiled: {reason}")
                     return None
-                signature = plan.signature
-                made = compile_backward(
-                    part_of(whole, len(plan.saved), part, signature.kept_for, signature.result_gradients)
-                )
+                made = compile_backward(part_of(whole, len(plan.saved), part, plan.signature.graph))
                 stages[part.stage] = made
                 self._complete(content, part.stage, made)
             return stages[part.stage]

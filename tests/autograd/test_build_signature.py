@@ -22,20 +22,22 @@ def leaf(*shape: int) -> torch.Tensor:
 
 def test_inference_has_no_gradients() -> None:
     signature = signature_of(lambda x, y: (x + y, x.shape[0]), torch.ones(2), torch.ones(2))
-    assert (signature.inputs, signature.gradients, signature.saved) == (("arg0", "arg1"), (), ())
+    assert (signature.inputs, signature.graph.edges, signature.saved) == (("arg0", "arg1"), (), ())
 
 
 def test_gradients_are_numbered_by_input() -> None:
     signature = signature_of(lambda x, y, z: (x * y + z.detach(),), torch.ones(2), leaf(2), leaf(2))
-    assert signature.gradients == (1, 2) and signature.unreached == (2,)
-    assert signature.gradient_sources == ((0,), ())
+    edges = sorted(signature.graph.edges, key=lambda edge: edge.input)
+    assert [(edge.input, edge.has_gradient) for edge in edges] == [(1, True), (2, False)]
+    assert [edge.sources for edge in edges] == [(0,), ()]
     assert [value.name for value in signature.saved] == ["arg0"]
 
 
 def test_each_result_has_its_sources_and_saved_tensors() -> None:
     signature = signature_of(lambda x, y: (x.sin(), y.exp()), leaf(2), leaf(2))
-    assert signature.differentiable_results == (0, 1) and signature.gradient_sources == ((0,), (1,))
-    assert sorted(map(len, signature.kept_for)) == [1, 1]
+    assert signature.graph.positions == (0, 1)
+    assert {edge.input: edge.sources for edge in signature.graph.edges} == {0: (0,), 1: (1,)}
+    assert sorted(map(len, signature.graph.readers)) == [1, 1]
 
 
 def test_results_that_are_computed_from_results() -> None:
@@ -43,10 +45,10 @@ def test_results_that_are_computed_from_results() -> None:
         y = x.sin()
         return y, y * 2
 
-    signature = signature_of(program, leaf(2))
-    assert signature.direct_inputs == ((), (0,)) and [place for place, _ in signature.result_gradients] == [0]
+    graph = signature_of(program, leaf(2)).graph
+    assert [target.inputs for target in graph.targets] == [(), (0,)] and [*graph.gradients] == [0]
 
 
 def test_a_tangent_that_is_returned_as_it_is() -> None:
     signature = signature_of(lambda x, y: (x + y,), leaf(2), leaf(2))
-    assert signature.aliased_tangents == (0,)
+    assert [target.is_aliased for target in signature.graph.targets] == [True]

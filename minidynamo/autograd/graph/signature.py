@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 
 from minidynamo.autograd.graph.layouts import WrittenLayout
+from minidynamo.autograd.graph.node_graph import NO_GRAPH, NodeGraph
 from minidynamo.memory.saved import SavedValue
 
 
@@ -126,9 +127,7 @@ class GraphSignature:
     """How to call a compiled graph.
 
     Inputs are numbered as in the flat list, in which lists are replaced by their elements. A *position* is the index of
-    a result that the graph returns: first the new data of mutated inputs, then outputs. A *target* is an index in
-    `differentiable_results`, a *gradient* an index in `gradients`. A *watched position* is a target, or the number of
-    targets plus the index of an output that is a view (see `autograd/trace/joint.py`).
+    a result that the graph returns: first the new data of mutated inputs, then outputs.
     """
 
     #: One name per flat input.
@@ -139,16 +138,8 @@ class GraphSignature:
     mutations: tuple[InputMutation, ...] = ()
     #: Number of results.
     results: int = 0
-    #: One position per target: backward receives a gradient for each.
-    differentiable_results: tuple[int, ...] = ()
-    #: One input per result of backward: the inputs that require grad.
-    gradients: tuple[int, ...] = ()
-    #: One entry per gradient: the targets that the gradient depends on. If none of them is used, the gradient is None,
-    #: as in eager.
-    gradient_sources: tuple[tuple[int, ...], ...] = ()
-    #: Inputs that never get a gradient. Autograd gets an edge to such an input only if the input is a leaf: autograd
-    #: would enter the history of a non-leaf.
-    unreached: tuple[int, ...] = ()
+    #: The autograd graph of the program; empty for an inference graph.
+    graph: NodeGraph = NO_GRAPH
     #: Pairs (position, version) of results with a version above 0.
     result_writes: tuple[tuple[int, int], ...] = ()
     #: Positions of results that are views of a tensor inside the graph only.
@@ -166,34 +157,6 @@ class GraphSignature:
     number_results: tuple[int, ...] = ()
     #: Whether backward refuses to compute only some gradients.
     all_gradients: bool = False
-    #: Whether backward runs only once, unless the user retains the graph.
-    runs_once: bool = True
-    #: One entry per saved tensor: the targets that need the tensor, () for all. Empty if every tensor is needed by all
-    #: targets.
-    kept_for: tuple[tuple[int, ...], ...] = ()
-    #: One entry per target: the targets whose backward raises after the backward of this target, unless the user
-    #: retains the graph. Empty if all do.
-    freed_with: tuple[tuple[int, ...], ...] = ()
-    #: One entry per target: the watched positions used directly in the computation of the target. Empty without
-    #: dependent targets.
-    direct_inputs: tuple[tuple[int, ...], ...] = ()
-    #: Pairs (watched position in `direct_inputs`, number of the backward graph's node for the total gradient).
-    result_gradients: tuple[tuple[int, int], ...] = ()
-    #: Targets: backward returns views of their tangents.
-    aliased_tangents: tuple[int, ...] = ()
-    #: Pairs (gradient, targets that give it zeros whatever the tangents are).
-    zero_sources: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    #: The same for watched positions in `direct_inputs`.
-    result_zero_sources: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    #: Targets that eager saves for their own gradients. Gradients of gradients flow to these results.
-    saved_results: tuple[int, ...] = ()
-    #: One entry per gradient: the targets from which autograd reaches the input in eager. Empty if every target reaches
-    #: every input, and for several devices (autograd has a thread per device).
-    reaching_results: tuple[tuple[int, ...], ...] = ()
-    #: Gradients of inputs reached from no target in eager.
-    unvisited: tuple[int, ...] = ()
-    #: Gradients in the order of the edges of the graph's node; () for the order of `gradients`.
-    edge_order: tuple[int, ...] = ()
     #: One plan per base: a tensor with several views among outputs or bases.
     views: tuple[OutputPlan, ...] = ()
     #: One record per saved tensor, if the user's hooks for saved tensors are parts of the graphs. Empty otherwise.
@@ -204,12 +167,6 @@ class GraphSignature:
         while plan.origin == "view":
             plan = self.views[plan.index]
         return plan.origin, plan.index
-
-    @property
-    def partial_results(self) -> set[int]:
-        """Positions of differentiable results that do not reach every input with grad."""
-        places = enumerate(self.differentiable_results)
-        return {result for place, result in places if any(place not in results for results in self.reaching_results)}
 
     @property
     def saved_bytes(self) -> int:

@@ -315,11 +315,12 @@ def unpacking(signature: GraphSignature, hook: Callable[[Any], torch.Tensor]) ->
     return unpacked
 
 
-def kept_for_tensors(signature: GraphSignature) -> tuple[tuple[int, ...], ...]:
-    """Returns `signature.kept_for` for the original saved tensors, in place of the packed values."""
-    if not signature.kept_for or not signature.unpacked:
-        return signature.kept_for
-    apart = dict(enumerate(signature.kept_for))
+def readers_of_tensors(signature: GraphSignature) -> tuple[tuple[int, ...], ...]:
+    """Returns `NodeGraph.readers` for the original saved tensors, in place of the packed values."""
+    readers = signature.graph.readers
+    if not readers or not signature.unpacked:
+        return readers
+    apart = dict(enumerate(readers))
     positions = (
         [leaf.index for leaf in leaves(entry.form) if isinstance(leaf, SavedIndex)] for entry in signature.unpacked
     )

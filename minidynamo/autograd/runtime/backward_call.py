@@ -2,7 +2,7 @@
 
 Backward is compiled at the first backward call, under a lock: a graph that is never differentiated costs no
 compilation. Where some gradients are not requested, or some results not used, a smaller graph is compiled as well.
-`graph_call.py` saves the arguments and calls backward.
+`graph_node.py` saves the arguments and calls backward.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from minidynamo.autograd.graph.layouts import GradientLayout
 from minidynamo.autograd.graph.signature import GraphSignature
 from minidynamo.autograd.runtime.accumulation import make_accumulator
 from minidynamo.autograd.runtime.partial_backward import WHOLE, BackwardPart
-from minidynamo.autograd.runtime.result_nodes import is_cut
-from minidynamo.autograd.runtime.saved_per_result import EMPTY
+from minidynamo.autograd.runtime.result_nodes import EMPTY, is_cut
 from minidynamo.core.compile_scope import isolated
 from minidynamo.core.locks import ForkSafeLock
 from minidynamo.graph.boxed import BoxedCallable, HandOver, hands_over
@@ -36,18 +35,19 @@ class BackwardCall:
 
     def __init__(self, signature: GraphSignature, parts: BackwardGraphs, expected: Sequence[torch.Tensor]) -> None:
         self.parts = parts
-        #: The signature's `differentiable_results`: position of each among the results.
-        self.results = signature.differentiable_results
+        graph = signature.graph
+        #: Position of each target among the results.
+        self.results = graph.positions
         #: Whether values are saved per result, so that values of unused results are missing.
-        self.per_result = bool(signature.kept_for)
+        self.per_result = bool(graph.readers)
         #: Whether results depend on other results; then the graph may be cut at the latter.
-        self.has_cuts = bool(signature.result_gradients)
-        #: Per gradient: indices of the results that the gradient depends on.
-        self.sources = signature.gradient_sources
-        #: Indices of results: backward returns views of their tangents.
-        self.aliased_tangents = signature.aliased_tangents
-        #: Pairs (gradient, indices of the results that give it zeros).
-        self.zero_sources = signature.zero_sources
+        self.has_cuts = bool(graph.gradients)
+        #: Per gradient: the targets that the gradient depends on.
+        self.sources = [edge.sources for edge in graph.edges]
+        #: Targets: backward returns views of their tangents.
+        self.aliased_tangents = {target for target, node in enumerate(graph.nodes) if node.is_aliased}
+        #: Pairs (gradient, targets that give it zeros).
+        self.zero_sources = [(i, edge.zero_sources) for i, edge in enumerate(graph.edges) if edge.zero_sources]
         #: Layout of each tangent, by index.
         self.gradient_layouts = [GradientLayout(value) for value in expected]
         #: Positions of results with symbolic sizes; each call records the shapes.

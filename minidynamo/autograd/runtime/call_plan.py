@@ -14,6 +14,7 @@ import torch
 from minidynamo import compat
 from minidynamo.autograd.graph.inputs import InputLayout
 from minidynamo.autograd.graph.layouts import WrittenLayout, written_layout
+from minidynamo.autograd.graph.node_graph import Edge, Node, NodeGraph
 from minidynamo.autograd.graph.signature import (
     GraphSignature,
     InputMutation,
@@ -67,7 +68,7 @@ class CompiledCall:
 
 RECORDS = (
     *(CallPlan, InputLayout, GraphSignature, InputMutation, OutputPlan, HigherOrderPlan, ResultNumber, SavedValue),
-    *(ViewStep, WrittenLayout, SavedIndex, Unpacked),
+    *(ViewStep, WrittenLayout, SavedIndex, Unpacked, NodeGraph, Node, Edge),
 )
 
 

@@ -62,9 +62,9 @@ class Values:
 class Derivatives:
     """The derivatives of one captured graph, under the present settings.
 
-    All are traced with the fake values `flat`. `kept` has the names of the kept values, in order. `kept_for` is a field
-    of `GraphSignature`: a value needed only by unused results may be freed. A `refusal` is the reason why there are no
-    derivatives.
+    All are traced with the fake values `flat`. `kept` has the names of the kept values, in order. `inputs` and
+    `readers` are those of `NodeGraph`: a value needed only by unused results may be freed. A `refusal` is the reason
+    why there are no derivatives.
     """
 
     def __init__(
@@ -74,7 +74,8 @@ class Derivatives:
         flat: Sequence[Any],
         decompositions: Callable[[], dict[OpOverload, Callable[..., Any]]],
         kept: tuple[str, ...],
-        kept_for: tuple[tuple[int, ...], ...] = (),
+        inputs: Sequence[int] = (),
+        readers: tuple[tuple[int, ...], ...] = (),
         refusal: str = "",
     ) -> None:
         self.gm = gm
@@ -82,7 +83,8 @@ class Derivatives:
         self.flat = flat
         self.decompositions = decompositions
         self.kept = kept
-        self.kept_for = kept_for
+        self.inputs = inputs
+        self.readers = readers
         self.refusal = refusal
         #: Settings of torch under which the graph was captured.
         self.entry: Settings = settings()
@@ -122,7 +124,7 @@ class Derivatives:
         try:
             with preserved():
                 restore(self.entry)
-                trace = trace_joint(self.gm, self.layout, flat, self.decompositions(), orders)
+                trace = trace_joint(self.gm, self.layout, flat, self.decompositions(), orders, self.inputs)
                 with compat.without_autocast():
                     functional = functionalize(trace, self.layout.flat_names(), flat, keeps_numbers=fresh is not None)
                     draw_from_states(functional)
@@ -138,7 +140,7 @@ class Derivatives:
     def available_positions(self, given: Given) -> dict[str, int]:
         """Returns, by name, the positions of the kept values still alive when the tangents `given` come in."""
         used = {index for index, tangent in enumerate(given) if tangent is not None}
-        freed = {i for i, indices in enumerate(self.kept_for) if indices and used.isdisjoint(indices)}
+        freed = {i for i, indices in enumerate(self.readers) if indices and used.isdisjoint(indices)}
         return {name: i for i, name in enumerate(self.kept) if i not in freed}
 
 

@@ -2,14 +2,14 @@
 
 Autograd cannot see into a compiled backward. With `create_graph=True` the gradients get a separate autograd node; the
 backward of the node runs the graph of the next order (`derivatives.py`), and so on. This module chooses and keeps the
-values needed in addition to the saved tensors; the first-order backward is in `graph_call.py`.
+values needed in addition to the saved tensors; the first-order backward is in `graph_node.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -25,10 +25,10 @@ from minidynamo.autograd.graph.numbers import is_number
 from minidynamo.autograd.graph.recomputation import is_random, is_view_or_item, uses_generator
 from minidynamo.autograd.partition.partition import Partition
 from minidynamo.autograd.runtime.derivatives import Derivative, Derivatives, NotAvailable, Values, random_state
-from minidynamo.autograd.runtime.input_nodes import InputNodes, Links, SeparateInputs
-from minidynamo.autograd.runtime.partial_backward import KeptFor
+from minidynamo.autograd.runtime.input_nodes import InputNodes, LinkedInputs
+from minidynamo.autograd.runtime.partial_backward import Readers
+from minidynamo.autograd.runtime.result_nodes import Watch, with_separate_inputs
 from minidynamo.autograd.trace.joint import Given, Trace
-from minidynamo.core.references import Reference
 from minidynamo.errors import Diagnostic, Unsupported
 from minidynamo.graph import rng_replay
 from minidynamo.graph.unbacked_symints import depends_on_data
@@ -108,14 +108,14 @@ def _usable(functional: FunctionalGraph, parts: Partition) -> set[fx.Node]:
 
 
 def held_for(
-    higher: HigherOrderPlan, trace: Trace, functional: FunctionalGraph, parts: Partition, kept_for: KeptFor
+    higher: HigherOrderPlan, trace: Trace, functional: FunctionalGraph, parts: Partition, readers: Readers
 ) -> tuple[tuple[int, ...], ...]:
     """Returns, per held input, the indices of the results that need the input: results for which a saved value is
     recomputed from the input; all results if the input may be needed for another reason."""
-    usable, all_results = _usable(functional, parts), frozenset(range(len(trace.freed_with)))
+    usable, all_results = _usable(functional, parts), frozenset(range(len(trace.node_graph.targets)))
     values = [node for node in parts.saved if not is_number(node)]
     reads: list[tuple[fx.Node, Collection[int]]] = [
-        (node, indices or all_results) for node, indices in zip(values, kept_for)
+        (node, indices or all_results) for node, indices in zip(values, readers)
     ]
     reads += [(node, all_results) for node in extra_reads(trace, functional)]
     found: dict[fx.Node, frozenset[int]] = {}
@@ -175,10 +175,6 @@ def _devices(node: fx.Node) -> set[str]:
 HeldInput: TypeAlias = tuple[torch.Tensor, int | None]
 
 
-class Box(list[HeldInput]):
-    """Owns a held input, until cleared. A class of its own, since plain lists cannot be weakly referenced."""
-
-
 @dataclass
 class HigherOrderState:
     """Values kept by a call for higher derivatives."""
@@ -193,29 +189,6 @@ class HigherOrderState:
     random: dict[str, torch.Tensor]
     #: Reasons why an input is not held, by number.
     missing: dict[int, str]
-    #: Held inputs kept alive by result nodes, by number.
-    boxes: dict[int, Reference] = field(default_factory=dict)
-
-    def move_to_boxes(self, numbers: Collection[int]) -> dict[int, Box]:
-        """Moves held inputs into boxes, and returns the boxes by number of the input. The record keeps weak references;
-        the caller keeps the boxes alive."""
-        boxes = {i: Box([self.held.pop(i)]) for i in numbers if i in self.held}
-        self.boxes = {i: Reference(box) for i, box in boxes.items()}
-        return boxes
-
-    def with_boxed(self) -> HigherOrderState:
-        """Returns the record, completed with the inputs whose boxes are still alive."""
-        if not self.boxes:
-            return self
-        alive = {i: reference() for i, reference in self.boxes.items()}
-        return replace(self, held={**self.held, **{i: box[0] for i, box in alive.items() if box}})
-
-    def clear(self) -> None:
-        """Frees the inputs in boxes."""
-        for reference in self.boxes.values():
-            box = reference()
-            if box is not None:
-                box.clear()
 
 
 class DoubleBackward:
@@ -242,11 +215,6 @@ class DoubleBackward:
             missing,
         )
 
-    def release(self, kept: HigherOrderState, freed: frozenset[int]) -> HigherOrderState:
-        """Returns `kept` without inputs needed only by the results in `freed`."""
-        needed = [i for i, indices in zip(self.plan.held, self.plan.held_for) if not freed.issuperset(indices)]
-        return replace(kept, held={i: kept.held[i] for i in needed if i in kept.held})
-
     def gradients(
         self,
         kept: HigherOrderState,
@@ -262,16 +230,6 @@ class DoubleBackward:
 
 
 Compiled = Callable[[Sequence[torch.Tensor | None]], Sequence[torch.Tensor | None]]
-
-
-class Watch(Protocol):
-    """The possibly watched results of a call, by index."""
-
-    def alive(self, indices: Iterable[int]) -> list[tuple[int, torch.Tensor]]:
-        """Returns (index, tensor) of the results still alive."""
-
-    def refuse(self, indices: Iterable[int]) -> None:
-        """Raises Unsupported if one of the results is watched in the running backward."""
 
 
 @dataclass
@@ -307,7 +265,7 @@ class _Call:
         try:
             derivative = self.derivative()
         except NotAvailable:
-            return list(_differentiable(self, (None, inputs), *inputs))
+            return list(_differentiable(self, LinkedInputs(inputs), *inputs))
         reaching_derivatives, results = derivative.reaching_derivatives, derivative.differentiable
         known = [value if reaching_derivatives.get(index) else None for index, value in enumerate(inputs)]
         indices = [reaching_derivatives.get(index, ()) for index in range(len(inputs))]
@@ -317,10 +275,10 @@ class _Call:
             known.append(value)
             indices.append(tuple(k for k, found in enumerate(derivative.reached_results) if index in found))
         everywhere = {k for positions in indices for k in positions}
-        input_nodes = InputNodes(indices, len(everywhere), len(results), _differentiable, _derivatives_of)
-        return list(
-            input_nodes.call(self, known) if input_nodes.groups else _differentiable(self, (None, known), *known)
-        )
+        input_nodes = InputNodes(indices, len(everywhere), len(results), _derivatives_of)
+        linked = input_nodes.link(known) if input_nodes.separable else LinkedInputs(known)
+        edges = linked.links if linked.separate is None else linked.edges
+        return with_separate_inputs(_differentiable(self, linked, *edges), linked)
 
     def with_tangents(self, tangents: Sequence[torch.Tensor | None]) -> _Call:
         """Returns the same call with the tangents of one more order."""
@@ -366,7 +324,7 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, call: _Call, known: tuple[SeparateInputs | None, Links], *_: torch.Tensor | None
+        ctx: Any, call: _Call, linked: LinkedInputs, *_: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         gradients = [None if value is None else value.detach() for value in call.compute()]
         ctx.refusal = ""
@@ -383,7 +341,7 @@ class _Differentiable(torch.autograd.Function):
         ctx.save_for_backward(*call.saved, *(t for tangents in call.earlier for t in tangents))
         ctx.call = replace(call, saved=(), earlier=(), compiled=None)
         ctx.count = len(call.saved)
-        ctx.separate, ctx.ends = known[0], len(known[1])
+        ctx.separate, ctx.ends = linked.separate, len(linked.links)
         ctx.set_materialize_grads(False)
         return tuple(gradients)
 

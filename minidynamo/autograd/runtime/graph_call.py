@@ -1,51 +1,35 @@
-"""Owns each call of the compiled graphs: mutations of inputs, aliased outputs, and autograd's bookkeeping.
+"""Owns the steps around the compiled graphs of a call: mutations of inputs, aliased outputs, eager's metadata.
 
 A `GraphSignature` contains all decisions. Every function takes one list and passes the same list to the next callee, so
 no caller holds a tensor while a graph runs, except inputs needed after the graph.
 
-`backward_call.py` calls the compiled backward and compiles it on the first call.
+`graph_node.py` has the autograd node of a call, `backward_call.py` compiles and calls the backward.
 
 Words of this folder: a *result* is a value returned by the compiled graph, an *output* is a value returned by the
-user's function. An `index` of a result is its index in `GraphSignature.differentiable_results` (a target there), a
+user's function. An `index` of a result is its index in `NodeGraph.nodes` (a target), a
 `position` counts all results. The *graph's node* is the autograd node of the whole graph.
 """
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from minidynamo import compat
-from minidynamo.autograd.graph.batched_grads import has_batches
-from minidynamo.autograd.graph.layouts import Layout
 from minidynamo.autograd.graph.signature import GraphSignature, OutputPlan
 from minidynamo.autograd.partition.packing import Unpack
-from minidynamo.autograd.runtime.accumulation import unwanted_gradients
 from minidynamo.autograd.runtime.backward_call import BackwardCall, BackwardGraphs, CompiledOnFirstCall
 from minidynamo.autograd.runtime.double_backward import DoubleBackward
-from minidynamo.autograd.runtime.input_nodes import Compute, InputNodes, Links, SeparateInputs, in_order, without_data
+from minidynamo.autograd.runtime.graph_node import GraphNode, Saved, SavedPositions
 from minidynamo.autograd.runtime.partial_backward import BackwardPart
 from minidynamo.autograd.runtime.rebuild_outputs import CallValues, output_builder, watching_hooks
 from minidynamo.autograd.runtime.result_hooks import watch_view
-from minidynamo.autograd.runtime.result_nodes import (
-    FlowOf,
-    ResultNodes,
-    has_result_nodes,
-    recording_saved_results,
-    watch_for,
-    watched,
-)
-from minidynamo.autograd.runtime.saved_per_result import SavedPerResult, received
+from minidynamo.autograd.runtime.result_nodes import ResultNodes
 from minidynamo.graph.boxed import BoxedCallable, is_boxed, mark_boxed
-from minidynamo.graph.saved_tensor_hooks import before_saving
 from minidynamo.graph.tensor_hooks import refresh_grad_fn
-
-Saved = Sequence[tuple[str, int]]
 
 
 def inference_call(signature: GraphSignature, compiled: BoxedCallable, without_grad: bool) -> BoxedCallable:
@@ -74,54 +58,12 @@ def training_call(
     of backward: saved values, then gradients. `double_backward` serves callers differentiating the gradients; `unpack`
     restores packed tensors for such callers.
     """
-    kept_for, differentiable = signature.kept_for, signature.differentiable_results
-    held_for = dict(zip(double_backward.plan.held, double_backward.plan.held_for))
-    saved_per_result = SavedPerResult(kept_for, differentiable, signature.freed_with, held_for) if kept_for else None
-    run_backward = BackwardCall(signature, BackwardGraphs(compile_backward), expected[len(saved) :])
-    saved_positions = _SavedPositions(saved, expected, signature.results)
-    gradients_of = _gradients_of(signature, saved_positions, run_backward, double_backward, saved_per_result, unpack)
-    function = _make_function(
-        signature,
-        _with_eager_metadata(signature, forward, counted=True),
-        saved_positions,
-        run_backward,
-        double_backward,
-        saved_per_result,
-        gradients_of,
-    )
-    reaching = [tuple(differentiable[i] for i in indices) for indices in signature.reaching_results]
-    apply = compat.raw_apply(function) if saved_per_result is None else _with_result_nodes(saved_per_result, function)
-    input_nodes = InputNodes(
-        reaching, len(differentiable), signature.results, apply, gradients_of, signature.edge_order
-    )
-    if len(differentiable) > 1 or signature.saved_results or signature.unvisited:
-        watched(function)
-    result_nodes = (
-        ResultNodes(signature, _make_flow_of(signature, saved_per_result, run_backward))
-        if has_result_nodes(signature)
-        else None
-    )
-    gradients = signature.gradients
-    reached = {i for i in gradients if i not in signature.unreached or i in double_backward.plan.linked}
-
-    def run(args: list[Any]) -> Any:
-        return input_nodes.call(args, [args[i] for i in gradients])
-
-    def run_detached(args: list[Any]) -> Any:
-        # Autograd would enter the history of the other inputs without a gradient.
-        return input_nodes.call(args, [args[i] if i in reached or args[i].is_leaf else None for i in gradients])
-
-    call: BoxedCallable = run if reached.issuperset(gradients) else run_detached
-    if result_nodes is None and signature.saved_results:
-        call = recording_saved_results(call, signature)
-    return _with_user_outputs(
-        signature, _with_constants(signature, _counting_writes_first(signature, call)), result_nodes
-    )
-
-
-def _with_result_nodes(saved_per_result: SavedPerResult, function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    apply = compat.raw_apply(function)
-    return lambda args, *links: saved_per_result.attach_nodes(apply(args, *links), args)
+    backward = BackwardCall(signature, BackwardGraphs(compile_backward), expected[len(saved) :])
+    counted = _with_eager_metadata(signature, forward, counted=True)
+    node = GraphNode(signature, counted, SavedPositions(saved, expected, signature.results), backward, double_backward)
+    node.unpack = unpack
+    call = _with_constants(signature, _counting_writes_first(signature, node))
+    return _with_user_outputs(signature, call, node.result_nodes if node.result_nodes.joins else None)
 
 
 def checking_inputs(
@@ -170,223 +112,6 @@ def _have_a_base_in_common(args: list[Any], written: Collection[int]) -> bool:
 def _base_id(tensor: torch.Tensor) -> int:
     """Returns the id of the tensor's base, or the id of a tensor without base."""
     return id(tensor._base if tensor._is_view() else tensor)
-
-
-class _SavedPositions:
-    """Positions of the arguments of backward: `inputs` and `number_inputs` among forward's inputs, `computed` and
-    `computed_numbers` among the values returned by forward. Numbers are apart, since autograd saves tensors only."""
-
-    def __init__(self, saved: Saved, expected: Sequence[Any], results: int) -> None:
-        symbols = [isinstance(like, (str, *compat.SYMBOLIC_NUMBERS)) for like in expected[: len(saved)]]  # or NUMBER
-        tensors = [source for source, is_number in zip(saved, symbols) if not is_number]
-        numbers = [source for source, is_number in zip(saved, symbols) if is_number]
-        self.inputs, self.computed = _split(tensors, results)
-        self.number_inputs, self.computed_numbers = _split(numbers, results)
-
-
-def _split(sources: Saved, results: int) -> tuple[list[int], list[int]]:
-    computed = [i + results * (kind == "extra") for kind, i in sources if kind != "input"]
-    return [i for kind, i in sources if kind == "input"], computed
-
-
-def _gradients_of(
-    signature: GraphSignature,
-    saved_positions: _SavedPositions,
-    run_backward: BackwardCall,
-    double_backward: DoubleBackward,
-    saved_per_result: SavedPerResult | None,
-    unpack: Unpack | None,
-) -> Compute:
-    """Builds `backward(ctx, given) -> gradients of the inputs`, for the graph's node. Empties `given`."""
-    runs_once = bool(
-        signature.runs_once
-        or saved_positions.inputs
-        or saved_positions.computed
-        or double_backward.plan.held
-        or double_backward.plan.random
-    )
-    read_saved = _make_saved_reader(signature.freed_with, saved_per_result, double_backward, runs_once)
-
-    def gradients_of(ctx: Any, given: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
-        if signature.all_gradients:
-            compat.check_reentrant_backward()
-        tangents = run_backward.tangents(ctx, given)
-        if all(tangent is None for tangent in tangents):
-            return (None,) * len(signature.gradients)  # autograd visits the node for the sake of a later one
-        kept = ctx.double_backward and ctx.double_backward.with_boxed()
-        args = read_saved(ctx, tangents)
-        if ctx.separate is not None:
-            kept = replace(kept, links=ctx.separate.with_released_links(kept.links))
-        unwanted = unwanted_gradients(ctx, kept.links)
-        if torch.is_grad_enabled() or has_batches(tangents):
-            compiled, watch = run_backward.reusable(ctx, tuple(args), unwanted), watch_for(ctx, signature)
-            saved = args if unpack is None else unpack(args, ctx.numbers)
-            return double_backward.gradients(kept, saved, tangents, compiled, watch)
-        links, kept = kept.links, None
-        return run_backward(ctx, args, tangents, unwanted, links)
-
-    return gradients_of
-
-
-def _saved_input(value: torch.Tensor, is_unreached: bool) -> torch.Tensor:
-    """Returns `value`, detached if autograd must not enter its history."""
-    return value.detach() if is_unreached and not value.is_leaf else value
-
-
-def _make_function(
-    signature: GraphSignature,
-    forward_graph: BoxedCallable,
-    saved_positions: _SavedPositions,
-    run_backward: BackwardCall,
-    double_backward: DoubleBackward,
-    saved_per_result: SavedPerResult | None,
-    gradients_of: Compute,
-) -> type[torch.autograd.Function]:
-    results, differentiable, unreached = signature.results, signature.differentiable_results, {*signature.unreached}
-    others = [i for i in range(results) if i not in differentiable and i not in signature.number_results]
-    ordered, unvisited = in_order(signature.edge_order), signature.unvisited
-
-    class CompiledFunction(torch.autograd.Function):
-        """The one node of autograd's graph for the whole compiled graph.
-
-        Arguments of `apply`: the list of all inputs; a pair of the separate inputs, or None, and the links to all
-        inputs; the links of inputs with grad. Links have no data, so inputs can die in forward (`input_nodes.py`).
-        """
-
-        # Autograd passes all gradients in one list and keeps none, so gradients die inside backward.
-        boxed_grads_call = True
-
-        @staticmethod
-        def forward(
-            ctx: Any, args: list[Any], known: tuple[SeparateInputs | None, Links], *_: torch.Tensor | None
-        ) -> tuple[torch.Tensor, ...]:
-            kept = [_saved_input(args[i], is_unreached=i in unreached) for i in saved_positions.inputs]
-            numbers = [args[i] for i in saved_positions.number_inputs]
-            hooked = compat.has_saved_tensor_hooks()
-            ctx.signature = signature
-            ctx.separate, links = known
-            ctx.double_backward = double_backward.keep(args, links, hooked)
-            if ctx.separate is not None:
-                ctx.separate.release(ctx.double_backward.links)
-            ctx.zero_templates = {k: without_data(args[signature.gradients[k]]) for k, _ in signature.zero_sources}
-            ctx.unvisited = [leaf for leaf in map(links.__getitem__, unvisited) if leaf is not None and leaf.is_leaf]
-            with before_saving:
-                values = forward_graph(args)
-            kept += [values[i] for i in saved_positions.computed]
-            returned = list(values[:results])
-            ctx.layouts = [Layout(value) for value in kept] if hooked else None
-            ctx.save_for_backward(*(saved_per_result.store(ctx, kept, returned, args) if saved_per_result else kept))
-            ctx.numbers = numbers + [values[i] for i in saved_positions.computed_numbers]
-            ctx.shapes = {i: values[i].shape for i in run_backward.symbolic}
-            ctx.set_materialize_grads(False)
-            if others:
-                ctx.mark_non_differentiable(*[values[i] for i in others])
-            return tuple(returned)
-
-        @staticmethod
-        def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
-            gradients = received(given)
-            del given
-            if ctx.separate is not None:
-                ctx.separate.begin()
-            found = gradients_of(ctx, gradients)
-            return (None, None, *ordered(found if ctx.separate is None else ctx.separate.hold_back(found)), None)
-
-    return CompiledFunction
-
-
-def _make_saved_reader(
-    freed_with: Sequence[tuple[int, ...]],
-    saved_per_result: SavedPerResult | None,
-    double_backward: DoubleBackward,
-    runs_once: bool,
-) -> Callable[[Any, Sequence[torch.Tensor | None]], list[Any]]:
-    """Builds `read(ctx, tangents) -> saved values` for a call of backward."""
-    if not runs_once:
-        return lambda ctx, tangents: []
-    return (
-        functools.partial(_take_saved_per_result, freed_with, saved_per_result, double_backward)
-        if freed_with
-        else functools.partial(_take_saved, saved_per_result)
-    )
-
-
-def _take_saved(
-    saved_per_result: SavedPerResult | None, ctx: Any, tangents: Sequence[torch.Tensor | None]
-) -> list[Any]:
-    """Returns the saved values; raises the second time.
-
-    Unless the user retains the graph, autograd drops all references now, and each value dies at the last use. Values
-    needed only by unused results are None.
-    """
-    saved = list(ctx.saved_tensors)
-    ctx.maybe_clear_saved_tensors()
-    if not compat.retains_graph():
-        ctx.double_backward.clear()
-        ctx.double_backward = None
-    return _restore_saved(saved_per_result, ctx, saved, tangents)
-
-
-def _take_saved_per_result(
-    freed_with: Sequence[tuple[int, ...]],
-    saved_per_result: SavedPerResult | None,
-    double_backward: DoubleBackward,
-    ctx: Any,
-    tangents: Sequence[torch.Tensor | None],
-) -> list[Any]:
-    """Returns the saved values where holders keep all of them. Raises if a gradient comes in for a result with saved
-    values freed by an earlier backward."""
-    used = [index for index, tangent in enumerate(tangents) if tangent is not None]
-    freed: frozenset[int] = getattr(ctx, "freed_with", frozenset())
-    if not freed.isdisjoint(used):
-        return list(ctx.saved_tensors)  # autograd has freed the node, and raises
-    if not compat.retains_graph():
-        ctx.freed_with = freed = freed.union(*(freed_with[index] for index in used))
-        ctx.double_backward = (
-            None if len(freed) == len(freed_with) else double_backward.release(ctx.double_backward, freed)
-        )
-    return _restore_saved(saved_per_result, ctx, [], tangents, freed)
-
-
-def _make_flow_of(
-    signature: GraphSignature, saved_per_result: SavedPerResult | None, run_backward: BackwardCall
-) -> FlowOf:
-    """Builds a function that computes the gradients flowing from one result to its direct inputs. The function frees no
-    saved value."""
-
-    def flow_of(ctx: Any, index: int, gradient: torch.Tensor) -> Sequence[torch.Tensor | None]:
-        tangents = [gradient if i == index else None for i in range(len(signature.differentiable_results))]
-        args = _read_saved(signature.freed_with, saved_per_result, ctx, tangents) if signature.saved else []
-        return run_backward.flow_of(ctx, args, run_backward.as_traced_kinds(tangents))
-
-    return flow_of
-
-
-def _read_saved(
-    freed_with: Sequence[tuple[int, ...]],
-    saved_per_result: SavedPerResult | None,
-    ctx: Any,
-    tangents: Sequence[torch.Tensor | None],
-) -> list[Any]:
-    """Returns the saved values for a call that precedes the actual backward; raises if the latter would raise."""
-    used = [index for index, tangent in enumerate(tangents) if tangent is not None]
-    is_gone = not getattr(ctx, "freed_with", frozenset()).isdisjoint(used)
-    saved = list(ctx.saved_tensors) if is_gone or not freed_with else []
-    return _restore_saved(saved_per_result, ctx, saved, tangents, ())
-
-
-def _restore_saved(
-    saved_per_result: SavedPerResult | None,
-    ctx: Any,
-    saved: list[Any],
-    tangents: Sequence[torch.Tensor | None],
-    freed: Collection[int] | None = None,
-) -> list[Any]:
-    if saved_per_result is not None:
-        saved = saved_per_result.collect(ctx, saved, tangents, freed)
-    if ctx.layouts is not None:
-        return [value if value is None else fit.restored(value) for fit, value in zip(ctx.layouts, saved)]
-    return saved
 
 
 def _graph_writes(signature: GraphSignature) -> list[tuple[int, int]]:
@@ -471,7 +196,7 @@ def _with_user_outputs(
     from_inputs = {i for origin, i in map(signature.origin, signature.outputs) if origin == "input"}
     needed = sorted({i for i, _ in pending} | from_inputs | counted.keys())
     positions = {index: position for position, index in enumerate(needed)}
-    partial = signature.partial_results
+    partial = signature.graph.partial_positions
     output_builders = [
         watching_hooks(output_builder(plan, positions), *signature.origin(plan), partial) for plan in signature.outputs
     ]

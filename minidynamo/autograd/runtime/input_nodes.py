@@ -3,7 +3,7 @@
 The graph is a single node of autograd's graph, and autograd follows every edge of a node. Where the results in use give
 an input no gradient, autograd would visit the input with None: functions of the user would run on zeros, and hooks
 would be called. So an input that only some results reach is *separate*: it gets a node of its own, to which the graph's
-node has no edge. Each result that reaches the input gets a node before the graph's node, with edges to both nodes. Of
+node has no edge. Each result that reaches the input gets a result node with edges to both nodes (`result_nodes.py`). Of
 the nodes that are ready, autograd runs the newest first. The graph's node is the newest, so it runs first and leaves
 the gradients for the separate nodes. The same holds for gradients that are differentiated themselves
 (`double_backward.py`).
@@ -20,9 +20,6 @@ import torch
 
 from minidynamo import compat
 from minidynamo.autograd.graph.hooks import TensorHooks
-from minidynamo.autograd.runtime.result_hooks import graph_node, result_node
-from minidynamo.autograd.runtime.saved_per_result import received
-from minidynamo.core.references import Reference
 
 MOST_RUNS = 16
 """Most backward calls tracked per forward call: more than run at a time."""
@@ -30,6 +27,11 @@ MOST_RUNS = 16
 Links: TypeAlias = list[torch.Tensor | None]
 Gradients: TypeAlias = Sequence[torch.Tensor | None]
 Compute: TypeAlias = Callable[[Any, list[torch.Tensor | None]], Gradients]
+
+
+def received(given: Sequence[Any]) -> list[torch.Tensor | None]:
+    """Returns the arguments of `backward` as a list to be emptied; with `boxed_grads_call`, autograd's own list."""
+    return given[0] if compat.HAS_BOXED_GRADIENTS else list(given)
 
 
 def without_data(value: torch.Tensor) -> torch.Tensor:
@@ -74,78 +76,68 @@ def links_to(values: Links) -> Links:
         return [value if value is None or value.is_leaf else _link(None, 0, value)[0] for value in values]
 
 
-def in_order(edge_order: Sequence[int]) -> Callable[[Gradients], Gradients]:
-    """Builds a function that sorts links or gradients by `edge_order`, see `GraphSignature`."""
-    return (lambda values: [values[index] for index in edge_order]) if edge_order else (lambda values: values)
+# Makes autograd create a node even if no input requires grad; never gets a gradient.
+GRAD_SEED = torch.empty(0, requires_grad=True)
+
+
+class LinkedInputs:
+    """The inputs with grad of one call: the `links` to all inputs, and the separate inputs."""
+
+    def __init__(self, links: Links, separate: SeparateInputs | None = None) -> None:
+        self.links = links
+        self.separate = separate
+        #: Position of a result -> index of each separate input that it reaches -> link and empty tensor.
+        self.ends: dict[int, dict[int, list[torch.Tensor]]] = {}
+
+    @property
+    def edges(self) -> Links:
+        """The tensors that the graph's node has edges to."""
+        if self.separate is not None:
+            indices = self.separate.indices
+            return [*(None if i in indices else link for i, link in enumerate(self.links)), GRAD_SEED]
+        return self.links if any(link is not None for link in self.links) else [*self.links, GRAD_SEED]
 
 
 class InputNodes:
-    """Calls a compiled graph, or a derivative, with the nodes of its inputs.
+    """Links the inputs of a compiled graph, or of a derivative.
 
     `reaching_results[i]` has the positions of the results that reach input i; only inputs that require grad count.
-    `reaching` is the number of results that reach any input, `results` the number of all results. `apply` calls the
-    autograd function; `compute` is its backward.
+    `reaching` is the number of results that reach any input, `results` the number of all results. `compute` is the
+    backward of the graph.
     """
 
     def __init__(
-        self,
-        reaching_results: Sequence[tuple[int, ...]],
-        reaching: int,
-        results: int,
-        apply: Callable[..., Any],
-        compute: Compute,
-        edge_order: Sequence[int] = (),
+        self, reaching_results: Sequence[tuple[int, ...]], reaching: int, results: int, compute: Compute
     ) -> None:
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for index, positions in enumerate(reaching_results):
-            if 0 < len(positions) < reaching:
-                groups.setdefault(positions, []).append(index)
-        #: Pairs (positions of results, indices of the separate inputs reached by exactly these results).
-        self.groups = list(groups.items())
+        #: Pairs (index of an input that may be separate, positions of the results that reach the input).
+        self.separable = [
+            (i, positions) for i, positions in enumerate(reaching_results) if 0 < len(positions) < reaching
+        ]
         self.results = results
-        self.in_order = in_order(edge_order)
-        self.apply = apply
         self.compute = compute
 
-    def call(self, args: Any, inputs: Links) -> Any:
-        """Returns the results. `inputs` has the inputs with grad among `args`, or None instead; the list is emptied."""
-        if not self.groups or not torch.is_grad_enabled():
-            links = links_to(inputs)
-            inputs.clear()
-            seed = () if any(link is not None for link in links) else (_GRAD_SEED,)
-            return self.apply(args, (None, links), *self.in_order(links), *seed)
-        separate = SeparateInputs(self.results, self.compute)
-        everything, ends = self.link(separate, inputs)
-        if not ends:
-            return self.apply(args, (None, everything), *self.in_order(everything))
-        links = [None if index in separate.indices else link for index, link in enumerate(everything)]
-        outputs = list(self.apply(args, (separate, everything), *self.in_order(links), _GRAD_SEED))
-        for position, pairs in ends.items():
-            value, held = outputs[position], [link for pair in pairs for link in pair]
-            outputs[position] = _lead(separate, position, [value.detach()], held, value, *(pair[-1] for pair in pairs))
-        return tuple(outputs)
-
-    def link(self, separate: SeparateInputs, inputs: Links) -> tuple[Links, dict[int, list[list[torch.Tensor]]]]:
-        """Returns the links to `inputs`, and per position of a result its [link, empty tensor] pairs of separate
-        inputs; empties `inputs`. Leaves are never separate: autograd only adds to their `.grad`."""
-        ends: dict[int, list[list[torch.Tensor]]] = {}
+    def link(self, inputs: Links) -> LinkedInputs:
+        """Returns the links to `inputs`, which are None for inputs without grad; empties the list. Leaves are never
+        separate: autograd only adds to their `.grad`."""
+        separate = None
+        ends: dict[int, dict[int, list[torch.Tensor]]] = {}
         links: dict[int, torch.Tensor] = {}
-        for results, indices in self.groups:
-            for index in indices:
-                value = inputs[index]
-                if value is not None and not value.is_leaf:
-                    pair = list(_link(separate, index, value))
-                    links[index] = pair[0]
-                    for position in results:
-                        ends.setdefault(position, []).append(pair)
-        separate.indices.update(links)
-        others = links_to([None if index in links else value for index, value in enumerate(inputs)])
+        for index, results in self.separable if torch.is_grad_enabled() else ():
+            value = inputs[index]
+            if value is not None and not value.is_leaf:
+                separate = separate or SeparateInputs(self.results, self.compute)
+                pair = list(_link(separate, index, value))
+                links[index], inputs[index] = pair[0], None
+                for position in results:
+                    ends.setdefault(position, {})[index] = pair
+        others = links_to(inputs)
         inputs.clear()
-        return [links.get(index, link) for index, link in enumerate(others)], ends
-
-
-# Makes autograd create the graph's node even if all inputs are separate or get no gradients; never gets a gradient.
-_GRAD_SEED = torch.empty(0, requires_grad=True)
+        if separate is None:
+            return LinkedInputs(others)
+        separate.indices.update(links)
+        linked = LinkedInputs([links.get(index, link) for index, link in enumerate(others)], separate)
+        linked.ends = ends
+        return linked
 
 
 class SeparateInputs:
@@ -159,22 +151,8 @@ class SeparateInputs:
         self.compute = compute
         #: Indices of the separate inputs among inputs with grad.
         self.indices: set[int] = set()
-        #: Released links, by index of the input.
-        self.links: dict[int, Reference] = {}
         #: Records by number of the backward, at most MOST_RUNS.
         self.runs: dict[int, _BackwardRun] = {}
-
-    def release(self, kept: Links) -> None:
-        """Removes links to separate inputs from the links `kept` by the graph's node: such links die with the results
-        reaching the inputs."""
-        for index in self.indices:
-            if (link := kept[index]) is not None:
-                self.links[index], kept[index] = Reference(link), None
-
-    def with_released_links(self, kept: Links) -> Links:
-        """Returns the links `kept` by the graph's node, completed with released links still alive."""
-        alive = {index: reference() for index, reference in self.links.items()}
-        return [alive.get(index, link) for index, link in enumerate(kept)]
 
     def run(self) -> _BackwardRun:
         """Returns the record of the running backward."""
@@ -226,36 +204,3 @@ class _BackwardRun:
         self.gradients: dict[int, torch.Tensor | None] = {}
         #: Gradients of separate inputs, by index; None before the graph's backward has run.
         self.found: dict[int, torch.Tensor | None] | None = None
-
-
-@result_node
-class LeadingResult(torch.autograd.Function):
-    """The node of a result that reaches separate inputs; it keeps the `held` links alive. The gradient goes to the
-    graph's node unchanged. An empty tensor tells each separate input that there is a gradient."""
-
-    boxed_grads_call = True
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        separate: SeparateInputs,
-        position: int,
-        value: list[torch.Tensor],
-        held: list[torch.Tensor],
-        *next_tensors: torch.Tensor,
-    ) -> torch.Tensor:
-        ctx.separate, ctx.position, ctx.held, ctx.ends = separate, position, held, len(next_tensors) - 1
-        ctx.set_materialize_grads(False)
-        return value.pop()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
-        gradients = received(given)
-        del given
-        gradient = gradients.pop()
-        ctx.separate.record(graph_node(ctx)[0], ctx.position, gradient)
-        end = None if gradient is None else torch.empty(0, device=gradient.device)
-        return (None, None, None, None, gradient, *[end] * ctx.ends)
-
-
-_lead = compat.raw_apply(LeadingResult)

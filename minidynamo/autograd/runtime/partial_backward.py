@@ -1,6 +1,6 @@
 """Owns backward graphs for a part of a backward: as in eager, unrequested gradients are not computed.
 
-`autograd.grad(y, [x])` requests a single gradient, and a program may use only some results. `graph_call.py` chooses the
+`autograd.grad(y, [x])` requests a single gradient, and a program may use only some results. `graph_node.py` chooses the
 part; nothing is compiled here. A part also records tangents with unusual strides, such as a single repeated number from
 `y.sum()`. The graph reads such tangents as laid out, and computed gradients get the same layout, as in eager
 (`autograd/layout/dim_order.py`).
@@ -20,6 +20,7 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.autograd.functional.joint_graph import tangent_dependent
 from minidynamo.autograd.graph.graph_builder import fake
+from minidynamo.autograd.graph.node_graph import NO_GRAPH, NodeGraph
 from minidynamo.autograd.graph.numbers import is_dense_in, is_number, is_symbolic, key, keys
 from minidynamo.autograd.graph.varying_strides import order_of
 from minidynamo.autograd.layout.dim_order import empty_as, laid_out, restride_tangents
@@ -30,8 +31,8 @@ from minidynamo.graph.unbacked_symints import hint_of
 
 aten = torch.ops.aten
 
-KeptFor: TypeAlias = Sequence[tuple[int, ...]]
-"""Per saved value: the indices of the results that need the value; () for all results."""
+Readers: TypeAlias = Sequence[tuple[int, ...]]
+"""Per saved tensor: the targets that need it; () for all (see `NodeGraph`)."""
 
 # Arguments for the choice among several gradients of an operator.
 _MASKS = frozenset(("output_mask", "grad_input_mask"))
@@ -65,19 +66,13 @@ class BackwardPart:
 WHOLE = BackwardPart()
 
 
-def part_of(
-    gm: fx.GraphModule,
-    saved: int,
-    part: BackwardPart,
-    kept_for: KeptFor = (),
-    result_gradients: Sequence[tuple[int, int]] = (),
-) -> fx.GraphModule:
+def part_of(gm: fx.GraphModule, saved: int, part: BackwardPart, record: NodeGraph = NO_GRAPH) -> fx.GraphModule:
     """Builds the graph of a part of the backward graph `gm`, whose arguments are `saved` values of forward, then
     tangents.
 
     The whole is a copy, free for the compiler to change. A part takes the same arguments, with two exceptions: the
-    tangent of an unused result is a single expanded zero, and a value that only unused results need (see `kept_for`) is
-    an empty tensor. A part returns None for unwanted and absent gradients. `result_gradients` comes from the signature.
+    tangent of an unused result is a single expanded zero, and a value that only unused results need is an empty tensor.
+    A part returns None for unwanted and absent gradients. `record` comes from the signature.
     """
     graph = fx.Graph()
     gradients: Any = graph.graph_copy(gm.graph, {})
@@ -90,7 +85,7 @@ def part_of(
         nodes = [*graph.nodes]
         _cut(
             output,
-            {nodes[number]: tangents[index] for index, number in result_gradients},
+            {nodes[number]: tangents[index] for index, number in record.gradients.items()},
             returns_flow=part.returns_flow,
         )
     unused = [tangents[index] for index in sorted(part.unused)]
@@ -103,7 +98,7 @@ def part_of(
     part_graph = backward_graph(graph, kept, tangents, wanted, tangent_dependent(graph, {*kept, *unused}))
     for node in part_graph.nodes:
         _narrow_output_mask(node)
-    for node, indices in zip(part_graph.nodes, kept_for):
+    for node, indices in zip(part_graph.nodes, record.readers):
         if indices and part.unused.issuperset(indices):
             assert not node.users, f"{node} was kept for results that are not used"
             node.meta["val"] = node.meta["val"].new_empty(0)

@@ -10,6 +10,7 @@ gradient that cannot be returned is an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,22 +25,33 @@ from minidynamo.graph.tensor_hooks import UnlessNone, hook_table, notice_hooks, 
 Notice = Callable[[Any, int | None, Mapping[int, Any]], None]
 
 _RESULT_NODE_TYPES: set[type] = set()
-"""The types of nodes between results and the graph's node."""
+"""The type of the nodes between results and the graph's node."""
 
 
 def result_node(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
-    """Registers the node type of `function`, for nodes between results and the graph's node; the first edge of such a
-    node leads to the graph's node."""
+    """Registers the node type of `function`, for nodes with one output whose first edge leads to the graph's node."""
     _RESULT_NODE_TYPES.add(compat.node_type(function))
     return function
 
 
 def graph_node(node: Any, number: int | None = None) -> tuple[Any, int | None]:
-    """Returns the graph's node, and the number of a result there, given a node and a number of a result node."""
-    while type(node) in _RESULT_NODE_TYPES:
-        node, after = node.next_functions[number or 0]
-        number = None if number is None else after
-    return node, number
+    """Returns the graph's node, and the number of a result there, given a node and the number of its output."""
+    return node.next_functions[0] if type(node) in _RESULT_NODE_TYPES else (node, number)
+
+
+def kept_by(node: Any) -> Any:
+    """Returns the values that a call keeps for higher derivatives, given the graph's node: its own, and those of the
+    results that are alive. None after a backward has freed them."""
+    kept, references = getattr(node, "double_backward", None), getattr(node, "owned", {})
+    alive = [owned for reference in references.values() if (owned := reference()) and (owned.inputs or owned.ends)]
+    if kept is None or not alive:
+        return kept
+    held, links = {**kept.held}, [*kept.links]
+    for owned in alive:
+        held.update(owned.inputs)
+        for index, (link, _) in owned.ends.items():
+            links[index] = link
+    return replace(kept, held=held, links=links)
 
 
 def watch_hooks(function: type[torch.autograd.Function], notice: Notice) -> type[torch.autograd.Function]:
@@ -79,19 +91,20 @@ class _ResultHook(UnlessNone):
     def runs_in_eager(self, node: Any, asked: list[tuple[Any, int]]) -> bool:
         """Returns whether a requested tensor is reached through the result; True if unknown."""
         main, number = graph_node(node, self.number)
-        kept = getattr(main, "double_backward", None)
+        kept = kept_by(main)
         if kept is None:  # the saved values were freed, so backward raises
             return True
         signature: GraphSignature = main.signature
-        index = signature.differentiable_results.index(number)
-        if signature.direct_inputs and _depends_on_asked(index, signature, [graph_node(*edge) for edge in asked], main):
+        graph = signature.graph
+        index = graph.positions.index(number)
+        if graph.nodes[index].inputs and _depends_on_asked(
+            index, signature, [graph_node(*edge) for edge in asked], main
+        ):
             return True
-        links = kept.links if main.separate is None else main.separate.with_released_links(kept.links)
-        unwanted = unwanted_gradients(main, links)
-        reaching = signature.reaching_results or ((index,),) * len(links)
+        links, unwanted = kept.links, unwanted_gradients(main, kept.links)
         return any(
-            link is not None and index in results and i not in unwanted
-            for i, (link, results) in enumerate(zip(links, reaching))
+            link is not None and index in edge.reached_from and i not in unwanted
+            for i, (link, edge) in enumerate(zip(links, graph.edges))
         )
 
 
@@ -138,24 +151,12 @@ def watch_view(view: torch.Tensor, result: torch.Tensor) -> None:
 def _depends_on_asked(index: int, signature: GraphSignature, asked: list[tuple[Any, int | None]], main: Any) -> bool:
     """Returns whether result `index` is computed from a requested result, or from a result not identifiable by an edge:
     a view or an argument."""
-    dependencies = all_inputs_of(index, signature.direct_inputs)
     written = {mutation.result for mutation in signature.mutations}
-    results = signature.differentiable_results
-    if any(source >= len(results) or results[source] in written for source in dependencies):
+    nodes = signature.graph.nodes
+    positions = {nodes[source].position for source in signature.graph.all_inputs(index)}
+    if None in positions or not written.isdisjoint(positions):
         return True
-    return any(node is main and number in {results[source] for source in dependencies} for node, number in asked)
-
-
-def all_inputs_of(index: int, direct_inputs: tuple[tuple[int, ...], ...]) -> set[int]:
-    """Returns the indices of all results that result `index` is computed from, directly or not."""
-    found: set[int] = set()
-    pending = [index]
-    while pending:
-        index = pending.pop()
-        new = {*direct_inputs[index]} - found if index < len(direct_inputs) else set()
-        found |= new
-        pending += new
-    return found
+    return any(node is main and number in positions for node, number in asked)
 
 
 def _changed_by_hook_error() -> Unsupported:

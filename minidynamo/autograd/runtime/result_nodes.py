@@ -1,19 +1,25 @@
-"""Owns the autograd nodes of results computed from results of the same graph.
+"""Owns the autograd nodes of single results of a compiled graph: what each keeps alive, and what its gradient reaches.
 
-The graph is a single node of autograd's graph, so the gradient between two results never leaves the node. A dependent
-result gets a result node before the graph's node, with edges to its *direct inputs*, the results that it is computed
-from directly. Gradients usually pass through the result node unchanged. If a direct input is watched, by a hook for
-example, the result node computes the gradient flowing to the direct input, and passes the gradient along the edge. The
-graph's node then uses the incoming gradients of results instead of computing the flow between results.
+The graph is a single node of autograd's graph. A result gets a *result node* before the graph's node in three cases:
 
-`autograd/trace/joint.py` finds the direct inputs, and `partial_backward.py` makes the graphs.
+- It needs saved tensors that other results do not need. The graph's node lives as long as any result, so it must not
+  save such tensors: as in eager, they die with the results, or in backward. A result node saves no tensors itself,
+  because autograd empties each node after running it. Instead it refers to *holders*: nodes that only save tensors,
+  possibly for several result nodes. Then every result has a result node: autograd runs each node that has an edge to
+  the node of a requested result.
+- It reaches a separate input (`input_nodes.py`). The result node has an edge to the node of the input.
+- It is computed from other results, its *direct inputs*. The gradient between two results never leaves the graph's
+  node, so the result node has edges to the direct inputs. If a direct input is watched, by a hook for example, the
+  result node computes the gradient flowing to the direct input, and the graph's node then uses the incoming gradients
+  of results instead of computing the flow between results.
 
-An `index` below counts the differentiable results first (including the new data of mutated inputs), then the outputs
-that are views.
+The gradient passes through a result node unchanged. A `NodeGraph` has all decisions; results and views are numbered
+like its nodes.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,63 +27,224 @@ import torch
 
 from minidynamo import compat
 from minidynamo.autograd.graph.signature import GraphSignature
-from minidynamo.autograd.runtime.input_nodes import LeadingResult, without_data
-from minidynamo.autograd.runtime.result_hooks import all_inputs_of, graph_node, result_node, watch_hooks
-from minidynamo.autograd.runtime.saved_per_result import CompiledResult, received
+from minidynamo.autograd.runtime.input_nodes import (
+    GRAD_SEED,
+    LinkedInputs,
+    SeparateInputs,
+    received,
+    without_data,
+)
+from minidynamo.autograd.runtime.result_hooks import graph_node, result_node, watch_hooks
 from minidynamo.core.references import Reference
 from minidynamo.errors import Diagnostic, Unsupported
-from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.tensor_hooks import hook_table, may_request
 
 FlowOf = Callable[[Any, int, torch.Tensor], Sequence[torch.Tensor | None]]
+Flow = Callable[[Any, torch.Tensor | None], Sequence[torch.Tensor | None]]
+
+EMPTY = torch.empty(0)
+"""Replaces saved tensors needed only by unused results."""
 
 MOST_DECISIONS = 16
 """Most decisions remembered per graph: more than backward calls run at a time."""
 
 
-class ResultNodes:
-    """Makes the result nodes of one compiled graph.
+class _Holder(torch.autograd.Function):
+    """A node that only saves tensors. Autograd's rules for saved tensors apply: later writes are noticed, and the
+    user's hooks run."""
 
-    `flow_of(ctx, index, gradient)` returns the gradients flowing from result `index` to the results in
-    `result_gradients`. Gradients flowing to any further result are not computed: backward raises if such a result is
-    watched.
+    @staticmethod
+    def forward(ctx: Any, seed: torch.Tensor, values: list[torch.Tensor]) -> torch.Tensor:
+        ctx.save_for_backward(*values)
+        return torch.empty(0)
+
+
+class OwnedValues:
+    """The values of one call that live as long as a result: its node owns them, the graph's node refers to them."""
+
+    def __init__(self, separate: SeparateInputs | None, position: int, ends: Mapping[int, list[torch.Tensor]]) -> None:
+        self.separate = separate
+        self.position = position
+        #: Index of a separate input that the result reaches -> its link, and the empty tensor of the edge.
+        self.ends = ends
+        #: Number of a holder -> its tensor.
+        self.holders: Mapping[int, torch.Tensor] = {}
+        #: Inputs kept for higher derivatives, with their versions, by number.
+        self.inputs: Mapping[int, Any] = {}
+        #: Computes the gradients of the direct inputs, given the graph's node and the gradient of the result.
+        self.flow: Flow | None = None
+
+    def free(self) -> None:
+        """Frees the saved tensors."""
+        self.holders = self.inputs = {}
+
+
+@result_node
+class ResultNode(torch.autograd.Function):
+    """The node of a result. Its edges lead to the graph's node, to separate inputs, and to direct inputs."""
+
+    boxed_grads_call = True
+
+    @staticmethod
+    def forward(ctx: Any, owned: OwnedValues, value: list[torch.Tensor], *_: torch.Tensor) -> torch.Tensor:
+        ctx.owned = owned
+        ctx.set_materialize_grads(False)
+        return value.pop()
+
+    @staticmethod
+    def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
+        gradients = received(given)
+        del given
+        gradient = gradients.pop()
+        owned: OwnedValues = ctx.owned
+        end = None
+        if owned.separate is not None and owned.ends:
+            owned.separate.record(graph_node(ctx)[0], owned.position, gradient)
+            # An empty tensor tells each separate input that there is a gradient.
+            end = None if gradient is None else torch.empty(0, device=gradient.device)
+        flow = () if owned.flow is None else owned.flow(graph_node(ctx)[0], gradient)
+        return (None, None, gradient, *[end] * len(owned.ends), *flow)
+
+
+_hold = compat.raw_apply(_Holder)
+_join = compat.raw_apply(ResultNode)
+
+
+def _with_node(value: torch.Tensor, owned: OwnedValues, inputs: Iterable[torch.Tensor] = ()) -> torch.Tensor:
+    """Returns a result with its result node."""
+    ends = (pair[1] for pair in owned.ends.values())
+    joined: torch.Tensor = _join(owned, [value.detach()], value, *ends, *inputs)
+    return joined
+
+
+def with_separate_inputs(outputs: Sequence[Any], linked: LinkedInputs) -> list[Any]:
+    """Returns the outputs of a node, with a result node for each that reaches a separate input."""
+    found = list(outputs)
+    for position, ends in linked.ends.items():
+        found[position] = _with_node(found[position], OwnedValues(linked.separate, position, ends))
+    return found
+
+
+class ResultNodes:
+    """Makes the result nodes of one compiled graph, and the holders of its saved tensors.
+
+    `held_for` has, per number of an input kept for higher derivatives, the targets that need the input. `flow_of(ctx,
+    target, gradient)` returns the gradients flowing from a target to the nodes in `NodeGraph.gradients`. Gradients
+    flowing to any further node are not computed: backward raises if such a node is watched.
     """
 
-    def __init__(self, signature: GraphSignature, flow_of: FlowOf) -> None:
-        #: Computes the flow from one result to the direct inputs.
-        self.flow_of = flow_of
+    def __init__(self, signature: GraphSignature, held_for: Mapping[int, tuple[int, ...]], flow_of: FlowOf) -> None:
         self.signature = signature
-        #: Position of each differentiable result.
-        self.differentiable = signature.differentiable_results
-        #: Indices of the results with a computable gradient, in the order of `flow_of`.
-        self.result_gradients = [index for index, _ in signature.result_gradients]
-        #: Per index of a result: the indices of the direct inputs.
-        self.direct_inputs = signature.direct_inputs or ((),) * len(self.differentiable)
-        #: Pairs (result, direct input) where the result gives zeros without reading a gradient.
-        self.zeros = {(result, index) for index, results in signature.result_zero_sources for result in results}
-        #: Per mutation with history: index of the new data.
-        self.written = [self.differentiable.index(m.result) for m in _history_mutations(signature)]
-        #: Indices of direct inputs, and of results saved by eager; sorted.
-        self.sources = sorted(
-            {index for indices in (*self.direct_inputs, signature.saved_results) for index in indices}
-        )
-        #: The views among `sources`.
-        self.views = [index for index in self.sources if index >= len(self.differentiable)]
-        #: All indices, each after the direct inputs and the base.
-        self.order = _in_dependency_order({**dict(enumerate(self.direct_inputs)), **self._bases(signature)})
-        not_computable = {*self.sources}.difference(self.result_gradients)
-        #: Per index of a result: the direct and indirect inputs among `sources` without computable gradient.
-        self.uncomputable_inputs = [
-            not_computable & all_inputs_of(index, self.direct_inputs) for index in range(len(self.direct_inputs))
+        self.graph = graph = signature.graph
+        self.positions = graph.positions
+        self.flow_of = flow_of
+        #: Numbers of the saved tensors that all targets need: the graph's node saves these.
+        self.common = [i for i, targets in enumerate(graph.readers) if not targets]
+        #: Per holder: its targets, and the numbers of the saved tensors.
+        self.holders = [
+            (frozenset(targets), [i for i, others in enumerate(graph.readers) if others == targets])
+            for targets in sorted({targets for targets in graph.readers if targets})
         ]
+        #: Per target: its number, its position, its holders, and whether `join` makes its node.
+        self.owners = [
+            (
+                i,
+                position,
+                [k for k, (targets, _) in enumerate(self.holders) if i in targets],
+                bool(graph.nodes[i].inputs),
+            )
+            for i, position in enumerate(self.positions)
+        ]
+        #: Number of an input kept for higher derivatives -> the targets that need it, if only some do.
+        self.held_for = {i: targets for i, targets in held_for.items() if 0 < len(targets) < len(self.positions)}
+        #: The nodes with a computable gradient, in the order of `flow_of`.
+        self.computable = [*graph.gradients]
+        #: Per mutation with history: its target.
+        self.written = [self.positions.index(m.result) for m in self.mutations()]
+        saved = [number for number, node in enumerate(graph.nodes) if node.is_saved]
+        #: The nodes that may be watched: direct inputs, and targets saved by eager.
+        self.sources = sorted({*saved, *(number for node in graph.nodes for number in node.inputs)})
+        #: Whether a node joins results: results are computed from results, or a saved target is written to an input.
+        self.joins = any(node.inputs for node in graph.nodes) or not {*saved}.isdisjoint(self.written)
+        #: The targets and the views among `sources`, each after the direct inputs and the base.
+        self.order = _in_dependency_order({number: self.dependencies(number) for number in range(len(graph.nodes))})
+        self.order = [number for number in self.order if graph.nodes[number].output is None or number in self.sources]
+        not_computable = {*self.sources}.difference(self.computable)
+        #: Per target: the direct and indirect inputs without a computable gradient.
+        self.uncomputable = [not_computable & graph.all_inputs(target) for target in range(len(self.positions))]
 
-    def _bases(self, signature: GraphSignature) -> dict[int, tuple[int, ...]]:
-        """Returns, per index of a view, the index of its base, or () if the base has no index."""
-        results = {("graph", result): index for index, result in enumerate(self.differentiable)}
-        inputs = {("input", m.index): self.differentiable.index(m.result) for m in _history_mutations(signature)}
-        plans = {index: signature.outputs[index - len(self.differentiable)] for index in self.views}
-        bases = {index: (results | inputs).get(signature.origin(plan)) for index, plan in plans.items()}
-        return {index: () if base is None else (base,) for index, base in bases.items()}
+    def mutations(self) -> list[Any]:
+        """Returns the mutations that change the history of an input."""
+        return [mutation for mutation in self.signature.mutations if mutation.result is not None]
+
+    def dependencies(self, number: int) -> tuple[int, ...]:
+        """Returns the direct inputs of a target, or the target whose view a node is."""
+        output = self.graph.nodes[number].output
+        if output is None:
+            return self.graph.nodes[number].inputs
+        origin = self.signature.origin(self.signature.outputs[output])
+        bases = {("graph", position): target for target, position in enumerate(self.positions)}
+        bases |= {("input", m.index): self.positions.index(m.result) for m in self.mutations()}
+        return (bases[origin],) if origin in bases else ()
+
+    def save(self, ctx: Any, kept: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Returns the tensors of `kept` to save at the graph's node `ctx`; the others wait there for `attach`."""
+        if not self.holders:
+            return kept
+        returned = set(map(id, results))
+        # A tensor with the history of a result would keep the holders of that result alive.
+        values = [value.detach() if id(value) in returned or value._is_view() else value for value in kept]
+        ctx.unheld = [[values[i] for i in numbers] for _, numbers in self.holders]
+        return [values[i] for i in self.common]
+
+    def attach(self, results: Sequence[Any], linked: LinkedInputs) -> Sequence[Any]:
+        """Returns the results of a call, each with its result node; targets with direct inputs get theirs in `join`.
+        `results` are the outputs of the graph's node."""
+        main: Any = results[self.positions[0]].grad_fn
+        if main is None:
+            return results
+        if self.holders or linked.ends or self.joins:
+            results = self.owning(main, results, linked)
+        if self.sources and not self.joins:
+            tensors = {number: Reference(results[self.positions[number]]) for number in self.sources}
+            main.watch = Watch(self.signature, tensors)
+        return results
+
+    def owning(self, main: Any, results: Sequence[Any], linked: LinkedInputs) -> list[Any]:
+        """Returns the results with their nodes, given the graph's node."""
+        holders = []
+        if self.holders:
+            holders, main.unheld = [_hold(GRAD_SEED, values) for values in main.unheld], None
+        kept = main.double_backward.held
+        inputs = {i: kept.pop(i) for i in self.held_for if i in kept}
+        main.owned, main.unjoined, found = {}, {}, list(results)
+        del results
+        for target, position, own, is_joined in self.owners:
+            ends = linked.ends.get(position, {})
+            if not (own or ends or is_joined or self.holders):
+                continue
+            owned = OwnedValues(linked.separate, position, ends)
+            owned.holders = {k: holders[k] for k in own}
+            if inputs:
+                owned.inputs = {i: held for i, held in inputs.items() if target in self.held_for[i]}
+            if is_joined:
+                main.unjoined[target] = owned
+            else:
+                found[position] = _with_node(found[position], owned)
+            main.owned[target] = Reference(owned)
+        return found
+
+    def read(self, ctx: Any, used: Collection[int]) -> list[torch.Tensor | None]:
+        """Returns the saved tensors that the `used` targets need; None for every further tensor."""
+        values: list[torch.Tensor | None] = [None] * len(self.graph.readers)
+        for i, value in zip(self.common, ctx.saved_tensors if self.common else ()):
+            values[i] = value
+        # The nodes of the used targets have run, so they are alive.
+        holders = {k: holder for target in used for k, holder in ctx.owned[target]().holders.items()}
+        for k, holder in holders.items():
+            for i, value in zip(self.holders[k][1], holder.grad_fn.saved_tensors):
+                values[i] = value
+        return values
 
     def join(
         self,
@@ -89,150 +256,150 @@ class ResultNodes:
         """Replaces results in `results` by results with a node, and writes the new data to `inputs` by `write`, in
         dependency order. Returns, by number, the outputs that `view` had to make for this."""
         written = dict(zip(self.written, inputs, strict=True))
-        node = results[self.differentiable[0]].grad_fn
-        watch = None if node is None else _Watch(self.result_gradients, self.signature)
-        if watch is not None:
-            graph_node(node)[0].watch = watch
+        node = results[self.positions[0]].grad_fn
+        main = None if node is None else graph_node(node)[0]
+        watch = Watch(self.signature, {})
         found: dict[int, torch.Tensor] = {}
-        for index in self.order:
-            if index >= len(self.differentiable):
-                found[index] = view(index - len(self.differentiable))
+        for number in self.order:
+            record = self.graph.nodes[number]
+            if record.output is not None:
+                found[number] = view(record.output)
                 continue
-            position = self.differentiable[index]
-            if watch is not None and self.direct_inputs[index]:
-                sources = [found[source] for source in self.direct_inputs[index]]
-                results[position] = _depend(
-                    self, index, watch, [results[position].detach()], results[position], *sources
-                )
-            if index in written:
-                write(written[index], results[position])
-            found[index] = written.get(index, results[position])
-        if watch is not None:
-            for index in self.sources:
-                ours = index < len(self.differentiable) and index not in written
-                watch.add(index, found[index], has_graph_node=ours)
-        return {index - len(self.differentiable): found[index] for index in self.views}
+            position = self.positions[number]
+            if main is not None and record.inputs:
+                sources = [found[source] for source in record.inputs]
+                owned = main.unjoined.pop(number)
+                zeros = {
+                    source: without_data(found[source])
+                    for source in record.inputs
+                    if number in self.graph.nodes[source].zero_sources
+                }
+                owned.flow = functools.partial(self.flow, number, watch, zeros)
+                results[position] = _with_node(results[position], owned, sources)
+            if number in written:
+                write(written[number], results[position])
+            found[number] = written.get(number, results[position])
+        if main is not None:
+            main.watch = watch
+            for number in self.sources:
+                watch.add(number, found[number], has_graph_node=number < len(self.positions) and number not in written)
+        outputs = ((self.graph.nodes[number].output, value) for number, value in found.items())
+        return {output: value for output, value in outputs if output is not None}
 
-
-def has_result_nodes(signature: GraphSignature) -> bool:
-    """Returns whether each call has to make result nodes, or has inputs both written and saved."""
-    written = {mutation.result for mutation in signature.mutations}
-    saved = (signature.differentiable_results[index] for index in signature.saved_results)
-    return any(signature.direct_inputs) or not written.isdisjoint(saved)
-
-
-def recording_saved_results(run: BoxedCallable, signature: GraphSignature) -> BoxedCallable:
-    """Wraps `run` so that the graph's node gets references to the results that eager saves, for `watch_for`."""
-    positions = [signature.differentiable_results[index] for index in signature.saved_results]
-
-    def recording(args: list[Any]) -> Any:
-        results = run(args)
-        node = results[positions[0]].grad_fn
-        if node is not None:
-            graph_node(node)[0].results = {i: Reference(results[i]) for i in positions}
-        return results
-
-    return recording
-
-
-def watch_for(node: Any, signature: GraphSignature) -> _Watch | None:
-    """Returns the watch of a call, given the graph's node; None if unnecessary."""
-    watch: _Watch | None = getattr(node, "watch", None)
-    references = getattr(node, "results", None)
-    if watch is None and references is not None:
-        watch = node.watch = _Watch((), signature)
-        known = _recorded_hooks(node)
-        for index, number in zip(signature.saved_results, references):
-            watch.tensors[index], watch.hooks[index] = references[number], known[number]
-    return watch
-
-
-def _history_mutations(signature: GraphSignature) -> list[Any]:
-    """Returns the mutations that change the history of an input."""
-    return [mutation for mutation in signature.mutations if mutation.result is not None]
+    def flow(
+        self,
+        target: int,
+        watch: Watch,
+        zeros: Mapping[int, torch.Tensor],
+        main: Any,
+        gradient: torch.Tensor | None,
+    ) -> list[torch.Tensor | None]:
+        """Returns the gradients flowing from a target to its direct inputs, if any of them is watched. `zeros` has the
+        direct inputs that get zeros whatever the gradient is."""
+        flowing: dict[int, torch.Tensor | None] = {}
+        if gradient is not None and watch.is_watched_now(gradient, self.computable, self.uncomputable[target]):
+            flowing = dict(zip(self.computable, self.flow_of(main, target, gradient), strict=True))
+            flowing |= {i: torch.zeros_like(like) for i, like in zeros.items() if flowing.get(i) is None}
+        return [flowing.get(source) for source in self.graph.nodes[target].inputs]
 
 
 def _in_dependency_order(dependencies: Mapping[int, Sequence[int]]) -> list[int]:
-    """Returns all indices, each after the direct inputs and the base."""
+    """Returns all numbers, each after its dependencies."""
     order: dict[int, None] = {}
 
-    def visit(index: int) -> None:
-        if index not in order:
-            for source in dependencies[index]:
+    def visit(number: int) -> None:
+        if number not in order:
+            for source in dependencies[number]:
                 visit(source)
-            order[index] = None
+            order[number] = None
 
-    for index in dependencies:
-        visit(index)
+    for number in dependencies:
+        visit(number)
     return list(order)
 
 
-class _Watch:
-    """Finds the watched results of one call: a hook, `retain_grad()` or `torch.autograd.grad` can see the gradient."""
+class Watch:
+    """Finds the watched nodes of one call: a hook, `retain_grad()` or `torch.autograd.grad` can see the gradient."""
 
-    def __init__(self, computable: Collection[int], signature: GraphSignature) -> None:
-        #: Indices of results with a computable gradient.
-        self.computable = computable
+    def __init__(self, signature: GraphSignature, tensors: dict[int, Reference]) -> None:
         self.signature = signature
-        #: Watched results, by index.
-        self.tensors: dict[int, Reference] = {}
-        #: Dictionaries with the hooks of a watched result, by index.
-        self.hooks: dict[int, list[Mapping[int, Any]]] = {}
+        #: The tensors of the nodes that may be watched, by number.
+        self.tensors = tensors
+        #: Pairs (position of a result, or None for the graph's node; the hooks registered there).
+        self.hooks: list[tuple[int | None, Mapping[int, Any]]] = []
+        #: The hooks of tensors whose node is torch's own, by number.
+        self.tables: dict[int, Mapping[int, Any]] = {}
         #: Decisions by number of the backward, at most MOST_DECISIONS.
         self.decided: dict[int, bool] = {}
 
-    def add(self, index: int, tensor: torch.Tensor, *, has_graph_node: bool) -> None:
-        """Starts to watch a result."""
-        node: Any = tensor.grad_fn
-        if node is None:
-            return
-        self.tensors[index] = Reference(tensor)
-        hooks = self.hooks[index] = []
-        if not has_graph_node:
-            hooks.append(hook_table(tensor))
-            return
-        outputs = getattr(node, "watched", None)
-        if outputs is None:
-            outputs = node.watched = {}
-        outputs[tensor.output_nr] = hooks
+    def add(self, number: int, tensor: torch.Tensor, *, has_graph_node: bool) -> None:
+        """Starts to watch a tensor."""
+        if tensor.grad_fn is not None:
+            self.tensors[number] = Reference(tensor)
+            if not has_graph_node:
+                self.tables[number] = hook_table(tensor)
 
-    def is_watched_now(self, gradient: torch.Tensor, not_computable: Collection[int]) -> bool:
-        """Returns whether any result with a computable gradient is watched in the running backward; the answer is the
-        same at each node.
+    def is_watched_now(
+        self, gradient: torch.Tensor, computable: Collection[int], uncomputable: Collection[int]
+    ) -> bool:
+        """Returns whether any node in `computable` is watched in the running backward; the answer is the same at each
+        node.
 
-        Raises if a watched gradient cannot be computed: the gradient of a result in `not_computable`, or a
-        differentiated or batched gradient.
+        Raises if a watched gradient cannot be computed: the gradient of a node in `uncomputable`, or a differentiated
+        or batched gradient.
         """
-        if any(map(self.is_watched, not_computable)):
+        if any(map(self.is_watched, uncomputable)):
             raise _not_shown_error()
         number = compat.current_backward()
         if number not in self.decided:
-            self.decided[number] = any(map(self.is_watched, self.computable))
+            self.decided[number] = any(map(self.is_watched, computable))
             if len(self.decided) > MOST_DECISIONS:
                 del self.decided[min(self.decided)]
         if self.decided[number] and (torch.is_grad_enabled() or compat.is_batched(gradient)):
             raise _not_shown_error()
         return self.decided[number]
 
-    def alive(self, indices: Iterable[int]) -> list[tuple[int, torch.Tensor]]:
-        """Returns (index, tensor) of the results still alive."""
-        found = ((index, self.tensors[index]()) for index in indices if index in self.tensors)
-        return [(index, tensor) for index, tensor in found if tensor is not None]
+    def alive(self, numbers: Iterable[int]) -> list[tuple[int, torch.Tensor]]:
+        """Returns (number, tensor) of the nodes whose tensors are alive."""
+        found = ((number, self.tensors[number]()) for number in numbers if number in self.tensors)
+        return [(number, tensor) for number, tensor in found if tensor is not None]
 
-    def refuse(self, indices: Iterable[int]) -> None:
-        """Raises if a result at `indices` is watched: gradients of gradients would flow to the result in eager."""
-        for index in sorted(indices):
-            if self.is_watched(index):
-                raise _not_shown_twice_error(index, self.signature)
+    def refuse(self, numbers: Iterable[int]) -> None:
+        """Raises if a node is watched: gradients of gradients would flow to its tensor in eager."""
+        for number in sorted(numbers):
+            if self.is_watched(number):
+                raise _not_shown_twice_error(number, self.signature)
 
-    def is_watched(self, index: int) -> bool:
-        """Returns whether user code can see the gradient of a result."""
-        if index not in self.tensors:
+    def is_watched(self, number: int) -> bool:
+        """Returns whether user code can see the gradient of a node."""
+        if number not in self.tensors:
             return False
-        tensor = self.tensors[index]()
-        if any(self.hooks[index]) or (tensor is not None and tensor.retains_grad):
+        tensor, position = self.tensors[number](), self.signature.graph.nodes[number].position
+        known = [hooks for at, hooks in self.hooks if at is None or at == position]
+        if any(known) or self.tables.get(number) or (tensor is not None and tensor.retains_grad):
             return True
         return tensor is not None and not compat.asks_for_all_gradients() and may_request(tensor)
+
+
+def is_cut(node: Any) -> bool:
+    """Returns whether incoming gradients at the graph's node include the flow between results."""
+    watch: Watch | None = getattr(node, "watch", None)
+    return watch is not None and watch.decided.get(compat.current_backward(), False)
+
+
+def watched(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
+    """Makes nodes of `function` record hooks on results, for `Watch`."""
+    return watch_hooks(function, _notice)
+
+
+def _notice(node: Any, output: int | None, hooks: Mapping[int, Any]) -> None:
+    main, position = graph_node(node, output)
+    watch: Watch | None = getattr(main, "watch", None)
+    if watch is not None:
+        watch.hooks.append((position, hooks))
+
+
+watched(ResultNode)
 
 
 def _not_shown_error() -> Unsupported:
@@ -264,81 +431,9 @@ def _not_shown_twice_error(index: int, signature: GraphSignature) -> Unsupported
 
 def _name(index: int, signature: GraphSignature) -> str:
     """Returns a name for the tensor, for error messages."""
-    outputs, result = [index - len(signature.differentiable_results)], None
-    if outputs[0] < 0:
-        result = signature.differentiable_results[index]
+    node = signature.graph.nodes[index]
+    outputs, result = [node.output], node.position
+    if result is not None:
         outputs = [i for i, plan in enumerate(signature.outputs) if (plan.origin, plan.index) == ("graph", result)]
     written = [signature.inputs[m.index] for m in signature.mutations if m.result == result is not None]
     return f"`{written[0]}`" if written else f"result {outputs[0]} of a compiled graph" if outputs else "a result"
-
-
-def is_cut(node: Any) -> bool:
-    """Returns whether incoming gradients at the graph's node include the flow between results."""
-    watch: _Watch | None = getattr(node, "watch", None)
-    return watch is not None and watch.decided.get(compat.current_backward(), False)
-
-
-def watched(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
-    """Makes nodes of `function` record hooks on results, for `_Watch`."""
-    return watch_hooks(function, _notice)
-
-
-def _notice(node: Any, output: int | None, hooks: Mapping[int, Any]) -> None:
-    main, index = graph_node(node, output)
-    _recorded_hooks(main)
-    for one, at in {(node, output), (main, index)}:
-        for number, known in getattr(one, "watched", {}).items():
-            if at is None or at == number:
-                known.append(hooks)
-
-
-def _recorded_hooks(main: Any) -> dict[int, list[Mapping[int, Any]]]:
-    """Returns the hooks recorded at the graph's node for `recording_saved_results`, by number of the result."""
-    if hasattr(main, "results") and not hasattr(main, "watched"):
-        main.watched = {number: [] for number in main.results}
-    return getattr(main, "watched", {})
-
-
-@result_node
-class DependentResult(torch.autograd.Function):
-    """The node of a dependent result. It holds no tensors."""
-
-    boxed_grads_call = True
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        result_nodes: ResultNodes,
-        index: int,
-        watch: _Watch,
-        value: list[torch.Tensor],
-        *dependencies: torch.Tensor,
-    ) -> torch.Tensor:
-        ctx.result_nodes, ctx.index, ctx.watch = result_nodes, index, watch
-        sources = zip(result_nodes.direct_inputs[index], dependencies[1:])
-        ctx.zero_templates = {
-            source: without_data(like) for source, like in sources if (index, source) in result_nodes.zeros
-        }
-        ctx.set_materialize_grads(False)
-        return value.pop()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
-        gradients = received(given)
-        del given
-        gradient = gradients.pop()
-        result_nodes: ResultNodes = ctx.result_nodes
-        sources = result_nodes.direct_inputs[ctx.index]
-        flowing: dict[int, torch.Tensor | None] = {}
-        if gradient is not None and ctx.watch.is_watched_now(gradient, result_nodes.uncomputable_inputs[ctx.index]):
-            main = graph_node(ctx)[0]
-            flowing = dict(
-                zip(result_nodes.result_gradients, result_nodes.flow_of(main, ctx.index, gradient), strict=True)
-            )
-            flowing |= {i: torch.zeros_like(like) for i, like in ctx.zero_templates.items() if flowing.get(i) is None}
-        return (None, None, None, None, gradient, *(flowing.get(source) for source in sources))
-
-
-_depend = compat.raw_apply(watched(DependentResult))
-for _node_type in (CompiledResult, LeadingResult):
-    watched(_node_type)

@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_
 
 from minidynamo import compat
 from minidynamo.autograd.functional.joint_graph import marked_ancestors
+from minidynamo.autograd.graph.node_graph import Node
 
 EXTRA_EDGES = "handed_over"
 """Metadata key of a gradient function: edges that eager has in place of the traced edges."""
@@ -41,26 +42,37 @@ def used_results(function: torch.autograd.graph.Node, targets: list[torch.Tensor
     return {number for after, number in edges if after == function}
 
 
-def freed_with(targets: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
+def eager_nodes(
+    targets: Sequence[torch.Tensor], views: Iterable[int], watchable: Sequence[torch.Tensor], is_freed: bool
+) -> tuple[Node, ...]:
+    """Returns the nodes of the targets, and of the outputs with the numbers `views`.
+
+    `watchable` are the tensors of the nodes, or nothing if no gradient reaches an input. `is_freed`: backward frees
+    saved tensors.
+    """
+    frees = _freed_with(targets) if len(targets) > 1 else ((0,) if is_freed else (),)
+    inputs = _direct_inputs(targets, watchable)
+    saved = [_edge(target) in map(_edge, _saved_by(target.grad_fn)) for target in targets]
+    nodes = (Node(inputs=one, frees=gone, is_saved=kept) for one, gone, kept in zip(inputs, frees, saved, strict=True))
+    return (*nodes, *(Node(output=output) for output in views))
+
+
+def _freed_with(targets: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
     """Returns, per target, the targets that share a gradient function with freeable saved tensors."""
     saving = {f for f in reachable_functions(targets) if compat.runs_once(f) or _saved_by(f)}
-    behind = [saving.intersection(reachable_functions([target])) for target in targets]
-    return tuple(tuple(k for k, others in enumerate(behind) if not own.isdisjoint(others)) for own in behind)
+    reached = [saving.intersection(reachable_functions([target])) for target in targets]
+    return tuple(tuple(k for k, others in enumerate(reached) if not own.isdisjoint(others)) for own in reached)
 
 
-def direct_inputs(
-    targets: Sequence[torch.Tensor], watchable: Mapping[int, torch.Tensor]
-) -> tuple[tuple[int, ...], ...]:
+def _direct_inputs(targets: Sequence[torch.Tensor], watchable: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     """Returns, per target, the values of `watchable` that the target is computed from with no other target between."""
-    if len(watchable) < 2:
-        return ()
-    functions = reachable_functions([*watchable.values()])  # kept alive until all edges are compared
+    functions = reachable_functions(watchable)  # kept alive until all edges are compared
     positions: dict[Any, int] = {}
-    for position, value in watchable.items():
-        positions.setdefault((value.grad_fn, value.output_nr), position)
+    for position, value in enumerate(watchable):
+        positions.setdefault(_edge(value), position)
     found = [_nearest_places(target.grad_fn, positions, len(targets)) for target in targets]
     del functions
-    return tuple(tuple(sorted(met - {i})) for i, met in enumerate(found)) if any(found) else ()
+    return [tuple(sorted(met - {i})) for i, met in enumerate(found)]
 
 
 def nearest_view(view: torch.Tensor, others: Mapping[int, torch.Tensor], base: torch.Tensor) -> int | None:
@@ -78,11 +90,6 @@ def nearest_view(view: torch.Tensor, others: Mapping[int, torch.Tensor], base: t
     return None
 
 
-def saved_results(targets: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """Returns the positions of targets that their own gradient functions have saved."""
-    return tuple(i for i, target in enumerate(targets) if _edge(target) in map(_edge, _saved_by(target.grad_fn)))
-
-
 def _saved_by(function: torch.autograd.graph.Node | None) -> list[torch.Tensor]:
     if function is None:
         return []
@@ -95,11 +102,11 @@ def _edge(value: torch.Tensor) -> tuple[torch.autograd.graph.Node | None, int]:
 
 
 def reached_results(
-    values: Sequence[torch.Tensor | None], watchable: Mapping[int, torch.Tensor]
+    values: Sequence[torch.Tensor | None], watchable: Sequence[torch.Tensor]
 ) -> tuple[frozenset[int], ...]:
     """Returns, per value, the positions in `watchable` that gradients of the value reach."""
     positions: dict[Any, int] = {}
-    for position, value in watchable.items():
+    for position, value in enumerate(watchable):
         if value.grad_fn is not None:
             positions.setdefault(_edge(value), position)
 
@@ -136,8 +143,22 @@ def _nearest_places(function: torch.autograd.graph.Node | None, positions: Mappi
 
 
 def reaching_results(
-    targets: Sequence[torch.Tensor], sources: Mapping[int, torch.Tensor]
+    targets: Sequence[torch.Tensor], sources: Mapping[int, torch.Tensor], gradients: Mapping[int, torch.Tensor | None]
 ) -> dict[int, tuple[int, ...]]:
+    """Returns, per source (a leaf), the targets from which autograd reaches the source.
+
+    With several devices, no target or every target: autograd runs each device in a thread of its own.
+    """
+    everywhere = tuple(range(len(targets)))
+    if len(targets) < 2 and all(gradient is not None for gradient in gradients.values()):
+        return dict.fromkeys(sources, everywhere)
+    found = leaves_reached(targets, sources)
+    if len({value.device for value in (*targets, *sources.values())}) > 1:
+        return {i: everywhere if reached else () for i, reached in found.items()}
+    return found
+
+
+def leaves_reached(targets: Sequence[torch.Tensor], sources: Mapping[int, torch.Tensor]) -> dict[int, tuple[int, ...]]:
     """Returns, per source (a leaf), the positions of the targets from which autograd reaches the source."""
     found: dict[int, list[int]] = {i: [] for i in sources}
     for position, target in enumerate(targets):

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -25,6 +25,7 @@ from torch.fx.experimental.proxy_tensor import (
 from minidynamo import compat
 from minidynamo.autograd.graph.inputs import InputLayout
 from minidynamo.autograd.graph.mutation import write_undeclared_outputs
+from minidynamo.autograd.graph.node_graph import NO_GRAPH, Edge, Node, NodeGraph
 from minidynamo.autograd.graph.numbers import is_empty, is_symbolic, known
 from minidynamo.autograd.graph.provenance import LocatingInterpreter, LocationRecorder
 from minidynamo.autograd.trace import scalar_arguments
@@ -40,16 +41,15 @@ from minidynamo.autograd.trace.fallback_op import (
 )
 from minidynamo.autograd.trace.full_slices import with_ends
 from minidynamo.autograd.trace.grad_graph_queries import (
-    direct_inputs,
-    freed_with,
+    eager_nodes,
+    leaves_reached,
     reachable_functions,
     reached_results,
     reaching_results,
-    saved_results,
     used_results,
     zero_sources,
 )
-from minidynamo.autograd.trace.leaf_order import recording_leaf_order
+from minidynamo.autograd.trace.leaf_order import edge_order, recording_leaf_order
 from minidynamo.autograd.trace.output_alias_sets import (
     OutputAliasSet,
     TracedOutput,
@@ -72,9 +72,7 @@ class Trace:
     """The joint graph with its parts.
 
     An input is named by its position in the flat list of inputs. A target is a differentiated result: first the inputs
-    in `mutated_with_grad`, then the alias sets that require grad. `tangents`, `freed_with` and `direct_inputs` have one
-    entry per target. A watched position is the position of a target, or the number of targets plus the position of an
-    output that is a view.
+    in `mutated_with_grad`, then the alias sets that require grad. Nodes are numbered as in `node_graph`.
     """
 
     graph: fx.Graph
@@ -99,7 +97,8 @@ class Trace:
     is_leaf: dict[int, bool] = field(default_factory=dict)
     #: One placeholder per `tangent_targets` entry; without higher orders, one per target.
     tangents: list[fx.Node] = field(default_factory=list)
-    #: Input that requires grad -> its gradient; None where no gradient reaches the input.
+    #: Input that requires grad -> its gradient, or None if no gradient reaches the input. In the order of the edges of
+    #: `node_graph`.
     gradients: dict[int, fx.Node | None] = field(default_factory=dict)
     #: Clones of non-leaf inputs, which the program may write to.
     input_copies: set[fx.Node] = field(default_factory=set)
@@ -114,28 +113,14 @@ class Trace:
     differentiable: tuple[bool, ...] = ()
     #: Tensors that eager saves only for higher derivatives.
     saved_for_derivatives: list[fx.Node] = field(default_factory=list)
-    #: Whether eager's backward frees saved tensors, and therefore runs only once.
-    frees_saved: bool = False
-    #: One entry per target, empty for a single target: the targets that eager cannot differentiate after this target.
-    freed_with: tuple[tuple[int, ...], ...] = ()
-    #: One entry per target: the watched positions that the target is computed from directly.
-    direct_inputs: tuple[tuple[int, ...], ...] = ()
-    #: Watched position in `direct_inputs` -> the total gradient that arrives at the position.
+    #: Node -> its total gradient, for the nodes that targets are computed from directly.
     result_gradients: dict[int, fx.Node | None] = field(default_factory=dict)
-    #: Input -> the targets whose gradient of the input is zero whatever their tangents are.
-    zero_sources: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    #: The same for the watched positions of `result_gradients`.
-    result_zero_sources: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    #: Targets that eager saves for their own gradients.
-    saved_results: tuple[int, ...] = ()
-    #: One entry per derivative: the watched positions that gradients of the derivative reach.
+    #: The autograd graph; its edges are in the order of `gradients`. Empty with higher orders.
+    node_graph: NodeGraph = NO_GRAPH
+    #: One entry per derivative: the nodes that gradients of the derivative reach.
     reached_results: tuple[frozenset[int], ...] = ()
-    #: Input that requires grad -> the targets from which autograd reaches the input.
-    reaching_results: dict[int, tuple[int, ...]] = field(default_factory=dict)
     #: Position of an input with a gradient, or of a later tangent slot -> derivatives from which autograd gets there.
     reaching_derivatives: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    #: Inputs with gradients, in the order of autograd's visits.
-    leaf_order: tuple[int, ...] = ()
 
     @property
     def training(self) -> bool:
@@ -171,11 +156,13 @@ def trace_joint(
     flat: Sequence[Any],
     decompositions: dict[OpOverload, Callable[..., Any]],
     orders: Sequence[Given] = (),
+    inputs: Sequence[int] = (),
 ) -> Trace:
     """Traces `gm` on the fake values `flat`, and its gradients if any result requires grad.
 
     With `orders`, traces gradients of gradients too, one order per entry. Each order differentiates the results of the
-    previous order by the inputs and by the differentiable tangents of earlier orders. Runs under the current grad mode.
+    previous order by the `inputs`, in their order, and by the differentiable tangents of earlier orders. Runs under the
+    current grad mode.
     Raises GraphRefused MD401 if torch refuses the program, and MD404 if outputs share memory in a way that cannot be
     rebuilt.
     """
@@ -185,7 +172,7 @@ def trace_joint(
     try:
         leaves = {i: value.is_leaf for i, value in enumerate(flat) if isinstance(value, torch.Tensor)}
         flat = [_as_fake(mode, known(value)) for value in flat]
-        attempt = functools.partial(_trace_once, gm, layout, flat, mode, leaves, decompositions, orders)
+        attempt = functools.partial(_trace_once, gm, layout, flat, mode, leaves, decompositions, orders, inputs)
         # Anomaly mode would search for NaN in gradients without data. Under saved-tensor hooks autograd does not
         # notice writes to saved tensors.
         quiet = compat.without_fake_tensor_log()
@@ -243,12 +230,14 @@ def _trace_once(
     leaves: dict[int, bool],
     decompositions: dict[OpOverload, Callable[..., Any]],
     orders: Sequence[Given],
+    inputs: Sequence[int],
     fallback_nodes: Collection[fx.Node],
 ) -> Trace:
+    attempt = functools.partial(_Tracing, gm, layout, flat, mode, leaves, orders, inputs, fallback_nodes)
     try:
-        return _Tracing(gm, layout, flat, mode, leaves, orders, fallback_nodes, copy_inputs=False).trace(decompositions)
+        return attempt(copy_inputs=False).trace(decompositions)
     except _WriteToLeaf:
-        return _Tracing(gm, layout, flat, mode, leaves, orders, fallback_nodes, copy_inputs=True).trace(decompositions)
+        return attempt(copy_inputs=True).trace(decompositions)
 
 
 def mode_of(gm: fx.GraphModule, values: Sequence[Any]) -> FakeTensorMode:
@@ -269,6 +258,7 @@ class _Tracing:
         mode: FakeTensorMode,
         leaves: dict[int, bool],
         orders: Sequence[Given],
+        inputs: Sequence[int],
         fallback_nodes: Collection[fx.Node],
         copy_inputs: bool,
     ) -> None:
@@ -277,12 +267,14 @@ class _Tracing:
         self.flat = flat
         self.mode = mode
         self.orders = orders
+        self.inputs = inputs
         self.fallback_nodes = fallback_nodes
         self.copy_inputs = copy_inputs
         self.tensors = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
         self.numbers = [i for i, value in enumerate(flat) if is_symbolic(value)]
         self.result = Trace(fx.Graph(), mode, is_leaf=leaves)
-        self.watchable: dict[int, torch.Tensor] = {}
+        #: The tensors of the nodes: targets, then views.
+        self.watchable: list[torch.Tensor] = []
 
     def trace(self, decompositions: dict[OpOverload, Callable[..., Any]]) -> Trace:
         self.casts_once = torch.is_autocast_cache_enabled()
@@ -314,20 +306,30 @@ class _Tracing:
         trace.result_gradients = dict(zip(trace.result_gradients, result_gradients))
         return trace
 
-    def _run_gradients(
-        self, targets: list[torch.Tensor], sources: Mapping[int, torch.Tensor], watched: Sequence[int]
-    ) -> list[Any]:
-        """Computes the gradients of `sources` and of the `watched` results, and records where each comes from."""
+    def run_gradients(
+        self, targets: list[torch.Tensor], sources: Mapping[int, torch.Tensor], nodes: Sequence[Node]
+    ) -> tuple[list[torch.Tensor | None], list[torch.Tensor | None]]:
+        """Returns the gradients of `sources`, and of the nodes that targets are computed from; records where each comes
+        from."""
+        watched = {number: self.watchable[number] for number in sorted({i for node in nodes for i in node.inputs})}
+        self.result.result_gradients = dict.fromkeys(watched)
         leaf_order = [] if self.orders else recording_leaf_order(sources)
-        gradients = self.run_backward(targets, list(sources.values()))
-        self.result.leaf_order = tuple(leaf_order)
-        if not self.orders:
-            if len(targets) > 1 or any(gradient is None for gradient in gradients):
-                self.result.reaching_results = reaching_results(targets, sources)
-            arriving = {position: self.watchable[position] for position in watched}
-            self.result.zero_sources = zero_sources(targets, sources, gradients, self.tracer)
-            self.result.result_zero_sources = zero_sources(targets, arriving, gradients[len(sources) :], self.tracer)
-        return gradients
+        found = self.run_backward(targets, list(sources.values()))
+        gradients, result_gradients = found[: len(found) - len(watched)], found[len(found) - len(watched) :]
+        if self.orders:
+            self.result.gradients = dict.fromkeys(sources)
+            return gradients, []
+        by_input = dict(zip(sources, gradients))
+        zeros = zero_sources(targets, sources, gradients, self.tracer)
+        result_zeros = zero_sources(targets, watched, result_gradients, self.tracer)
+        reaching = reaching_results(targets, sources, by_input)
+        order = edge_order(leaf_order, sources, self.result.is_leaf)
+        self.result.node_graph = NodeGraph(
+            tuple(replace(node, zero_sources=result_zeros.get(number, ())) for number, node in enumerate(nodes)),
+            tuple(Edge(i, by_input[i] is not None, (), zeros.get(i, ()), reaching[i]) for i in order),
+        )
+        self.result.gradients = dict.fromkeys(order)
+        return [by_input[i] for i in order], result_gradients
 
     def run(self, *values: Any) -> tuple[list[Any], ...]:
         """Runs the program, then computes its gradients, under `make_fx`.
@@ -349,7 +351,7 @@ class _Tracing:
             before = settings()
             # Collected before the program runs: a write may make an input require grad, but such an input has no
             # gradient.
-            wanted = {i: leaf for i, leaf in leaves.items() if leaf.requires_grad}
+            wanted = {i: leaves[i] for i in self.inputs or leaves if leaves[i].requires_grad}
             with _blocks_of_autocast(self.casts_once), recording_copies() as copies:
                 outputs = self.run_forward(recorder, arguments)
             refuse_copies(copies, outputs, inputs)
@@ -362,26 +364,16 @@ class _Tracing:
             targets = [*mutated.values(), *(f.root for f in alias_sets if f.requires_grad and f.root is not None)]
             sources = {i: leaf for i, leaf in wanted.items() if leaf.requires_grad} if targets else {}
             functions = reachable_functions(targets)
-            self.result.frees_saved = any(map(compat.runs_once, functions))
-            if len(targets) > 1:
-                self.result.freed_with = freed_with(targets)
-            self.watchable = dict(enumerate(targets))
-            if sources:
-                self.watchable |= _views(outputs, self.result.outputs, len(targets))
-            if sources and not self.orders:
-                self.result.direct_inputs = direct_inputs(targets, self.watchable)
-                self.result.saved_results = saved_results(targets)
-            watched = sorted({position for positions in self.result.direct_inputs for position in positions})
-            self.result.result_gradients = dict.fromkeys(watched)
+            views = _views(outputs, self.result.outputs) if sources else {}
+            self.watchable = [*targets, *views.values()]
+            watchable, frees = self.watchable if sources else [], any(map(compat.runs_once, functions))
+            nodes = () if self.orders or not targets else eager_nodes(targets, views, watchable, frees)
             kept = [] if self.orders else _kept_for_derivatives(functions)
             with compat.without_autocast():  # autocast applies to forward only
-                gradients = self._run_gradients(targets, sources, watched)
+                gradients, result_gradients = self.run_gradients(targets, sources, nodes)
             recorder.end()
         self.result.mutated_with_grad = dict.fromkeys(mutated)
         self.result.requires_grad = {i: value.requires_grad for i, value in inputs.items()}
-        self.result.gradients = dict.fromkeys(sources)
-        source_count = len(gradients) - len(self.result.result_gradients)
-        gradients, result_gradients = gradients[:source_count], gradients[source_count:]
         return (
             [*outputs, *between],
             [f.root for f in alias_sets],
@@ -428,7 +420,7 @@ class _Tracing:
             self.result.reached_results = reached_results(derivatives, self.watchable)
             present = {i: slot for i, slot in enumerate(slots) if slot is not None}
             computed = [i for i, value in enumerate(derivatives) if value is not None]
-            found = reaching_results([value for value in derivatives if value is not None], present)
+            found = leaves_reached([value for value in derivatives if value is not None], present)
             # If nothing is reached, the results of a `once_differentiable` function only lead to an error.
             everywhere = {} if any(found.values()) else dict.fromkeys(present, tuple(computed))
             self.result.reaching_derivatives = everywhere or {
@@ -521,13 +513,11 @@ def _has_data(values: list[torch.Tensor]) -> bool:
     return any(value.dim() for value in values) and not any(map(is_empty, values))
 
 
-def _views(outputs: Sequence[Any], traced: Sequence[TracedOutput], first: int) -> dict[int, torch.Tensor]:
-    """Returns the outputs that the runtime makes as views of results or inputs, by position from `first` on."""
-    return {
-        first + i: value
-        for i, (value, output) in enumerate(zip(outputs, traced))
-        if output.kind in ("view", "member") and output.has_history
-    }
+def _views(outputs: Sequence[Any], traced: Sequence[TracedOutput]) -> dict[int, torch.Tensor]:
+    """Returns the outputs that the runtime makes as views of results or inputs, by number."""
+    kinds = ("view", "member")
+    pairs = enumerate(zip(outputs, traced))
+    return {i: value for i, (value, output) in pairs if output.kind in kinds and output.has_history}
 
 
 def _raise_delayed_errors(targets: Iterable[torch.Tensor]) -> None:

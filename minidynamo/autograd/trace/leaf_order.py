@@ -7,7 +7,7 @@ equal. Therefore the order of the node's edges determines the order of the leave
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
@@ -26,13 +26,15 @@ def recording_leaf_order(leaves: Mapping[int, torch.Tensor]) -> list[int]:
     return arrived
 
 
-def edge_order(places: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
-    """Returns an order of edges for which autograd takes the leaves in the order `places`, and then `others`, the
-    non-leaves."""
-    ordered = [0] * len(places)
-    for leaf, position in zip(places, _taken(len(places), more=bool(others))):
+def edge_order(arrived: Sequence[int], inputs: Iterable[int], is_leaf: Mapping[int, bool]) -> list[int]:
+    """Returns an order of edges to `inputs` for which autograd takes the leaves in the order `arrived`, and the
+    non-leaves last."""
+    inputs = [*dict.fromkeys((*arrived, *inputs))]
+    leaves, others = [i for i in inputs if is_leaf[i]], [i for i in inputs if not is_leaf[i]]
+    ordered = [0] * len(leaves)
+    for leaf, position in zip(leaves, _taken(len(leaves), more=bool(others))):
         ordered[position] = leaf
-    return (*ordered, *others)
+    return [*ordered, *others]
 
 
 def _taken(count: int, *, more: bool) -> list[int]:

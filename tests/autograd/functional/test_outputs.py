@@ -85,7 +85,7 @@ def test_a_view_follows_an_input_with_another_storage_offset():
 
 def test_the_graph_returns_one_tensor_per_memory():
     made = graphs(lambda x: ((z := x * 2).t(), z, z[0], z.detach()), [torch.randn(3, 3, requires_grad=True)])
-    assert made.signature.results == 1 and made.signature.differentiable_results == (0,)
+    assert made.signature.results == 1 and made.signature.graph.positions == (0,)
     assert [plan.detach for plan in made.signature.outputs] == [False, False, False, True]
 
 

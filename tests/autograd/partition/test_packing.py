@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from minidynamo.autograd.aot import aot_graphs
+from minidynamo.autograd.graph.node_graph import NodeGraph
 from minidynamo.autograd.graph.signature import GraphSignature, SavedIndex, Unpacked
-from minidynamo.autograd.partition.packing import kept_for_tensors, unpacking
+from minidynamo.autograd.partition.packing import readers_of_tensors, unpacking
 from minidynamo.config import config
 from minidynamo.errors import InvalidHook
 from minidynamo.graph.marks import DIES
@@ -149,6 +150,6 @@ def test_tensors_are_unpacked_outside_of_the_graph():
 
 def test_what_is_kept_for_some_results():
     form, other = Unpacked((SavedIndex(1), 3), None), Unpacked(SavedIndex(0))
-    signature = GraphSignature(("x",), (), unpacked=(form, other), kept_for=((), (0,)))
-    assert kept_for_tensors(signature) == ((0,), ())
-    assert kept_for_tensors(GraphSignature(("x",), (), kept_for=((1,),))) == ((1,),)
+    signature = GraphSignature(("x",), (), unpacked=(form, other), graph=NodeGraph(readers=((), (0,))))
+    assert readers_of_tensors(signature) == ((0,), ())
+    assert readers_of_tensors(GraphSignature(("x",), (), graph=NodeGraph(readers=((1,),)))) == ((1,),)

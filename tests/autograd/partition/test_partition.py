@@ -49,7 +49,7 @@ def test_forward_and_backward_fit_together():
     extra = [s for s in made.partition.sources if s[0] == "extra"]
     assert len(outputs) == made.signature.results + len(extra)
     placeholders = [n for n in made.backward.graph.nodes if n.op == "placeholder"]
-    assert len(placeholders) == len(made.partition.sources) + len(made.signature.differentiable_results)
+    assert len(placeholders) == len(made.partition.sources) + len(made.signature.graph.targets)
     assert all(n.users for n in placeholders[: len(made.partition.sources)])
 
 

@@ -311,7 +311,7 @@ def test_what_a_custom_function_saves_from_elsewhere_has_derivatives():
         return (SavesAnother.apply(x * 2, y.sin()),)
 
     make = intermediate_inputs((3,), (3,))
-    assert graphs(program, make()[0]).higher.linked == (0, 1)
+    assert {*graphs(program, make()[0]).higher.linked} == {0, 1}
     assert_same_gradients(program, make)
 
 

@@ -70,12 +70,18 @@ class Counted:
 
 @pytest.mark.parametrize(
     ("program", "direct_inputs"),
-    [(chain, ((), (0,), (0, 1))), (partial, ((), (0,))), (halves, ((), (0,))), (apart, ()), (overwritten, ())],
+    [
+        (chain, ((), (0,), (0, 1))),
+        (partial, ((), (0,))),
+        (halves, ((), (0,))),
+        (apart, ((), ())),
+        (overwritten, ((), ())),
+    ],
 )
 def test_which_results_are_computed_from_others(program, direct_inputs):
-    signature = Counted(program).call.signature
-    assert signature.direct_inputs == direct_inputs
-    assert [place for place, _ in signature.result_gradients] == sorted({i for places in direct_inputs for i in places})
+    graph = Counted(program).call.signature.graph
+    assert tuple(target.inputs for target in graph.targets) == direct_inputs
+    assert [*graph.gradients] == sorted({i for inputs in direct_inputs for i in inputs})
 
 
 def retained(results, given, place, loss):

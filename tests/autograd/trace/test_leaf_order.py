@@ -25,8 +25,8 @@ def test_autograd_takes_leaves_in_the_order_that_their_edges_are_for(more):
         for number, leaf in enumerate(leaves):
             leaf.register_hook(lambda _, number=number, seen=seen: seen.append(number))
         values = [*leaves, *(torch.ones(1, requires_grad=True) * 1 for _ in range(more))]
-        wanted = [*reversed(range(count))]
-        Fan.apply(*(values[place] for place in edge_order(wanted, [*range(count, count + more)]))).backward()
+        wanted, is_leaf = [*reversed(range(count))], dict.fromkeys(range(count), True) | {count: False}
+        Fan.apply(*(values[place] for place in edge_order(wanted, range(count + more), is_leaf))).backward()
         assert seen == wanted
 
 

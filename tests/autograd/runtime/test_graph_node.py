@@ -1,4 +1,4 @@
-"""Tests of minidynamo/autograd/runtime/saved_per_result.py: tensors saved for one result alone die with the result."""
+"""Tests of minidynamo/autograd/runtime/graph_node.py: tensors saved for one result alone die with the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits as softened
 from torch.nn.functional import dropout, pairwise_distance
 
 import minidynamo
-from minidynamo.autograd.runtime.saved_per_result import SavedPerResult
+from minidynamo.autograd.graph.node_graph import Node, NodeGraph
+from minidynamo.autograd.graph.signature import GraphSignature
+from minidynamo.autograd.runtime.result_nodes import ResultNodes
 from minidynamo.graph.boxed import mark_boxed
 from tests.autograd.programs import compile_program, inputs, interpret
 
@@ -76,12 +78,11 @@ def without_collector():
     gc.enable()
 
 
-def test_results_with_the_same_values_share_a_node():
-    holders = SavedPerResult(((0,), (), (0, 2), (3,)), (0, 1, 4, 5))
-    assert holders.common == [1]
-    assert holders.groups == [((0, 1), (), [0]), ((), (), [1]), ((1,), (), [4]), ((2,), (), [5])]
-    holders = SavedPerResult(((0,), (0,)), (0, 1, 2, 3), held_for={5: (1, 2), 6: (0, 1, 2, 3), 7: ()})
-    assert holders.groups == [((0,), (), [0]), ((), (5,), [1, 2]), ((), (), [3])]
+def test_saved_tensors_of_the_same_targets_share_a_holder():
+    graph = NodeGraph(tuple(map(Node, range(3))), readers=((0,), (), (0, 2), (0,)))
+    nodes = ResultNodes(GraphSignature((), (), graph=graph), {5: (1, 2), 6: (0, 1, 2), 7: ()}, lambda *_: ())
+    assert nodes.common == [1] and nodes.holders == [({0}, [0, 3]), ({0, 2}, [2])]
+    assert nodes.held_for == {5: (1, 2)}
 
 
 def test_what_a_result_needs_alone_dies_with_it():
@@ -117,7 +118,7 @@ def test_gradients_with_results_that_died(program, dynamic):
     """Runs backward of some results, twice, and of their gradients; only `retain_graph` keeps saved tensors."""
     leaves = square()
     call, fixed = (compile_program(program, leaves, dynamic=varies) for varies in (dynamic, False))
-    assert any(fixed.signature.kept_for) and call.signature.kept_for == fixed.signature.kept_for
+    assert any(fixed.signature.graph.readers) and call.signature.graph.readers == fixed.signature.graph.readers
     for used in range(len(program(*leaves))):
         outcomes = []
         for function in (lambda *args: call([*args]), program):
@@ -184,7 +185,7 @@ def test_hooks_of_the_user_see_each_value_once():
     other.sum().backward()
     assert seen == [16.0] and other.grad.sum() == 16
     names = [type(node).__name__ for node in (other.grad_fn, other.grad_fn.next_functions[0][0])]
-    assert names == ["CompiledResultBackward", "CompiledFunctionBackward"]
+    assert names == ["ResultNodeBackward", "CompiledFunctionBackward"]
 
 
 def test_a_program_whose_results_share_all_values_has_one_node():
@@ -195,7 +196,7 @@ def test_a_program_whose_results_share_all_values_has_one_node():
         return y * 2, y * 3
 
     call = compile_program(shared, [x])
-    assert call.signature.kept_for == ()
+    assert call.signature.graph.readers == ()
     assert {type(y.grad_fn).__name__ for y in call([x])} == {"CompiledFunctionBackward"}
 
 

@@ -1,0 +1,215 @@
+"""Owns the autograd node of a compiled graph: runs forward, saves tensors, runs backward.
+
+`graph_call.py` has the steps around it, `input_nodes.py` and `result_nodes.py` the nodes of single inputs and results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+from minidynamo import compat
+from minidynamo.autograd.graph.batched_grads import has_batches
+from minidynamo.autograd.graph.layouts import Layout
+from minidynamo.autograd.graph.signature import GraphSignature
+from minidynamo.autograd.partition.packing import Unpack
+from minidynamo.autograd.runtime.accumulation import unwanted_gradients
+from minidynamo.autograd.runtime.backward_call import BackwardCall
+from minidynamo.autograd.runtime.double_backward import DoubleBackward
+from minidynamo.autograd.runtime.input_nodes import InputNodes, LinkedInputs, SeparateInputs, received, without_data
+from minidynamo.autograd.runtime.result_hooks import kept_by
+from minidynamo.autograd.runtime.result_nodes import ResultNodes, watched
+from minidynamo.graph.boxed import BoxedCallable
+from minidynamo.graph.saved_tensor_hooks import before_saving
+
+Saved = Sequence[tuple[str, int]]
+
+
+class SavedPositions:
+    """Positions of the arguments of backward: `inputs` and `number_inputs` among forward's inputs, `computed` and
+    `computed_numbers` among the values returned by forward. Numbers are apart, since autograd saves tensors only."""
+
+    def __init__(self, saved: Saved, expected: Sequence[Any], results: int) -> None:
+        symbols = [isinstance(like, (str, *compat.SYMBOLIC_NUMBERS)) for like in expected[: len(saved)]]  # or NUMBER
+        tensors = [source for source, is_number in zip(saved, symbols) if not is_number]
+        numbers = [source for source, is_number in zip(saved, symbols) if is_number]
+        self.inputs, self.computed = _split(tensors, results)
+        self.number_inputs, self.computed_numbers = _split(numbers, results)
+
+
+def _split(sources: Saved, results: int) -> tuple[list[int], list[int]]:
+    computed = [i + results * (kind == "extra") for kind, i in sources if kind != "input"]
+    return [i for kind, i in sources if kind == "input"], computed
+
+
+class GraphNode:
+    """Calls a compiled graph as one node of autograd's graph. `forward` returns the results, then values to save."""
+
+    _boxed_call = True
+
+    def __init__(
+        self,
+        signature: GraphSignature,
+        forward: BoxedCallable,
+        saved: SavedPositions,
+        backward: BackwardCall,
+        double_backward: DoubleBackward,
+    ) -> None:
+        self.signature, self.forward, self.saved = signature, forward, saved
+        self.backward, self.double_backward = backward, double_backward
+        #: Restores packed tensors for callers that differentiate the gradients.
+        self.unpack: Unpack | None = None
+        plan, graph = double_backward.plan, signature.graph
+        positions, edges = graph.positions, [*enumerate(graph.edges)]
+        #: Inputs whose history autograd must not enter when they are saved.
+        self.unreached = {edge.input for edge in graph.edges if not edge.has_gradient}
+        #: Pairs (gradient, its input) of gradients that may be zeros for any tangents.
+        self.zeros = [(k, edge.input) for k, edge in edges if edge.zero_sources]
+        self.unvisited = [k for k, edge in edges if not edge.reached_from]
+        #: Positions of results without a gradient.
+        self.others = [i for i in range(signature.results) if i not in positions and i not in signature.number_results]
+        #: Whether backward frees anything.
+        self.runs_once = bool(
+            any(node.frees for node in graph.nodes) or saved.inputs or saved.computed or plan.held or plan.random
+        )
+        self.frees_in_parts = graph.frees_in_parts
+        self.targets = frozenset(range(len(positions)))
+        #: Per edge: its input, and whether autograd gets an edge to a non-leaf.
+        self.edges = [(edge.input, edge.has_gradient or edge.input in plan.linked) for edge in graph.edges]
+        reaching = [tuple(positions[target] for target in edge.reached_from) for edge in graph.edges]
+        self.input_nodes = InputNodes(reaching, len(positions), signature.results, self.gradients)
+        self.result_nodes = ResultNodes(signature, dict(zip(plan.held, plan.held_for)), self.flow_of)
+        function = _function(self)
+        if len(positions) > 1 or self.result_nodes.sources or self.unvisited:
+            watched(function)
+        self.apply = compat.raw_apply(function)
+
+    def __call__(self, args: list[Any]) -> Any:
+        """Returns the results of the graph; empties `args`."""
+        linked = self.input_nodes.link(
+            [args[i] if is_reached or args[i].is_leaf else None for i, is_reached in self.edges]
+        )
+        return self.result_nodes.attach(self.apply(args, linked, *linked.edges), linked)
+
+    def run_forward(self, ctx: Any, args: list[Any], linked: LinkedInputs) -> tuple[torch.Tensor, ...]:
+        """Runs forward, and keeps at the node `ctx` what backward needs."""
+        saved = self.saved
+        kept = [_saved_input(args[i], is_unreached=i in self.unreached) for i in saved.inputs]
+        numbers = [args[i] for i in saved.number_inputs]
+        hooked = compat.has_saved_tensor_hooks()
+        ctx.signature = self.signature
+        ctx.separate, links = linked.separate, linked.links
+        ctx.double_backward = self.double_backward.keep(args, links, hooked)
+        for i in () if ctx.separate is None else ctx.separate.indices:
+            ctx.double_backward.links[i] = None  # these links live as long as the results that reach them
+        ctx.zero_templates = {k: without_data(args[i]) for k, i in self.zeros}
+        ctx.unvisited = [leaf for leaf in map(links.__getitem__, self.unvisited) if leaf is not None and leaf.is_leaf]
+        with before_saving:
+            values = self.forward(args)
+        kept += [values[i] for i in saved.computed]
+        returned = tuple(values[: self.signature.results])
+        ctx.layouts = [Layout(value) for value in kept] if hooked else None
+        ctx.save_for_backward(*self.result_nodes.save(ctx, kept, returned))
+        ctx.numbers = numbers + [values[i] for i in saved.computed_numbers]
+        ctx.shapes = {i: values[i].shape for i in self.backward.symbolic}
+        ctx.set_materialize_grads(False)
+        if self.others:
+            ctx.mark_non_differentiable(*[values[i] for i in self.others])
+        return returned
+
+    def run_backward(self, ctx: Any, gradients: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        """Returns the gradients of the edges; empties `gradients`."""
+        if ctx.separate is None:
+            return self.gradients(ctx, gradients)
+        separate: SeparateInputs = ctx.separate
+        separate.begin()
+        return separate.hold_back(self.gradients(ctx, gradients))
+
+    def gradients(self, ctx: Any, given: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        """Returns the gradients of the inputs; empties `given`."""
+        if self.signature.all_gradients:
+            compat.check_reentrant_backward()
+        tangents = self.backward.tangents(ctx, given)
+        used = [target for target, tangent in enumerate(tangents) if tangent is not None]
+        if not used:
+            return (None,) * len(self.edges)  # autograd visits the node for the sake of a later one
+        kept = kept_by(ctx)
+        args = self.read(ctx, used) if self.runs_once else []
+        if self.runs_once:
+            self.free(ctx, used)
+        unwanted = unwanted_gradients(ctx, kept.links)
+        if torch.is_grad_enabled() or has_batches(tangents):
+            compiled = self.backward.reusable(ctx, tuple(args), unwanted)
+            saved = args if self.unpack is None else self.unpack(args, ctx.numbers)
+            return self.double_backward.gradients(kept, saved, tangents, compiled, getattr(ctx, "watch", None))
+        links, kept = kept.links, None
+        return self.backward(ctx, args, tangents, unwanted, links)
+
+    def flow_of(self, ctx: Any, target: int, gradient: torch.Tensor) -> Sequence[torch.Tensor | None]:
+        """Returns the gradients that flow from one target to the nodes in `NodeGraph.gradients`. Frees nothing."""
+        tangents = [gradient if i == target else None for i in self.targets]
+        args = self.read(ctx, [target]) if self.signature.saved else []
+        return self.backward.flow_of(ctx, args, self.backward.as_traced_kinds(tangents))
+
+    def read(self, ctx: Any, used: Collection[int]) -> list[Any]:
+        """Returns the saved values, with None for values that only unused targets need. Raises if an earlier backward
+        freed them."""
+        is_freed = not getattr(ctx, "freed", frozenset()).isdisjoint(used)
+        if self.result_nodes.holders and not is_freed:
+            saved = self.result_nodes.read(ctx, used)
+        elif self.frees_in_parts and not is_freed:
+            saved = []
+        else:
+            saved = list(ctx.saved_tensors)  # if freed, autograd raises
+        if ctx.layouts is not None:
+            return [value if value is None else fit.restored(value) for fit, value in zip(ctx.layouts, saved)]
+        return saved
+
+    def free(self, ctx: Any, used: Collection[int]) -> None:
+        """Drops the references to saved values, unless the user retains the graph: each dies at its last use."""
+        ctx.maybe_clear_saved_tensors()
+        if compat.retains_graph():
+            return
+        freed = self.targets
+        if self.frees_in_parts:
+            nodes = self.signature.graph.nodes
+            freed = getattr(ctx, "freed", frozenset()).union(*(nodes[target].frees for target in used))
+        ctx.freed = freed
+        if freed == self.targets:
+            ctx.double_backward = None
+        for target, reference in getattr(ctx, "owned", {}).items():
+            if target in freed and (owned := reference()) is not None:
+                owned.free()
+
+
+def _saved_input(value: torch.Tensor, is_unreached: bool) -> torch.Tensor:
+    """Returns `value`, detached if autograd must not enter its history."""
+    return value.detach() if is_unreached and not value.is_leaf else value
+
+
+def _function(node: GraphNode) -> type[torch.autograd.Function]:
+    class CompiledFunction(torch.autograd.Function):
+        """The one node of autograd's graph for the whole compiled graph.
+
+        Arguments of `apply`: the list of all inputs, the links to inputs with grad, and the edges. Links have no data,
+        so inputs can die in forward (`input_nodes.py`).
+        """
+
+        # Autograd passes all gradients in one list and keeps none, so gradients die inside backward.
+        boxed_grads_call = True
+
+        @staticmethod
+        def forward(
+            ctx: Any, args: list[Any], linked: LinkedInputs, *_: torch.Tensor | None
+        ) -> tuple[torch.Tensor, ...]:
+            return node.run_forward(ctx, args, linked)
+
+        @staticmethod
+        def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
+            gradients = received(given)
+            del given
+            return (None, None, *node.run_backward(ctx, gradients), None)
+
+    return CompiledFunction
