@@ -1,6 +1,5 @@
 """Kernels are cut where fusion would raise the peak above the peak of separate operations."""
 
-import dataclasses
 import functools
 
 import torch
@@ -8,6 +7,7 @@ import torch
 from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.ir.loops import Kernel
 from minidynamo.codegen.lowering.graph import lower_graph
+from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.peak_splitting import Deaths, scheduled
 from minidynamo.memory.unfused_peak import peak_of_operations
 from tests.codegen.graphs import trace
@@ -40,8 +40,7 @@ def kernels(found):
 
 def peak(found, dying=()):
     """Counts new buffers and dying inputs; the caller owns the remaining inputs."""
-    inputs = {name: buffer for name, buffer in found[2].input_buffers.items() if name in dying}
-    return dataclasses.replace(found[2], input_buffers=inputs).peak_bytes()
+    return memory_plan(found[2]).peak_with_inputs(dying)
 
 
 def test_a_kernel_is_cut_behind_what_dies_in_it():
