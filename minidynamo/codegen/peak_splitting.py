@@ -103,16 +103,17 @@ def scheduled(
     """
 
     def attempt(*changes: Change) -> Scheduled:
-        materialized, recomputed = (
-            frozenset[str]().union(*found) for found in zip(*((c.across, c.recomputed) for c in changes))
-        )
-        exclusive = [change.first for change in changes if change.first]
         loops, steps = schedule(
-            program, join=join, verify=verify, materialized=materialized, exclusive=exclusive, recomputed=recomputed
+            program,
+            join=join,
+            verify=verify,
+            materialized=frozenset[str]().union(*(change.across for change in changes)),
+            exclusive=[change.first for change in changes if change.first],
+            recomputed=frozenset[str]().union(*(change.recomputed for change in changes)),
         )
         return loops, steps, plan_memory(steps, loops, name, handing_over=handing_over)
 
-    best, kept = attempt(Change()), list[Change]()
+    best, kept = attempt(), list[Change]()
     plan = _plan(best[2])
     cases = _cases(limit, handing_over, deaths)
     dead = deaths.may if handing_over else frozenset[str]()
@@ -120,11 +121,10 @@ def scheduled(
     for searched in (cases, optimistic):
         for _ in range(MOST_CUTS if join else 0):
             before = [case.badness(plan) for case in (*cases, *optimistic)]
-            changes = (change for case in searched for change in _changes(program, best, plan, case))
-            for more in changes:
+            for more in (change for case in searched for change in _changes(program, best, plan, case)):
                 if more in kept:
                     continue
-                candidate = attempt(Change(), *kept, more)
+                candidate = attempt(*kept, more)
                 candidate_plan = _plan(candidate[2])
                 after = [case.badness(candidate_plan) for case in (*cases, *optimistic)]
                 if after != before and all(new <= old for new, old in zip(after, before)):
@@ -161,10 +161,6 @@ def _cases(limit: Limit, handing_over: bool, deaths: Deaths) -> list[_Case]:
     return [_Case(freed, dying[stay], limit(freed, stay)) for stay, freed in itertools.product(held, taken)]
 
 
-def _handed_over(host: HostProgram) -> frozenset[str]:
-    return frozenset(step.name for step in host.steps if isinstance(step, HandOver))
-
-
 def _changes(program: LoopProgram, best: Scheduled, plan: MemoryPlan, case: _Case) -> Iterator[Change]:
     """Yields changes that may lower the peak if it is above the limit: cutting the kernel at the peak, or recomputing
     its operands in it.
@@ -172,48 +168,25 @@ def _changes(program: LoopProgram, best: Scheduled, plan: MemoryPlan, case: _Cas
     Yields nothing if no kernel is at the peak.
     """
     loops, steps, host = best
-    above = None if case.limit is None else case.peak(plan) - case.limit
-    highest = case.at_peak(plan)[-1:] if above is None or above > 0 else []
+    excess = None if case.limit is None else case.peak(plan) - case.limit
+    highest = case.at_peak(plan)[-1:] if excess is None or excess > 0 else []
     kernel = next((kernel for kernel in host.kernels for buffer in kernel.writes if [buffer.name] == highest), None)
     if kernel is None:
         return
-    taken = _handed_over(host) if case.taken else frozenset[str]()
     position = next(k for k, step in enumerate(steps) if isinstance(step, Kernel) and step.name == kernel.name)
     dying = {*analyze(steps, loops.inputs, loops.outputs).dying(position)} - ({*loops.inputs} - case.dying)
-    computed = [*_computed(split_reductions(program), kernel)]
-    orders = computed, _result_by_result(computed, kernel)
-    cut = _cut([_Halves(nodes, kernel, dying, loops.inputs, taken) for nodes in orders], above)
-    if cut is not None:
-        yield cut
-    if above is not None:
-        recomputed = frozenset(buffer.name for buffer in kernel.reads if buffer.name in dying) - {*loops.inputs}
-        if recomputed:
-            yield Change(recomputed=recomputed)
-
-
-def _cut(orders: Sequence[_Halves], excess: int | None) -> Change | None:
-    """Returns the best cut of a kernel, given in several orders of its nodes; None if no cut pays off.
-
-    If the excess is known, the best cut reads back least among those that save enough, else it saves most. If the
-    excess is unknown, a cut must save LEAST_SAVED times the bytes that it reads back.
-    """
-    found: list[tuple[tuple[int, int, int], _Halves, int]] = []
-    for halves in orders:
-        whole = halves.cost(0)
-        for split in range(1, len(halves.nodes)):
-            saved, traffic = whole - halves.cost(split), halves.traffic(split)
-            is_cheap = traffic * LEAST_SAVED <= saved if excess is None else traffic <= MOST_TRAFFIC * excess
-            enough = excess is not None and saved >= excess
-            if saved > 0 and is_cheap:
-                found.append(((0, traffic, -saved) if enough else (1, -saved, traffic), halves, split))
-    if not found:
-        return None
-    _, halves, split = min(found, key=lambda one: one[0])
-    return halves.cut(split)
+    taken = {step.name for step in host.steps if isinstance(step, HandOver) and case.taken}
+    halves = _Halves([*_computed(split_reductions(program), kernel)], kernel, dying, loops.inputs, taken)
+    split = halves.best_split(excess)
+    if split is not None:
+        yield halves.cut(split)
+    recomputed = frozenset(buffer.name for buffer in kernel.reads if buffer.name in dying) - {*loops.inputs}
+    if excess is not None and recomputed:
+        yield Change(recomputed=recomputed)
 
 
 class _Halves:
-    """A kernel's loop nests in some order, to be cut at any split.
+    """A kernel's loop nests in the order of the program, to be cut at any split.
 
     `dying` are operands that die at the kernel; inputs among them are freed but not overwritten. Results in `taken` die
     after the half that computes them. A `split` is a position in `nodes`.
@@ -239,6 +212,22 @@ class _Halves:
     def between(self, split: int) -> frozenset[str]:
         """Returns the values that are computed before `split` and read after it."""
         return _made(self.nodes[:split]) & _read(self.nodes[split:])
+
+    def best_split(self, excess: int | None) -> int | None:
+        """Returns where to cut the kernel; None if no cut pays off.
+
+        If the excess over the limit is known, the best cut reads back least among those that save enough, else it saves
+        most. If the excess is unknown, a cut must save LEAST_SAVED times the bytes that it reads back.
+        """
+        found: list[tuple[int, int, int, int]] = []
+        whole = self.cost(0)
+        for split in range(1, len(self.nodes)):
+            saved, traffic = whole - self.cost(split), self.traffic(split)
+            is_cheap = traffic * LEAST_SAVED <= saved if excess is None else traffic <= MOST_TRAFFIC * excess
+            enough = excess is not None and saved >= excess
+            if saved > 0 and is_cheap:
+                found.append((0, traffic, -saved, split) if enough else (1, -saved, traffic, split))
+        return min(found)[-1] if found else None
 
     def cut(self, split: int) -> Change:
         """Returns the cut at `split`."""
@@ -289,18 +278,6 @@ def _computed(program: LoopProgram, kernel: Kernel) -> Iterator[Loops]:
             found.append(node)
             needed.update(name for name in reads(node) if name not in given)
     return reversed(found)
-
-
-def _result_by_result(nodes: Sequence[Loops], kernel: Kernel) -> list[Loops]:
-    """Reorders nodes: for each result of the kernel the nodes that it still needs, then the rest."""
-    ordered: dict[str, Loops] = {}
-    for result in kernel.writes:
-        needed = {result.name}
-        for node in reversed(nodes):
-            needed.update(reads(node) if defines(node) in needed else ())
-        ordered |= {defines(node): node for node in nodes if defines(node) in needed and defines(node) not in ordered}
-    ordered |= {defines(node): node for node in nodes if defines(node) not in ordered}
-    return list(ordered.values())
 
 
 def _made(nodes: Iterable[Loops]) -> frozenset[str]:

@@ -111,17 +111,6 @@ def test_nothing_is_cut_that_is_worse_where_results_of_forward_are_held():
     assert kernels_with(3 * SIZE) == [["gt"], ["where"]]
 
 
-def test_results_are_computed_one_by_one_where_they_read_nothing_in_common():
-    def program(x, w):
-        kept = x * 2
-        return w.exp(), kept.sin()
-
-    dying = {"x_1", "w_1"}
-    fused, cut = (planned(program, lambda taken, held, most=most: most, dying=dying) for most in (1 << 30, 3 * SIZE))
-    assert kernels(fused) == [["exp", "sin"]] and peak(fused, dying) == 4 * SIZE
-    assert kernels(cut) == [["exp"], ["sin"]] and peak(cut, dying) == 3 * SIZE
-
-
 def test_nothing_is_cut_for_a_few_bytes():
     above = {few: planned(gates, lambda taken, held, few=few: 3 * SIZE - few) for few in (4, 4 * SIZE)}
     assert [len(kernels(found)) for found in above.values()] == [1, 2]
