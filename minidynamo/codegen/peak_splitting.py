@@ -6,10 +6,8 @@ overwrites or frees some operands, and the second half runs without their memory
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from torch import fx
@@ -18,11 +16,13 @@ from minidynamo.codegen.ir.loops import Kernel, LoopProgram, Loops
 from minidynamo.codegen.ir.size import hint
 from minidynamo.codegen.memory.buffer_reuse import fits
 from minidynamo.codegen.memory.liveness import analyze
-from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Reuse
+from minidynamo.codegen.memory.plan import HandOver, HostProgram
 from minidynamo.codegen.memory.planner import plan_memory
+from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.scheduling.lifetimes import defines, reads
 from minidynamo.codegen.scheduling.schedule import Step, schedule
 from minidynamo.codegen.scheduling.split import PARTIAL, split_reductions
+from minidynamo.memory.plan import MemoryPlan
 
 MOST_CUTS = 3
 """The most times that a program is rescheduled."""
@@ -73,20 +73,17 @@ class _Case(NamedTuple):
     #: The peak should not exceed this many bytes. None: as low as is cheap.
     limit: int | None
 
-    def badness(self, host: HostProgram) -> int:
+    def badness(self, plan: MemoryPlan) -> int:
         """Returns the number that a change must not raise: the peak, or the limit if the peak is below the limit."""
-        return max(self.peak(host), self.limit or 0)
+        return max(self.peak(plan), self.limit or 0)
 
-    def counted(self, host: HostProgram) -> HostProgram:
-        """Returns `host` with the steps and inputs that count. Other inputs do not count, because their owners decide
-        their deaths."""
-        steps = tuple(Free((step.name,)) if self.taken and isinstance(step, HandOver) else step for step in host.steps)
-        inputs = {name: buffer for name, buffer in host.input_buffers.items() if name in self.dying}
-        return replace(host, input_buffers=inputs, steps=steps)
+    def peak(self, plan: MemoryPlan) -> int:
+        """Returns the most bytes alive at once. Other inputs do not count, because their owners decide their deaths."""
+        return plan.peak_with_inputs(self.dying, self.taken)
 
-    def peak(self, host: HostProgram) -> int:
-        """Returns the most bytes alive at once."""
-        return _peak(self.counted(host))
+    def at_peak(self, plan: MemoryPlan) -> list[str]:
+        """Returns the names of the buffers that are alive at the peak, in order of birth."""
+        return [buffer.name for buffer in plan.at_peak(self.dying, self.taken)]
 
 
 def scheduled(
@@ -106,28 +103,32 @@ def scheduled(
     """
 
     def attempt(*changes: Change) -> Scheduled:
-        materialized, recomputed = (
-            frozenset[str]().union(*found) for found in zip(*((c.across, c.recomputed) for c in changes))
-        )
-        exclusive = [change.first for change in changes if change.first]
         loops, steps = schedule(
-            program, join=join, verify=verify, materialized=materialized, exclusive=exclusive, recomputed=recomputed
+            program,
+            join=join,
+            verify=verify,
+            materialized=frozenset[str]().union(*(change.across for change in changes)),
+            exclusive=[change.first for change in changes if change.first],
+            recomputed=frozenset[str]().union(*(change.recomputed for change in changes)),
         )
         return loops, steps, plan_memory(steps, loops, name, handing_over=handing_over)
 
-    best, kept = attempt(Change()), list[Change]()
+    best, kept = attempt(), list[Change]()
+    plan = _plan(best[2])
     cases = _cases(limit, handing_over, deaths)
     dead = deaths.may if handing_over else frozenset[str]()
     optimistic = [case._replace(dying=case.dying | dead, limit=None) for case in cases if dead]
     for searched in (cases, optimistic):
         for _ in range(MOST_CUTS if join else 0):
-            before = [case.badness(best[2]) for case in (*cases, *optimistic)]
-            changes = (change for case in searched for change in _changes(program, best, case) if change not in kept)
-            for more in changes:
-                candidate = attempt(Change(), *kept, more)
-                after = [case.badness(candidate[2]) for case in (*cases, *optimistic)]
+            before = [case.badness(plan) for case in (*cases, *optimistic)]
+            for more in (change for case in searched for change in _changes(program, best, plan, case)):
+                if more in kept:
+                    continue
+                candidate = attempt(*kept, more)
+                candidate_plan = _plan(candidate[2])
+                after = [case.badness(candidate_plan) for case in (*cases, *optimistic)]
                 if after != before and all(new <= old for new, old in zip(after, before)):
-                    best, kept = candidate, [*kept, more]
+                    best, plan, kept = candidate, candidate_plan, [*kept, more]
                     break
             else:
                 break
@@ -136,28 +137,20 @@ def scheduled(
 
 def excess(host: HostProgram, limit: Limit, *, handing_over: bool, deaths: Deaths) -> int:
     """Returns the bytes by which the peak exceeds the limit; 0 or less if it does not."""
-    return max(case.peak(host) - (case.limit or 0) for case in _cases(limit, handing_over, deaths))
+    plan = _plan(host)
+    return max(case.peak(plan) - (case.limit or 0) for case in _cases(limit, handing_over, deaths))
 
 
 def cut_at_peak(host: HostProgram, gm: fx.GraphModule, *, handing_over: bool, deaths: Deaths) -> frozenset[str]:
     """Returns the graph nodes whose folds were cut into chunks, and whose partial results are alive at the peak."""
-    found: set[str] = set()
-    for counted in (case.counted(host) for case in _cases(lambda *_: 0, handing_over, deaths)):
-        for step in counted.steps[: _first_at(counted, _peak(counted))]:
-            match step:
-                case Allocate():
-                    found.add(step.buffer.name)
-                case Reuse():
-                    found = found - {step.source} | {step.buffer.name}
-                case Free():
-                    found.difference_update(step.names)
+    plan = _plan(host)
+    found = {name for case in _cases(lambda *_: 0, handing_over, deaths) for name in case.at_peak(plan)}
     partial = tuple(name.removesuffix(PARTIAL) for name in found if name.endswith(PARTIAL))
     return frozenset(n.name for n in gm.graph.nodes if any(f"{name}_".startswith(f"{n.name}_") for name in partial))
 
 
-def _first_at(host: HostProgram, bytes_held: int) -> int:
-    """Returns the number of steps after which `bytes_held` bytes are alive for the first time."""
-    return bisect.bisect_left(range(len(host.steps) + 1), bytes_held, key=lambda steps: _peak(host, steps))
+def _plan(host: HostProgram) -> MemoryPlan:
+    return memory_plan(host).without_workspace()
 
 
 def _cases(limit: Limit, handing_over: bool, deaths: Deaths) -> list[_Case]:
@@ -168,73 +161,32 @@ def _cases(limit: Limit, handing_over: bool, deaths: Deaths) -> list[_Case]:
     return [_Case(freed, dying[stay], limit(freed, stay)) for stay, freed in itertools.product(held, taken)]
 
 
-def _handed_over(host: HostProgram) -> frozenset[str]:
-    return frozenset(step.name for step in host.steps if isinstance(step, HandOver))
-
-
-def _peak(host: HostProgram, steps: int | None = None) -> int:
-    """Returns the most bytes alive during the first steps."""
-    return replace(host, steps=host.steps[:steps]).peak_bytes()
-
-
-def _at_peak(host: HostProgram) -> Kernel | None:
-    """Returns the kernel before whose launch the peak is reached; None if the peak is elsewhere."""
-    highest = _peak(host)
-    first = _first_at(host, highest)
-    following = host.steps[max(first - 1, 0) :]
-    if not following or not isinstance(following[0], Allocate):
-        return None
-    return next((step.kernel for step in following if isinstance(step, Launch)), None)
-
-
-def _changes(program: LoopProgram, best: Scheduled, case: _Case) -> Iterator[Change]:
+def _changes(program: LoopProgram, best: Scheduled, plan: MemoryPlan, case: _Case) -> Iterator[Change]:
     """Yields changes that may lower the peak if it is above the limit: cutting the kernel at the peak, or recomputing
     its operands in it.
 
     Yields nothing if no kernel is at the peak.
     """
     loops, steps, host = best
-    host, taken = case.counted(host), _handed_over(host) if case.taken else frozenset[str]()
-    above = None if case.limit is None else _peak(host) - case.limit
-    kernel = _at_peak(host) if above is None or above > 0 else None
+    excess = None if case.limit is None else case.peak(plan) - case.limit
+    highest = case.at_peak(plan)[-1:] if excess is None or excess > 0 else []
+    kernel = next((kernel for kernel in host.kernels for buffer in kernel.writes if [buffer.name] == highest), None)
     if kernel is None:
         return
     position = next(k for k, step in enumerate(steps) if isinstance(step, Kernel) and step.name == kernel.name)
-    dying = {*analyze(steps, loops.inputs, loops.outputs).dying(position)} - ({*loops.inputs} - {*host.input_buffers})
-    computed = [*_computed(split_reductions(program), kernel)]
-    orders = computed, _result_by_result(computed, kernel)
-    cut = _cut([_Halves(nodes, kernel, dying, loops.inputs, taken) for nodes in orders], above)
-    if cut is not None:
-        yield cut
-    if above is not None:
-        recomputed = frozenset(buffer.name for buffer in kernel.reads if buffer.name in dying) - {*loops.inputs}
-        if recomputed:
-            yield Change(recomputed=recomputed)
-
-
-def _cut(orders: Sequence[_Halves], excess: int | None) -> Change | None:
-    """Returns the best cut of a kernel, given in several orders of its nodes; None if no cut pays off.
-
-    If the excess is known, the best cut reads back least among those that save enough, else it saves most. If the
-    excess is unknown, a cut must save LEAST_SAVED times the bytes that it reads back.
-    """
-    found: list[tuple[tuple[int, int, int], _Halves, int]] = []
-    for halves in orders:
-        whole = halves.cost(0)
-        for split in range(1, len(halves.nodes)):
-            saved, traffic = whole - halves.cost(split), halves.traffic(split)
-            is_cheap = traffic * LEAST_SAVED <= saved if excess is None else traffic <= MOST_TRAFFIC * excess
-            enough = excess is not None and saved >= excess
-            if saved > 0 and is_cheap:
-                found.append(((0, traffic, -saved) if enough else (1, -saved, traffic), halves, split))
-    if not found:
-        return None
-    _, halves, split = min(found, key=lambda one: one[0])
-    return halves.cut(split)
+    dying = {*analyze(steps, loops.inputs, loops.outputs).dying(position)} - ({*loops.inputs} - case.dying)
+    taken = {step.name for step in host.steps if isinstance(step, HandOver) and case.taken}
+    halves = _Halves([*_computed(split_reductions(program), kernel)], kernel, dying, loops.inputs, taken)
+    split = halves.best_split(excess)
+    if split is not None:
+        yield halves.cut(split)
+    recomputed = frozenset(buffer.name for buffer in kernel.reads if buffer.name in dying) - {*loops.inputs}
+    if excess is not None and recomputed:
+        yield Change(recomputed=recomputed)
 
 
 class _Halves:
-    """A kernel's loop nests in some order, to be cut at any split.
+    """A kernel's loop nests in the order of the program, to be cut at any split.
 
     `dying` are operands that die at the kernel; inputs among them are freed but not overwritten. Results in `taken` die
     after the half that computes them. A `split` is a position in `nodes`.
@@ -260,6 +212,22 @@ class _Halves:
     def between(self, split: int) -> frozenset[str]:
         """Returns the values that are computed before `split` and read after it."""
         return _made(self.nodes[:split]) & _read(self.nodes[split:])
+
+    def best_split(self, excess: int | None) -> int | None:
+        """Returns where to cut the kernel; None if no cut pays off.
+
+        If the excess over the limit is known, the best cut reads back least among those that save enough, else it saves
+        most. If the excess is unknown, a cut must save LEAST_SAVED times the bytes that it reads back.
+        """
+        found: list[tuple[int, int, int, int]] = []
+        whole = self.cost(0)
+        for split in range(1, len(self.nodes)):
+            saved, traffic = whole - self.cost(split), self.traffic(split)
+            is_cheap = traffic * LEAST_SAVED <= saved if excess is None else traffic <= MOST_TRAFFIC * excess
+            enough = excess is not None and saved >= excess
+            if saved > 0 and is_cheap:
+                found.append((0, traffic, -saved, split) if enough else (1, -saved, traffic, split))
+        return min(found)[-1] if found else None
 
     def cut(self, split: int) -> Change:
         """Returns the cut at `split`."""
@@ -310,18 +278,6 @@ def _computed(program: LoopProgram, kernel: Kernel) -> Iterator[Loops]:
             found.append(node)
             needed.update(name for name in reads(node) if name not in given)
     return reversed(found)
-
-
-def _result_by_result(nodes: Sequence[Loops], kernel: Kernel) -> list[Loops]:
-    """Reorders nodes: for each result of the kernel the nodes that it still needs, then the rest."""
-    ordered: dict[str, Loops] = {}
-    for result in kernel.writes:
-        needed = {result.name}
-        for node in reversed(nodes):
-            needed.update(reads(node) if defines(node) in needed else ())
-        ordered |= {defines(node): node for node in nodes if defines(node) in needed and defines(node) not in ordered}
-    ordered |= {defines(node): node for node in nodes if defines(node) not in ordered}
-    return list(ordered.values())
 
 
 def _made(nodes: Iterable[Loops]) -> frozenset[str]:

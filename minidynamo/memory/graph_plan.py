@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -46,59 +47,76 @@ IN_PLACE_FILLS = {
 def graph_plan(gm: fx.GraphModule, stage: str, *, handing_over: bool = False) -> MemoryPlan:
     """Returns the plan of a graph whose nodes carry fake values; each value dies after its last use."""
     nodes = list(gm.graph.nodes)
-    return _Walk(stage, final_results(nodes) if handing_over else {}).run(nodes)
+    last = {source: node for node in nodes for source in node.all_input_nodes}
+    final = final_results(nodes) if handing_over else {}
+    return GraphWalk(stage, last, {node: [result for _, result in found] for node, found in final.items()}).run(nodes)
 
 
-class _Walk:
+class GraphWalk:
     """Records a graph in one walk.
 
-    `final`: node -> results to hand over after the node. `owners`: storage -> name of its buffer.
+    `last`: value -> node after which the value is dead. `final`: node -> results to hand over after the node.
     """
 
-    def __init__(self, stage: str, final: Mapping[fx.Node, Sequence[tuple[int, fx.Node]]]) -> None:
+    def __init__(self, stage: str, last: Mapping[fx.Node, fx.Node], final: Mapping[fx.Node, Sequence[fx.Node]]) -> None:
+        self.last = last
         self.final = final
         self.recorder = PlanRecorder(stage)
+        #: Storage -> a name of its memory.
         self.owners: dict[object, str] = {}
+        #: Node -> the name of each tensor that it returns.
         self.names: dict[fx.Node, list[str]] = {}
 
-    def run(self, nodes: list[fx.Node]) -> MemoryPlan:
-        last = {source: node for node in nodes for source in node.all_input_nodes}
+    def run(self, nodes: Sequence[fx.Node]) -> MemoryPlan:
+        """Records all nodes and returns the plan."""
         dying: dict[fx.Node, list[fx.Node]] = {}
         for node in nodes:
-            dying.setdefault(last.get(node, node), []).append(node)
-        for node in nodes:
-            if node.op == "placeholder":
-                self.record(node, shares=True)
-        self.free([node for node in nodes if node.op == "placeholder" and not node.users])
-        for node in nodes:
-            if node.op == "placeholder":
-                self.hand_over(node)
-        for node in nodes:
-            if node.op not in ("placeholder", "output"):
-                self.recorder.step(_label(node))
-                self.record(node, shares=may_share(node))
-                self.recorder.add_workspace(
-                    node.name, workspace_of_node(node), _label(node), node.meta.get("user_location")
-                )
-                self.free(dying.get(node, []))
-                self.hand_over(node)
+            dying.setdefault(self.last.get(node, node), []).append(node)
+        for node in nodes[:-1]:
+            made_by = () if node.op == "placeholder" else (_label(node), node.meta.get("user_location"))
+            if made_by:
+                self.recorder.step(made_by[0])
+            self.record(node, *made_by)
+            if made_by:
+                self.recorder.add_workspace(node.name, self.workspace(node), *made_by)
+            self.recorder.free(name for dead in dying.get(node, ()) for name in self.names[dead])
+            for result in self.final.get(node, ()):
+                for name in self.names[result]:
+                    self.recorder.hand_over(name)
         return self.recorder.plan()
 
-    def record(self, node: fx.Node, shares: bool) -> None:
+    def record(self, node: fx.Node, *made_by: Any) -> None:
         """Records the tensors that a node returns: new buffers, or views of known buffers."""
-        values = list(strided_in(node.meta.get("val", node.meta.get("example_value"))))
-        names = [node.name if len(values) == 1 else f"{node.name}.{i}" for i in range(len(values))]
-        self.names[node] = names
-        for name, value in zip(names, values):
-            key = compat.memory_of(value)
-            if shares and key in self.owners:
-                self.recorder.view(name, self.owners[key])
-            elif shares and (enclosing_buffer := self.enclosing_buffer(node)) is not None:
-                self.recorder.view(name, enclosing_buffer)
-            else:
-                self.owners[key] = name
-                made_by = () if node.op == "placeholder" else (_label(node), node.meta.get("user_location"))
+        tensors = self.tensors(node)
+        self.names[node] = [node.name if len(tensors) == 1 else f"{node.name}.{i}" for i in range(len(tensors))]
+        for name, (position, value) in zip(self.names[node], tensors):
+            shared = self.shared(node, position, value)
+            self.owners[compat.memory_of(value)] = name
+            if (shared is None or not self.recorder.view(name, shared)) and self.needs_memory(node):
                 self.recorder.make(name, storage_bytes(value), *made_by)
+
+    def tensors(self, node: fx.Node) -> list[tuple[int, torch.Tensor]]:
+        """Returns the tensors that a node returns, each with its position among the results."""
+        value = node.meta.get("val", node.meta.get("example_value"))
+        results = value if isinstance(value, (list, tuple)) else (value,)
+        return [(position, tensor) for position, result in enumerate(results) for tensor in strided_in(result)]
+
+    def workspace(self, node: fx.Node) -> int:
+        """Returns the bytes of workspace of a call."""
+        if not isinstance(node.target, compat.OpOverload):
+            return getattr(node.target, "inside", 0)
+        args = fx.map_arg(node.args, lambda argument: argument.meta.get("val"))
+        return workspace_of(node.target, args, node.meta.get("val"))
+
+    def needs_memory(self, node: fx.Node) -> bool:
+        """Returns whether new results of a node take memory."""
+        return True
+
+    def shared(self, node: fx.Node, position: int, value: torch.Tensor) -> str | None:
+        """Returns a name of the memory that a result shares; None for a result in memory of its own."""
+        if node.op != "placeholder" and not may_share(node):
+            return None
+        return self.owners.get(compat.memory_of(value)) or self.enclosing_buffer(node)
 
     def enclosing_buffer(self, node: fx.Node) -> str | None:
         """Returns the buffer of a view whose fake value has a separate storage, because it precedes a write of the
@@ -109,22 +127,6 @@ class _Walk:
         names = self.names.get(source, []) if isinstance(source, fx.Node) else []
         parts = isinstance(source, fx.Node) and node.target is operator.getitem and may_share(source)
         return names[0] if names and (parts or len(names) == 1) else None
-
-    def free(self, nodes: list[fx.Node]) -> None:
-        self.recorder.free(name for node in nodes for name in self.names.get(node, ()))
-
-    def hand_over(self, node: fx.Node) -> None:
-        for _, result in self.final.get(node, ()):
-            for name in self.names[result]:
-                self.recorder.hand_over(name)
-
-
-def workspace_of_node(node: fx.Node) -> int:
-    """Returns the bytes of workspace of a call."""
-    if not isinstance(node.target, compat.OpOverload):
-        return getattr(node.target, "inside", 0)
-    args = fx.map_arg(node.args, lambda argument: argument.meta.get("val"))
-    return workspace_of(node.target, args, node.meta.get("val"))
 
 
 def _label(node: fx.Node) -> str:

@@ -33,15 +33,15 @@ class PlannedBuffer:
     #: The buffer whose memory is taken over, or "".
     reuses: str = ""
     #: The operations that compute the tensor.
-    makers: str = ""
+    operations: str = ""
     #: The user's line.
     where: UserLocation | None = None
     #: For a gradient that is handed over and added to a present `.grad`: the step after which the gradient is free.
-    taken: int | None = None
+    accumulated_at: int | None = None
 
     def end(self, accumulating: bool) -> int | None:
         """Returns the step after which the memory is free. `accumulating`: gradients are added to a present `.grad`."""
-        return self.taken if accumulating and self.dies is None else self.dies
+        return self.accumulated_at if accumulating and self.dies is None else self.dies
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,25 @@ class MemoryPlan:
         """Returns the most bytes alive at once, on top of the memory before the call."""
         return max(0, *self.usage(owned, accumulating))
 
+    def peak_with_inputs(self, owned: Collection[str], accumulating: bool = False) -> int:
+        """Returns the most bytes alive at once, counting the inputs in `owned` until they die."""
+        return sum(buffer.bytes for buffer in self.inputs if buffer.name in owned) + self.peak(owned, accumulating)
+
+    def at_peak(self, owned: Collection[str] = (), accumulating: bool = False) -> list[PlannedBuffer]:
+        """Returns the buffers without inputs that are alive at the first peak, in order of birth.
+
+        The birth of the last buffer reaches the peak. The list is empty if no more memory is used than before the call.
+        """
+        usage = self.usage(owned, accumulating)
+        step = usage.index(max(usage)) if max(usage) > 0 else -1
+        ends = ((buffer, buffer.end(accumulating)) for buffer in self.buffers if 0 <= buffer.born <= step)
+        return [buffer for buffer, end in ends if end is None or end >= step]
+
+    def without_workspace(self) -> MemoryPlan:
+        """Returns the plan without the memory that torch's kernels allocate while they run."""
+        kept = tuple(buffer for buffer in self.buffers if not buffer.name.startswith(WORKSPACE_PREFIX))
+        return replace(self, buffers=kept)
+
     @property
     def inputs(self) -> list[PlannedBuffer]:
         """Returns the input tensors of the graph."""
@@ -93,10 +112,10 @@ class MemoryPlan:
         for buffer in self.buffers:
             born = "input" if buffer.born < 0 else str(buffer.born)
             dies = "never" if buffer.dies is None else "unused" if buffer.dies < 0 else str(buffer.dies)
-            if buffer.taken is not None:
-                dies = f"never ({buffer.taken})"
+            if buffer.accumulated_at is not None:
+                dies = f"never ({buffer.accumulated_at})"
             memory = f"of {buffer.reuses}" if buffer.reuses else "" if buffer.born < 0 else "new"
-            made_by = f"{buffer.makers}  {buffer.where or ''}"
+            made_by = f"{buffer.operations}  {buffer.where or ''}"
             rows.append((buffer.name, f"{buffer.bytes:,}", born, dies, memory, made_by))
         return "\n".join([f"{self.stage} graph, {len(self.steps)} steps", *columns(rows, right=(1, 2, 3))])
 
@@ -166,73 +185,67 @@ class PlanRecorder:
     #: A label per step so far.
     steps: list[str] = field(default_factory=list)
     #: Name -> buffer, in order of birth.
-    _made: dict[str, PlannedBuffer] = field(default_factory=dict)
+    _buffers: dict[str, PlannedBuffer] = field(default_factory=dict)
     #: Name of a tensor or view -> name of the buffer that owns its memory.
     _owner: dict[str, str] = field(default_factory=dict)
-    #: Name of a buffer -> live names of its memory.
+    #: Name of a buffer -> names of its memory that the graph still uses.
     _names: dict[str, set[str]] = field(default_factory=dict)
-    #: Name of a buffer -> step after which it is free.
-    _dies: dict[str, int] = field(default_factory=dict)
-    #: The names of final results.
-    _handed_over: set[str] = field(default_factory=set)
-    #: Name of a buffer -> step after which all its names are final results.
-    _taken: dict[str, int] = field(default_factory=dict)
+    #: The buffers of final results.
+    _final: set[str] = field(default_factory=set)
 
     def step(self, label: str) -> None:
         """Begins the next step."""
         self.steps.append(label)
 
     def make(
-        self, name: str, size: int, makers: str = "", where: UserLocation | None = None, *, reuses: str = ""
+        self, name: str, size: int, operations: str = "", where: UserLocation | None = None, *, reuses: str = ""
     ) -> None:
         """Records a new tensor: an input before the first step, else new memory or the memory of `reuses`."""
+        step = len(self.steps) - 1
         if reuses:
             reuses = self._owner[reuses]
             self._names[reuses].clear()
-            self._dies[reuses] = len(self.steps) - 2  # its memory stays in use under the new name
-        self._made[name] = PlannedBuffer(name, size, len(self.steps) - 1, None, reuses, makers, where)
+            self._buffers[reuses] = replace(self._buffers[reuses], dies=step - 1)  # in use under the new name
+        self._buffers[name] = PlannedBuffer(name, size, step, None, reuses, operations, where)
         self._owner[name] = name
         self._names[name] = {name}
 
-    def add_workspace(self, name: str, size: int, makers: str = "", where: UserLocation | None = None) -> None:
+    def add_workspace(self, name: str, size: int, operations: str = "", where: UserLocation | None = None) -> None:
         """Records `size` bytes of workspace of the kernel that computes `name` in this step."""
         if size:
-            self.make(WORKSPACE_PREFIX + name, size, makers, where)
+            self.make(WORKSPACE_PREFIX + name, size, operations, where)
             self.free([WORKSPACE_PREFIX + name])
 
-    def view(self, name: str, of: str) -> None:
-        """Records a further name for known memory."""
+    def view(self, name: str, of: str) -> bool:
+        """Records a further name for the memory of `of`; returns whether that memory is known."""
         owner = self._owner.get(of)
         if owner is not None:
             self._owner[name] = owner
             self._names[owner].add(name)
+        return owner is not None
 
     def free(self, names: Iterable[str]) -> None:
         """Records names without further uses; memory dies with its last name."""
         for name in names:
             owner = self._owner.get(name)
-            if owner is None:
-                continue
-            self._names[owner].discard(name)
-            if not self._names[owner]:
-                self._dies[owner] = len(self.steps) - 1
-            self._update_taken(owner)
+            if owner is not None:
+                self._names[owner].discard(name)
+                self._end(owner)
 
     def hand_over(self, name: str) -> None:
         """Records that a result is final: the caller may take the result now."""
         owner = self._owner.get(name)
         if owner is not None:
-            self._handed_over.add(name)
-            self._update_taken(owner)
+            self._final.add(owner)
+            self.free([name])
 
-    def _update_taken(self, owner: str) -> None:
-        if self._names[owner] and self._names[owner] <= self._handed_over:
-            self._taken.setdefault(owner, len(self.steps) - 1)
+    def _end(self, owner: str) -> None:
+        """Ends the life of a buffer without names in use. The memory of a final result is then the caller's."""
+        if not self._names[owner]:
+            buffer, step = self._buffers[owner], len(self.steps) - 1
+            is_final = owner in self._final
+            self._buffers[owner] = replace(buffer, accumulated_at=step) if is_final else replace(buffer, dies=step)
 
     def plan(self) -> MemoryPlan:
         """Returns the recorded plan."""
-        buffers = tuple(
-            replace(buffer, dies=self._dies.get(name), taken=self._taken.get(name))
-            for name, buffer in self._made.items()
-        )
-        return MemoryPlan(self.stage, buffers, tuple(self.steps))
+        return MemoryPlan(self.stage, tuple(self._buffers.values()), tuple(self.steps))

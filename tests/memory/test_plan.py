@@ -63,7 +63,7 @@ def test_a_gradient_is_gone_where_it_is_added_to_another():
     recorder.make("b", 24)
     recorder.hand_over("b")
     plan = recorder.plan()
-    assert [(buffer.dies, buffer.taken) for buffer in plan.buffers] == [(None, 0), (None, 1)]
+    assert [(buffer.dies, buffer.accumulated_at) for buffer in plan.buffers] == [(None, 0), (None, 1)]
     assert plan.usage() == [40, 64, 64] and plan.usage(accumulating=True) == [40, 24, 0]
     report = MemoryReport([plan])
     assert (report.peak, report.accumulating_peak) == (64, 40)
@@ -79,7 +79,7 @@ def test_memory_that_is_used_further_on_is_not_gone_when_it_is_handed_over():
     recorder.hand_over("v")
     recorder.step("second")
     recorder.free(["a"])
-    assert recorder.plan().buffers[0].taken == 1
+    assert recorder.plan().buffers[0].accumulated_at == 1
 
 
 def test_parts_of_one_backward_are_no_two_backwards():

@@ -12,7 +12,7 @@ from typing import Any
 
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel, Name
-from minidynamo.codegen.ir.size import Size, hint, size_of, symbols_of
+from minidynamo.codegen.ir.size import Size, size_of, symbols_of
 
 
 @dataclass(frozen=True)
@@ -153,31 +153,3 @@ class HostProgram:
     input_buffers: Mapping[str, Buffer] = field(default_factory=dict)
     #: The numbers to compute before the first step.
     prelude: tuple[Compute, ...] = ()
-
-    def peak_bytes(self) -> int:
-        """Returns the largest number of bytes alive at once; inputs count until they are freed.
-
-        Workspace inside extern calls is unknown and not counted; views count as 0. Symbolic sizes count with their
-        values of the traced call.
-        """
-        alive: dict[str, int] = {name: hint(b.nbytes) for name, b in self.input_buffers.items()}
-        peak = current = sum(alive.values())
-        for step in self.steps:
-            match step:
-                case Allocate():
-                    alive[step.buffer.name] = hint(step.buffer.nbytes)
-                    current += hint(step.buffer.nbytes)
-                case Reuse():
-                    alive[step.buffer.name] = alive.pop(step.source)
-                case Overwrite() | Extern(is_in_place=True):
-                    pass
-                case Extern() | GetItem():
-                    size = 0 if step.aliases or step.layout is None else hint(step.layout.nbytes)
-                    if isinstance(step, Extern):
-                        size += sum(hint(buffer.nbytes) for buffer in step.unused)
-                    alive[step.out] = size
-                    current += size
-                case Free():
-                    current -= sum(alive.pop(name, 0) for name in step.names)
-            peak = max(peak, current)
-        return peak

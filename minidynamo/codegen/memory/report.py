@@ -18,7 +18,7 @@ from minidynamo.memory.workspace import Operand, workspace
 def memory_plan(program: HostProgram) -> MemoryPlan:
     """Returns the memory plan of a host program. Symbolic sizes count with their values of the traced call."""
     recorder = PlanRecorder(program.name)
-    makers = {buffer.name: step for step in program.steps if isinstance(step, Launch) for buffer in step.kernel.writes}
+    kernels = {buffer.name: kernel for kernel in program.kernels for buffer in kernel.writes}
     buffers = dict(program.input_buffers)
     for name in program.inputs:
         if name in program.input_buffers:
@@ -27,11 +27,11 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
         match step:
             case Allocate() | Reuse():
                 buffers[step.buffer.name] = step.buffer
-                launch = makers.get(step.buffer.name)
+                kernel = kernels.get(step.buffer.name)
                 recorder.step(f"{'reuse' if isinstance(step, Reuse) else 'allocate'} {step.buffer.name}")
-                made_by = _makers(launch.kernel.origins if launch else ())
+                operations = _operations(kernel.origins if kernel else ())
                 source = step.source if isinstance(step, Reuse) else ""
-                recorder.make(step.buffer.name, hint(step.buffer.nbytes), *made_by, reuses=source)
+                recorder.make(step.buffer.name, hint(step.buffer.nbytes), *operations, reuses=source)
             case Overwrite():
                 recorder.view(step.buffer.name, step.source)
             case Launch():
@@ -43,9 +43,12 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
                 if step.aliases:
                     recorder.view(step.out, step.aliases[0])
                 elif step.layout is not None:
-                    recorder.make(step.out, hint(step.layout.nbytes), *_makers(step.origins))
+                    recorder.make(step.out, hint(step.layout.nbytes), *_operations(step.origins))
+                elif isinstance(step, Extern) and step.unused:
+                    unused = sum(hint(buffer.nbytes) for buffer in step.unused)
+                    recorder.make(step.out, unused, *_operations(step.origins))
                 if isinstance(step, Extern):
-                    recorder.add_workspace(step.out, _workspace_of(step, buffers), *_makers(step.origins))
+                    recorder.add_workspace(step.out, _workspace_of(step, buffers), *_operations(step.origins))
                 if step.layout is not None:
                     buffers[step.out] = step.layout
             case Free():
@@ -71,7 +74,7 @@ def _operand(buffer: Buffer | None) -> Operand | None:
     return Operand(shape, stride, buffer.dtype, buffer.device)
 
 
-def _makers(origins: Origins) -> tuple[str, UserLocation | None]:
+def _operations(origins: Origins) -> tuple[str, UserLocation | None]:
     """Returns the operations that compute a buffer, and the first user line among them."""
     names = ", ".join(dict.fromkeys(origin.op for origin in origins))
     return names, next((origin.where for origin in origins if origin.where is not None), None)
