@@ -465,13 +465,13 @@ def min_or_max(
     if not (_is_number(best) and _is_number(item)) or best.python_type is not item.python_type:
         return None
     if best.python_type is int:
-        result = _integer(tx, _OFSYMBOLS[function], best, item)
+        result = _integer(tx, _OF_SYMBOLS[function], best, item)
     else:
         result = call_computed(tx, function, [best, item], {})
     return None if result is None else _marked_as_made(result, f"{{{function.__name__}}}({{}}, {{}})", best, item)
 
 
-_OFSYMBOLS: dict[Callable[..., Any], Callable[..., Any]] = {min: torch.sym_min, max: torch.sym_max}
+_OF_SYMBOLS: dict[Callable[..., Any], Callable[..., Any]] = {min: torch.sym_min, max: torch.sym_max}
 
 
 def guarded_membership(tx: Tracer, item: VariableTracker, items: Sequence[object]) -> VariableTracker | None:

@@ -105,7 +105,7 @@ def numpy_call(
     if not all(map(_is_number, operands)):
         return None
     with np.errstate(all="raise"):
-        return computed(tx, function, template, operands) if template else callnumpy_call(tx, function, operands, {})
+        return computed(tx, function, template, operands) if template else call_computed(tx, function, operands, {})
 
 
 def _compared(
