@@ -16,7 +16,6 @@ from torch import fx
 
 from minidynamo.core import directives
 from minidynamo.guards.failures import describe as describe_guards
-from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.numbers.arithmetic import involves_number
 from minidynamo.tracer.protocol import FrameView, Tracer
 from minidynamo.tracer.records.constants import NotConstant, as_constant
@@ -168,7 +167,7 @@ class ComptimeContext:
     def print_locals(self, *, stacklevel: int = 0, file: TextIO | None = None) -> None:
         """Prints `name = value` for each bound local, in the order of binding."""
         for name, variable in self._frame(stacklevel).local_variables.items():
-            variable = realize(self._tx, variable)
+            variable = variable.realize()
             print(f"{name} = {describe(self._tx, variable)}", file=file or sys.stdout)
 
     def print(self, value: object, *, file: TextIO | None = None) -> None:
@@ -178,7 +177,7 @@ class ComptimeContext:
     def print_value_stack(self, *, stacklevel: int = 0, file: TextIO | None = None) -> None:
         """Prints `- value` for each value that an unfinished expression of the frame has computed, the oldest first."""
         for variable in self._frame(stacklevel).on_stack():
-            variable = realize(self._tx, variable)
+            variable = variable.realize()
             print(f"- {describe(self._tx, variable)}", file=file or sys.stdout)
 
     def print_disas(self, *, stacklevel: int = 0, file: TextIO | None = None) -> None:

@@ -159,14 +159,6 @@ class GraphView(Protocol):
         dictionary."""
         ...
 
-    def lazy(self, value: object, source: Source, *, is_there: bool = False) -> VariableTracker:
-        """Returns the tracker of an external value if there is one; else a lazy value, with a guard that the source
-        exists.
-
-        `is_there`: other guards check that the source exists.
-        """
-        ...
-
     def source_of(self, value: object) -> Source | None:
         """Returns the source by which the program reached this object, read or not; None if it did not."""
         ...
@@ -346,6 +338,11 @@ class Tracer(Protocol):
     def getattr(self, obj: VariableTracker, name: str) -> VariableTracker:
         """Returns `obj.name`, by Python's own lookup order, user code included; a missing attribute raises
         AttributeError in the program."""
+        ...
+
+    def lazy(self, value: object, source: Source) -> VariableTracker:
+        """Returns the tracker of an external value if there is one; else a lazy value, with a guard that the source
+        exists."""
         ...
 
     def wrap(self, value: object, source: Source | None) -> VariableTracker:

@@ -11,7 +11,7 @@ from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant
 from minidynamo.guards.writers import same_value
-from minidynamo.tracer.lazy.lazy_value import realize, same_lazy_object
+from minidynamo.tracer.lazy.lazy_value import same_lazy_object
 from minidynamo.tracer.numbers import arithmetic
 from minidynamo.tracer.polyfills.lists import same_or_equal
 from minidynamo.tracer.protocol import Tracer
@@ -52,7 +52,7 @@ def is_identical(tx: Tracer, left: VariableTracker, right: VariableTracker) -> b
     moved = same_lazy_object(tx, left, right)
     if moved is not None:
         return moved
-    left, right = realize(tx, left), realize(tx, right)
+    left, right = left.realize(), right.realize()
     if left is not right and left.python_type is right.python_type:  # of numbers, the answer depends on the values
         values = arithmetic.specialized(left), arithmetic.specialized(right)
         if _may_be_distinct(*values):

@@ -18,7 +18,6 @@ from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.calls.identity import is_identical
 from minidynamo.tracer.frames.exceptions import same_message, tracked, without_message
 from minidynamo.tracer.lazy import partial_reads
-from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.numbers import arithmetic, formatting, numpy_numbers, tensor_items
 from minidynamo.tracer.polyfills.builtins import decided
 from minidynamo.tracer.polyfills.lists import same_or_equal
@@ -346,7 +345,7 @@ def _has_no_item_of_kind(tx: Tracer, container: VariableTracker, item: VariableT
     """Returns whether a tuple or list made by the program has no item of the same kind as `item`."""
     if container.python_type not in (tuple, list) or not isinstance(container, SequenceVariable):
         return False
-    return all(_have_different_kinds(realize(tx, part), item) for part in container.items)
+    return all(_have_different_kinds(part.realize(), item) for part in container.items)
 
 
 def _break_on_tensor_value(tx: Tracer) -> NoReturn:

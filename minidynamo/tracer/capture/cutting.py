@@ -19,7 +19,6 @@ from minidynamo.guards.profile import Line
 from minidynamo.guards.source import Source
 from minidynamo.tracer.capture.finalizers import is_visibly_alive, stays_bound_after_break
 from minidynamo.tracer.frames.interpreter import Frame
-from minidynamo.tracer.lazy.lazy_value import realized
 from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import reachable
 from minidynamo.tracer.records.traced_frame import Break, Null
@@ -174,8 +173,8 @@ def break_before(
     live |= lasting
     return Break(
         index,
-        tuple(value if isinstance(value, Null) else realized(frame.tx, value) for value in frame.stack),
-        {name: realized(frame.tx, value) for name, value in frame.local_slots.items() if name in live},
+        tuple(value if isinstance(value, Null) else value.realized() for value in frame.stack),
+        {name: value.realized() for name, value in frame.local_slots.items() if name in live},
         {name: cell for name, cell in cells.items() if name in live},
         diagnostic,
         _compiled_callee(frame, index) if in_callee else None,
@@ -191,7 +190,7 @@ def _compiled_callee(frame: Frame, index: int) -> int | None:
         return None
     callee = frame.stack[position]
     if isinstance(callee, LazyVariable):  # a call reads its callee
-        callee = frame.realize(callee)
+        callee = callee.realize()
     function = callee.function if isinstance(callee, MethodVariable) else callee
     if _is_one_kernel(callee.receiver if isinstance(callee, MethodVariable) else callee):
         return None

@@ -25,7 +25,6 @@ from minidynamo.tracer.capture.lost_objects import dies_any, history_of, is_in_h
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.graph.dead_code import is_pure
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.lazy.lazy_value import realized
 from minidynamo.tracer.protocol import GraphView, Tracer
 from minidynamo.tracer.reachable import needed_by, parts, target_of
 from minidynamo.tracer.records.constants import is_constant_value
@@ -78,7 +77,7 @@ def record_unbinding(frame: Frame, name: str) -> bool:
     Only arguments of a root frame, and parts of arguments, can die: all other values are held elsewhere, or new.
     """
     value = frame.local_slots.get(name)
-    value = None if value is None else realized(frame.tx, value)
+    value = None if value is None else value.realized()
     if frame is not frame.tx.frames[0] or value is None or value.source is None:
         return False
     held = [other.source for other in frame.held()]

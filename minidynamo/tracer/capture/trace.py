@@ -38,14 +38,13 @@ from minidynamo.tracer.graph.arguments import NotInGraph
 from minidynamo.tracer.graph.fake_tensors import CallFailed
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy import facts
-from minidynamo.tracer.lazy.lazy_containers import next_lazy
-from minidynamo.tracer.lazy.lazy_value import realize
+from minidynamo.tracer.lazy.unpacking import next_lazy
 from minidynamo.tracer.numbers import tensor_items
 from minidynamo.tracer.numbers.scalar_arguments import mark_scalar_arguments
 from minidynamo.tracer.records.constants import as_torch_reads
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS, hint_for_values
 from minidynamo.tracer.records.side_effects import Effect, SideEffects, Written
-from minidynamo.tracer.wrap import wrap
+from minidynamo.tracer.wrap import lazy, wrap
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SequenceVariable
@@ -155,7 +154,7 @@ class Trace:
         """Calls anything. A real callable is accepted in place of its tracker, trusted and unguarded."""
         tracked = function if isinstance(function, VariableTracker) else wrap(self.graph, function, None)
         result = call(self, tracked, list(args), dict(kwargs or {}))
-        return result if lazy else realize(self, result)
+        return result if lazy else result.realize()
 
     def call_method(
         self,
@@ -168,7 +167,7 @@ class Trace:
     ) -> VariableTracker:
         """Calls a special method, found on the class."""
         result = call_method(self, obj, name, list(args), dict(kwargs or {}))
-        return result if lazy else realize(self, result)
+        return result if lazy else result.realize()
 
     def getattr(self, obj: VariableTracker, name: str) -> VariableTracker:
         """Returns `obj.name`."""
@@ -177,6 +176,10 @@ class Trace:
     def wrap(self, value: object, source: Source | None) -> VariableTracker:
         """Returns the tracker of the real value at `source`."""
         return wrap(self.graph, value, source)
+
+    def lazy(self, value: object, source: Source) -> VariableTracker:
+        """Returns the real value at `source`, lazy if the program has not read it."""
+        return lazy(self.graph, value, source)
 
     def guard(self, source: Source | None, kind: GuardKind, expected: object = None) -> None:
         """Adds a guard; does nothing without a source."""
@@ -295,4 +298,4 @@ class Trace:
     def next_item(self, iterator: VariableTracker) -> VariableTracker | None:
         """Returns the next item of an iterator; None when it is exhausted."""
         item = next_lazy(self, iterator)
-        return None if item is None else realize(self, item)
+        return None if item is None else item.realize()

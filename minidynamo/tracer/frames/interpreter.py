@@ -16,7 +16,6 @@ from minidynamo.errors import Diagnostic, SkipFrame, UserLocation
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import CellContents, Source
 from minidynamo.tracer.frames.exceptions import Raised, set_context
-from minidynamo.tracer.lazy.lazy_value import realize, realized
 from minidynamo.tracer.opcodes.table import OPCODES, UNSUPPORTED
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.traced_frame import Null
@@ -24,7 +23,6 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.exceptions import ExceptionVariable
-from minidynamo.variables.objects import LazyVariable
 
 NULL = Null()
 # From 3.12 on, the exhausted iterator of a `yield from` stays below the value until END_SEND.
@@ -134,7 +132,7 @@ class Frame:
         """The bound plain locals, and the contents of filled cells, by name."""
         contents = {name: self.read_cell(cell) for name, cell in self.cells.items()}
         filled = {name: value for name, value in contents.items() if value is not None}
-        return {**{name: realized(self.tx, value) for name, value in self.local_slots.items()}, **filled}
+        return {**{name: value.realized() for name, value in self.local_slots.items()}, **filled}
 
     def held(self) -> list[VariableTracker]:
         """Returns all values on the stack, in locals and in cells, including lazy values."""
@@ -157,7 +155,7 @@ class Frame:
         """Returns the contents of a cell, after reading a real cell at first use; None for an empty cell."""
         value = self.lazy_cell(cell)
         if value is not None:
-            cell.contents = value = self.realize(value)
+            cell.contents = value = value.realize()
         return value
 
     def lazy_cell(self, cell: CellVariable) -> VariableTracker | None:
@@ -168,18 +166,14 @@ class Frame:
             except ValueError:
                 self.tx.guard(cell.source, GuardKind.CELL_EMPTY)
                 return None
-            return self.tx.graph.lazy(value, CellContents(cell.source)) if cell.source else self.tx.wrap(value, None)
+            return self.tx.lazy(value, CellContents(cell.source)) if cell.source else self.tx.wrap(value, None)
         return cell.contents
-
-    def realize(self, variable: VariableTracker) -> VariableTracker:
-        """Returns the tracker to work with; a lazy value is wrapped and guarded."""
-        return realize(self.tx, variable)
 
     def read_local(self, name: str) -> VariableTracker | None:
         """Returns the value of a plain local; None if it is not bound."""
         value = self.local_slots.get(name)
-        if isinstance(value, LazyVariable):
-            value = self.local_slots[name] = self.realize(value)
+        if value is not None:
+            value = self.local_slots[name] = value.realize()
         return value
 
     def write_local(self, name: str, value: VariableTracker | None) -> None:
@@ -263,7 +257,7 @@ class Frame:
         """Pops and realizes the top value, which must not be NULL."""
         variable = self.stack.pop()
         assert not isinstance(variable, Null)
-        return self.realize(variable)
+        return variable.realize()
 
     def pop_lazy(self) -> VariableTracker:
         """Pops the top value, which must not be NULL, without realizing."""
@@ -273,7 +267,7 @@ class Frame:
 
     def pop_many(self, count: int) -> list[VariableTracker]:
         """Pops and realizes the top `count` values, the lowest first."""
-        return [self.realize(variable) for variable in self.pop_many_lazy(count)]
+        return [variable.realize() for variable in self.pop_many_lazy(count)]
 
     def pop_many_lazy(self, count: int) -> list[VariableTracker]:
         """Pops the top `count` values, the lowest first, without realizing."""
@@ -285,6 +279,6 @@ class Frame:
     def peek(self, depth: int = 1) -> Any:
         """Returns the value `depth` slots from the top (1 is the top), realized."""
         variable = self.stack[-depth]
-        if isinstance(variable, LazyVariable):
-            variable = self.stack[-depth] = self.realize(variable)
+        if not isinstance(variable, Null):
+            variable = self.stack[-depth] = variable.realize()
         return variable

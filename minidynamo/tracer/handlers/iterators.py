@@ -21,14 +21,14 @@ from minidynamo.tracer.frames.unrolling import unroll
 from minidynamo.tracer.handlers.index_iterators import backwards_by_index, by_index
 from minidynamo.tracer.handlers.subscripts import as_index
 from minidynamo.tracer.handlers.values import class_has, expect_constant
-from minidynamo.tracer.lazy.lazy_containers import lazy_entry, lazy_item, lazy_items, next_lazy, sequence_items
+from minidynamo.tracer.lazy.unpacking import next_lazy
 from minidynamo.tracer.polyfills.itertools import tee, until
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.reachable import has_changed_keys
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import ListVariable, SequenceVariable, SetVariable, TupleVariable
+from minidynamo.variables.containers import ListVariable, SequenceVariable, SetVariable, Slots, TupleVariable
 from minidynamo.variables.iterators import (
     BY_INDEX,
     ChainIterator,
@@ -123,7 +123,7 @@ def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
             values = tuple(reversed(obj.value))
         except TypeError as error:
             tx.raises(error)
-        return SequenceIterator(tuple(ConstantVariable(value) for value in values), cls=type(reversed(obj.value)))
+        return SequenceIterator(Slots(ConstantVariable(value) for value in values), cls=type(reversed(obj.value)))
     is_sequence = class_has(obj.python_type, "__len__") and class_has(obj.python_type, "__getitem__")
     if isinstance(obj, ObjectVariable) and is_sequence and not class_has(obj.cls, "__reversed__"):
         return backwards_by_index(tx, obj)
@@ -132,7 +132,7 @@ def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
             "MD242", f"`reversed` of `{obj.python_type.__name__}`", why="It has no `__reversed__`.", fix="use a list"
         )
     if isinstance(obj, TupleVariable):
-        return SequenceIterator(sequence_items(tx, [*lazy_items(obj.items)][::-1]), cls=reversed)
+        return SequenceIterator(Slots(obj.items.lazy()[::-1]), cls=reversed)
     return tx.call_method(obj, "__reversed__")
 
 
@@ -163,7 +163,7 @@ def _filter(tx: Tracer, function: VariableTracker, iterable: VariableTracker, /)
 
 @registry.function(itertools.chain)
 def _chain(tx: Tracer, *iterables: VariableTracker) -> VariableTracker:
-    return ChainIterator(SequenceIterator(iterables, cls=TUPLE_ITERATOR))
+    return ChainIterator(SequenceIterator(Slots(iterables), cls=TUPLE_ITERATOR))
 
 
 @registry.method(itertools.chain, "from_iterable")
@@ -220,7 +220,7 @@ def _iterate_constant(tx: Tracer, self: ConstantVariable) -> VariableTracker:
             why="A loop is unrolled while tracing; this one would take too long.",
             fix="use tensor operations instead of a loop",
         )
-    return SequenceIterator(tuple(ConstantVariable(value) for value in self.value), cls=type(iter(self.value)))
+    return SequenceIterator(Slots(ConstantVariable(value) for value in self.value), cls=type(iter(self.value)))
 
 
 for _cls in (str, bytes, range):
@@ -242,11 +242,11 @@ def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker
         raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: deque mutated during iteration"))
     try:
         # Later items are not read yet: the loop may end before they are needed.
-        item = lazy_item(items, iterator.position) if iterator.position >= 0 else None
+        item = items.lazy_at(iterator.position) if iterator.position >= 0 else None
     except IndexError:
         item = None
     if item is None:
-        iterator.sequence = ()  # an exhausted iterator stays exhausted, whatever happens to the list
+        iterator.sequence = Slots()  # an exhausted iterator stays exhausted, whatever happens to the list
         return None
     iterator.position += -1 if live and iterator.cls is LIST_REVERSED else 1
     return item
@@ -266,8 +266,8 @@ def _next_of_dict(tx: Tracer, iterator: DictIterator) -> VariableTracker | None:
     iterator.position += 1
     if iterator.kind == "keys" or isinstance(mapping, SetVariable):
         return key.variable
-    value = lazy_entry(mapping.items, key)
-    return value if iterator.kind == "values" else TupleVariable(sequence_items(tx, [key.variable, value]))
+    value = mapping.items.lazy_at(key)
+    return value if iterator.kind == "values" else TupleVariable([key.variable, value])
 
 
 @registry.advance(ZipIterator)
@@ -280,7 +280,7 @@ def _next_of_zip(tx: Tracer, iterator: ZipIterator) -> VariableTracker | None:
                 _expect_end(tx, iterator, position)
             return None
         row.append(item)
-    return TupleVariable(sequence_items(tx, row)) if row else None
+    return TupleVariable(row) if row else None
 
 
 def _expect_end(tx: Tracer, iterator: ZipIterator, position: int) -> None:
@@ -338,7 +338,7 @@ def _next_of_enumerate(tx: Tracer, iterator: EnumerateIterator) -> VariableTrack
     if item is None:
         return None
     iterator.count += 1
-    return TupleVariable(sequence_items(tx, [ConstantVariable(iterator.count - 1), item]))
+    return TupleVariable([ConstantVariable(iterator.count - 1), item])
 
 
 @registry.advance(MapIterator)

@@ -22,7 +22,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Constant, Result
 from minidynamo.tracer.attributes import overrides_class
 from minidynamo.tracer.handlers.values import class_has, constant, not_implemented
-from minidynamo.tracer.lazy.lazy_value import class_of, realize
+from minidynamo.tracer.lazy.lazy_value import class_of
 from minidynamo.tracer.polyfills.objects import has_members
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
@@ -101,7 +101,7 @@ def check_classes(tx: Tracer, question: ClassQuestion, cls: type, classes: tuple
 def _isinstance(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker, /) -> VariableTracker:
     protocol = classinfo.value if isinstance(classinfo, ClassVariable) else None
     if protocol is not None and inspect.getattr_static(protocol, "_is_runtime_protocol", False):
-        return _implements_protocol(tx, realize(tx, obj), protocol)
+        return _implements_protocol(tx, obj.realize(), protocol)
     if overrides_class(obj.python_type):
         return ConstantVariable(_isinstance_by_claim(tx, obj, classinfo))
     return ConstantVariable(check_classes(tx, issubclass, class_of(tx, obj), class_tuple(tx, classinfo)))
@@ -131,7 +131,7 @@ def _isinstance_by_claim(tx: Tracer, obj: VariableTracker, classinfo: VariableTr
 
 def _claimed_class(tx: Tracer, obj: VariableTracker) -> type:
     """Returns the result of `obj.__class__`."""
-    obj = realize(tx, obj)
+    obj = obj.realize()
     if not isinstance(obj, ObjectVariable):
         tx.break_graph(
             "MD237",

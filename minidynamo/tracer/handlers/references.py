@@ -17,7 +17,6 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import ContextValue, Result, Unset
 from minidynamo.tracer.capture.finalizers import is_held, may_be_dead
 from minidynamo.tracer.frames.inlining import trusted_source
-from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import is_constant_value
@@ -71,7 +70,7 @@ def _read_context(tx: Tracer, variable: VariableTracker, default: VariableTracke
     assert isinstance(variable, ContextVarVariable) and variable.source is not None
     calls = tx.side_effects.context_calls(variable)
     if calls:
-        return realize(tx, calls[-1].args[1])
+        return calls[-1].args[1].realize()
     value_source = ContextValue(variable.source)
     value = variable.value.get(Unset)
     if value is not Unset:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from minidynamo.tracer.handlers.values import none
-from minidynamo.tracer.lazy.lazy_containers import lazy_at, lazy_items
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant
@@ -160,7 +159,7 @@ def _shuffle(tx: Tracer, generator: SeededGenerator, method: Any, x: VariableTra
         tx.break_graph("MD206", "a Random shuffles something else than a list")
     order = [*_indices(tx, x)]
     _run(tx, generator, method, [order], {})
-    items = [*lazy_items(x.items)]
-    x.items[:] = [lazy_at(items, index) for index in order]
+    items = x.items.lazy()
+    x.items[:] = [items[index] for index in order]
     tx.side_effects.contents_changed(x)
     return none()

@@ -16,7 +16,6 @@ from minidynamo.tracer.calls.operators import fold, has_method
 from minidynamo.tracer.calls.tensor_indexing import WHOLE, scalar_bool_as_mask, select_numbers
 from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.lazy import partial_reads
-from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, is_constant_value, slice_of
@@ -102,7 +101,7 @@ def _type_argument(tx: Tracer, key: VariableTracker) -> Any:
 def _setitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     key = _subscript_of(tx, obj, key)
     if isinstance(obj, TensorVariable):
-        value = realize(tx, value)
+        value = value.realize()
         return tx.emit(operator.setitem, [*scalar_bool_as_mask(tx, *select_numbers(tx, obj, key), value), value])
     _subscript(tx, obj, "__setitem__", key, value)
     return ConstantVariable(None)

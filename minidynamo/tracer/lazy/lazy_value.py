@@ -23,22 +23,11 @@ _HEAP_TYPE = 1 << 9  # set for classes that programs define
 _TRUE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, type)
 
 
-def realize(tx: Tracer, variable: VariableTracker) -> VariableTracker:
-    """Returns the tracker to work with: a lazy value is wrapped and guarded."""
-    return tx.wrap(variable.value, variable.source) if isinstance(variable, LazyVariable) else variable
-
-
-def realized(tx: Tracer, variable: VariableTracker) -> VariableTracker:
-    """Returns the tracker of a lazy value that was realized elsewhere; else the variable itself."""
-    known = tx.graph.known(variable.source) if isinstance(variable, LazyVariable) and variable.source else None
-    return variable if known is None else known
-
-
 def realize_all(
-    tx: Tracer, args: Iterable[VariableTracker], kwargs: Mapping[str, VariableTracker]
+    args: Iterable[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
     """Realizes the arguments of a call."""
-    return [realize(tx, arg) for arg in args], {name: realize(tx, value) for name, value in kwargs.items()}
+    return [arg.realize() for arg in args], {name: value.realize() for name, value in kwargs.items()}
 
 
 def is_none(tx: Tracer, variable: VariableTracker) -> bool:
@@ -46,7 +35,7 @@ def is_none(tx: Tracer, variable: VariableTracker) -> bool:
     if isinstance(variable, LazyVariable) and variable.value is not None:
         tx.guard(variable.source, GuardKind.NOT_NONE)
         return False
-    known = realize(tx, variable)
+    known = variable.realize()
     return isinstance(known, ConstantVariable) and known.python_type is type(None)
 
 
@@ -55,7 +44,7 @@ def same_lazy_object(tx: Tracer, left: VariableTracker, right: VariableTracker) 
 
     Only the answer is guarded.
     """
-    left, right = realized(tx, left), realized(tx, right)
+    left, right = left.realized(), right.realized()
     if not isinstance(left, LazyVariable):
         left, right = right, left
     if not isinstance(left, LazyVariable) or left.source is None or right.source is None:
@@ -82,10 +71,10 @@ def class_of(tx: Tracer, variable: VariableTracker) -> type:
 
     A class that the program defines gets more guards, on the contents of the class.
     """
-    variable = realized(tx, variable)
+    variable = variable.realized()
     cls = variable.python_type
     if not isinstance(variable, LazyVariable) or cls.__flags__ & _HEAP_TYPE:
-        return realize(tx, variable).python_type
+        return variable.realize().python_type
     tx.guard(variable.source, GuardKind.TYPE, cls)
     return cls
 
@@ -95,4 +84,4 @@ def truth(tx: Tracer, variable: VariableTracker) -> bool:
     if isinstance(variable, LazyVariable) and type(variable.value) in _TRUE:
         tx.guard(variable.source, GuardKind.TYPE, type(variable.value))
         return True
-    return tx.truth(realize(tx, variable))
+    return tx.truth(variable.realize())
