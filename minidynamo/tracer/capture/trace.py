@@ -38,7 +38,7 @@ from minidynamo.tracer.graph.arguments import NotInGraph
 from minidynamo.tracer.graph.fake_tensors import CallFailed
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy import facts
-from minidynamo.tracer.lazy.unpacking import next_lazy
+from minidynamo.tracer.lazy.unpacking import next_lazy, unpack_lazy
 from minidynamo.tracer.numbers import tensor_items
 from minidynamo.tracer.numbers.scalar_arguments import mark_scalar_arguments
 from minidynamo.tracer.records.constants import as_torch_reads
@@ -47,7 +47,6 @@ from minidynamo.tracer.records.side_effects import Effect, SideEffects, Written
 from minidynamo.tracer.wrap import lazy, wrap
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import SequenceVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 
 _NO_FAKE_FORM = (UnsupportedOperator, UnsupportedFakeTensor, NotImplementedError)
@@ -287,13 +286,7 @@ class Trace:
 
     def unpack(self, obj: VariableTracker) -> list[VariableTracker]:
         """Returns `list(obj)`."""
-        if isinstance(obj, SequenceVariable):
-            return list(obj.items)
-        iterator = self.call(iter, [obj])
-        items = []
-        while (item := self.next_item(iterator)) is not None:
-            items.append(item)
-        return items
+        return [item.realize() for item in unpack_lazy(self, obj)]
 
     def next_item(self, iterator: VariableTracker) -> VariableTracker | None:
         """Returns the next item of an iterator; None when it is exhausted."""

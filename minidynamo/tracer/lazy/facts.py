@@ -6,6 +6,7 @@ read.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -103,9 +104,11 @@ def sizes(tx: Tracer, tensor: TensorVariable) -> VariableTracker:
 def _lazy_sizes(tx: Tracer, tensor: TensorVariable, shape: TensorFact) -> LazyList:
     """Returns the sizes of a tensor that is not used. Each size is read separately; an unread size is not guarded."""
 
+    read = functools.cache(tx.graph.size)
+
     def size(_: object, place: Source, *, is_there: bool) -> VariableTracker:
         assert isinstance(place, Size)
-        return tx.graph.size(tensor, place.dim)
+        return read(tensor, place.dim)
 
     assert isinstance(tx.graph, OutputGraph)
     length = Computed("{0}({1})", (Constant(len, "len"), shape))

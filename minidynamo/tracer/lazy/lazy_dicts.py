@@ -198,8 +198,6 @@ class LazyDict(Entries):
             values = (reader.real(real),) if reader.has(real) else ()
             if key not in self.written:
                 values = (*values, real)
-            elif values and self._graph.values.of(values[0]) is self.written[key]:
-                continue
             found.append(Loss(source_key(real), self._place(key, real), values))
         return found
 

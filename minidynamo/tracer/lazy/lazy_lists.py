@@ -133,14 +133,12 @@ class LazyList(Slots):
         self._source = source
         self._maxlen = maxlen
         self._length: int = reader.owner.__len__(reader.container)
-        self._is_read_at_once = reader.wrap_all is not None
-        self._stays = not self._is_read_at_once  # neither the graph nor the program empties the list
+        self._stays = reader.wrap_all is None  # neither the graph nor the program empties the list
         self._slots: list[Slot] | None = None
-        self._known: dict[int, VariableTracker] = {}  # elements on entry, maybe lazy, by position
         self._added: list[VariableTracker] = []  # appended while the length is not guarded
         self._lost: dict[int, None] = {}  # positions removed or replaced, for `losses`
         self._replaced: dict[int, Any] = {}  # new values, by position
-        self._moved: dict[VariableTracker, int] = {}  # moved elements, with their first positions
+        self._positions: dict[VariableTracker, int] = {}  # of elements that were wrapped at once
         self._all_lost = False
         self.has_known_length = False
         self._has_duplicates = False  # two elements are the same object
@@ -164,8 +162,8 @@ class LazyList(Slots):
             else:
                 trackers = wrap_all()
                 self._slots = [*trackers]
-                self._moved = {tracker: place for place, tracker in enumerate(trackers)}
-                self._has_duplicates = len(self._moved) < len(trackers)
+                self._positions = {tracker: place for place, tracker in enumerate(trackers)}
+                self._has_duplicates = len(self._positions) < len(trackers)
             self._slots += self._added
             if self._maxlen is not None:
                 over = max(len(self._slots) - self._maxlen, 0)
@@ -174,7 +172,7 @@ class LazyList(Slots):
         return self._slots
 
     def _record_losses(self, slots: Iterable[Slot]) -> None:
-        places = [slot if isinstance(slot, int) else self._moved.get(slot) for slot in slots]
+        places = [slot if isinstance(slot, int) else self._positions.get(slot) for slot in slots]
         self._lost |= {place: None for place in places if place is not None}
         for place in places:
             self.changed_at.clear(None if self._has_duplicates else place)
@@ -184,21 +182,14 @@ class LazyList(Slots):
         return not any(predicate(self._reader.real(place)) for place in range(self._length))
 
     def losses(self) -> list[Loss]:
-        """Returns the references removed since the last call of this method. Elements that moved within the list do not
-        count."""
-        reader, here = self._reader, self._slots
+        """Returns the references removed since the last call of this method."""
+        reader = self._reader
         found: list[Loss] = []
-        if here is None and self._maxlen is not None:
+        if self._slots is None and self._maxlen is not None:
             over = self._length + len(self._added) - self._maxlen
             for k in range(min(len(self._added), self._maxlen)):  # at the next call the deque may be full
                 found.append(Loss(k, reader.place(k), (reader.real(k),) if k < min(over, self._length) else ()))
-        for place in self._lost:
-            real = reader.real(place)
-            known = self._graph.values.of(real)
-            if known is not None and here is not None and any(slot is known for slot in here):
-                self._moved[known] = place
-            else:
-                found.append(Loss(place, reader.place(place), (real,)))
+        found += [Loss(place, reader.place(place), (reader.real(place),)) for place in self._lost]
         self._lost.clear()
         if self._all_lost:
             found = [Loss(EVERYTHING, None, tuple(value for loss in found for value in loss.values))]
@@ -212,7 +203,7 @@ class LazyList(Slots):
     def cleared(self, place: Any) -> bool | None:
         """Returns whether the element was removed (True) or replaced by None (False); None if the element is still in
         the list or was replaced by another value."""
-        if self._slots is None or self._is_read_at_once:
+        if self._slots is None or self._reader.wrap_all is not None:
             return None
         place = self.from_front(place)
         if place in self._slots or self._graph.values.of(self._reader.real(place)) in self._slots:
@@ -225,10 +216,8 @@ class LazyList(Slots):
         """Returns the element in a slot, maybe lazy. `is_there`: another guard checks that the element exists."""
         if not isinstance(slot, int):
             return slot.realized()
-        if slot not in self._known:
-            reader = self._reader
-            self._known[slot] = reader.lazy(reader.real(slot), reader.place(slot), is_there=is_there)
-        return self._known[slot].realized()
+        reader = self._reader
+        return reader.lazy(reader.real(slot), reader.place(slot), is_there=is_there)
 
     def _find(self, index: int, *, alone: bool) -> Slot | None:
         """Returns the slot at an index, without a guard on the length; None if the length is needed.
@@ -240,7 +229,7 @@ class LazyList(Slots):
             return self._slots[index] if -len(self._slots) <= index < len(self._slots) else None
         if self._is_appended(index):
             return self._added[index]
-        if (self._added and self._maxlen is not None) or (self._is_read_at_once and not alone):
+        if (self._added and self._maxlen is not None) or (self._reader.wrap_all is not None and not alone):
             return None
         place = index if index >= 0 else index + len(self._added)
         return place if -self._length <= place < self._length else None
