@@ -385,7 +385,3 @@ class Tracer(Protocol):
     def unpack(self, obj: VariableTracker) -> list[VariableTracker]:
         """Returns `list(obj)`: all items of an iteration."""
         ...
-
-    def next_item(self, iterator: VariableTracker) -> VariableTracker | None:
-        """Returns the next item of an iterator (a result of `iter(x)`); None when it is exhausted."""
-        ...

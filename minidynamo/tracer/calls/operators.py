@@ -18,6 +18,7 @@ from minidynamo.tracer.attributes import MISSING, lookup_on_class
 from minidynamo.tracer.calls.identity import is_identical
 from minidynamo.tracer.frames.exceptions import same_message, tracked, without_message
 from minidynamo.tracer.lazy import partial_reads
+from minidynamo.tracer.lazy.unpacking import next_lazy
 from minidynamo.tracer.numbers import arithmetic, formatting, numpy_numbers, tensor_items
 from minidynamo.tracer.polyfills.builtins import decided
 from minidynamo.tracer.polyfills.lists import same_or_equal
@@ -335,8 +336,8 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
     if has_method(container, "__contains__"):
         return ConstantVariable(tx.truth(tx.call_method(container, "__contains__", [item])))
     iterator = tx.call(iter, [container])
-    while (candidate := tx.next_item(iterator)) is not None:  # stops at the first match
-        if tx.truth(tx.call(same_or_equal, [candidate, item])):
+    while (candidate := next_lazy(tx, iterator)) is not None:  # stops at the first match
+        if tx.truth(tx.call(same_or_equal, [candidate.realize(), item])):
             return ConstantVariable(True)
     return ConstantVariable(False)
 

@@ -256,9 +256,8 @@ def may_be_dead(tx: Tracer, is_tensor: bool) -> bool:
 
 def is_held(tx: Tracer, made: VariableTracker) -> bool:
     """Returns whether an object made during tracing is certainly alive: a variable of a frame holds it."""
-    root = tx.frames[0]
-    assert isinstance(root, Frame)
-    return made in chain(root.cells.values(), *(frame.held() for frame in tx.frames))
+    held = chain(*(frame.held() for frame in tx.frames))
+    return any(made in (value, value.contents if isinstance(value, CellVariable) else None) for value in held)
 
 
 def _places(source: Source) -> tuple[Source, ...]:

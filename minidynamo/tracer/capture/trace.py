@@ -38,7 +38,7 @@ from minidynamo.tracer.graph.arguments import NotInGraph
 from minidynamo.tracer.graph.fake_tensors import CallFailed
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy import facts
-from minidynamo.tracer.lazy.unpacking import next_lazy, unpack_lazy
+from minidynamo.tracer.lazy.unpacking import unpack_lazy
 from minidynamo.tracer.numbers import tensor_items
 from minidynamo.tracer.numbers.scalar_arguments import mark_scalar_arguments
 from minidynamo.tracer.records.constants import as_torch_reads
@@ -287,8 +287,3 @@ class Trace:
     def unpack(self, obj: VariableTracker) -> list[VariableTracker]:
         """Returns `list(obj)`."""
         return [item.realize() for item in unpack_lazy(self, obj)]
-
-    def next_item(self, iterator: VariableTracker) -> VariableTracker | None:
-        """Returns the next item of an iterator; None when it is exhausted."""
-        item = next_lazy(self, iterator)
-        return None if item is None else item.realize()

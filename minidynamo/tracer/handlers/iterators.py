@@ -286,7 +286,7 @@ def _next_of_zip(tx: Tracer, iterator: ZipIterator) -> VariableTracker | None:
 def _expect_end(tx: Tracer, iterator: ZipIterator, position: int) -> None:
     """Raises Python's error if one iterator of a strict `zip` ends before the others."""
     columns = enumerate(iterator.iterators)
-    longer = (index for index, column in columns if index and tx.next_item(column) is not None)
+    longer = (index for index, column in columns if index and next_lazy(tx, column) is not None)
     shortest = position or next(longer, 0)
     if shortest:
         others = "argument " if shortest == 1 else "arguments 1-"
@@ -298,10 +298,10 @@ def _expect_end(tx: Tracer, iterator: ZipIterator, position: int) -> None:
 def _next_of_chain(tx: Tracer, chain: ChainIterator) -> VariableTracker | None:
     while True:
         if chain.current is None:
-            iterable = tx.next_item(chain.iterables)
+            iterable = next_lazy(tx, chain.iterables)
             if iterable is None:
                 return None
-            chain.current = tx.call(iter, [iterable])
+            chain.current = tx.call(iter, [iterable.realize()])
         item = next_lazy(tx, chain.current)
         if item is not None:
             return item
