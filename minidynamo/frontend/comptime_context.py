@@ -167,7 +167,7 @@ class ComptimeContext:
     def print_locals(self, *, stacklevel: int = 0, file: TextIO | None = None) -> None:
         """Prints `name = value` for each bound local, in the order of binding."""
         for name, variable in self._frame(stacklevel).local_variables.items():
-            variable = self._tx.realize(variable)
+            variable = variable.realize()
             print(f"{name} = {describe(self._tx, variable)}", file=file or sys.stdout)
 
     def print(self, value: object, *, file: TextIO | None = None) -> None:
@@ -177,7 +177,7 @@ class ComptimeContext:
     def print_value_stack(self, *, stacklevel: int = 0, file: TextIO | None = None) -> None:
         """Prints `- value` for each value that an unfinished expression of the frame has computed, the oldest first."""
         for variable in self._frame(stacklevel).on_stack():
-            variable = self._tx.realize(variable)
+            variable = variable.realize()
             print(f"- {describe(self._tx, variable)}", file=file or sys.stdout)
 
     def print_disas(self, *, stacklevel: int = 0, file: TextIO | None = None) -> None:

@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from minidynamo.tracer.frames.generators import GeneratorVariable, parts_of_generator
-from minidynamo.tracer.lazy.lazy_containers import lazy_entries, lazy_items
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict, replayed_parts
 from minidynamo.tracer.lazy.lazy_lists import LazyList
-from minidynamo.tracer.lazy.lazy_tuples import LazyTuple
 from minidynamo.tracer.records.side_effects import (
     AttrSet,
     Called,
@@ -180,12 +178,17 @@ def cannot_be_rebuilt(side_effects: SideEffects, iterator: VariableTracker) -> b
     return bool(iterator.keys) and has_changed_keys(side_effects, iterator)
 
 
+def _items(variable: SequenceVariable) -> Iterable[VariableTracker]:
+    items = variable.items
+    return replayed_parts(items) if isinstance(items, LazyList) else items.lazy()
+
+
 def _keys_and_values(variable: DictVariable) -> Iterator[VariableTracker | None]:
     if isinstance(variable.items, LazyDict):
         yield from replayed_parts(variable.items)
         yield variable.default_factory
         return
-    for key, value in lazy_entries(variable.items).items():
+    for key, value in variable.items.lazy().items():
         yield key.variable
         yield value
     yield variable.default_factory
@@ -198,7 +201,7 @@ def _members(variable: SetVariable) -> Iterable[VariableTracker]:
 
 
 def _sequence_iterator(variable: SequenceIterator) -> Iterable[VariableTracker]:
-    return (variable.sequence,) if isinstance(variable.sequence, SequenceVariable) else lazy_items(variable.sequence)
+    return (variable.sequence,) if isinstance(variable.sequence, SequenceVariable) else variable.sequence.lazy()
 
 
 def _function(variable: NestedFunctionVariable) -> Iterable[VariableTracker | None]:
@@ -207,8 +210,8 @@ def _function(variable: NestedFunctionVariable) -> Iterable[VariableTracker | No
 
 
 _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | None]]] = {
-    ListVariable: lambda v: replayed_parts(v.items) if isinstance(v.items, LazyList) else lazy_items(v.items),
-    TupleVariable: lambda v: () if isinstance(v.items, LazyTuple) else lazy_items(v.items),
+    ListVariable: _items,
+    TupleVariable: _items,
     DictVariable: _keys_and_values,
     SetVariable: _members,
     DictViewVariable: lambda v: (v.mapping,),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import functools
 import types
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +31,7 @@ from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SliceVariable
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
+from minidynamo.variables.objects import ClassVariable, LazyVariable, PythonModuleVariable
 
 _DATES = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone)
 _BY_VALUE = (
@@ -67,6 +68,26 @@ def wrap(graph: OutputGraph, value: Any, source: Source | None) -> VariableTrack
     if source is None:
         source = Constant(value, name_of(value))
     return _wrapper(type(value))(graph, value, source)
+
+
+def lazy(graph: OutputGraph, value: object, source: Source, *, is_there: bool = False) -> VariableTracker:
+    """Returns the tracker of a value that the program moves; an unknown value becomes lazy, with a guard on its
+    presence.
+
+    `is_there`: another guard checks the presence."""
+    known = graph.known(source)
+    if known is not None:
+        return known
+    graph.values.record_lazy(value, source)
+    if not is_there:
+        graph.guard(source, GuardKind.PRESENT, None)
+    return lazy_value(graph, value, source)
+
+
+def lazy_value(graph: OutputGraph, value: object, source: Source) -> LazyVariable:
+    """Returns a new lazy value."""
+    known, wrapped = functools.partial(graph.known, source), functools.partial(wrap, graph, value, source)
+    return LazyVariable(value, known, wrapped, source=source)
 
 
 def _refuse_metaclasses(value: object) -> None:

@@ -1,7 +1,8 @@
 """Owns the root of all variable trackers; a tracker records the knowledge of the tracer about one Python value.
 
 Trackers are plain records. No method of a tracker builds another tracker, calls the tracer or writes code; verbs are in
-`tracer/`. A Python object has one tracker during a trace, so `is` between trackers answers `is` between values.
+`tracer/`. Only a lazy value becomes another tracker when it is realized. A Python object has one tracker during a
+trace, so `is` between trackers answers `is` between values.
 """
 
 from __future__ import annotations
@@ -22,3 +23,11 @@ class VariableTracker:
     def python_type(self) -> type:
         """The class of the value at run time."""
         raise NotImplementedError(type(self).__name__)
+
+    def realize(self) -> VariableTracker:
+        """Returns the tracker to work with: a lazy value is wrapped and guarded."""
+        return self
+
+    def realized(self) -> VariableTracker:
+        """Returns the tracker of a lazy value that was realized elsewhere; else the variable itself."""
+        return self

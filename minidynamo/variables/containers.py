@@ -1,7 +1,8 @@
 """Owns the trackers of lists, tuples, dicts, sets and slices.
 
 Handlers change mutable containers in place and record the change in the side-effect journal. A tracker holds the
-present contents, not the history. An external container reads its contents lazily (`tracer/lazy/`).
+present contents, not the history: slots with trackers or lazy values. A read by index, key or iteration realizes a
+slot; the methods named `lazy...` move slots without reading. `tracer/lazy/` has the contents of external containers.
 """
 
 from __future__ import annotations
@@ -9,21 +10,92 @@ from __future__ import annotations
 import itertools
 import types
 import typing
+from abc import abstractmethod
 from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, MutableMapping, MutableSequence, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, SupportsIndex, overload
 
 from minidynamo.variables.base import VariableTracker
+
+
+class Slots(MutableSequence[VariableTracker]):
+    """The items of a sequence."""
+
+    def __init__(self, items: Iterable[VariableTracker] = ()) -> None:
+        self._items = [*items]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> VariableTracker: ...
+
+    @overload
+    def __getitem__(self, index: slice[Any, Any, Any]) -> list[VariableTracker]: ...
+
+    def __getitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> VariableTracker | list[VariableTracker]:
+        if isinstance(index, slice):
+            return [item.realize() for item in self._items[index]]
+        return self._items[index].realize()
+
+    def lazy_at(self, index: int) -> VariableTracker:
+        """Returns the item at an index, maybe lazy."""
+        return self._items[index].realized()
+
+    def lazy_slice(self, index: slice[Any, Any, Any]) -> list[VariableTracker]:
+        """Returns the items of a slice, maybe lazy."""
+        return [item.realized() for item in self._items[index]]
+
+    def lazy(self) -> list[VariableTracker]:
+        """Returns all items, maybe lazy."""
+        return self.lazy_slice(slice(None))
+
+    def lazy_pop(self, index: int) -> VariableTracker:
+        """Removes and returns the item at an index, maybe lazy."""
+        item = self.lazy_at(index)
+        del self[index]
+        return item
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._items[index] = value
+
+    def __delitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> None:
+        del self._items[index]
+
+    def insert(self, index: SupportsIndex, value: VariableTracker) -> None:
+        """Inserts a value before `index`."""
+        self._items.insert(index, value)
+
+    def clear(self) -> None:
+        """Removes all items."""
+        self._items.clear()
+
+    def reverse(self) -> None:
+        """Reverses the order."""
+        self._items.reverse()
+
+
+class _SlotsField:
+    """A field of type `Slots` that may be set to any iterable of trackers."""
+
+    def __get__(self, owner: SequenceVariable | None, cls: type) -> Slots:
+        if owner is None:
+            raise AttributeError  # so that the field has no default
+        found: Slots = owner.__dict__["items"]
+        return found
+
+    def __set__(self, owner: SequenceVariable, items: Iterable[VariableTracker]) -> None:
+        owner.__dict__["items"] = items if isinstance(items, Slots) else Slots(items)
 
 
 @dataclass(eq=False)
 class SequenceVariable(VariableTracker):
     """A sequence with one tracker per element."""
 
-    items: Sequence[VariableTracker]
+    items: _SlotsField = _SlotsField()
     #: The exact class (a namedtuple, torch.Size, ...).
-    cls: type
+    cls: type = tuple
 
     @property
     def python_type(self) -> type:
@@ -34,7 +106,6 @@ class SequenceVariable(VariableTracker):
 class ListVariable(SequenceVariable):
     """A list or deque."""
 
-    items: MutableSequence[VariableTracker]
     cls: type = list
     #: The elements on entry, if the list is an input of the graph.
     original: tuple[VariableTracker, ...] | None = None
@@ -48,7 +119,6 @@ class ListVariable(SequenceVariable):
 class TupleVariable(SequenceVariable):
     """A tuple, torch.Size or plain namedtuple."""
 
-    cls: type = tuple
     #: The tuple object, if it is a literal or is kept alive elsewhere.
     real: tuple[Any, ...] | None = None
 
@@ -104,11 +174,71 @@ class Keyword(str):
         return name
 
 
+class Entries(MutableMapping[DictKey, VariableTracker]):
+    """The entries of a dict."""
+
+    @abstractmethod
+    def lazy_at(self, key: DictKey) -> VariableTracker:
+        """Returns the value under a key, maybe lazy; raises KeyError for an absent key."""
+
+    def __getitem__(self, key: DictKey) -> VariableTracker:
+        return self.lazy_at(key).realize()
+
+    def lazy(self) -> dict[DictKey, VariableTracker]:
+        """Returns all entries, maybe lazy."""
+        return {key: self.lazy_at(key) for key in self}
+
+    def __reversed__(self) -> Iterator[DictKey]:
+        return iter([*self][::-1])
+
+
+class NewEntries(Entries):
+    """The entries of a dict that the program has created."""
+
+    def __init__(self, entries: Mapping[DictKey, VariableTracker]) -> None:
+        self._entries = {**entries}
+
+    def lazy_at(self, key: DictKey) -> VariableTracker:
+        return self._entries[key].realized()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def __iter__(self) -> Iterator[DictKey]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
+        self._entries[key] = value
+
+    def __delitem__(self, key: DictKey) -> None:
+        del self._entries[key]
+
+    def clear(self) -> None:
+        """Removes all entries."""
+        self._entries.clear()
+
+
+class _EntriesField:
+    """A field of type `Entries` that may be set to any mapping."""
+
+    def __get__(self, owner: DictVariable | None, cls: type) -> Entries:
+        if owner is None:
+            raise AttributeError  # so that the field has no default
+        found: Entries = owner.__dict__["items"]
+        return found
+
+    def __set__(self, owner: DictVariable, items: Mapping[DictKey, VariableTracker]) -> None:
+        owner.__dict__["items"] = items if isinstance(items, Entries) else NewEntries(items)
+
+
 @dataclass(eq=False)
 class DictVariable(VariableTracker):
     """A dict (or OrderedDict, defaultdict, mappingproxy), in insertion order."""
 
-    items: MutableMapping[DictKey, VariableTracker]
+    items: _EntriesField = _EntriesField()
     cls: type = dict
     default_factory: VariableTracker | None = None
     #: The `__dict__` of an external OrderedDict, which can have attributes of its own.
@@ -138,7 +268,7 @@ class SetStep:
 class SetVariable(VariableTracker):
     """A set or frozenset. `items` is in insertion order; Python's iteration order depends on the history of the set."""
 
-    items: MutableMapping[DictKey, None]
+    items: MutableMapping[DictKey, Any]
     cls: type = set
     #: A set with equal items in the iteration order of the program's set: the external set, or a set made now by the
     #: same steps. None if the order is unknown.

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.containers import DictKey, DictVariable, SequenceVariable, SetVariable
+from minidynamo.variables.containers import DictKey, DictVariable, SequenceVariable, SetVariable, Slots
 
 _LIST_ITERATOR: type = type(iter([]))
 
@@ -21,8 +21,8 @@ _LIST_ITERATOR: type = type(iter([]))
 class SequenceIterator(VariableTracker):
     """An iterator over a sequence. Like Python's, it sees changes of a list during the loop."""
 
-    #: A list or an external tuple, or the items of an immutable iterable; `()` when exhausted.
-    sequence: SequenceVariable | Sequence[VariableTracker]
+    #: A list or an external tuple, or the items of an immutable iterable; no items when exhausted.
+    sequence: SequenceVariable | Slots
     position: int = 0
     cls: type = _LIST_ITERATOR
     #: The value of `ListVariable.changes` when a loop over a deque began; a later change is an error.

@@ -6,6 +6,7 @@ Attribute writes are in the side-effect journal, not in the trackers.
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,3 +98,17 @@ class LazyVariable(OpaqueVariable):
 
     Realizing it makes another tracker, with guards; frames realize it when the program pops it from the stack.
     """
+
+    #: Returns the tracker of the value, if the value was realized elsewhere.
+    known: Callable[[], VariableTracker | None]
+    #: Makes the tracker of the value, with guards.
+    wrap: Callable[[], VariableTracker]
+    _tracker: VariableTracker | None = None
+
+    def realize(self) -> VariableTracker:
+        if self._tracker is None:
+            self._tracker = self.wrap()
+        return self._tracker
+
+    def realized(self) -> VariableTracker:
+        return self._tracker or self.known() or self

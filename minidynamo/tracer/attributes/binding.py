@@ -20,7 +20,6 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.tracer.frames.exceptions import catch_raised
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.lazy.lazy_containers import lazy_item
 from minidynamo.tracer.records.constants import is_constant_value
 from minidynamo.tracer.records.copies import ISO_CALENDAR_DATE
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class, is_trusted_module
@@ -201,5 +200,5 @@ def read_built_in_descriptor(
             plain = cls(0, 1, 2) if cls is ISO_CALENDAR_DATE else cls(positions)
         position = found.__get__(plain, cls)
         if isinstance(position, int):
-            return lazy_item(receiver.items, position)
+            return receiver.items.lazy_at(position)
     tx.break_graph("MD206", f"the attribute `{name}` of a {cls.__name__} cannot be captured")

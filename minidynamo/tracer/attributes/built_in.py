@@ -35,7 +35,7 @@ from minidynamo.tracer.attributes.lookup import (
 )
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import partial_reads
-from minidynamo.tracer.lazy.lazy_tuples import LazyTuple
+from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, from_constant, keyword_key, returned_operand
 from minidynamo.tracer.records.copies import is_new_object, may_be_distinct
@@ -139,7 +139,7 @@ def _tuple(tx: Tracer, obj: TupleVariable, name: str) -> VariableTracker | None:
 
 def _tuple_attribute(tx: Tracer, obj: TupleVariable, name: str) -> VariableTracker | None:
     found = built_in(tx, obj, name)
-    stored = instance_dict(obj.items.real) if found is None and isinstance(obj.items, LazyTuple) else None
+    stored = instance_dict(obj.items.container) if found is None and isinstance(obj.items, LazyList) else None
     if stored is None or obj.source is None:
         return found
     if name in stored:

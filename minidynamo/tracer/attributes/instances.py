@@ -90,7 +90,7 @@ def attribute_in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> Variabl
     if attributes is None or name not in attributes:
         return None
     value = attributes[name]
-    return tx.graph.lazy(value, InstanceAttr(obj.source, name)) if obj.source else tx.wrap(value, None)
+    return tx.lazy(value, InstanceAttr(obj.source, name)) if obj.source else tx.wrap(value, None)
 
 
 def namespace_of(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
@@ -122,7 +122,7 @@ def attribute_in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> Va
         if tracked is UNKNOWN and table_source is not None and tx.graph.tracker_of(registered) is not None:
             tracked = tx.wrap(registered, table_source)  # a shallow copy of a module shares its tables
         elif isinstance(tracked, VariableTracker):
-            tracked = tx.realize(tracked)
+            tracked = tracked.realize()
         is_another = table_source is None or (isinstance(tracked, VariableTracker) and tracked.source != table_source)
         if isinstance(tracked, DictVariable) and (is_another or tx.side_effects.is_changed(tracked)):
             found = tracked.items.get(key_of(ConstantVariable(name)))
@@ -137,7 +137,7 @@ def attribute_in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> Va
             tx.guard(table_source, GuardKind.TYPE, type(registered))
             if name in registered:
                 guard_not_in_instance(tx, obj, name)
-                return tx.graph.lazy(registered[name], Item(table_source, name))
+                return tx.lazy(registered[name], Item(table_source, name))
             tables_without_name.append(table_source)
     for lacks in tables_without_name:
         tx.guard(lacks, GuardKind.MISSING_KEY, name)
@@ -156,7 +156,7 @@ def read_slot(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | N
     except AttributeError:
         tx.guard(obj.source, GuardKind.SLOT_EMPTY, name)
         return None
-    return tx.graph.lazy(value, Attr(obj.source, name))
+    return tx.lazy(value, Attr(obj.source, name))
 
 
 def guard_missing(tx: Tracer, obj: ObjectVariable, name: str) -> None:

@@ -115,7 +115,7 @@ def _class_name_in_error(cls: type, name: str) -> str:
 def find_attribute(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
     """Returns `obj.name`; None if the lookup would raise AttributeError, with a guard."""
     found = find_lazy(tx, obj, name)
-    return None if found is None else tx.realize(found)
+    return None if found is None else found.realize()
 
 
 def find_lazy(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | None:
@@ -133,7 +133,7 @@ def find_lazy(tx: Tracer, obj: VariableTracker, name: str) -> VariableTracker | 
 def write_attribute(tx: Tracer, obj: VariableTracker, name: str, value: VariableTracker | None) -> None:
     """Executes `obj.name = value`, or `del obj.name` for None; the rules of the class come first."""
     if value is not None and not isinstance(obj, ObjectVariable):  # objects store lazy values
-        value = tx.realize(value)
+        value = value.realize()
     _WRITERS.get(type(obj), cannot_write)(tx, obj, name, value)
 
 

@@ -47,7 +47,7 @@ from minidynamo.tracer.attributes.lookup import (
 )
 from minidynamo.tracer.frames.exceptions import catch_raised
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.lazy.lazy_containers import exact_copy
+from minidynamo.tracer.lazy.unpacking import exact_copy
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin, MethodVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -145,7 +145,7 @@ def _read_descriptor(tx: Tracer, obj: ObjectVariable, name: str, found: Any, own
         return namespace_of(tx, obj)
     if obj.storage is not None and issubclass(obj.storage.python_type, owner):
         found_below = find_attribute(tx, obj.storage, name)  # the attribute that the built-in class defines
-        return exact_copy(tx, obj.storage) if found_below is obj.storage else found_below
+        return exact_copy(obj.storage) if found_below is obj.storage else found_below
     if isinstance(found, FIELD) and obj.storage is not None:  # of a namedtuple with more than its items
         return read_built_in_descriptor(tx, found, obj.storage, obj.cls, name)
     if isinstance(found, types.MemberDescriptorType):
@@ -180,7 +180,7 @@ def default_write(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTra
     if name == "__dict__" and value is not None and value is obj.namespace:
         return  # the store of `obj.__dict__ |= ...`
     if name == "__dict__" and value is not None and _accepts_dict(obj, value):
-        tx.side_effects.set_attr(obj, name, tx.realize(value))
+        tx.side_effects.set_attr(obj, name, value.realize())
         return
     if owner is not None and is_data_descriptor(found) and not isinstance(found, types.MemberDescriptorType):
         guard_class_attribute(tx, obj.cls, owner, name, found)

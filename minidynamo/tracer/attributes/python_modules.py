@@ -56,7 +56,7 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
         if trusted and is_library_value(value):
             _guard_replaceable(tx, obj, name, value)
             return tx.wrap(value, Constant(value, name))
-        return tx.graph.lazy(value, Item(Attr(base, "__dict__"), name))
+        return tx.lazy(value, Item(Attr(base, "__dict__"), name))
     if trusted and hasattr(obj.value, name):  # a library module that loads its parts lazily, or reads settings
         value = getattr(obj.value, name)
         return tx.wrap(value, Constant(value, name) if is_library_value(value) else Attr(base, name))
@@ -68,7 +68,7 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
     if found is not None or hasattr(types.ModuleType, name):
         return found
     fallback = built_in(tx, obj, "__getattr__") or _python_module(tx, obj, "__getattr__")
-    return None if fallback is None else tx.call(tx.realize(fallback), [ConstantVariable(name)], lazy=True)
+    return None if fallback is None else tx.call(fallback.realize(), [ConstantVariable(name)], lazy=True)
 
 
 def _globals_of(tx: Tracer, obj: PythonModuleVariable) -> VariableTracker:

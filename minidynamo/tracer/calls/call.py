@@ -25,8 +25,8 @@ from minidynamo.tracer.calls.tensors import call_tensor_method
 from minidynamo.tracer.frames.inlining import inline_function, inline_nested, trusted_source
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import partial_reads
-from minidynamo.tracer.lazy.lazy_containers import exact_copy, lazy_entries, lazy_items, sequence_items
 from minidynamo.tracer.lazy.lazy_value import realize_all
+from minidynamo.tracer.lazy.unpacking import exact_copy
 from minidynamo.tracer.numbers import arithmetic, functions
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import CONSTANT_TYPES, NotConstant, as_constant, from_result, plain_operand
@@ -90,7 +90,7 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
         handler = rule.function if rule.action is Action.HANDLER else None
         args, kwargs = _realize_read_arguments(tx, handler, args, kwargs, before=rule.takes_itself)
     if isinstance(value, _METHOD_DESCRIPTORS) and args:
-        args = [tx.realize(args[0]), *args[1:]]
+        args = [args[0].realize(), *args[1:]]
         cls, given = value.__objclass__, args[0].python_type
         if not issubclass(given, cls):
             tx.raises(TypeError(f"`{value.__name__}` of {cls.__name__} is called with a {given.__name__}"))
@@ -157,14 +157,14 @@ def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule
         if handler is not None:
             return call_handler(tx, handler, [ClassVariable(owner, source=trusted_source(owner)), *args], kwargs)
         if owner in registry.FOLDABLE_TYPES:
-            args, kwargs = realize_all(tx, args, kwargs)
+            args, kwargs = realize_all(args, kwargs)
             return _fold(tx, value, args, kwargs)
     if isinstance(value, types.BuiltinFunctionType) and type(owner) in CONSTANT_TYPES and owner is not None:
         return call_built_in(tx, ConstantVariable(owner), value.__name__, args, kwargs, type(owner))
     name = getattr(value, "__qualname__", None) or type(value).__name__
     if name.startswith("pybind11_"):  # pybind11 binds a function as part of a record class
         name = name.rpartition(".")[2]
-    args, kwargs = realize_all(tx, args, kwargs)
+    args, kwargs = realize_all(args, kwargs)
     needs_value = any(involves_tensor(arg) for arg in (*args, *kwargs.values()))
     tx.break_graph(
         rule.code,
@@ -192,13 +192,13 @@ def _realize_read_arguments(
 ) -> tuple[Args, Kwargs]:
     """Realizes the arguments that a handler reads; moved arguments stay lazy. `before` arguments precede them."""
     if handler not in registry.LAZY_PARAMETERS:
-        return realize_all(tx, args, kwargs)
+        return realize_all(args, kwargs)
     positions, names, first = _lazy_parameters(handler)
     taken = [
-        arg if position in positions or position >= first else tx.realize(arg)
+        arg if position in positions or position >= first else arg.realize()
         for position, arg in enumerate(args, before)
     ]
-    return taken, {name: value if names(name) else tx.realize(value) for name, value in kwargs.items()}
+    return taken, {name: value if names(name) else value.realize() for name, value in kwargs.items()}
 
 
 @functools.cache
@@ -313,10 +313,10 @@ def _call_on_storage(
         args = [storage if arg is obj else arg for arg in args]
     result = call_built_in(tx, storage, name, args, kwargs, cls)
     if isinstance(storage, ConstantVariable) and _contains_object(result, storage.unguarded_value):
-        return _call_on_subclass(tx, obj, storage, name, args, kwargs) or exact_copy(tx, storage)
+        return _call_on_subclass(tx, obj, storage, name, args, kwargs) or exact_copy(storage)
     if result is not storage:
         return result
-    plain = exact_copy(tx, storage)
+    plain = exact_copy(storage)
     return obj if plain is storage else plain
 
 
@@ -373,8 +373,8 @@ def _call_method_variable(tx: Tracer, method: MethodVariable, args: Args, kwargs
 
 
 def _call_partial(tx: Tracer, partial: PartialVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
-    named = {Keyword.of(key): value for key, value in lazy_entries(partial.keywords.items).items()}
-    return call(tx, partial.function, [*lazy_items(partial.args.items), *args], {**named, **kwargs})
+    named = {Keyword.of(key): value for key, value in partial.keywords.items.lazy().items()}
+    return call(tx, partial.function, [*partial.args.items.lazy(), *args], {**named, **kwargs})
 
 
 def _call_object(tx: Tracer, obj: ObjectVariable | ContextVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
@@ -407,14 +407,14 @@ def _call_class_polyfill(tx: Tracer, cls: type, twin: object, args: Args, kwargs
     args = [_all_items(tx, arg) if i < taken else arg for i, arg in enumerate(args)]
     if taken and "iterable" in kwargs:
         kwargs = {**kwargs, "iterable": _all_items(tx, kwargs["iterable"])}
-    made = tx.realize(_inline_polyfill(tx, twin, args, kwargs))
+    made = _inline_polyfill(tx, twin, args, kwargs).realize()
     if made.python_type is cls or not issubclass(cls, Iterator):
         return made
     return LibraryIterator(cls, made, cls, tuple(args), kwargs, items_taken=0 if taken else None)
 
 
 def _all_items(tx: Tracer, iterable: VariableTracker) -> VariableTracker:
-    return TupleVariable(sequence_items(tx, unpack_sized(tx, tx.realize(iterable))))
+    return TupleVariable(unpack_sized(tx, iterable.realize()))
 
 
 def _leave_context(tx: Tracer, leave: ContextExitVariable, args: Args, kwargs: Kwargs) -> VariableTracker:

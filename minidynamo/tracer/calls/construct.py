@@ -18,8 +18,8 @@ from minidynamo.guards.source import Attr
 from minidynamo.tracer.attributes import bind, class_source, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.frames.exceptions import can_make, native_exception
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.lazy.lazy_containers import sequence_items, unpack_lazy
 from minidynamo.tracer.lazy.lazy_value import realize_all
+from minidynamo.tracer.lazy.unpacking import unpack_lazy
 from minidynamo.tracer.numbers.arithmetic import specialized
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant, has_own_missing
@@ -72,7 +72,7 @@ def _make_instance(
     value = cls.value
     reason = _reason_against_construction(value)
     if issubclass(value, enum.Enum):
-        return _enum_member(tx, cls, *realize_all(tx, args, kwargs))
+        return _enum_member(tx, cls, *realize_all(args, kwargs))
     if reason is not None:
         if issubclass(value, BaseException) and _constructs_natively(tx, value):
             return tx.call(native_exception, [cls, *args], kwargs)
@@ -200,7 +200,7 @@ def _new_object(
 @registry.function(tuple.__new__)
 def _new_tuple(tx: Tracer, cls: VariableTracker, items: VariableTracker | None = None, /) -> VariableTracker:
     value = checked_class(tx, tuple.__new__, cls)
-    unpacked = [] if items is None else sequence_items(tx, unpack_lazy(tx, items))
+    unpacked = [] if items is None else unpack_lazy(tx, items)
     if value is tuple or is_plain_namedtuple(value):
         return TupleVariable(unpacked, value)
     return ObjectVariable(None, value, TupleVariable(unpacked))

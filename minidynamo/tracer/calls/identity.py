@@ -52,7 +52,7 @@ def is_identical(tx: Tracer, left: VariableTracker, right: VariableTracker) -> b
     moved = same_lazy_object(tx, left, right)
     if moved is not None:
         return moved
-    left, right = tx.realize(left), tx.realize(right)
+    left, right = left.realize(), right.realize()
     if left is not right and left.python_type is right.python_type:  # of numbers, the answer depends on the values
         values = arithmetic.specialized(left), arithmetic.specialized(right)
         if _may_be_distinct(*values):

@@ -9,7 +9,7 @@ import types
 
 from minidynamo.tracer.attributes import lookup_on_class
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.lazy.lazy_containers import lazy_items, next_lazy
+from minidynamo.tracer.lazy.unpacking import next_lazy
 from minidynamo.tracer.polyfills.lists import read_length_hint
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker
@@ -20,7 +20,7 @@ from minidynamo.variables.iterators import IndexIterator
 def unpack_sized(tx: Tracer, obj: VariableTracker, *, via_iterator: bool = False) -> list[VariableTracker]:
     """Returns the items of `list(obj)`, or of `list(iter(obj))` if `via_iterator`; unread items stay lazy."""
     if isinstance(obj, SequenceVariable):
-        return [*lazy_items(obj.items)]
+        return obj.items.lazy()
     if via_iterator:
         obj = tx.call(iter, [obj])
     iterator = tx.call(iter, [obj])

@@ -19,6 +19,7 @@ from minidynamo.tracer.calls.identity import is_identical
 from minidynamo.tracer.frames.exceptions import same_message, tracked, without_message
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import partial_reads
+from minidynamo.tracer.lazy.unpacking import next_lazy
 from minidynamo.tracer.numbers import arithmetic, formatting, numpy_numbers, tensor_items
 from minidynamo.tracer.polyfills.builtins import decided
 from minidynamo.tracer.polyfills.lists import same_or_equal
@@ -335,8 +336,8 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
     if has_method(container, "__contains__"):
         return ConstantVariable(tx.truth(tx.call_method(container, "__contains__", [item])))
     iterator = tx.call(iter, [container])
-    while (candidate := tx.next_item(iterator)) is not None:  # stops at the first match
-        if tx.truth(tx.call(same_or_equal, [candidate, item])):
+    while (candidate := next_lazy(tx, iterator)) is not None:  # stops at the first match
+        if tx.truth(tx.call(same_or_equal, [candidate.realize(), item])):
             return ConstantVariable(True)
     return ConstantVariable(False)
 
@@ -345,7 +346,7 @@ def _has_no_item_of_kind(tx: Tracer, container: VariableTracker, item: VariableT
     """Returns whether a tuple or list made by the program has no item of the same kind as `item`."""
     if container.python_type not in (tuple, list) or not isinstance(container, SequenceVariable):
         return False
-    return all(_have_different_kinds(tx.realize(part), item) for part in container.items)
+    return all(_have_different_kinds(part.realize(), item) for part in container.items)
 
 
 def _break_on_tensor_value(tx: Tracer) -> NoReturn:

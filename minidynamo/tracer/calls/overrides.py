@@ -19,7 +19,7 @@ from minidynamo.tracer.graph.dead_code import is_torch_function
 from minidynamo.tracer.records.constants import NotConstant, from_constant, key_of
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, TupleVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, Slots, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -44,7 +44,7 @@ def overriding_arguments(args: Iterable[VariableTracker]) -> list[ObjectVariable
     """Returns the arguments, items of lists and tuples included, whose classes override torch functions."""
     found = []
     for arg in args:
-        if isinstance(arg, ListVariable | TupleVariable) and type(arg.items) in (list, tuple):
+        if isinstance(arg, ListVariable | TupleVariable) and type(arg.items) is Slots:
             found += overriding_arguments(arg.items)
         elif isinstance(arg, ObjectVariable) and _overrides_torch(arg.cls):
             found.append(arg)

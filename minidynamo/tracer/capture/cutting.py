@@ -173,8 +173,8 @@ def break_before(
     live |= lasting
     return Break(
         index,
-        tuple(value if isinstance(value, Null) else frame.tx.realized(value) for value in frame.stack),
-        {name: frame.tx.realized(value) for name, value in frame.local_slots.items() if name in live},
+        tuple(value if isinstance(value, Null) else value.realized() for value in frame.stack),
+        {name: value.realized() for name, value in frame.local_slots.items() if name in live},
         {name: cell for name, cell in cells.items() if name in live},
         diagnostic,
         _compiled_callee(frame, index) if in_callee else None,
@@ -190,7 +190,7 @@ def _compiled_callee(frame: Frame, index: int) -> int | None:
         return None
     callee = frame.stack[position]
     if isinstance(callee, LazyVariable):  # a call reads its callee
-        callee = frame.realize(callee)
+        callee = callee.realize()
     function = callee.function if isinstance(callee, MethodVariable) else callee
     if _is_one_kernel(callee.receiver if isinstance(callee, MethodVariable) else callee):
         return None

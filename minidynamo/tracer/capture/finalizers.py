@@ -25,7 +25,7 @@ from minidynamo.tracer.capture.lost_objects import dies_any, history_of, is_in_h
 from minidynamo.tracer.frames.interpreter import Frame, Tracer
 from minidynamo.tracer.graph.dead_code import is_pure
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.reachable import needed_by, parts, target_of
+from minidynamo.tracer.reachable import needed_by, parts
 from minidynamo.tracer.records.constants import is_constant_value
 from minidynamo.tracer.records.side_effects import AttrSet, Called, CellSet, Effect, GlobalSet, SideEffects
 from minidynamo.variables.base import VariableTracker
@@ -34,7 +34,6 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import LazyVariable, ObjectVariable
-from minidynamo.variables.references import WeakReferenceVariable
 from minidynamo.variables.tensors import TensorVariable
 
 _LASTING = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
@@ -76,7 +75,7 @@ def record_unbinding(frame: Frame, name: str) -> bool:
     Only arguments of a root frame, and parts of arguments, can die: all other values are held elsewhere, or new.
     """
     value = frame.local_slots.get(name)
-    value = None if value is None else frame.tx.realized(value)
+    value = None if value is None else value.realized()
     if frame is not frame.tx.frames[0] or value is None or value.source is None:
         return False
     held = [other.source for other in frame.held()]
@@ -97,7 +96,7 @@ def argument_died(frame: Frame) -> bool:
     contents = (cell.contents for cell in frame.cells.values())
     held = {id(_real(frame, value)) for value in (*frame.held(), *contents) if value is not None}
     for source, real in [*frame.temporary.items()]:
-        if id(real) in held or _is_held(frame, real):
+        if id(real) in held:
             continue
         del frame.temporary[source]
         if _death_is_visible(frame, source, real):
@@ -219,21 +218,6 @@ def _part_to_guard(variable: VariableTracker | None, history: set[object]) -> Lo
     return Lost.BUT_HISTORY if is_in_history(fake, history) else None
 
 
-def _is_held(frame: Frame, real: object) -> bool:
-    """Returns whether a new object, or an object that the program writes to, holds a value with a finalizer."""
-    if not dies_any(frame.tx.graph, [real], (), any_has_finalizers):
-        return False
-    effects = frame.tx.side_effects
-    lasting = (e for e in effects.journal if (target := target_of(e)) is None or not _may_be_gone(target))
-    roots = [*frame.held(), *(value for effect in lasting for value in needed_by(effect))]
-    return any(_real(frame, value) is real for value in _held_by(roots, effects))
-
-
-def _may_be_gone(target: VariableTracker) -> bool:
-    """Returns whether an object is new or part of an argument, and may be dead by now."""
-    return target.source is None or isinstance(_root(target.source), Local)
-
-
 def _held_by(roots: Iterable[VariableTracker], effects: SideEffects) -> Iterator[VariableTracker]:
     """Yields the values, their parts, and the values written to them."""
     todo, found = [*roots], set[VariableTracker]()
@@ -269,19 +253,9 @@ def may_be_dead(tx: Tracer, is_tensor: bool) -> bool:
 
 
 def is_held(tx: Tracer, made: VariableTracker) -> bool:
-    """Returns whether an object made during tracing is certainly alive: a variable of a frame holds it, directly or
-    through new objects."""
-    root = tx.frames[0]
-    waiting = [*root.cells.values(), *chain.from_iterable(frame.held() for frame in tx.frames)]
-    seen: set[VariableTracker] = set()
-    while waiting:
-        variable = waiting.pop()
-        if variable is made:
-            return True
-        if variable not in seen and variable.source is None and not isinstance(variable, WeakReferenceVariable):
-            waiting += parts(variable, tx.side_effects)
-        seen.add(variable)
-    return False
+    """Returns whether an object made during tracing is certainly alive: a variable of a frame holds it."""
+    held = chain(*(frame.held() for frame in tx.frames))
+    return any(made in (value, value.contents if isinstance(value, CellVariable) else None) for value in held)
 
 
 def _places(source: Source) -> tuple[Source, ...]:

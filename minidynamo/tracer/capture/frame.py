@@ -33,6 +33,7 @@ from minidynamo.tracer.frames.runtime_asserts import AssertsNotAllowed, can_be_r
 from minidynamo.tracer.records.frame_request import FrameRequest, StackSlot
 from minidynamo.tracer.records.traced_frame import Break, Null, Return, TracedFrame
 from minidynamo.tracer.trace_rules import is_trusted_module
+from minidynamo.tracer.wrap import lazy_value
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.objects import LazyVariable
@@ -113,7 +114,7 @@ def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
     # A `with` block or `try` that is open at a break is closed after the break, error or not.
     tx.user_may_catch = request.index > 0 and not trusted and is_in_try(request.code, request.index)
     for name, value in request.arguments.items():
-        frame.local_slots[name] = LazyVariable(value, source=request.local(name))
+        frame.local_slots[name] = lazy_value(tx.graph, value, request.local(name))
     for name, cell in request.cells.items():
         source: Source = request.local(name) if request.index else Constant(cell, name)
         tracked = tx.wrap(cell, source)
@@ -140,7 +141,7 @@ def _stack_value(tx: Trace, slot: StackSlot | None) -> VariableTracker | Null:
     # A cell that becomes part of a closure is known by identity, not by contents: wrapping guards nothing.
     source = Local(slot.name)
     is_cell = type(slot.value) is CellType
-    return tx.wrap(slot.value, source) if is_cell else LazyVariable(slot.value, source=source)
+    return tx.wrap(slot.value, source) if is_cell else lazy_value(tx.graph, slot.value, source)
 
 
 def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:

@@ -23,14 +23,13 @@ from minidynamo.guards.profile import Fact, FrameProfile, relative_strides
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Attr, CellContents, Item, Local, Source
 from minidynamo.guards.stable_names import stable_name
-from minidynamo.tracer.lazy.lazy_containers import LazyItems, LazyTable, lazy_entries, lazy_items
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.traced_frame import Break, Null, TracedFrame
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable, MethodVariable, NestedFunctionVariable
-from minidynamo.variables.containers import DictVariable, SequenceVariable
+from minidynamo.variables.containers import DictVariable, NewEntries, SequenceVariable, Slots
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.variables.objects import LazyVariable, ModuleVariable
+from minidynamo.variables.objects import ModuleVariable, OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
 
 Args = Sequence[VariableTracker]
@@ -76,11 +75,11 @@ def _unbound(callee: VariableTracker, args: Args) -> tuple[Any, Args]:
     """Returns the function run by a call of `callee`, and the complete arguments."""
     if isinstance(callee, MethodVariable):
         return _unbound(callee.function, (callee.receiver, *args))
-    if not isinstance(callee, FunctionVariable | ModuleVariable | LazyVariable):
+    if not isinstance(callee, FunctionVariable | ModuleVariable | OpaqueVariable):
         return callee, args
     called = callee.value
     if isinstance(called, MethodType):
-        return called.__func__, (LazyVariable(called.__self__, source=callee.source and callee.source.base), *args)
+        return called.__func__, (OpaqueVariable(called.__self__, source=callee.source and callee.source.base), *args)
     if isinstance(called, torch.nn.Module):
         call = type(called).__call__
         return module_call(type(called)) if call is torch.nn.Module.__call__ else call, (callee, *args)
@@ -124,16 +123,16 @@ def _bind(code: CodeType, args: Args, kwargs: Kwargs) -> list[tuple[VariableTrac
 
 def _items(spread: VariableTracker) -> Args:
     """Returns the items of a tuple or list."""
-    if isinstance(spread, LazyVariable) and spread.source is not None and type(spread.value) is tuple:
-        return [LazyVariable(item, source=Item(spread.source, k)) for k, item in enumerate(spread.value)]
+    if isinstance(spread, OpaqueVariable) and spread.source is not None and type(spread.value) is tuple:
+        return [OpaqueVariable(item, source=Item(spread.source, k)) for k, item in enumerate(spread.value)]
     items = spread.items if isinstance(spread, SequenceVariable) else None
-    return lazy_items(items) if isinstance(items, list | tuple | LazyItems) else []
+    return items.lazy() if type(items) is Slots else []
 
 
 def _items_by_name(table: VariableTracker) -> dict[str, VariableTracker]:
     """Returns the items of a dict under text keys."""
     items = table.items if isinstance(table, DictVariable) else None
-    found = lazy_entries(items) if isinstance(items, dict | LazyTable) else {}
+    found = items.lazy() if isinstance(items, NewEntries) else {}
     return {key.token: value for key, value in found.items() if type(key.token) is str}
 
 
@@ -186,11 +185,11 @@ class _Facts:
         elif isinstance(value, CellVariable):
             if value.contents is not None:
                 self.add(value.contents, CellContents(place))
-        elif isinstance(value, SequenceVariable) and isinstance(value.items, list | tuple | LazyItems):
-            for position, item in enumerate(lazy_items(value.items)):
+        elif isinstance(value, SequenceVariable) and type(value.items) is Slots:
+            for position, item in enumerate(value.items.lazy()):
                 self.add(item, Item(place, position))
-        elif isinstance(value, DictVariable) and isinstance(value.items, dict | LazyTable):
-            for key, item in lazy_entries(value.items).items():
+        elif isinstance(value, DictVariable) and isinstance(value.items, NewEntries):
+            for key, item in value.items.lazy().items():
                 if isinstance(key.token, int | str):
                     self.add(item, Item(place, key.token))
         for name, held in self._side_effects.written_attributes(value).items():

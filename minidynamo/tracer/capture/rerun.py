@@ -25,7 +25,6 @@ from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.frames.runtime_asserts import calls_operators_of_users, checks, only_computes
 from minidynamo.tracer.graph.dead_code import may_raise
 from minidynamo.tracer.graph.written_places import Writes
-from minidynamo.tracer.lazy.lazy_containers import lazy_items
 from minidynamo.tracer.reachable import target_of
 from minidynamo.tracer.reconstruct.effects import lost_effects
 from minidynamo.tracer.records.side_effects import AttrDeleted, AttrSet, Effect
@@ -249,7 +248,7 @@ class RerunPrinter:
         for position, given in self.emptied_lists.items():
             variable = given.variable
             assert isinstance(variable, ListVariable) and variable.original is not None
-            present = set() if given.is_donated else {*lazy_items(variable.items)}
+            present = set() if given.is_donated else {*variable.items.lazy()}
             idle = (
                 self.traced.idle_slots.lists.get(variable, ())
                 if self.traced.idle_slots is not None and self.traced.may_raise

@@ -27,7 +27,6 @@ from minidynamo.graph.boxed import BoxedCallable, mark_boxed
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, Local, Source, is_argument_or_item, is_new_each_read
 from minidynamo.tracer.capture.rerun import RerunOptions, RerunPrinter
-from minidynamo.tracer.lazy.lazy_containers import lazy_items
 from minidynamo.tracer.reachable import is_external, needed_by, reachable, target_of
 from minidynamo.tracer.reconstruct.effects import replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
@@ -117,7 +116,7 @@ class _Program:
         self.boxed = self.names.fresh("boxed")
         self.leaving = self._leaving()
         restored = self._restored_lists()
-        items = [item for container in restored for item in lazy_items(container.items)]
+        items = [item for container in restored for item in container.items.lazy()]
         self.donated_after_break = traced.donated_after_break if context.root else ()
         is_driven = context.caller_runs_steps and isinstance(traced.exit, Break) and not self.donated_after_break
         self.returns_step = is_driven or not context.root

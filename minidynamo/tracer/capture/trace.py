@@ -34,16 +34,15 @@ from minidynamo.tracer.frames.unrolling import (
 from minidynamo.tracer.graph.arguments import NotInGraph
 from minidynamo.tracer.graph.fake_tensors import CallFailed
 from minidynamo.tracer.lazy import facts
-from minidynamo.tracer.lazy.lazy_containers import next_lazy
+from minidynamo.tracer.lazy.unpacking import unpack_lazy
 from minidynamo.tracer.numbers import tensor_items
 from minidynamo.tracer.numbers.scalar_arguments import mark_scalar_arguments
 from minidynamo.tracer.records.constants import as_torch_reads
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS, hint_for_values
 from minidynamo.tracer.records.side_effects import Effect, SideEffects, Written
-from minidynamo.tracer.wrap import wrap
+from minidynamo.tracer.wrap import lazy, wrap
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import SequenceVariable
 from minidynamo.variables.exceptions import ExceptionVariable
 
 _NO_FAKE_FORM = (UnsupportedOperator, UnsupportedFakeTensor, NotImplementedError)
@@ -109,7 +108,7 @@ class Trace(Tracer):
     ) -> VariableTracker:
         tracked = function if isinstance(function, VariableTracker) else wrap(self.graph, function, None)
         result = call(self, tracked, list(args), dict(kwargs or {}))
-        return result if lazy else self.realize(result)
+        return result if lazy else result.realize()
 
     def call_method(
         self,
@@ -121,13 +120,16 @@ class Trace(Tracer):
         lazy: bool = False,
     ) -> VariableTracker:
         result = call_method(self, obj, name, list(args), dict(kwargs or {}))
-        return result if lazy else self.realize(result)
+        return result if lazy else result.realize()
 
     def getattr(self, obj: VariableTracker, name: str) -> VariableTracker:
         return read_attribute(self, obj, name)
 
     def wrap(self, value: object, source: Source | None) -> VariableTracker:
         return wrap(self.graph, value, source)
+
+    def lazy(self, value: object, source: Source) -> VariableTracker:
+        return lazy(self.graph, value, source)
 
     def emit(
         self,
@@ -214,14 +216,5 @@ class Trace(Tracer):
         return truth_of(self, obj)
 
     def unpack(self, obj: VariableTracker) -> list[VariableTracker]:
-        if isinstance(obj, SequenceVariable):
-            return list(obj.items)
-        iterator = self.call(iter, [obj])
-        items = []
-        while (item := self.next_item(iterator)) is not None:
-            items.append(item)
-        return items
-
-    def next_item(self, iterator: VariableTracker) -> VariableTracker | None:
-        item = next_lazy(self, iterator)
-        return None if item is None else self.realize(item)
+        """Returns `list(obj)`."""
+        return [item.realize() for item in unpack_lazy(self, obj)]

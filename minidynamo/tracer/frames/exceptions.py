@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from minidynamo.tracer.frames.interpreter import Raised
-from minidynamo.tracer.lazy.lazy_containers import lazy_items
 from minidynamo.tracer.records.constants import NotConstant, from_constant
 from minidynamo.tracer.records.copies import SHORTER_LIST, fresh_copy
 from minidynamo.tracer.records.side_effects import SideEffects
@@ -68,7 +67,7 @@ def description(error: BaseException | ExceptionVariable) -> str:
 
 def _message(args: TupleVariable | None) -> str:
     """Returns the message for some arguments; "" if an argument is lazy or has no known text."""
-    items = [] if args is None else lazy_items(args.items)
+    items = [] if args is None else args.items.lazy()
     plain = [item for item in items if isinstance(item, ConstantVariable | NumberVariable)]
     return ", ".join([str(item.unguarded_value) for item in plain]) if len(plain) == len(items) else ""
 

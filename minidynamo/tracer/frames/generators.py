@@ -17,7 +17,6 @@ from minidynamo.bytecode.breaks import make_suspended
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_point
 from minidynamo.tracer.frames.exceptions import catch_raised, generator_stop_error, made
 from minidynamo.tracer.frames.interpreter import Frame, Raised, Tracer
-from minidynamo.tracer.lazy.lazy_containers import sequence_items
 from minidynamo.tracer.lazy.lazy_value import is_none
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.registry import cannot_trace
@@ -114,7 +113,7 @@ def _next(tx: Tracer, generator: VariableTracker, /) -> VariableTracker:
 def stop(tx: Tracer, generator: GeneratorVariable) -> NoReturn:
     """Raises the StopIteration that carries the generator's return value."""
     value = generator.returned
-    given = [] if value is None or is_none(tx, value) else sequence_items(tx, [value])
+    given = [] if value is None or is_none(tx, value) else [value]
     tx.raises(ExceptionVariable(None, StopIteration, args=TupleVariable(given)))
 
 

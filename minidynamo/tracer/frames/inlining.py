@@ -15,7 +15,6 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.tracer.frames.generators import GeneratorVariable
 from minidynamo.tracer.frames.interpreter import Frame, Tracer
-from minidynamo.tracer.lazy.lazy_containers import lazy_entries, lazy_items, mapping_items, sequence_items
 from minidynamo.tracer.records.constants import NotConstant, from_constant, keyword_key
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.variables.base import VariableTracker
@@ -38,9 +37,9 @@ def inline_nested(tx: Tracer, function: NestedFunctionVariable, args: Args, kwar
     code = function.code
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         tx.break_graph("MD209", f"{code.co_name} is a coroutine", why="An event loop drives it.")
-    defaults = lazy_items(function.defaults.items) if isinstance(function.defaults, TupleVariable) else []
-    keyword_defaults = function.kwdefaults.items if isinstance(function.kwdefaults, DictVariable) else {}
-    named = {key.token: value for key, value in lazy_entries(keyword_defaults).items()}
+    defaults = function.defaults.items.lazy() if isinstance(function.defaults, TupleVariable) else []
+    keyword_defaults = function.kwdefaults.items.lazy() if isinstance(function.kwdefaults, DictVariable) else {}
+    named = {key.token: value for key, value in keyword_defaults.items()}
     local_slots = bind_arguments(
         tx, code, function.qualname, args, kwargs, len(defaults), defaults.__getitem__, lambda name: named.get(name)
     )
@@ -84,7 +83,7 @@ def _default(tx: Tracer, value: object, source: Source, trusted: bool) -> Variab
             return from_constant(value, lasting=True)
         except NotConstant:
             pass
-    return tx.graph.lazy(value, source)
+    return tx.lazy(value, source)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +137,7 @@ def bind_arguments(
     starred = iter(code.co_varnames[count + code.co_kwonlyargcount :])
     bound = dict(zip(positional, args))
     if code.co_flags & inspect.CO_VARARGS:
-        bound[next(starred)] = TupleVariable(sequence_items(tx, args[count:]))
+        bound[next(starred)] = TupleVariable(args[count:])
     elif len(args) > count:
         refuse()
     names = {*positional[code.co_posonlyargcount :], *keyword_only}
@@ -148,7 +147,7 @@ def bind_arguments(
     extra = {name: value for name, value in kwargs.items() if name not in names}
     if code.co_flags & inspect.CO_VARKEYWORDS:
         named = {keyword_key(key): value for key, value in extra.items()}
-        bound[next(starred)] = DictVariable(mapping_items(tx, named))
+        bound[next(starred)] = DictVariable(named)
     elif extra:
         refuse()
     first_default = count - default_count

@@ -27,7 +27,6 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.exceptions import ExceptionVariable
-from minidynamo.variables.objects import LazyVariable
 
 NULL = Null()
 # From 3.12 on, the exhausted iterator of a `yield from` stays below the value until END_SEND.
@@ -148,6 +147,11 @@ class Tracer(ABC):
         AttributeError in the program."""
 
     @abstractmethod
+    def lazy(self, value: object, source: Source) -> VariableTracker:
+        """Returns the tracker of an external value if there is one; else a lazy value, with a guard that the source
+        exists."""
+
+    @abstractmethod
     def wrap(self, value: object, source: Source | None) -> VariableTracker:
         """Returns the tracker of the real value at `source`, and installs guards.
 
@@ -179,19 +183,6 @@ class Tracer(ABC):
     @abstractmethod
     def unpack(self, obj: VariableTracker) -> list[VariableTracker]:
         """Returns `list(obj)`: all items of an iteration."""
-
-    @abstractmethod
-    def next_item(self, iterator: VariableTracker) -> VariableTracker | None:
-        """Returns the next item of an iterator (a result of `iter(x)`); None when it is exhausted."""
-
-    def realize(self, variable: VariableTracker) -> VariableTracker:
-        """Returns the tracker to work with: a lazy value is wrapped and guarded."""
-        return self.wrap(variable.value, variable.source) if isinstance(variable, LazyVariable) else variable
-
-    def realized(self, variable: VariableTracker) -> VariableTracker:
-        """Returns the tracker of a lazy value that was realized elsewhere; else the variable itself."""
-        known = self.graph.known(variable.source) if isinstance(variable, LazyVariable) and variable.source else None
-        return variable if known is None else known
 
     def guard(self, source: Source | None, kind: GuardKind, expected: object = None) -> None:
         """Adds a guard. Does nothing for a value created during tracing (no source)."""
@@ -293,7 +284,7 @@ class Frame:
         """The bound plain locals, and the contents of filled cells, by name."""
         contents = {name: self.read_cell(cell) for name, cell in self.cells.items()}
         filled = {name: value for name, value in contents.items() if value is not None}
-        return {**{name: self.tx.realized(value) for name, value in self.local_slots.items()}, **filled}
+        return {**{name: value.realized() for name, value in self.local_slots.items()}, **filled}
 
     def held(self) -> list[VariableTracker]:
         """Returns all values on the stack, in locals and in cells, including lazy values."""
@@ -316,7 +307,7 @@ class Frame:
         """Returns the contents of a cell, after reading a real cell at first use; None for an empty cell."""
         value = self.lazy_cell(cell)
         if value is not None:
-            cell.contents = value = self.realize(value)
+            cell.contents = value = value.realize()
         return value
 
     def lazy_cell(self, cell: CellVariable) -> VariableTracker | None:
@@ -327,18 +318,14 @@ class Frame:
             except ValueError:
                 self.tx.guard(cell.source, GuardKind.CELL_EMPTY)
                 return None
-            return self.tx.graph.lazy(value, CellContents(cell.source)) if cell.source else self.tx.wrap(value, None)
+            return self.tx.lazy(value, CellContents(cell.source)) if cell.source else self.tx.wrap(value, None)
         return cell.contents
-
-    def realize(self, variable: VariableTracker) -> VariableTracker:
-        """Returns the tracker to work with; a lazy value is wrapped and guarded."""
-        return self.tx.realize(variable)
 
     def read_local(self, name: str) -> VariableTracker | None:
         """Returns the value of a plain local; None if it is not bound."""
         value = self.local_slots.get(name)
-        if isinstance(value, LazyVariable):
-            value = self.local_slots[name] = self.realize(value)
+        if value is not None:
+            value = self.local_slots[name] = value.realize()
         return value
 
     def write_local(self, name: str, value: VariableTracker | None) -> None:
@@ -422,7 +409,7 @@ class Frame:
         """Pops and realizes the top value, which must not be NULL."""
         variable = self.stack.pop()
         assert not isinstance(variable, Null)
-        return self.realize(variable)
+        return variable.realize()
 
     def pop_lazy(self) -> VariableTracker:
         """Pops the top value, which must not be NULL, without realizing."""
@@ -432,7 +419,7 @@ class Frame:
 
     def pop_many(self, count: int) -> list[VariableTracker]:
         """Pops and realizes the top `count` values, the lowest first."""
-        return [self.realize(variable) for variable in self.pop_many_lazy(count)]
+        return [variable.realize() for variable in self.pop_many_lazy(count)]
 
     def pop_many_lazy(self, count: int) -> list[VariableTracker]:
         """Pops the top `count` values, the lowest first, without realizing."""
@@ -444,6 +431,6 @@ class Frame:
     def peek(self, depth: int = 1) -> Any:
         """Returns the value `depth` slots from the top (1 is the top), realized."""
         variable = self.stack[-depth]
-        if isinstance(variable, LazyVariable):
-            variable = self.stack[-depth] = self.realize(variable)
+        if not isinstance(variable, Null):
+            variable = self.stack[-depth] = variable.realize()
         return variable

@@ -123,7 +123,7 @@ def _reading(
     if isinstance(function, BoundBuiltin) and function.name == "item" and not args:
         return (function.receiver if isinstance(function.receiver, TensorVariable) else None), "item"
     if isinstance(function, ClassVariable) and function.value in _READERS and len(args) == 1:
-        tensor = frame.realize(args[0])
+        tensor = args[0].realize()
         return (tensor if isinstance(tensor, TensorVariable) else None), _READERS[function.value]
     return None, ""
 

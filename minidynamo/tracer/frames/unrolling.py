@@ -20,9 +20,7 @@ from minidynamo.guards.profile import Line, TripCounts
 from minidynamo.guards.source import Source
 from minidynamo.guards.stable_names import stable_name
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.lazy.lazy_containers import LazyItems
 from minidynamo.tracer.lazy.lazy_lists import LazyList
-from minidynamo.tracer.lazy.lazy_tuples import LazyTuple
 from minidynamo.tracer.records.traced_frame import TracedFrame
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
@@ -113,7 +111,7 @@ def unroll_loop(tx: Tracer, sequence: SequenceVariable) -> None:
     """Counts the length of an external sequence of tensors in a loop. Sequences of different items do not count: a
     separately captured loop body would need a version for each item."""
     items = sequence.items
-    first = items.find_lazy(0) if isinstance(items, LazyList | LazyTuple) else None
+    first = items.find_lazy(0) if isinstance(items, LazyList) else None
     value = first.value if isinstance(first, LazyVariable) else None
     if isinstance(first, TensorVariable) or isinstance(value, torch.Tensor):
         _unroll_items(tx, sequence, "a loop over tensors")
@@ -127,7 +125,7 @@ def unroll_copy(tx: Tracer, sequence: VariableTracker) -> None:
 
 def _unroll_items(tx: Tracer, sequence: SequenceVariable, what: str) -> None:
     items = sequence.items
-    length = items.lazy_length() if isinstance(items, LazyList | LazyTuple) else None
+    length = items.lazy_length() if isinstance(items, LazyList) else None
     if length is not None:
         unroll(tx, length.now, what)
 
@@ -138,7 +136,7 @@ def free_numbers(args: Iterable[VariableTracker]) -> list[NumberVariable]:
     for arg in args:
         if isinstance(arg, NumberVariable) and arg.specialized is None:
             found.append(arg)
-        elif isinstance(arg, TupleVariable | ListVariable) and isinstance(arg.items, list | tuple | LazyItems):
+        elif isinstance(arg, TupleVariable | ListVariable) and not isinstance(arg.items, LazyList):
             found += free_numbers(arg.items)
     return found
 

@@ -58,7 +58,6 @@ from minidynamo.variables.containers import (
     TupleVariable,
 )
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.variables.objects import LazyVariable
 from minidynamo.variables.tensors import HookVariable, StorageVariable, TensorVariable
 
 # Returns the number in a tensor of one element; None if it is not known.
@@ -160,19 +159,6 @@ class OutputGraph:
     def claim_namespace(self, namespace: object, owner: VariableTracker) -> bool:
         """Makes `owner` the owner of its attribute dictionary; returns False if the dictionary has another tracker."""
         return self.values.claim_namespace(namespace, owner)
-
-    def lazy(self, value: object, source: Source, *, is_there: bool = False) -> VariableTracker:
-        """Returns the tracker of a value that the program moves; an unknown value becomes lazy, with a guard on its
-        presence.
-
-        `is_there`: another guard checks the presence."""
-        known = self.values.at(source)
-        if known is not None:
-            return known
-        self.values.record_lazy(value, source)
-        if not is_there:
-            self.guard(source, GuardKind.PRESENT, None)
-        return LazyVariable(value, source=source)
 
     def source_of(self, value: object) -> Source | None:
         """Returns the source of this very object, read or lazy; None if the program has not seen it."""

@@ -19,8 +19,8 @@ from minidynamo.tracer.handlers.dry_run import defers_message
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.texts import depends_on_locale, refuse_local_text
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
-from minidynamo.tracer.lazy.lazy_containers import exact_copy
 from minidynamo.tracer.lazy.lazy_value import class_of
+from minidynamo.tracer.lazy.unpacking import exact_copy
 from minidynamo.tracer.numbers import functions
 from minidynamo.tracer.numbers.arithmetic import involves_number, min_or_max
 from minidynamo.tracer.numbers.formatting import formatted, written
@@ -179,7 +179,7 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
         if _has_own_text(obj, name):
             return _expect_result(tx, tx.call_method(obj, name), name, str)
         if name == "__str__" and issubclass(obj.python_type, (str, bytes)) and _has_own_text(obj, "__repr__"):
-            obj = exact_copy(tx, storage_of(obj))  # `str.__str__` does not ask for the `__repr__` of a subclass
+            obj = exact_copy(storage_of(obj))  # `str.__str__` does not ask for the `__repr__` of a subclass
             break
     text = written(tx, function, obj)
     if text is not None:

@@ -20,7 +20,6 @@ from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.objects import check_classes
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant
-from minidynamo.tracer.lazy.lazy_containers import lazy_entries, lazy_items, mapping_items, sequence_items
 from minidynamo.tracer.polyfills.functools import best_match, call_a_method, get_attributes, get_items
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, keyword_key
@@ -47,13 +46,13 @@ def _partial(
         tx.raises(TypeError("the first argument must be callable"), exact=True)
     inner = _flattened_partial(tx, function)
     if inner is not None:
-        given = {Keyword.of(key): value for key, value in lazy_entries(inner.keywords.items).items()}
-        made = _partial(tx, inner.function, *lazy_items(inner.args.items), *args, **{**given, **keywords})
+        given = {Keyword.of(key): value for key, value in inner.keywords.items.lazy().items()}
+        made = _partial(tx, inner.function, *inner.args.items.lazy(), *args, **{**given, **keywords})
         assert isinstance(made, PartialVariable)
         made.args = made.args if args else inner.args
         return made
     named = {keyword_key(name): value for name, value in keywords.items()}
-    return PartialVariable(function, TupleVariable(sequence_items(tx, [*args])), DictVariable(mapping_items(tx, named)))
+    return PartialVariable(function, TupleVariable([*args]), DictVariable(named))
 
 
 @registry.method(functools.partial, "__call__")
@@ -205,7 +204,7 @@ def _own_attributes(tx: Tracer, wrapped: VariableTracker) -> list[tuple[str, Var
     if isinstance(wrapped, PartialVariable):
         return [(name, tx.getattr(wrapped, name)) for name in _attribute_names(tx, wrapped)]
     table = find_lazy(tx, wrapped, "__dict__")
-    items = lazy_entries(table.items) if isinstance(table, DictVariable) else {}
+    items = table.items.lazy() if isinstance(table, DictVariable) else {}
     return [(str(key.token), value) for key, value in items.items()]
 
 

@@ -18,14 +18,6 @@ from minidynamo.tracer.frames.exceptions import made
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import class_has, expect_key, none, not_implemented
-from minidynamo.tracer.lazy.lazy_containers import (
-    LazyTable,
-    lazy_entries,
-    lazy_entry,
-    mapping_items,
-    sequence_items,
-    store_entries,
-)
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.polyfills.dicts import dict_equal, dict_update, ordered_dict_equal
 from minidynamo.tracer.polyfills.lists import sequence_contains
@@ -85,7 +77,7 @@ def _getitem(tx: Tracer, self: DictVariable, key: VariableTracker) -> VariableTr
 
 
 def _find(self: DictVariable, key: DictKey) -> VariableTracker | None:
-    return lazy_entry(self.items, key) if key in self.items else None
+    return self.items.lazy_at(key) if key in self.items else None
 
 
 @registry.method(defaultdict, "__missing__")
@@ -122,7 +114,7 @@ def _copy(tx: Tracer, self: VariableTracker) -> VariableTracker:
 @registry.method(OrderedDict, "copy")
 @registry.method(defaultdict, "copy", "__copy__")
 def _copy_of_class(tx: Tracer, self: DictVariable) -> VariableTracker:
-    return DictVariable(mapping_items(tx, {**lazy_entries(self.items)}), self.cls, self.default_factory)
+    return DictVariable(self.items.lazy(), self.cls, self.default_factory)
 
 
 @registry.methods(MAPPINGS, "keys")
@@ -146,7 +138,7 @@ def _items(tx: Tracer, self: DictVariable) -> VariableTracker:
 @registry.methods(MAPPINGS, "__setitem__")
 @registry.accepts_lazy("value")
 def _setitem(tx: Tracer, self: DictVariable, key: VariableTracker, value: VariableTracker) -> VariableTracker:
-    store_entries(tx, self, {expect_key(tx, key): value})
+    self.items[expect_key(tx, key)] = value
     tx.side_effects.contents_changed(self)
     return none()
 
@@ -158,8 +150,8 @@ def _setdefault(
 ) -> VariableTracker:
     found, value = expect_key(tx, key), none() if default is None else default
     if found in self.items:
-        return lazy_entry(self.items, found)
-    store_entries(tx, self, {found: value})
+        return self.items.lazy_at(found)
+    self.items[found] = value
     tx.side_effects.contents_changed(self)
     return value
 
@@ -194,12 +186,12 @@ def _pop_end(tx: Tracer, self: DictVariable, *, last: bool) -> VariableTracker:
         tx.raises(KeyError(words), exact=True)
     keys = [*self.items]
     key = keys[-1 if last else 0]
-    return TupleVariable(sequence_items(tx, [key.variable, _take(tx, self, key)]))
+    return TupleVariable([key.variable, _take(tx, self, key)])
 
 
 def _take(tx: Tracer, self: DictVariable, key: DictKey, default: VariableTracker | None = None) -> VariableTracker:
     if key in self.items:
-        taken = lazy_entry(self.items, key)
+        taken = self.items.lazy_at(key)
         del self.items[key]
     elif default is None:
         tx.raises(made(KeyError, key.variable))
@@ -223,7 +215,7 @@ def _move_to_end(
     found = expect_key(tx, key)
     original = next((known for known in self.items if known == found), found)
     value = _take(tx, self, found)
-    rest = {**lazy_entries(self.items)}
+    rest = self.items.lazy()
     at_end = last is None or tx.truth(last)
     self.items.clear()
     self.items.update({**rest, original: value} if at_end else {original: value, **rest})
@@ -296,7 +288,7 @@ def _raw_entries(tx: Tracer, mapping: VariableTracker) -> Mapping[DictKey, Varia
         guard_class_attribute(tx, cls, owner, "__iter__", found)
         if found is not vars(dict)["__iter__"]:
             return None
-    return {**lazy_entries(storage.items)}
+    return storage.items.lazy()
 
 
 def merge(tx: Tracer, made: VariableTracker, other: VariableTracker) -> VariableTracker:
@@ -307,7 +299,7 @@ def merge(tx: Tracer, made: VariableTracker, other: VariableTracker) -> Variable
     if entries is None:
         tx.call(dict_update, [underlying, other])
     else:
-        store_entries(tx, underlying, entries)
+        underlying.items.update(entries)
         tx.side_effects.contents_changed(underlying)
     return made
 
@@ -326,7 +318,7 @@ def fill(
     """Adds the contents of a mapping or of pairs, and keywords, to a new dict."""
     for arg in args:
         (update_ordered if made.cls is OrderedDict else merge)(tx, made, arg)
-    store_entries(tx, made, {keyword_key(name): value for name, value in kwargs.items()})
+    made.items.update({keyword_key(name): value for name, value in kwargs.items()})
     return made
 
 
@@ -402,8 +394,6 @@ def _mappingproxy(tx: Tracer, mapping: VariableTracker) -> VariableTracker:
     if type(mapping) is not DictVariable:
         why = "Only a plain dict is followed."
         tx.break_graph("MD241", "making a read-only view of a mapping", why=why, fix="pass the mapping itself")
-    if type(mapping.items) is dict:  # dict and view share a table, which must also accept lazy values
-        mapping.items = LazyTable(tx, mapping.items)
     return NamespaceVariable(mapping.items, mappingproxy, owner=mapping)
 
 

@@ -19,7 +19,6 @@ from minidynamo.tracer.attributes import class_of, lookup_on_class
 from minidynamo.tracer.calls.construct import checked_class
 from minidynamo.tracer.frames.exceptions import EXCEPTIONS, formats_itself, native_exception, own_fields
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.lazy.lazy_containers import lazy_at, sequence_items
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_result
 from minidynamo.tracer.records.fix_hints import MAKE_OUTSIDE
@@ -41,7 +40,7 @@ def _construct_handler(new: Callable[..., object]) -> registry.Handler:
     @registry.accepts_lazy("args")
     def make(tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
         value = checked_class(tx, new, cls)
-        exception = ExceptionVariable(None, value, args=TupleVariable(sequence_items(tx, [*args])))
+        exception = ExceptionVariable(None, value, args=TupleVariable([*args]))
         tx.frames[-1].forget_message(exception)
         return exception
 
@@ -116,7 +115,7 @@ def _group(cls: type[BaseExceptionGroup[Any]]) -> registry.Handler:
 def _init(tx: Tracer, self: ExceptionVariable, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     if kwargs:
         _break(tx, self, "is made with keywords")
-    self.args = TupleVariable(sequence_items(tx, [*args]))
+    self.args = TupleVariable([*args])
     tx.frames[-1].forget_message(self)
     return ConstantVariable(None)
 
@@ -218,7 +217,7 @@ def _attribute(tx: Tracer, obj: ExceptionVariable, name: str) -> VariableTracker
         return _args(tx, obj)
     if name == "value" and owner is StopIteration:
         items = _args(tx, obj).items
-        return lazy_at(items, 0) if items else ConstantVariable(None)
+        return items.lazy_at(0) if items else ConstantVariable(None)
     if name == "__cause__":
         return obj.cause or ConstantVariable(None)
     if name == "__suppress_context__":

@@ -23,13 +23,13 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.unrolling import unroll
 from minidynamo.tracer.handlers.subscripts import as_index
 from minidynamo.tracer.handlers.values import class_has, expect_constant
-from minidynamo.tracer.lazy.lazy_containers import lazy_entry, lazy_item, lazy_items, next_lazy, sequence_items
+from minidynamo.tracer.lazy.unpacking import next_lazy
 from minidynamo.tracer.polyfills.itertools import until
 from minidynamo.tracer.reachable import has_changed_keys
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import ListVariable, SequenceVariable, SetVariable, TupleVariable
+from minidynamo.variables.containers import ListVariable, SequenceVariable, SetVariable, Slots, TupleVariable
 from minidynamo.variables.iterators import (
     BY_INDEX,
     ChainIterator,
@@ -124,7 +124,7 @@ def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
             values = tuple(reversed(obj.value))
         except TypeError as error:
             tx.raises(error)
-        return SequenceIterator(tuple(ConstantVariable(value) for value in values), cls=type(reversed(obj.value)))
+        return SequenceIterator(Slots(ConstantVariable(value) for value in values), cls=type(reversed(obj.value)))
     is_sequence = class_has(obj.python_type, "__len__") and class_has(obj.python_type, "__getitem__")
     if isinstance(obj, ObjectVariable) and is_sequence and not class_has(obj.cls, "__reversed__"):
         return backwards_by_index(tx, obj)
@@ -133,7 +133,7 @@ def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
             "MD242", f"`reversed` of `{obj.python_type.__name__}`", why="It has no `__reversed__`.", fix="use a list"
         )
     if isinstance(obj, TupleVariable):
-        return SequenceIterator(sequence_items(tx, [*lazy_items(obj.items)][::-1]), cls=reversed)
+        return SequenceIterator(Slots(obj.items.lazy()[::-1]), cls=reversed)
     return tx.call_method(obj, "__reversed__")
 
 
@@ -164,7 +164,7 @@ def _filter(tx: Tracer, function: VariableTracker, iterable: VariableTracker, /)
 
 @registry.function(itertools.chain)
 def _chain(tx: Tracer, *iterables: VariableTracker) -> VariableTracker:
-    return ChainIterator(SequenceIterator(iterables, cls=TUPLE_ITERATOR))
+    return ChainIterator(SequenceIterator(Slots(iterables), cls=TUPLE_ITERATOR))
 
 
 @registry.method(itertools.chain, "from_iterable")
@@ -214,7 +214,7 @@ def _iterate_constant(tx: Tracer, self: ConstantVariable) -> VariableTracker:
             why="A loop is unrolled while tracing; this one would take too long.",
             fix="use tensor operations instead of a loop",
         )
-    return SequenceIterator(tuple(ConstantVariable(value) for value in self.value), cls=type(iter(self.value)))
+    return SequenceIterator(Slots(ConstantVariable(value) for value in self.value), cls=type(iter(self.value)))
 
 
 for _cls in (str, bytes, range):
@@ -236,11 +236,11 @@ def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker
         raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: deque mutated during iteration"))
     try:
         # Later items are not read yet: the loop may end before they are needed.
-        item = lazy_item(items, iterator.position) if iterator.position >= 0 else None
+        item = items.lazy_at(iterator.position) if iterator.position >= 0 else None
     except IndexError:
         item = None
     if item is None:
-        iterator.sequence = ()  # an exhausted iterator stays exhausted, whatever happens to the list
+        iterator.sequence = Slots()  # an exhausted iterator stays exhausted, whatever happens to the list
         return None
     iterator.position += -1 if live and iterator.cls is LIST_REVERSED else 1
     return item
@@ -260,8 +260,8 @@ def _next_of_dict(tx: Tracer, iterator: DictIterator) -> VariableTracker | None:
     iterator.position += 1
     if iterator.kind == "keys" or isinstance(mapping, SetVariable):
         return key.variable
-    value = lazy_entry(mapping.items, key)
-    return value if iterator.kind == "values" else TupleVariable(sequence_items(tx, [key.variable, value]))
+    value = mapping.items.lazy_at(key)
+    return value if iterator.kind == "values" else TupleVariable([key.variable, value])
 
 
 @registry.advance(ZipIterator)
@@ -274,13 +274,13 @@ def _next_of_zip(tx: Tracer, iterator: ZipIterator) -> VariableTracker | None:
                 _expect_end(tx, iterator, position)
             return None
         row.append(item)
-    return TupleVariable(sequence_items(tx, row)) if row else None
+    return TupleVariable(row) if row else None
 
 
 def _expect_end(tx: Tracer, iterator: ZipIterator, position: int) -> None:
     """Raises Python's error if one iterator of a strict `zip` ends before the others."""
     columns = enumerate(iterator.iterators)
-    longer = (index for index, column in columns if index and tx.next_item(column) is not None)
+    longer = (index for index, column in columns if index and next_lazy(tx, column) is not None)
     shortest = position or next(longer, 0)
     if shortest:
         others = "argument " if shortest == 1 else "arguments 1-"
@@ -292,10 +292,10 @@ def _expect_end(tx: Tracer, iterator: ZipIterator, position: int) -> None:
 def _next_of_chain(tx: Tracer, chain: ChainIterator) -> VariableTracker | None:
     while True:
         if chain.current is None:
-            iterable = tx.next_item(chain.iterables)
+            iterable = next_lazy(tx, chain.iterables)
             if iterable is None:
                 return None
-            chain.current = tx.call(iter, [iterable])
+            chain.current = tx.call(iter, [iterable.realize()])
         item = next_lazy(tx, chain.current)
         if item is not None:
             return item
@@ -332,7 +332,7 @@ def _next_of_enumerate(tx: Tracer, iterator: EnumerateIterator) -> VariableTrack
     if item is None:
         return None
     iterator.count += 1
-    return TupleVariable(sequence_items(tx, [ConstantVariable(iterator.count - 1), item]))
+    return TupleVariable([ConstantVariable(iterator.count - 1), item])
 
 
 @registry.advance(MapIterator)

@@ -29,6 +29,7 @@ from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.containers import Slots
 from minidynamo.variables.iterators import LibraryIterator, SequenceIterator
 from minidynamo.variables.objects import ObjectVariable
 
@@ -46,7 +47,7 @@ registry.fold_type(re.Pattern, re.Match)
 
 def _join(cls: type) -> registry.Handler:
     def join(tx: Tracer, self: VariableTracker, iterable: VariableTracker, /) -> VariableTracker:
-        items = [tx.realize(item) for item in unpack_sized(tx, iterable, via_iterator=True)]
+        items = [item.realize() for item in unpack_sized(tx, iterable, via_iterator=True)]
         text = joined(tx, self.value, items) if cls is str and isinstance(self, ConstantVariable) else None
         if text is not None:
             return text
@@ -73,7 +74,7 @@ def _matches(
         tx.break_graph("MD208", f"re.finditer() is called with a {error}", why="It is only known when it runs.")
     except (TypeError, re.error) as error:
         tx.raises(error)
-    matches = SequenceIterator(tuple(constant(match, *given) for match in found))
+    matches = SequenceIterator(Slots(constant(match, *given) for match in found))
     return LibraryIterator(CALLABLE_ITERATOR, matches, find, args, kwargs, items_taken=0)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import operator
-from collections.abc import Callable, Collection, MutableSequence
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 import torch
@@ -28,20 +28,12 @@ from minidynamo.tracer.handlers.values import (
     none,
     not_implemented,
 )
-from minidynamo.tracer.lazy.lazy_containers import (
-    all_to_store,
-    exact_copy,
-    lazy_item,
-    lazy_items,
-    lazy_slice,
-    pop_item,
-    sequence_items,
-    to_store,
-    unpack_lazy,
-)
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import LazyList
-from minidynamo.tracer.lazy.lazy_tuples import LazyTuple
+from minidynamo.tracer.lazy.unpacking import (
+    exact_copy,
+    unpack_lazy,
+)
 from minidynamo.tracer.numbers.arithmetic import is_int_number, specialized
 from minidynamo.tracer.polyfills.lists import sequence_compare, sequence_equal, sized_list
 from minidynamo.tracer.records import registry
@@ -49,7 +41,7 @@ from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.copies import SHORTER_LIST
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
+from minidynamo.variables.containers import ListVariable, SequenceVariable, Slots, TupleVariable
 from minidynamo.variables.iterators import SequenceIterator
 from minidynamo.variables.objects import ObjectVariable
 
@@ -68,10 +60,8 @@ def storage_of(variable: VariableTracker) -> VariableTracker:
 def new_like(tx: Tracer, sequence: SequenceVariable, items: list[VariableTracker]) -> SequenceVariable:
     """Returns a new sequence of the class that slicing and arithmetic of `sequence` return."""
     if isinstance(sequence, ListVariable):
-        return ListVariable(
-            sequence_items(tx, _last_items(sequence.maxlen, items)), sequence.cls, maxlen=sequence.maxlen
-        )
-    return TupleVariable(sequence_items(tx, items), torch.Size if sequence.cls is torch.Size else tuple)
+        return ListVariable(_last_items(sequence.maxlen, items), sequence.cls, maxlen=sequence.maxlen)
+    return TupleVariable(items, torch.Size if sequence.cls is torch.Size else tuple)
 
 
 def _last_items(maxlen: int | None, items: list[VariableTracker]) -> list[VariableTracker]:
@@ -87,7 +77,7 @@ def length_of(tx: Tracer, items: Collection[object]) -> VariableTracker:
 
     The length of an external container may be a symbolic number, or may be guarded only when it is used.
     """
-    length = items.lazy_length() if isinstance(items, LazyList | LazyTuple | LazyDict) else None
+    length = items.lazy_length() if isinstance(items, LazyList | LazyDict) else None
     if length is not None and tx.graph.shapes.varies(length.place, length.there):
         total = tx.call(operator.add, [tx.wrap(length.there, length.place), constant(length.more)])
         return total if length.most is None else tx.call(min, [total, constant(length.most)])
@@ -108,7 +98,7 @@ def _iter(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     cls = type(iter(self.cls())) if self.cls in SEQUENCES else type(iter(()))
     changes_at_start = self.changes if isinstance(self, ListVariable) and self.cls is deque else None
     # Items of a tuple made during capture may die one by one; items of an external tuple are read by the loop.
-    is_lazy = isinstance(self, ListVariable) or isinstance(self.items, LazyTuple)
+    is_lazy = isinstance(self, ListVariable) or isinstance(self.items, LazyList)
     return SequenceIterator(self if is_lazy else self.items, cls=cls, changes_at_start=changes_at_start)
 
 
@@ -117,7 +107,7 @@ def _reversed(tx: Tracer, self: SequenceVariable) -> VariableTracker:
     if self.cls is list:
         return SequenceIterator(self, len(self.items) - 1, type(reversed([])))
     cls = type(reversed(self.cls())) if isinstance(self, ListVariable) else reversed
-    return SequenceIterator(sequence_items(tx, [*lazy_items(self.items)][::-1]), cls=cls)
+    return SequenceIterator(Slots(self.items.lazy()[::-1]), cls=cls)
 
 
 @registry.methods(SEQUENCES, "__getitem__")
@@ -130,9 +120,9 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
             tx.raises(ValueError("slice step cannot be zero"), exact=True)
         if self.cls is tuple and (whole := _tuple_slice(tx, self, index)) is not None:
             return whole
-        return new_like(tx, self, lazy_slice(self.items, index))
+        return new_like(tx, self, self.items.lazy_slice(index))
     try:
-        return lazy_item(self.items, index)
+        return self.items.lazy_at(index)
     except IndexError:
         name = "tuple" if issubclass(self.cls, tuple) else self.cls.__name__
         words = SHORTER_LIST if issubclass(self.cls, list) else f"{name} index out of range"
@@ -141,7 +131,7 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
 
 def _tuple_slice(tx: Tracer, self: SequenceVariable, index: slice) -> SequenceVariable | None:
     """Returns a slice that is, or may be at the next call, the whole tuple, which Python returns itself; else None."""
-    length = self.items.lazy_length() if isinstance(self.items, LazyTuple) else None
+    length = self.items.lazy_length() if isinstance(self.items, LazyList) else None
     indices = range(len(self.items) if length is None else length.there)
     if indices[index] == indices and len(self.items) == len(indices):
         return self
@@ -149,13 +139,13 @@ def _tuple_slice(tx: Tracer, self: SequenceVariable, index: slice) -> SequenceVa
         return None
     bounds = [None if bound is None else operator.index(bound) for bound in (index.start, index.stop, index.step)]
     text = ":".join("" if bound is None else str(bound) for bound in bounds)
-    items = sequence_items(tx, lazy_slice(self.items, index))
+    items = self.items.lazy_slice(index)
     return TupleVariable(items, source=Computed(f"{{0}}[{text}]", (self.source,)))
 
 
 @registry.methods(MUTABLE, "copy", "__copy__")
 def _copy(tx: Tracer, self: ListVariable) -> VariableTracker:
-    return new_like(tx, self, [*lazy_items(self.items)])
+    return new_like(tx, self, self.items.lazy())
 
 
 @registry.methods((tuple,), "__hash__")
@@ -165,7 +155,7 @@ def _hash(tx: Tracer, self: TupleVariable) -> VariableTracker:
 
 @registry.method(tuple, "__getnewargs__")
 def _getnewargs(tx: Tracer, self: TupleVariable) -> VariableTracker:
-    return TupleVariable([TupleVariable(sequence_items(tx, [*lazy_items(self.items)]))])
+    return TupleVariable([TupleVariable(self.items.lazy())])
 
 
 @registry.method(torch.Size, "numel")
@@ -201,19 +191,19 @@ def _add(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
     if not isinstance(other, SequenceVariable) or _base_class(self) is not _base_class(other):
         _refuse(tx, self, other)
     if self.cls is other.cls is tuple and not (self.items and other.items):
-        return self if self.items else other if other is given else exact_copy(tx, other)
+        return self if self.items else other if other is given else exact_copy(other)
     unroll_copy(tx, self)
     unroll_copy(tx, other)
     sized = self if self.cls is torch.Size else other
     kind = sized if sized.cls is torch.Size else self
-    return new_like(tx, kind, [*lazy_items(self.items), *lazy_items(other.items)])
+    return new_like(tx, kind, [*self.items.lazy(), *other.items.lazy()])
 
 
 @registry.method(torch.Size, "__radd__")
 def _radd(tx: Tracer, self: TupleVariable, other: VariableTracker) -> VariableTracker:
     if not isinstance(other, TupleVariable):
         return not_implemented()
-    return new_like(tx, self, [*lazy_items(other.items), *lazy_items(self.items)])
+    return new_like(tx, self, [*other.items.lazy(), *self.items.lazy()])
 
 
 @registry.methods(SEQUENCES, "__mul__", "__rmul__")
@@ -223,7 +213,7 @@ def _mul(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
         _refuse(tx, self, other)
     if self.cls is tuple and other.value == 1:
         return self
-    return new_like(tx, self, [*lazy_items(self.items)] * other.value)
+    return new_like(tx, self, self.items.lazy() * other.value)
 
 
 @registry.methods(MUTABLE, "__imul__")
@@ -231,7 +221,7 @@ def _imul(tx: Tracer, self: ListVariable, other: VariableTracker) -> VariableTra
     other = specialized(other)
     if not isinstance(other, ConstantVariable) or not isinstance(other.value, int):
         _refuse(tx, self, other)
-    self.items[:] = _last_items(self.maxlen, [*lazy_items(self.items)] * other.value)
+    self.items[:] = _last_items(self.maxlen, self.items.lazy() * other.value)
     self.changes += 1
     tx.side_effects.contents_changed(self)
     return self
@@ -256,52 +246,48 @@ for _compare in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt
 # --- changing -----------------------------------------------------------------------------------------------------
 
 
-def _append(tx: Tracer, items: MutableSequence[VariableTracker], item: VariableTracker, /) -> None:
+def _append(tx: Tracer, items: Slots, item: VariableTracker, /) -> None:
     items.append(item)
 
 
-def _appendleft(tx: Tracer, items: MutableSequence[VariableTracker], item: VariableTracker, /) -> None:
+def _appendleft(tx: Tracer, items: Slots, item: VariableTracker, /) -> None:
     items.insert(0, item)
 
 
-def _insert(
-    tx: Tracer, items: MutableSequence[VariableTracker], index: VariableTracker, item: VariableTracker, /
-) -> None:
+def _insert(tx: Tracer, items: Slots, index: VariableTracker, item: VariableTracker, /) -> None:
     where = expect_index(tx, index, "list")
     if isinstance(where, slice):
         tx.raises(TypeError("'slice' object cannot be interpreted as an integer"))
     items.insert(where, item)
 
 
-def _pop(
-    tx: Tracer, items: MutableSequence[VariableTracker], index: VariableTracker | None = None, /
-) -> VariableTracker:
+def _pop(tx: Tracer, items: Slots, index: VariableTracker | None = None, /) -> VariableTracker:
     where = -1 if index is None else expect_index(tx, index, "list")
     if isinstance(where, slice):
         tx.raises(TypeError("'slice' object cannot be interpreted as an integer"))
     try:
-        return pop_item(items, where)
+        return items.lazy_pop(where)
     except IndexError:
         tx.raises(IndexError("pop index out of range" if items else "pop from empty list"), exact=True)
 
 
-def _popright(tx: Tracer, items: MutableSequence[VariableTracker], /) -> VariableTracker:
+def _popright(tx: Tracer, items: Slots, /) -> VariableTracker:
     if not items:
         tx.raises(IndexError("pop from an empty deque"), exact=True)
-    return pop_item(items, -1)
+    return items.lazy_pop(-1)
 
 
-def _popleft(tx: Tracer, items: MutableSequence[VariableTracker], /) -> VariableTracker:
+def _popleft(tx: Tracer, items: Slots, /) -> VariableTracker:
     if not items:
         tx.raises(IndexError("pop from an empty deque"), exact=True)
-    return pop_item(items, 0)
+    return items.lazy_pop(0)
 
 
-def _clear(tx: Tracer, items: MutableSequence[VariableTracker], /) -> None:
+def _clear(tx: Tracer, items: Slots, /) -> None:
     items.clear()
 
 
-def _reverse(tx: Tracer, items: MutableSequence[VariableTracker], /) -> None:
+def _reverse(tx: Tracer, items: Slots, /) -> None:
     items.reverse()
 
 
@@ -309,11 +295,7 @@ def _reverse(tx: Tracer, items: MutableSequence[VariableTracker], /) -> None:
 @registry.accepts_lazy("value")
 def _setitem(tx: Tracer, self: ListVariable, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     index = expect_index(tx, key, "list")
-    given: Any = (
-        all_to_store(tx, self, unpack_sized(tx, tx.realize(value), via_iterator=True))
-        if isinstance(index, slice)
-        else to_store(tx, self, value)
-    )
+    given: Any = unpack_sized(tx, value.realize(), via_iterator=True) if isinstance(index, slice) else value
     try:
         self.items[index] = given
     except (IndexError, ValueError) as error:
@@ -330,7 +312,7 @@ def _setitem(tx: Tracer, self: ListVariable, key: VariableTracker, value: Variab
     return none()
 
 
-def _delitem(tx: Tracer, items: MutableSequence[VariableTracker], key: VariableTracker, /) -> None:
+def _delitem(tx: Tracer, items: Slots, key: VariableTracker, /) -> None:
     try:
         del items[expect_index(tx, key, "list")]
     except (IndexError, ValueError) as error:
@@ -357,8 +339,6 @@ def _changing_handler(change: Callable[..., VariableTracker | None]) -> Callable
     def changed(tx: Tracer, self: ListVariable, /, *args: VariableTracker) -> VariableTracker:
         if change is _insert and self.maxlen is not None and len(self.items) >= self.maxlen:
             tx.raises(IndexError("deque already at its maximum size"), exact=True)
-        if change in _STORING_METHODS and args:
-            args = (*args[:-1], to_store(tx, self, args[-1]))
         result = change(tx, self.items, *args)
         self.changes += 1
         lazy = isinstance(self.items, LazyList) and not self.items.is_read  # a lazy list applies `maxlen` itself
@@ -369,9 +349,6 @@ def _changing_handler(change: Callable[..., VariableTracker | None]) -> Callable
 
     return registry.accepts_lazy("item")(changed)
 
-
-# Methods that store their last argument, `item`, in the list.
-_STORING_METHODS = (_append, _appendleft, _insert)
 
 for _cls, _changes in _CHANGE_OF_METHOD.items():
     for _name, _change in {**_changes, "__delitem__": _delitem}.items():
@@ -400,10 +377,10 @@ def _sort(
 ) -> VariableTracker:
     by_item = key is None or (isinstance(key, ConstantVariable) and key.value is None)
     descending = reverse is not None and tx.truth(reverse)
-    items = [*lazy_items(self.items)]
+    items = self.items.lazy()
     self.items.clear()  # keys and comparisons see an empty list
     try:
-        found = [tx.realize(item) if by_item or key is None else tx.call(key, [item]) for item in items]
+        found = [item.realize() if by_item or key is None else tx.call(key, [item]) for item in items]
     except Raised:
         self.items[:] = items
         raise
@@ -439,12 +416,12 @@ def _items(tx: Tracer, iterable: VariableTracker | None) -> list[VariableTracker
 
 @registry.function(list)
 def _list(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTracker:
-    return ListVariable(sequence_items(tx, _items(tx, iterable)))
+    return ListVariable(_items(tx, iterable))
 
 
 @registry.function(sized_list)
 def _sized_list(tx: Tracer, iterable: VariableTracker, /) -> VariableTracker:
-    return ListVariable(sequence_items(tx, unpack_sized(tx, iterable)))
+    return ListVariable(unpack_sized(tx, iterable))
 
 
 @registry.function(deque)
@@ -457,7 +434,7 @@ def _deque(
     except (TypeError, ValueError, OverflowError) as error:
         tx.raises(error, exact=True)
     items = [] if iterable is None else unpack_lazy(tx, iterable)
-    return ListVariable(sequence_items(tx, _last_items(length, items)), deque, maxlen=length)
+    return ListVariable(_last_items(length, items), deque, maxlen=length)
 
 
 @registry.attributes(ListVariable)
@@ -469,7 +446,7 @@ def _maxlen(tx: Tracer, obj: ListVariable, name: str) -> VariableTracker | None:
 def _tuple(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTracker:
     if isinstance(iterable, TupleVariable) and iterable.cls is tuple:
         return iterable
-    return TupleVariable(sequence_items(tx, _items(tx, iterable)))
+    return TupleVariable(_items(tx, iterable))
 
 
 @registry.function(torch.Size)
@@ -483,7 +460,7 @@ def _size(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTra
 
 @registry.method(list, "__init__")
 def _fill(tx: Tracer, self: ListVariable, iterable: VariableTracker | None = None, /) -> VariableTracker:
-    items = all_to_store(tx, self, _items(tx, iterable))
+    items = _items(tx, iterable)
     self.items[:] = items
     tx.side_effects.contents_changed(self)
     return none()

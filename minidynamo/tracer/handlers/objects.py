@@ -101,7 +101,7 @@ def check_classes(tx: Tracer, question: ClassQuestion, cls: type, classes: tuple
 def _isinstance(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker, /) -> VariableTracker:
     protocol = classinfo.value if isinstance(classinfo, ClassVariable) else None
     if protocol is not None and inspect.getattr_static(protocol, "_is_runtime_protocol", False):
-        return _implements_protocol(tx, tx.realize(obj), protocol)
+        return _implements_protocol(tx, obj.realize(), protocol)
     if overrides_class(obj.python_type):
         what = f"a class check of a `{obj.python_type.__name__}`"
         tx.break_graph("MD237", what, why="Its class defines `__class__`.", fix="check the wrapped object")

@@ -70,7 +70,7 @@ def _read_context(tx: Tracer, variable: VariableTracker, default: VariableTracke
     assert isinstance(variable, ContextVarVariable) and variable.source is not None
     calls = tx.side_effects.context_calls(variable)
     if calls:
-        return tx.realize(calls[-1].args[1])
+        return calls[-1].args[1].realize()
     value_source = ContextValue(variable.source)
     value = variable.value.get(Unset)
     if value is not Unset:

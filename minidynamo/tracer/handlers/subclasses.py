@@ -14,7 +14,6 @@ from typing import Any
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.dicts import checked_factory, fill
 from minidynamo.tracer.handlers.values import class_has, expect_key, none
-from minidynamo.tracer.lazy.lazy_containers import lazy_entry
 from minidynamo.tracer.polyfills.dicts import dict_update, ordered_copy, ordered_ior, ordered_setdefault
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
@@ -41,7 +40,7 @@ def _storage_dict(obj: ObjectVariable) -> DictVariable:
 def _getitem(tx: Tracer, obj: ObjectVariable, key: VariableTracker) -> VariableTracker:
     storage, found = _storage_dict(obj), expect_key(tx, key)
     if found in storage.items:
-        return lazy_entry(storage.items, found)
+        return storage.items.lazy_at(found)
     if class_has(obj.cls, "__missing__"):
         return tx.call_method(obj, "__missing__", [key], lazy=True)
     return tx.call_method(storage, "__getitem__", [key])  # raises

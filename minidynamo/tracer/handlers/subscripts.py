@@ -101,7 +101,7 @@ def _type_argument(tx: Tracer, key: VariableTracker) -> Any:
 def _setitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     key = _subscript_of(tx, obj, key)
     if isinstance(obj, TensorVariable):
-        value = tx.realize(value)
+        value = value.realize()
         return tx.emit(operator.setitem, [*scalar_bool_as_mask(tx, *select_numbers(tx, obj, key), value), value])
     _subscript(tx, obj, "__setitem__", key, value)
     return ConstantVariable(None)

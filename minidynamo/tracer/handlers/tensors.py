@@ -17,7 +17,7 @@ from minidynamo.tracer.numbers.arithmetic import involves_number
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import SequenceVariable
+from minidynamo.variables.containers import SequenceVariable, Slots
 from minidynamo.variables.iterators import SequenceIterator
 from minidynamo.variables.tensors import TensorVariable
 
@@ -36,7 +36,7 @@ def _iter(tx: Tracer, self: TensorVariable) -> VariableTracker:
     if not shape:
         tx.raises(TypeError("iteration over a 0-d tensor"), exact=True)
     unroll(tx, size_here(shape[0]), "a loop over a tensor", varies=isinstance(shape[0], torch.SymInt))
-    return SequenceIterator(tuple(tx.unpack(tx.emit("unbind", [self, ConstantVariable(0)]))), cls=type(iter(())))
+    return SequenceIterator(Slots(tx.unpack(tx.emit("unbind", [self, ConstantVariable(0)]))), cls=type(iter(())))
 
 
 @registry.method(torch.Tensor, "__getitem__")

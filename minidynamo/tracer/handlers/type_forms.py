@@ -14,7 +14,6 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
 from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.lazy.lazy_containers import lazy_items
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import VariableTracker
@@ -55,9 +54,9 @@ _register_question(typing.get_origin)
 
 def _guarded_object(tx: Tracer, part: VariableTracker) -> Any:
     """Returns the object itself and guards its identity; raises NotConstant if the object is unknown."""
-    part = tx.realize(part)
+    part = part.realize()
     if isinstance(part, TupleVariable | ListVariable):
-        items = [_guarded_object(tx, item) for item in lazy_items(part.items)]
+        items = [_guarded_object(tx, item) for item in part.items.lazy()]
         return items if isinstance(part, ListVariable) else tuple(items)
     if isinstance(part, ObjectVariable | OpaqueVariable):  # from 3.12 on, type variables are written in C
         if part.value is None or part.source is None or part.python_type.__module__ != "typing":

@@ -6,6 +6,7 @@ read.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from minidynamo.compat import memory_of
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Size, Source, TensorFact
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.lazy.lazy_tuples import LazyTuple, TupleReader
+from minidynamo.tracer.lazy.lazy_lists import LazyList, ListReader
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.variables.base import VariableTracker
@@ -92,33 +93,25 @@ def sizes(tx: Tracer, tensor: TensorVariable) -> VariableTracker:
     """Returns `tensor.shape`."""
     if tensor.source is not None and not tx.graph.is_guarded(tensor):
         place = TensorFact(tensor.source, "shape")
-        return TupleVariable(_Sizes(tx, tensor, place), torch.Size, source=place)
+        return TupleVariable(_lazy_sizes(tx, tensor, place), torch.Size, source=place)
     shape = tx.graph.use(tensor).shape
     if all(type(size) is int for size in shape):
         return from_constant(shape)
     return TupleVariable([tx.graph.size(tensor, dim) for dim in range(len(shape))], torch.Size)
 
 
-class _Sizes(LazyTuple):
-    """The sizes of a tensor that is not used. Each size is read separately."""
+def _lazy_sizes(tx: Tracer, tensor: TensorVariable, shape: TensorFact) -> LazyList:
+    """Returns the sizes of a tensor that is not used. Each size is read separately; an unread size is not guarded."""
 
-    def __init__(self, tx: Tracer, tensor: TensorVariable, shape: TensorFact) -> None:
-        def size(_: object, place: Source) -> VariableTracker:
-            assert isinstance(place, Size)
-            return tx.graph.size(tensor, place.dim)
+    read = functools.cache(tx.graph.size)
 
-        length = Computed("{0}({1})", (Constant(len, "len"), shape))
-        super().__init__(
-            tx.graph, shape, TupleReader((*tensor.fake.shape,), length, lambda dim: Size(shape.of, dim), size)
-        )
+    def size(_: object, place: Source, *, is_there: bool) -> VariableTracker:
+        assert isinstance(place, Size)
+        return read(tensor, place.dim)
 
-    def lazy_at(self, place: int) -> VariableTracker:
-        """Returns a size; an unread size is not guarded."""
-        return self[place]
-
-    def find_lazy(self, index: int) -> VariableTracker | None:
-        """Returns the item at an index of a tuple; None if there is no such dimension."""
-        return self._item(index) if -self._length <= index < self._length else None
+    length = Computed("{0}({1})", (Constant(len, "len"), shape))
+    reader = ListReader((*tensor.fake.shape,), tuple, length, lambda dim: Size(shape.of, dim), size)
+    return LazyList(tx.graph, shape, reader)
 
 
 def guard_no_shared_memory(tx: Tracer, tensor: TensorVariable, others: Sequence[TensorVariable]) -> bool:

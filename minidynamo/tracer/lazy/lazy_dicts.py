@@ -5,7 +5,7 @@ The rules of `lazy_lists.py` hold here, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,12 @@ from minidynamo.tracer.lazy.lazy_lists import (
     LazyList,
     Length,
     Loss,
-    Wrap,
+    MakeLazy,
     reader_at,
-    realize_stored,
 )
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable, is_none_constant
-from minidynamo.variables.containers import DictKey
+from minidynamo.variables.containers import DictKey, Entries
 
 _ABSENT = object()
 
@@ -45,8 +44,8 @@ class TableReader:
     place: Callable[[Any], Source | None]
     #: returns the tracked key for a real key and its position
     key: Callable[[Any, int], DictKey]
-    #: wraps a value
-    wrap: Wrap
+    #: makes the lazy value under a key
+    lazy: MakeLazy
     #: returns whether a real key is present
     has: Callable[[Any], bool]
     #: kind of the guard on all keys; LENGTH if each key is known by position
@@ -55,7 +54,7 @@ class TableReader:
     at: Callable[[int], Source] | None = None
 
 
-class LazyDict(MutableMapping[DictKey, Any]):
+class LazyDict(Entries):
     """The contents of the external dict or set at `source`: trackers by key, None for the elements of a set.
 
     A lookup of a number or text guards only whether the key is present. So does a dict lookup by an argument of the
@@ -164,22 +163,19 @@ class LazyDict(MutableMapping[DictKey, Any]):
         return key in self.written or (key not in self.removed and self._was_present(key))
 
     def __getitem__(self, key: DictKey) -> Any:
-        if key in self.written:
-            value = self.written[key]
-            return value if value is None else realize_stored(self._reader.wrap, value)
-        if key not in self:
-            raise KeyError(key.token)
-        real = self._real_key(key)
-        place = self._place(key, real)
-        return None if place is None else self._reader.wrap(self._reader.real(real), place)
+        value = self.lazy_at(key)
+        return None if value is None else value.realize()
 
     def lazy_at(self, key: DictKey) -> Any:
-        """Returns the value under a key that is present, maybe lazy; None for an element of a set."""
+        """Returns the value under a key, maybe lazy; None for an element of a set."""
+        if key not in self:
+            raise KeyError(key.token)
         if key in self.written:
-            return self.written[key]
+            value = self.written[key]
+            return None if value is None else value.realized()
         real = self._real_key(key)
         place = self._place(key, real)
-        return None if place is None else self._graph.lazy(self._reader.real(real), place, is_there=True)
+        return None if place is None else self._reader.lazy(self._reader.real(real), place, is_there=True)
 
     def none_match(self, predicate: Callable[[object], bool]) -> bool:
         """Returns whether no key or value on entry satisfies `predicate`."""
@@ -202,8 +198,6 @@ class LazyDict(MutableMapping[DictKey, Any]):
             values = (reader.real(real),) if reader.has(real) else ()
             if key not in self.written:
                 values = (*values, real)
-            elif values and self._graph.values.of(values[0]) is self.written[key]:
-                continue
             found.append(Loss(source_key(real), self._place(key, real), values))
         return found
 
@@ -254,9 +248,6 @@ class LazyDict(MutableMapping[DictKey, Any]):
 
     def __iter__(self) -> Iterator[DictKey]:
         return iter([*self._present()])
-
-    def __reversed__(self) -> Iterator[DictKey]:
-        return iter(self._present()[::-1])
 
     def __len__(self) -> int:
         return len(self._present())

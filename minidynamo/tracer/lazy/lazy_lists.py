@@ -1,29 +1,33 @@
-"""Owns the contents of external lists and deques: each element is read when the program needs it.
+"""Owns the contents of external lists, deques and tuples: each element is read when the program needs it.
 
 Elements that are not read are not guarded, and additions leave them untouched: only the changes are replayed, not the
 whole container. `tracer/reconstruct/containers.py` prints the changes, and `wrappers/` supply the readers. Dicts and
-sets are in `lazy_dicts.py`, with the same rules, tuples in `lazy_tuples.py`.
+sets are in `lazy_dicts.py`, with the same rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex, overload
+from typing import Any, Protocol, SupportsIndex, overload
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import is_none_constant
-from minidynamo.variables.objects import LazyVariable
+from minidynamo.variables.containers import Slots
 
 EVERYTHING = object()
 
 # An element: a tracker, or the position that the element had when the call began.
 Slot = VariableTracker | int
 
-Wrap = Callable[[object, Source], VariableTracker]
+
+class MakeLazy(Protocol):
+    """Returns the value at a source, maybe lazy (`wrap.lazy`)."""
+
+    def __call__(self, value: object, source: Source, /, *, is_there: bool) -> VariableTracker: ...
 
 
 @dataclass(frozen=True)
@@ -89,20 +93,25 @@ class Changes:
 
 @dataclass(frozen=True)
 class ListReader:
-    """Reads a real list or deque."""
+    """Reads a real list, deque or tuple."""
 
-    #: the real length
-    length: int
+    #: the container
+    container: Any
+    #: the builtin class whose methods read the container
+    owner: Any
     #: expression of the length
     size: Computed
-    #: returns the real element at a position
-    real: Callable[[int], object]
     #: returns the source of the element at a position
     place: Callable[[int], Source]
-    #: wraps an element
-    wrap: Wrap
+    #: makes the lazy value of an element
+    lazy: MakeLazy
     #: wraps all elements at once, for lists that need it; else None
     wrap_all: Callable[[], list[VariableTracker]] | None = None
+
+    def real(self, place: int) -> object:
+        """Returns the real element at a position."""
+        found: object = self.owner.__getitem__(self.container, place)
+        return found
 
 
 def ends(index: slice[Any, Any, Any], length: int) -> Sequence[int] | None:
@@ -115,20 +124,21 @@ def ends(index: slice[Any, Any, Any], length: int) -> Sequence[int] | None:
     return None
 
 
-class LazyList(MutableSequence[VariableTracker]):
-    """The elements of the external list or deque at `source`. The number of elements is guarded when it matters."""
+class LazyList(Slots):
+    """The elements of the external list, deque or tuple at `source`. The number of elements is guarded when it
+    matters."""
 
     def __init__(self, graph: OutputGraph, source: Source, reader: ListReader, maxlen: int | None = None) -> None:
         self._graph = graph
         self._source = source
         self._maxlen = maxlen
-        self._length = reader.length
+        self._length: int = reader.owner.__len__(reader.container)
         self._stays = reader.wrap_all is None  # neither the graph nor the program empties the list
         self._slots: list[Slot] | None = None
         self._added: list[VariableTracker] = []  # appended while the length is not guarded
         self._lost: dict[int, None] = {}  # positions removed or replaced, for `losses`
         self._replaced: dict[int, Any] = {}  # new values, by position
-        self._moved: dict[VariableTracker, int] = {}  # moved elements, with their first positions
+        self._positions: dict[VariableTracker, int] = {}  # of elements that were wrapped at once
         self._all_lost = False
         self.has_known_length = False
         self._has_duplicates = False  # two elements are the same object
@@ -152,8 +162,8 @@ class LazyList(MutableSequence[VariableTracker]):
             else:
                 trackers = wrap_all()
                 self._slots = [*trackers]
-                self._moved = {tracker: place for place, tracker in enumerate(trackers)}
-                self._has_duplicates = len(self._moved) < len(trackers)
+                self._positions = {tracker: place for place, tracker in enumerate(trackers)}
+                self._has_duplicates = len(self._positions) < len(trackers)
             self._slots += self._added
             if self._maxlen is not None:
                 over = max(len(self._slots) - self._maxlen, 0)
@@ -162,7 +172,7 @@ class LazyList(MutableSequence[VariableTracker]):
         return self._slots
 
     def _record_losses(self, slots: Iterable[Slot]) -> None:
-        places = [slot if isinstance(slot, int) else self._moved.get(slot) for slot in slots]
+        places = [slot if isinstance(slot, int) else self._positions.get(slot) for slot in slots]
         self._lost |= {place: None for place in places if place is not None}
         for place in places:
             self.changed_at.clear(None if self._has_duplicates else place)
@@ -172,21 +182,14 @@ class LazyList(MutableSequence[VariableTracker]):
         return not any(predicate(self._reader.real(place)) for place in range(self._length))
 
     def losses(self) -> list[Loss]:
-        """Returns the references removed since the last call of this method. Elements that moved within the list do not
-        count."""
-        reader, here = self._reader, self._slots
+        """Returns the references removed since the last call of this method."""
+        reader = self._reader
         found: list[Loss] = []
-        if here is None and self._maxlen is not None:
+        if self._slots is None and self._maxlen is not None:
             over = self._length + len(self._added) - self._maxlen
             for k in range(min(len(self._added), self._maxlen)):  # at the next call the deque may be full
                 found.append(Loss(k, reader.place(k), (reader.real(k),) if k < min(over, self._length) else ()))
-        for place in self._lost:
-            real = reader.real(place)
-            known = self._graph.values.of(real)
-            if known is not None and here is not None and any(slot is known for slot in here):
-                self._moved[known] = place
-            else:
-                found.append(Loss(place, reader.place(place), (real,)))
+        found += [Loss(place, reader.place(place), (reader.real(place),)) for place in self._lost]
         self._lost.clear()
         if self._all_lost:
             found = [Loss(EVERYTHING, None, tuple(value for loss in found for value in loss.values))]
@@ -209,10 +212,41 @@ class LazyList(MutableSequence[VariableTracker]):
             return True
         return False if is_none_constant(self._replaced[place]) else None
 
-    def _tracker(self, slot: Slot) -> VariableTracker:
-        if isinstance(slot, int):
-            return self._reader.wrap(self._reader.real(slot), self._reader.place(slot))
-        return realize_stored(self._reader.wrap, slot)
+    def _element(self, slot: Slot, *, is_there: bool) -> VariableTracker:
+        """Returns the element in a slot, maybe lazy. `is_there`: another guard checks that the element exists."""
+        if not isinstance(slot, int):
+            return slot.realized()
+        reader = self._reader
+        return reader.lazy(reader.real(slot), reader.place(slot), is_there=is_there)
+
+    def _find(self, index: int, *, alone: bool) -> Slot | None:
+        """Returns the slot at an index, without a guard on the length; None if the length is needed.
+
+        The guard on the element fails for a shorter list. `alone`: also for lists whose elements are wrapped at once
+        later.
+        """
+        if self._slots is not None:
+            return self._slots[index] if -len(self._slots) <= index < len(self._slots) else None
+        if self._is_appended(index):
+            return self._added[index]
+        if (self._added and self._maxlen is not None) or (self._reader.wrap_all is not None and not alone):
+            return None
+        place = index if index >= 0 else index + len(self._added)
+        return place if -self._length <= place < self._length else None
+
+    def _in_slice(self, index: slice[Any, Any, Any], *, alone: bool) -> list[Slot]:
+        places = ends(index, self._length + len(self._added)) if self._slots is None else None
+        found = [] if places is None else [slot for k in places if (slot := self._find(k, alone=alone)) is not None]
+        return found if places is not None and len(found) == len(places) else self._read()[index]
+
+    @property
+    def container(self) -> Any:
+        """The real container."""
+        return self._reader.container
+
+    @property
+    def _may_be_alone(self) -> bool:
+        return not self._graph.inputs.is_donated(self._source)
 
     def __len__(self) -> int:
         return len(self._read())
@@ -225,50 +259,23 @@ class LazyList(MutableSequence[VariableTracker]):
 
     def __getitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> VariableTracker | list[VariableTracker]:
         if isinstance(index, slice):
-            return [self._tracker(slot) for slot in self._read()[index]]
-        if self._is_appended(index):
-            return self._tracker(self._added[index])
-        place = self._place(index.__index__())
-        return self._tracker(self._read()[index] if place is None else place)
-
-    def _place(self, index: int, *, alone: bool = False) -> int | None:
-        """Returns the position of an element of a list whose length has not changed, so that no guard on the length is
-        needed.
-
-        The guard on the element fails for a shorter list. `alone`: also for lists whose elements are wrapped at once
-        later.
-        """
-        if self._slots is not None or (self._added and self._maxlen is not None):
-            return None
-        if self._reader.wrap_all is not None and not alone:
-            return None
-        place = index if index >= 0 else index + len(self._added)
-        return place if -self._length <= place < self._length else None
+            return [self._element(slot, is_there=True).realize() for slot in self._in_slice(index, alone=False)]
+        place = index.__index__()
+        slot = self._find(place, alone=False)
+        return self._element(self._read()[place] if slot is None else slot, is_there=True).realize()
 
     def find_lazy(self, index: int) -> VariableTracker | None:
         """Returns the element at an index, maybe lazy, without a guard on the length; None if the length is needed."""
-        if self._slots is not None:
-            return self.lazy_at(index) if -len(self._slots) <= index < len(self._slots) else None
-        if self._is_appended(index):
-            return self._added[index]
-        alone = not self._graph.inputs.is_donated(self._source)
-        place = self._place(index, alone=alone)
-        return None if place is None else self._graph.lazy(self._reader.real(place), self._reader.place(place))
-
-    def lazy_slice(self, index: slice[Any, Any, Any]) -> list[VariableTracker]:
-        """Returns the elements of a slice, maybe lazy."""
-        places = ends(index, self._length + len(self._added)) if self._slots is None else None
-        found = [] if places is None else [item for item in map(self.find_lazy, places) if item is not None]
-        if places is not None and len(found) == len(places):
-            return found
-        return [self.lazy_at(place) for place in range(len(self))[index]]
+        slot = self._find(index, alone=self._may_be_alone)
+        return None if slot is None else self._element(slot, is_there=self._slots is not None)
 
     def lazy_at(self, index: int) -> VariableTracker:
-        """Returns the element at an index, maybe lazy; guards the length."""
-        slot = self._read()[index]
-        if isinstance(slot, int):
-            return self._graph.lazy(self._reader.real(slot), self._reader.place(slot), is_there=True)
-        return slot
+        item = self.find_lazy(index)
+        return self._element(self._read()[index], is_there=True) if item is None else item
+
+    def lazy_slice(self, index: slice[Any, Any, Any]) -> list[VariableTracker]:
+        slots = self._in_slice(index, alone=self._may_be_alone)
+        return [self._element(slot, is_there=self._slots is not None) for slot in slots]
 
     def _is_appended(self, index: SupportsIndex) -> bool:
         """Returns whether a negative index refers to an element appended to a list of unknown length."""
@@ -334,13 +341,6 @@ class LazyList(MutableSequence[VariableTracker]):
         while kept < len(self._slots) and self._slots[kept] == kept:
             kept += 1
         return None if kept == self._length and self._stays else kept, self._slots[kept:]
-
-
-def realize_stored(wrap: Wrap, value: VariableTracker) -> VariableTracker:
-    """Returns the tracker of a stored value; a lazy value is realized by `wrap`."""
-    if isinstance(value, LazyVariable) and value.source is not None:
-        return wrap(value.value, value.source)
-    return value
 
 
 def reader_at(graph: OutputGraph, number: int) -> object:

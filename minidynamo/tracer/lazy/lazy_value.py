@@ -24,10 +24,10 @@ _TRUE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.
 
 
 def realize_all(
-    tx: Tracer, args: Iterable[VariableTracker], kwargs: Mapping[str, VariableTracker]
+    args: Iterable[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
     """Realizes the arguments of a call."""
-    return [tx.realize(arg) for arg in args], {name: tx.realize(value) for name, value in kwargs.items()}
+    return [arg.realize() for arg in args], {name: value.realize() for name, value in kwargs.items()}
 
 
 def is_none(tx: Tracer, variable: VariableTracker) -> bool:
@@ -35,7 +35,7 @@ def is_none(tx: Tracer, variable: VariableTracker) -> bool:
     if isinstance(variable, LazyVariable) and variable.value is not None:
         tx.guard(variable.source, GuardKind.NOT_NONE)
         return False
-    known = tx.realize(variable)
+    known = variable.realize()
     return isinstance(known, ConstantVariable) and known.python_type is type(None)
 
 
@@ -44,7 +44,7 @@ def same_lazy_object(tx: Tracer, left: VariableTracker, right: VariableTracker) 
 
     Only the answer is guarded.
     """
-    left, right = tx.realized(left), tx.realized(right)
+    left, right = left.realized(), right.realized()
     if not isinstance(left, LazyVariable):
         left, right = right, left
     if not isinstance(left, LazyVariable) or left.source is None or right.source is None:
@@ -71,10 +71,10 @@ def class_of(tx: Tracer, variable: VariableTracker) -> type:
 
     A class that the program defines gets more guards, on the contents of the class.
     """
-    variable = tx.realized(variable)
+    variable = variable.realized()
     cls = variable.python_type
     if not isinstance(variable, LazyVariable) or cls.__flags__ & _HEAP_TYPE:
-        return tx.realize(variable).python_type
+        return variable.realize().python_type
     tx.guard(variable.source, GuardKind.TYPE, cls)
     return cls
 
@@ -84,4 +84,4 @@ def truth(tx: Tracer, variable: VariableTracker) -> bool:
     if isinstance(variable, LazyVariable) and type(variable.value) in _TRUE:
         tx.guard(variable.source, GuardKind.TYPE, type(variable.value))
         return True
-    return tx.truth(tx.realize(variable))
+    return tx.truth(variable.realize())

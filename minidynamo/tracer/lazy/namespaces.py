@@ -7,7 +7,7 @@ so both kinds of access agree. Unread items are not guarded.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from minidynamo.guards.guard import GuardKind
@@ -19,11 +19,11 @@ from minidynamo.tracer.records.side_effects import DELETED, UNKNOWN, Absence
 from minidynamo.tracer.trace_rules import is_library_value
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictKey
+from minidynamo.variables.containers import DictKey, Entries
 from minidynamo.variables.objects import ObjectVariable
 
 
-class NamespaceItems(MutableMapping[DictKey, VariableTracker]):
+class NamespaceItems(Entries):
     """The contents of a dict `real`, read from the storage of the attributes. Names in `slots` are not keys."""
 
     tx: Tracer
@@ -62,16 +62,9 @@ class NamespaceItems(MutableMapping[DictKey, VariableTracker]):
         return key.token
 
     def lazy_at(self, key: DictKey) -> VariableTracker:
-        """Returns the value under a key, maybe lazy."""
         name = self.name_at(key)
         written = self.written(name)
-        return self.tx.realized(written) if isinstance(written, VariableTracker) else self.stored(name)
-
-    def __getitem__(self, key: DictKey) -> VariableTracker:
-        return self.tx.realize(self.lazy_at(key))
-
-    def __reversed__(self) -> Iterator[DictKey]:
-        return iter(list(self)[::-1])
+        return written.realized() if isinstance(written, VariableTracker) else self.stored(name)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -97,7 +90,7 @@ class InstanceItems(NamespaceItems):
     def stored(self, name: str) -> VariableTracker:
         if self.obj.source is None:
             return self.tx.wrap(self.real[name], None)
-        return self.tx.graph.lazy(self.real[name], InstanceAttr(self.obj.source, name))
+        return self.tx.lazy(self.real[name], InstanceAttr(self.obj.source, name))
 
     def _names(self) -> list[str]:
         names = dict.fromkeys(self.real)
@@ -137,7 +130,7 @@ class InstanceItems(NamespaceItems):
         self.tx.side_effects.delete_attr(self.obj, self.name_at(key))
 
 
-class ClassItems(MutableMapping[DictKey, VariableTracker]):
+class ClassItems(Entries):
     """The contents of the dict of a class. The names are guarded where the class is first reached."""
 
     def __init__(self, tx: Tracer, cls: type) -> None:
@@ -154,16 +147,13 @@ class ClassItems(MutableMapping[DictKey, VariableTracker]):
     def __iter__(self) -> Iterator[DictKey]:
         return iter([key_of(ConstantVariable(name)) for name in self._real()])
 
-    def __reversed__(self) -> Iterator[DictKey]:
-        return iter(list(self)[::-1])
-
     def __len__(self) -> int:
         return len(self._real())
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, DictKey) and key.token in self._real()
 
-    def __getitem__(self, key: DictKey) -> VariableTracker:
+    def lazy_at(self, key: DictKey) -> VariableTracker:
         place = Attr(Constant(self.cls, self.cls.__name__), "__dict__")
         assert isinstance(key.token, str)
         return self.tx.wrap(self._real()[key.token], Item(place, key.token))
@@ -197,7 +187,7 @@ class ModuleItems(NamespaceItems):
             if isinstance(value, types.FunctionType | types.BuiltinFunctionType):  # programs may patch libraries
                 self.tx.guard(global_source(self.real, name), GuardKind.IDENTITY, value)
             return self.tx.wrap(value, Constant(value, name))
-        return self.tx.graph.lazy(value, global_source(self.real, name))
+        return self.tx.lazy(value, global_source(self.real, name))
 
     def __iter__(self) -> Iterator[DictKey]:
         if self.tx.side_effects.writes_globals(self.real):

@@ -14,13 +14,8 @@ from minidynamo.tracer.calls.length_hint import unpack_sized
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.frames.unrolling import unroll_copy
 from minidynamo.tracer.handlers.values import expect_key
-from minidynamo.tracer.lazy.lazy_containers import (
-    lazy_at,
-    lazy_items,
-    mapping_items,
+from minidynamo.tracer.lazy.unpacking import (
     next_lazy,
-    sequence_items,
-    to_store,
     unpack_mapping,
 )
 from minidynamo.tracer.numbers.formatting import joined
@@ -46,12 +41,12 @@ def hash_key(frame: Frame, variable: VariableTracker) -> DictKey:
 
 @opcode("BUILD_TUPLE")
 def build_tuple(frame: Frame, instruction: Instruction) -> None:
-    frame.push(TupleVariable(sequence_items(frame.tx, frame.pop_many_lazy(instruction.argval))))
+    frame.push(TupleVariable(frame.pop_many_lazy(instruction.argval)))
 
 
 @opcode("BUILD_LIST")
 def build_list(frame: Frame, instruction: Instruction) -> None:
-    frame.push(ListVariable(sequence_items(frame.tx, frame.pop_many_lazy(instruction.argval))))
+    frame.push(ListVariable(frame.pop_many_lazy(instruction.argval)))
 
 
 @opcode("BUILD_SET")
@@ -63,8 +58,8 @@ def build_set(frame: Frame, instruction: Instruction) -> None:
 @opcode("BUILD_MAP")
 def build_map(frame: Frame, instruction: Instruction) -> None:
     values = frame.pop_many_lazy(2 * instruction.argval)
-    keys = [hash_key(frame, frame.realize(key)) for key in values[::2]]
-    frame.push(DictVariable(mapping_items(frame.tx, dict(zip(keys, values[1::2])))))
+    keys = [hash_key(frame, key.realize()) for key in values[::2]]
+    frame.push(DictVariable(dict(zip(keys, values[1::2]))))
 
 
 @opcode("BUILD_CONST_KEY_MAP")
@@ -73,7 +68,7 @@ def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
     assert isinstance(keys, SequenceVariable)
     values = frame.pop_many_lazy(instruction.argval)
     items = {hash_key(frame, key): value for key, value in zip(keys.items, values)}
-    frame.push(DictVariable(mapping_items(frame.tx, items)))
+    frame.push(DictVariable(items))
 
 
 @opcode("LIST_TO_TUPLE")
@@ -81,7 +76,7 @@ def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     assert isinstance(items, ListVariable)
     unroll_copy(frame.tx, items)
-    frame.push(TupleVariable(sequence_items(frame.tx, [*lazy_items(items.items)])))
+    frame.push(TupleVariable(items.items.lazy()))
 
 
 @opcode("CALL_INTRINSIC_1", "CALL_INTRINSIC_2")
@@ -114,7 +109,6 @@ def under_construction(frame: Frame, depth: int) -> Any:
 def list_append(frame: Frame, instruction: Instruction) -> None:
     item = frame.pop_lazy()
     container = under_construction(frame, instruction.argval)
-    item = to_store(frame.tx, container, item)
     container.items.append(item)
 
 
@@ -124,7 +118,6 @@ def list_extend(frame: Frame, instruction: Instruction) -> None:
     unroll_copy(frame.tx, added)
     items = unpack_sized(frame.tx, added)
     container = under_construction(frame, instruction.argval)
-    items = [to_store(frame.tx, container, item) for item in items]
     container.items.extend(items)
 
 
@@ -144,7 +137,6 @@ def set_update(frame: Frame, instruction: Instruction) -> None:
 def map_add(frame: Frame, instruction: Instruction) -> None:
     value, key = frame.pop_lazy(), frame.pop()
     container = under_construction(frame, instruction.argval)
-    value = to_store(frame.tx, container, value)
     container.items[hash_key(frame, key)] = value
 
 
@@ -155,7 +147,6 @@ def dict_update(frame: Frame, instruction: Instruction) -> None:
     for key, value in other.items():
         if instruction.opname == "DICT_MERGE" and key in target.items:
             frame.tx.raises(TypeError(f"got multiple values for keyword argument {key.token!r}"))
-        value = to_store(frame.tx, target, value)
         target.items[key] = value
 
 
@@ -216,7 +207,7 @@ def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
 def _first_items(frame: Frame, iterable: VariableTracker, count: int) -> list[VariableTracker]:
     """Returns at most `count` items; an iterator is not advanced further."""
     if isinstance(iterable, SequenceVariable):
-        return [lazy_at(iterable.items, place) for place in range(min(count, len(iterable.items)))]
+        return [iterable.items.lazy_at(place) for place in range(min(count, len(iterable.items)))]
     return _take(frame, frame.tx.call(iter, [iterable]), count)
 
 
@@ -232,7 +223,7 @@ def unpack_ex(frame: Frame, instruction: Instruction) -> None:
     before, after = instruction.argval & 0xFF, instruction.argval >> 8
     iterable = frame.pop()
     if isinstance(iterable, SequenceVariable):
-        items = [*lazy_items(iterable.items)]
+        items = iterable.items.lazy()
     else:  # the items before the starred name, then `list(iterator)`
         iterator = frame.tx.call(iter, [iterable])
         items = _take(frame, iterator, before)
@@ -242,5 +233,5 @@ def unpack_ex(frame: Frame, instruction: Instruction) -> None:
         frame.tx.raises(ValueError(message), exact=True)
     last = len(items) - after
     frame.stack.extend(reversed(items[last:]))
-    frame.push(ListVariable(sequence_items(frame.tx, items[before:last])))
+    frame.push(ListVariable(items[before:last]))
     frame.stack.extend(reversed(items[:before]))

@@ -9,7 +9,7 @@ from minidynamo.tracer.calls.call import call
 from minidynamo.tracer.calls.length_hint import unpack_sized
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.frames.runtime_asserts import tensor_to_assert
-from minidynamo.tracer.lazy.lazy_containers import unpack_mapping
+from minidynamo.tracer.lazy.unpacking import unpack_mapping
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.traced_frame import Null
@@ -21,10 +21,10 @@ from minidynamo.variables.containers import Keyword, TupleVariable
 
 def pop_callable(frame: Frame) -> tuple[VariableTracker, list[VariableTracker]]:
     """Pops the callable below the arguments, and its `self` if that was pushed separately."""
-    upper, lower = (v if isinstance(v, Null) else frame.realize(v) for v in (frame.stack.pop(), frame.stack.pop()))
+    upper, lower = (v if isinstance(v, Null) else v.realize() for v in (frame.stack.pop(), frame.stack.pop()))
     function, receiver = (lower, upper) if NULL_ABOVE_CALLABLE or not isinstance(lower, Null) else (upper, lower)
     assert isinstance(function, VariableTracker)
-    return frame.realize(function), [] if isinstance(receiver, Null) else [frame.realize(receiver)]
+    return function.realize(), [] if isinstance(receiver, Null) else [receiver.realize()]
 
 
 def callable_position(frame: Frame, instruction: Instruction) -> int | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.frames.runtime_asserts import expected as expected_truth
-from minidynamo.tracer.lazy.lazy_containers import next_lazy
 from minidynamo.tracer.lazy.lazy_value import is_none, truth
+from minidynamo.tracer.lazy.unpacking import next_lazy
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import from_constant
 

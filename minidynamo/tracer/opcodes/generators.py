@@ -10,8 +10,8 @@ import types
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.frames.generators import GeneratorVariable, send
 from minidynamo.tracer.frames.interpreter import Frame
-from minidynamo.tracer.lazy.lazy_containers import next_lazy
 from minidynamo.tracer.lazy.lazy_value import is_none
+from minidynamo.tracer.lazy.unpacking import next_lazy
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable

@@ -83,7 +83,7 @@ def read_local(frame: Frame, name: str) -> VariableTracker:
     value = frame.local_slots.get(name)
     if value is None:
         raise_unbound(frame, name)
-    value = frame.local_slots[name] = frame.tx.realized(value)
+    value = frame.local_slots[name] = value.realized()
     return value
 
 
@@ -216,7 +216,7 @@ def read_global(frame: Frame, name: str) -> VariableTracker:
         trusted = frame.trusted and is_library_value(value)
         if trusted:
             return tx.wrap(value, Constant(value, name))
-        return tx.graph.lazy(value, global_source(namespace, name))
+        return tx.lazy(value, global_source(namespace, name))
     if not frame.trusted and written is not DELETED:
         tx.guard(namespace_source(namespace), GuardKind.MISSING_KEY, name)
     known: Any = namespace.get("__builtins__", builtins)

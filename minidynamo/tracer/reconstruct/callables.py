@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 from minidynamo.graph.func_transforms import PullBack
 from minidynamo.tracer.frames.generators import GeneratorVariable, finished, maker_of, suspended, suspension
-from minidynamo.tracer.lazy.lazy_containers import lazy_items
 from minidynamo.tracer.reconstruct.builders import BUILDERS, builds, fills, hint_of, keeps
 from minidynamo.tracer.reconstruct.iterators import advance
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, tuple_literal
@@ -70,7 +69,7 @@ def _function_attributes(rebuild: Rebuilder, variable: NestedFunctionVariable) -
     if variable.kwdefaults is not None:
         yield "__kwdefaults__", rebuild.value(variable.kwdefaults)
     if isinstance(variable.annotations, TupleVariable):  # names and values alternate, as in the bytecode
-        items = lazy_items(variable.annotations.items)
+        items = variable.annotations.items.lazy()
         pairs = [f"{rebuild.value(name)}: {rebuild.value(value)}" for name, value in zip(items[::2], items[1::2])]
         yield "__annotations__", f"{{{', '.join(pairs)}}}"
     elif variable.annotations is not None:
@@ -96,7 +95,7 @@ def _partial(rebuild: Rebuilder, variable: PartialVariable) -> str:
 
 def parts_of_partial(rebuild: Rebuilder, variable: PartialVariable) -> str:
     """Returns the arguments that make the partial again."""
-    arguments = [rebuild.value(part) for part in (variable.function, *lazy_items(variable.args.items))]
+    arguments = [rebuild.value(part) for part in (variable.function, *variable.args.items.lazy())]
     arguments += [f"**{BUILDERS[DictVariable](rebuild, variable.keywords)}"] * bool(variable.keywords.items)
     return ", ".join(arguments)
 

@@ -10,7 +10,6 @@ import collections
 from collections.abc import Mapping, Sequence
 
 from minidynamo.guards.writers import CONTAINERS
-from minidynamo.tracer.lazy.lazy_containers import lazy_entries, lazy_items
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import LazyList, Slot
 from minidynamo.tracer.reconstruct.builders import builds, fills, keeps
@@ -31,7 +30,7 @@ from minidynamo.variables.containers import (
 
 @builds(ListVariable, hint="items")
 def _list(rebuild: Rebuilder, variable: ListVariable) -> str:
-    items = f"[{rebuild.values(lazy_items(variable.items))}]"
+    items = f"[{rebuild.values(variable.items.lazy())}]"
     if variable.cls is list:
         return items
     return f"{rebuild.constant(variable.cls)}({items}{'' if variable.maxlen is None else f', {variable.maxlen}'})"
@@ -43,14 +42,14 @@ def _empty_list(rebuild: Rebuilder, variable: ListVariable) -> str:
 
 @fills(ListVariable, empty=_empty_list)
 def _fill_list(rebuild: Rebuilder, variable: ListVariable, name: str) -> None:
-    rebuild.lines.append(f"{name}.extend([{rebuild.values(lazy_items(variable.items))}])")
+    rebuild.lines.append(f"{name}.extend([{rebuild.values(variable.items.lazy())}])")
 
 
 @builds(TupleVariable, hint="group")
 def _tuple(rebuild: Rebuilder, variable: TupleVariable) -> str:
     if variable.cls is ISO_CALENDAR_DATE:
         return f"{rebuild.constant(variable.cls)}{tuple(map(as_constant, variable.items))}"
-    texts = [rebuild.value(item) for item in lazy_items(variable.items)]
+    texts = [rebuild.value(item) for item in variable.items.lazy()]
     items = tuple_literal(texts)
     if variable.cls is tuple:
         return f"{rebuild.constant(tuple)}([{items[1:-1]}])" if _is_literal(texts) else items
@@ -78,7 +77,7 @@ def _is_literal(items: Sequence[str]) -> bool:
 
 
 def _pairs(rebuild: Rebuilder, variable: DictVariable) -> str:
-    entries = lazy_entries(variable.items).items()
+    entries = variable.items.lazy().items()
     pairs = [f"{rebuild.value(key.variable)}: {rebuild.value(value)}" for key, value in entries]
     return f"{{{', '.join(pairs)}}}"
 
@@ -137,9 +136,9 @@ def refill(rebuild: Rebuilder, variable: VariableTracker, name: str, *, is_empty
     owner = _owner(rebuild, variable)
     lines = [] if is_empty else [f"{owner}.clear({name})"]
     if isinstance(variable, DictVariable):
-        return lines + _set_items(rebuild, variable, name, lazy_entries(variable.items))
+        return lines + _set_items(rebuild, variable, name, variable.items.lazy())
     assert isinstance(variable, ListVariable)
-    return lines + [f"{owner}.extend({name}, [{rebuild.values(lazy_items(variable.items))}])"] * bool(variable.items)
+    return lines + [f"{owner}.extend({name}, [{rebuild.values(variable.items.lazy())}])"] * bool(variable.items)
 
 
 def _owner(rebuild: Rebuilder, variable: VariableTracker) -> str:

@@ -9,14 +9,13 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from minidynamo.tracer.lazy.lazy_containers import lazy_slice
 from minidynamo.tracer.reachable import is_external
 from minidynamo.tracer.reconstruct.builders import builds
 from minidynamo.tracer.reconstruct.containers import refill_once
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import SequenceVariable
+from minidynamo.variables.containers import SequenceVariable, Slots
 from minidynamo.variables.iterators import (
     NO_ITEMS,
     ChainIterator,
@@ -50,7 +49,7 @@ def advance(iterator: Any, count: int) -> Any:
 def _sequence_iterator(rebuild: Rebuilder, variable: SequenceIterator) -> str:
     sequence = variable.sequence
     if not isinstance(sequence, SequenceVariable):
-        return _iterator_over(rebuild, variable.cls, lazy_slice(sequence, slice(variable.position, None)))
+        return _iterator_over(rebuild, variable.cls, sequence.lazy_slice(slice(variable.position, None)))
     is_reversed = variable.cls is type(reversed([]))
     make = rebuild.constant(reversed if is_reversed else iter)
     text = f"{make}({rebuild.value(sequence)})"
@@ -86,7 +85,7 @@ def _iterator_over(rebuild: Rebuilder, cls: type, items: Sequence[VariableTracke
         text = tuple_literal([rebuild.value(item) for item in in_order])
         text = text if iterable is tuple else f"{rebuild.constant(iterable)}({text})"
     else:
-        raise cannot_rebuild(SequenceIterator(tuple(items), cls=cls))
+        raise cannot_rebuild(SequenceIterator(Slots(items), cls=cls))
     return f"{rebuild.constant(make)}({text})"
 
 

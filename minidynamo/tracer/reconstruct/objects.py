@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from minidynamo.tracer.frames.exceptions import native_base
-from minidynamo.tracer.lazy.lazy_containers import lazy_items
 from minidynamo.tracer.reconstruct.builders import builds, fills, hint_of, keeps
 from minidynamo.tracer.reconstruct.callables import parts_of_partial
 from minidynamo.tracer.reconstruct.containers import refill
@@ -46,7 +45,7 @@ def _bare_object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
     builtin = next(b for b in variable.cls.__mro__ if isinstance(b.__dict__.get("__new__"), types.BuiltinFunctionType))
     contents = ""
     if isinstance(variable.storage, TupleVariable):
-        contents = f", {tuple_literal([rebuild.value(item) for item in lazy_items(variable.storage.items)])}"
+        contents = f", {tuple_literal([rebuild.value(item) for item in variable.storage.items.lazy()])}"
     elif isinstance(variable.storage, ConstantVariable | SetVariable) and variable.storage.python_type is not set:
         contents = f", {rebuild.value(variable.storage)}"
     elif isinstance(variable.storage, PartialVariable):
@@ -63,7 +62,7 @@ def _bare_exception(rebuild: Rebuilder, variable: ExceptionVariable) -> str:
         words = [*map(rebuild.value, given), *(f"{name}={rebuild.value(value)}" for name, value in named.items())]
         return f"{rebuild.constant(cls)}({', '.join(words)})"
     native = rebuild.constant(native_base(variable.cls))
-    args = [rebuild.value(item) for item in lazy_items(variable.args.items)]
+    args = [rebuild.value(item) for item in variable.args.items.lazy()]
     expression = f"{native}.__new__({', '.join([rebuild.constant(variable.cls), *args])})"
     if not issubclass(variable.cls, StopIteration):
         return expression

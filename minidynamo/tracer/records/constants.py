@@ -44,6 +44,7 @@ from minidynamo.variables.containers import (
     SetStep,
     SetVariable,
     SliceVariable,
+    Slots,
     TupleVariable,
 )
 from minidynamo.variables.numbers import NumberVariable
@@ -250,7 +251,7 @@ def _as_read(target: Any, variable: VariableTracker) -> VariableTracker:
         dtype = None if isinstance(target, OpOverload | OpOverloadPacket) else _DTYPES.get(variable.value)
         return variable if dtype is None else ConstantVariable(dtype)
     items = variable.items if isinstance(variable, SequenceVariable) and variable.cls in (list, tuple) else ()
-    if type(items) in (list, tuple) and any(map(_is_numpy_int, items)):  # sizes, or dimensions
+    if type(items) is Slots and any(map(_is_numpy_int, items)):  # sizes, or dimensions
         read = [_as_read(target, item) if _is_numpy_int(item) else item for item in items]
         return TupleVariable(read) if variable.python_type is tuple else ListVariable(read)
     value = variable.value if isinstance(variable, ConstantVariable) else None

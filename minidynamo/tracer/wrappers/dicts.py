@@ -31,7 +31,7 @@ from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict, TableReader
 from minidynamo.tracer.records.constants import key_of
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
-from minidynamo.tracer.wrap import guard_names, wrap
+from minidynamo.tracer.wrap import guard_names, lazy, wrap
 from minidynamo.tracer.wrappers.contents import LARGEST_CONTAINER, dict_key, is_key, item_source, size_of
 from minidynamo.tracer.wrappers.objects import opaque
 from minidynamo.variables.base import VariableTracker
@@ -119,7 +119,7 @@ def _entries(
         return Item(DictValues(source), positions[id(key)]) if type(key) in _TENSOR_KEYS else source_at(key)
 
     size = size_of(source, dict, exact or owner is None)
-    tracker = functools.partial(wrap, graph)
+    tracker = functools.partial(lazy, graph)
     # Programs change the learning rate in an optimizer's parameter group.
     if type(value) is dict and "params" in value and type(value.get("lr")) is float:
         graph.shapes.expect_change(source_at("lr"))
@@ -144,7 +144,7 @@ def _hook_entries(graph: OutputGraph, value: Any, source: Source, raw: Sequence[
         )
 
     size, source_at = size_of(source, dict, True), item_source(source, type(value), True)
-    wrapped = functools.partial(wrap, graph)
+    wrapped = functools.partial(lazy, graph)
     at = functools.partial(Item, values)
     reader = TableReader(
         (*raw,), size, value.__getitem__, source_at, key_at, wrapped, value.__contains__, GuardKind.LENGTH, at

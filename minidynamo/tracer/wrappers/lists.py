@@ -17,7 +17,7 @@ from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy.lazy_lists import LazyList, ListReader
 from minidynamo.tracer.records.constants import is_constant_value
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
-from minidynamo.tracer.wrap import constant, guard_alias, wrap
+from minidynamo.tracer.wrap import constant, guard_alias, lazy
 from minidynamo.tracer.wrappers.contents import LARGEST_CONTAINER, item_source, size_of
 from minidynamo.tracer.wrappers.objects import instance_of_subclass, is_plain_tensor, opaque
 from minidynamo.variables.base import VariableTracker
@@ -33,10 +33,9 @@ def _elements(
 ) -> LazyList:
     """Returns the elements of a list or deque, to be tracked when the program reads them."""
     exact = type(value) is owner
-    read = functools.partial(owner.__getitem__, value)
     source_at, size = item_source(source, owner, exact), size_of(source, owner, exact)
     maxlen = object.__getattribute__(value, "maxlen") if owner is collections.deque else None
-    reader = ListReader(owner.__len__(value), size, read, source_at, functools.partial(wrap, graph), wrap_all)
+    reader = ListReader(value, owner, size, source_at, functools.partial(lazy, graph), wrap_all)
     return LazyList(graph, source, reader, maxlen)
 
 

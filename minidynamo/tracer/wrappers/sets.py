@@ -13,7 +13,7 @@ from minidynamo.guards.source import Computed, Constant, Item, Source, source_ke
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict, TableReader
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
-from minidynamo.tracer.wrap import wrap
+from minidynamo.tracer.wrap import lazy
 from minidynamo.tracer.wrappers.contents import dict_key, is_key, size_of
 from minidynamo.tracer.wrappers.objects import instance_of_subclass, opaque
 from minidynamo.variables.base import VariableTracker
@@ -57,6 +57,6 @@ def _members(graph: OutputGraph, value: Any, source: Source, items: tuple[Any, .
         return dict_key(graph, key, Item(elements, source_key(key)))
 
     size = size_of(source, owner, type(value) is owner)
-    tracker = functools.partial(wrap, graph)
+    tracker = functools.partial(lazy, graph)
     reader = TableReader(items, size, lambda key: key, lambda _: None, element, tracker, has, GuardKind.SET_ITEMS)
     return LazyDict(graph, source, reader)

@@ -1,6 +1,6 @@
 """Owns the trackers of external tuples: plain and named tuples, torch's sizes and results, subclasses.
 
-Reading items is not here (`tracer/lazy/lazy_tuples.py`)."""
+Reading items is not here (`tracer/lazy/lazy_lists.py`)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from minidynamo.compat import VERSION_INFO
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.lazy.lazy_tuples import LazyTuple, TupleReader
+from minidynamo.tracer.lazy.lazy_lists import LazyList, ListReader
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
-from minidynamo.tracer.wrap import guard_names, wrap
+from minidynamo.tracer.wrap import guard_names, lazy
 from minidynamo.tracer.wrappers.contents import item_source, size_of
 from minidynamo.tracer.wrappers.objects import instance_of_subclass, is_made_in_c, opaque
 from minidynamo.variables.base import VariableTracker
@@ -34,12 +34,12 @@ def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> Variab
     return variable
 
 
-def _items(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> LazyTuple:
+def _items(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> LazyList:
     """Returns the items of a tuple, to be tracked when the program reads them."""
     exact = _is_read_as_tuple(type(value))
     source_at = item_source(source, tuple, exact)
-    reader = TupleReader(value, size_of(source, tuple, exact), source_at, functools.partial(wrap, graph))
-    return LazyTuple(graph, source, reader)
+    reader = ListReader(value, tuple, size_of(source, tuple, exact), source_at, functools.partial(lazy, graph))
+    return LazyList(graph, source, reader)
 
 
 def _is_read_as_tuple(cls: type) -> bool:

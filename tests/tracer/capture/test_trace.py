@@ -8,6 +8,7 @@ from minidynamo.errors import GraphBreak
 from minidynamo.tracer.capture.frame import register_all
 from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.interpreter import Frame
+from minidynamo.tracer.lazy.unpacking import next_lazy
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
@@ -33,7 +34,7 @@ def test_real_callables_stand_for_themselves(tx):
 def test_iteration_and_truth(tx):
     items = ListVariable([ConstantVariable(1)])
     iterator = tx.call(iter, [items])
-    assert tx.next_item(iterator).value == 1 and tx.next_item(iterator) is None
+    assert next_lazy(tx, iterator).value == 1 and next_lazy(tx, iterator) is None
     assert [item.value for item in tx.unpack(ConstantVariable("ab"))] == ["a", "b"]
     assert tx.truth(items) and not tx.truth(ListVariable([]))
 
@@ -41,7 +42,7 @@ def test_iteration_and_truth(tx):
 def test_what_breaks(tx):
     opaque = OpaqueVariable(object())
     for code, ask in (
-        ("MD217", lambda: tx.next_item(opaque)),
+        ("MD217", lambda: next_lazy(tx, opaque)),
         ("MD214", lambda: tx.emit(torch.add, [opaque, opaque])),
         ("MD202", lambda: tx.raises(IndexError("no such item"))),
         ("MD206", lambda: tx.getattr(opaque, "x")),

@@ -11,6 +11,7 @@ from minidynamo.variables.callables import (
 )
 from minidynamo.variables.containers import (
     ListVariable,
+    Slots,
 )
 from minidynamo.variables.iterators import EnumerateIterator, MapIterator, SequenceIterator, ZipIterator
 from tests.tracer.reconstruct.rebuilt import C, rebuilt
@@ -31,8 +32,8 @@ def test_reversed_iterators_count_down() -> None:
 def test_iterators_over_deques_and_fixed_items() -> None:
     deque = ListVariable([C(1), C(2), C(3)], collections.deque)
     assert list(rebuilt(SequenceIterator(deque, 2, type(iter(collections.deque()))))) == [3]
-    assert list(rebuilt(SequenceIterator((C(1), C(2), C(3)), 1))) == [2, 3]
-    assert list(rebuilt(SequenceIterator((C(1),), 1))) == []
+    assert list(rebuilt(SequenceIterator(Slots([C(1), C(2), C(3)]), 1))) == [2, 3]
+    assert list(rebuilt(SequenceIterator(Slots([C(1)]), 1))) == []
 
 
 def test_iterators_of_iterators_share_them() -> None:
@@ -40,9 +41,9 @@ def test_iterators_of_iterators_share_them() -> None:
     assert list(rebuilt(EnumerateIterator(inner, 5))) == [(5, 2), (6, 3)]
     assert list(rebuilt(ZipIterator([inner, inner]))) == [(2, 3)]
     assert list(rebuilt(MapIterator(BuiltinVariable(str), [inner]))) == ["2", "3"]
-    keep = MapIterator(BuiltinVariable(bool), [SequenceIterator((C(0), C(1)))], filtering=True)
+    keep = MapIterator(BuiltinVariable(bool), [SequenceIterator(Slots([C(0), C(1)]))], filtering=True)
     assert list(rebuilt(keep)) == [1]
-    strict = rebuilt(ZipIterator([SequenceIterator((C(1),)), SequenceIterator(())], strict=True))
+    strict = rebuilt(ZipIterator([SequenceIterator(Slots([C(1)])), SequenceIterator(Slots())], strict=True))
     with pytest.raises(ValueError, match="shorter"):
         list(strict)
 
