@@ -7,6 +7,8 @@ Trackers are plain records. No method of a tracker builds another tracker, calls
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
 
 from minidynamo.guards.source import Source
 
@@ -22,3 +24,8 @@ class VariableTracker:
     def python_type(self) -> type:
         """The class of the value at run time."""
         raise NotImplementedError(type(self).__name__)
+
+
+# The `python_type` of trackers with a field `cls`, and of trackers whose field `value` has the real object.
+OF_CLS: Any = property(attrgetter("cls"))
+OF_VALUE: Any = property(lambda self: type(self.value))

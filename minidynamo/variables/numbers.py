@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.fx
 
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import OF_CLS, VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 
 
@@ -31,6 +31,7 @@ class Computation:
 class NumberVariable(VariableTracker):
     """An int or float that Python can compute from the frame's arguments, as `source` describes."""
 
+    python_type = OF_CLS
     #: A torch.SymInt, or the float of this call.
     value: Any
     #: int or float.
@@ -47,10 +48,6 @@ class NumberVariable(VariableTracker):
     plain: bool = False
 
     @property
-    def python_type(self) -> type:
-        return self.cls
-
-    @property
     def unguarded_value(self) -> Any:
         """The number in this call; nothing is guarded."""
         return self.value.node.hint if isinstance(self.value, torch.SymInt) else self.value
@@ -60,9 +57,6 @@ class NumberVariable(VariableTracker):
 class SeededGenerator(VariableTracker):
     """A `random.Random` that the program made with a known seed."""
 
+    python_type = random.Random
     #: A generator in the present state.
     value: random.Random
-
-    @property
-    def python_type(self) -> type:
-        return random.Random

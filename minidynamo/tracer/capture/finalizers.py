@@ -35,8 +35,7 @@ from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.variables.objects import LazyVariable, ObjectVariable
-from minidynamo.variables.references import WeakReferenceVariable
+from minidynamo.variables.objects import LazyVariable, ObjectVariable, WeakReferenceVariable
 from minidynamo.variables.tensors import TensorVariable
 
 _LASTING = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
