@@ -23,6 +23,7 @@ import torch
 from minidynamo.bytecode.analysis import first_index, starred_parameters
 from minidynamo.bytecode.layout import FramePoint, frame_point
 from minidynamo.compat import NOT_FOR_TORCH_COMPILE, module_call
+from minidynamo.config import config
 from minidynamo.core.artifacts import Artifact, collected
 from minidynamo.core.directives import COMPILED, DISABLED, own_mark
 from minidynamo.core.events import Event, notice, on_event, publish
@@ -253,7 +254,7 @@ class CompiledFunction:
 
     def convert(self, dispatcher: Dispatcher, values: list[Any], point: FramePoint | None = None) -> Entry | Native:
         """Compiles a call of the function, or of the frame that is entered at `point` after a graph break."""
-        if point is None:
+        if point is None and self.options.steal:
             self._check_stolen(dict(zip(dispatcher.parameters, values)))
         missed = [explain(dispatcher.name, dispatcher.misfits)] if dispatcher.misfits else []
         key = self.options.backend.key()
@@ -279,7 +280,8 @@ class CompiledFunction:
                 conversion = convert_frame(frame, values, self)
         finally:
             publish("compile_end", dispatcher.name)
-        stored_profile.remember(self.py_func, name_of_point(point), frame.profile)
+        if config.profile:
+            stored_profile.remember(self.py_func, name_of_point(point), frame.profile)
         if conversion.entry is not None:
             self._texts.setdefault(point, []).append(texts)
         return self._record(conversion)
@@ -290,7 +292,8 @@ class CompiledFunction:
         if point not in self.profiles:
             is_inner = point is not None or caller is not None
             self.profiles[point] = FrameProfile(self.options.dynamic, trip_counts=self.trip_counts, is_inner=is_inner)
-            stored_profile.recall(self.py_func, name_of_point(point), self.profiles[point])
+            if config.profile:
+                stored_profile.recall(self.py_func, name_of_point(point), self.profiles[point])
         if point in self._expected:
             self.profiles[point].add(self._expected.pop(point))
         if caller is not None and (point is None or point.index == first_index(point.code)):

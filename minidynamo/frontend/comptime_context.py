@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from minidynamo.core import directives
-from minidynamo.guards.failures import describe as describe_guards
+from minidynamo.guards.check import describe as describe_guards
 from minidynamo.tracer.lazy.lazy_value import realize
 from minidynamo.tracer.numbers.arithmetic import involves_number
 from minidynamo.tracer.protocol import FrameView, Tracer

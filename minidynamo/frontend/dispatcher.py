@@ -269,8 +269,8 @@ class Dispatcher:
         try:
             entries = self.in_use()
             for entry in entries:
-                if entry.compiled_condition.walk is not None:
-                    entry.compiled_condition.walk.make_native()
+                if entry.condition.walk is not None:
+                    entry.condition.walk.make_native()
             self._timed = timed = self._timed or timed_function(self._frame, entries)
         finally:
             _compiling.release()
@@ -370,7 +370,7 @@ class Dispatcher:
         entries = self.in_use()
         self._withdraw(set(self._body_names).difference(entries), namespace)
         for entry in entries:
-            namespace.update(entry.namespace)
+            namespace.update(entry.condition.namespace)
             if entry not in self._body_names:
                 self._body_names[entry] = f"{names.body}{next(self._body_numbers)}"
                 namespace[self._body_names[entry]] = entry.body
@@ -390,7 +390,7 @@ class Dispatcher:
         miss = namespace[self._frame.names.miss]
         for entry in entries:
             namespace[self._body_names.pop(entry)] = _redispatcher(miss, entry.steps)
-            for name in entry.namespace:
+            for name in entry.condition.namespace:
                 namespace.pop(name, None)
 
 

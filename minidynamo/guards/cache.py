@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minidynamo.core.names import is_weakly_referable
-from minidynamo.guards.check import Condition, write_condition
-from minidynamo.guards.failures import GuardFailure, describe, expectation, failures
+from minidynamo.guards.check import Condition, describe, write_condition
 from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.recompiles import GuardFailure, failures
 from minidynamo.guards.source import Source
 
 
@@ -48,7 +48,7 @@ class Entry:
     #: the guards; expected classes, functions and objects are weak references
     stored: tuple[StoredGuard, ...]
     #: the condition; its global names end in the entry's number, so entries of a dispatcher can share globals
-    compiled_condition: Condition
+    condition: Condition
     #: boxed function of the frame's arguments, in the order of the dispatcher's parameters; if `returns_inputs`, an
     #: optional second argument is the condition's value
     body: Callable[..., Any]
@@ -64,39 +64,18 @@ class Entry:
         """The guards, without guards whose expected object has died."""
         return tuple(guard for stored in self.stored if (guard := stored.guard()) is not None)
 
-    @property
-    def condition(self) -> str:
-        """Returns the Python expression of the condition; an exception in it counts as false."""
-        return self.compiled_condition.text
-
-    @property
-    def condition_source(self) -> str:
-        """Returns the text of the function called by the condition, one guard per line; empty without such a
-        function.
-        """
-        return self.compiled_condition.function_source
-
-    @property
-    def returns_inputs(self) -> bool:
-        """True if a condition that holds evaluates to the list of the graph's inputs."""
-        return self.compiled_condition.returns_inputs
-
-    @property
-    def namespace(self) -> dict[str, Any]:
-        """Maps the names in the condition to objects."""
-        return self.compiled_condition.namespace
-
     def alive(self) -> bool:
         """Returns whether the condition can still hold: all objects compared by identity are alive."""
-        return all(reference() is not None for reference in self.compiled_condition.watched)
+        return all(reference() is not None for reference in self.condition.watched)
 
     def failures(self, arguments: Mapping[str, Any], backend_key: Hashable = None) -> list[GuardFailure]:
         """Lists the guards that reject the arguments (by parameter name) or the backend; empty if none does."""
         found = failures(self.guards, arguments, backend_key)
-        changed = "" if found else self.compiled_condition.settings.difference()
+        changed = "" if found else self.condition.settings.difference()
         if changed:
             state = Guard(Source(), GuardKind.GLOBAL_STATE)
-            found.append(GuardFailure(state, expectation(state), f"another {changed}"))
+            expected = "the settings it was compiled under"
+            found.append(GuardFailure(state, expected, f"another {changed}", state.advice(None)))
         return found
 
     def describe(self) -> str:

@@ -16,10 +16,10 @@ import torch.fx
 from minidynamo.compat import OpOverload
 from minidynamo.errors import UserLocation
 from minidynamo.graph.func_transforms import Transformation
-from minidynamo.guards.class_checks import ClassChecks
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Source
+from minidynamo.guards.values import ClassChecks
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker

@@ -145,7 +145,7 @@ def test_entries_are_tried_newest_first_and_the_rest_misses():
     assert made == [[1], [2], [3]]
     stats = dispatcher.stats
     assert (stats.misses, stats.compiles, stats.recompiles, stats.native_runs) == (3, 3, 2, 0)
-    assert [e.condition for e in dispatcher.entries] == ["x == 1", "x == 2", "x == 3"]
+    assert [e.condition.text for e in dispatcher.entries] == ["x == 1", "x == 2", "x == 3"]
     source = dispatcher.source()
     assert source.index("x == 3") < source.index("x == 2") < source.index("x == 1")
     assert dispatcher.next_number == 3
