@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from minidynamo import compat
-from minidynamo.core.dynamic_dims import Dimension, declared
+from minidynamo.core.directives import Dimension, declared
 from minidynamo.errors import DeclaredSizeFixed, Diagnostic, UserLocation
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.profile import FrameProfile, Line, TripCounts, relative_strides
