@@ -18,7 +18,8 @@ from minidynamo.core import artifacts
 from minidynamo.core.events import on_event
 from minidynamo.core.stats import Stats
 from minidynamo.errors import CodeCopied
-from minidynamo.frontend.dispatcher import Dispatcher, Native, resume_dispatcher, root_dispatcher
+from minidynamo.frontend.dispatcher import Dispatcher, Native
+from minidynamo.frontend.frames import ResumeFrame, RootFrame
 from minidynamo.guards.cache import Entry
 from minidynamo.guards.check import Condition
 from minidynamo.guards.state import KernelSettings
@@ -26,6 +27,14 @@ from minidynamo.guards.state import KernelSettings
 
 class Thing:
     pass
+
+
+def root_dispatcher(fn, compile_entry, *, name=None, **options):
+    return Dispatcher(RootFrame(fn, name), compile_entry, **options)
+
+
+def resume_dispatcher(point, namespace, compile_entry, **options):
+    return Dispatcher(ResumeFrame(point, namespace), compile_entry, counts_calls=False, **options)
 
 
 def entry(body, condition="True", watched=(), **namespace):
