@@ -17,28 +17,20 @@ from minidynamo.guards.recompiles import GuardFailure, failures
 from minidynamo.guards.source import Source
 
 
-class StoredGuard:
-    """A guard with only a weak reference to its expected class, function or object."""
+def _stored(guard: Guard) -> Callable[[], Guard | None]:
+    """Returns a function that returns the guard, and refers weakly to its expected class, function or object; the
+    function returns None after the death of the object.
+    """
+    *names, held = guard.expected if guard.kind is GuardKind.CLASS_ATTR else (guard.expected,)
+    if not (guard.kind.value.expects_object and is_weakly_referable(held)):
+        return lambda: guard
+    reference, rest = weakref.ref(held), replace(guard, expected=None)
 
-    def __init__(self, guard: Guard) -> None:
-        self._attribute: str | None = None
-        expected = guard.expected
-        if guard.kind is GuardKind.CLASS_ATTR:
-            self._attribute, expected = expected
-        self._reference: weakref.ref[Any] | None = None
-        self._guard = guard
-        if guard.kind in (GuardKind.TYPE, GuardKind.IDENTITY, GuardKind.CLASS_ATTR) and is_weakly_referable(expected):
-            self._reference = weakref.ref(expected)
-            self._guard = replace(guard, expected=None)
+    def restored() -> Guard | None:
+        found = reference()
+        return None if found is None else replace(rest, expected=(*names, found) if names else found)
 
-    def guard(self) -> Guard | None:
-        """Returns the guard; None if its expected object has died."""
-        if self._reference is None:
-            return self._guard
-        expected = self._reference()
-        if expected is None:
-            return None
-        return replace(self._guard, expected=expected if self._attribute is None else (self._attribute, expected))
+    return restored
 
 
 @dataclass(eq=False)
@@ -46,7 +38,7 @@ class Entry:
     """A compiled version of a frame: a condition on the arguments, and a body to run when the condition holds."""
 
     #: the guards; expected classes, functions and objects are weak references
-    stored: tuple[StoredGuard, ...]
+    stored: tuple[Callable[[], Guard | None], ...]
     #: the condition; its global names end in the entry's number, so entries of a dispatcher can share globals
     condition: Condition
     #: boxed function of the frame's arguments, in the order of the dispatcher's parameters; if `returns_inputs`, an
@@ -62,7 +54,7 @@ class Entry:
     @property
     def guards(self) -> tuple[Guard, ...]:
         """The guards, without guards whose expected object has died."""
-        return tuple(guard for stored in self.stored if (guard := stored.guard()) is not None)
+        return tuple(guard for stored in self.stored if (guard := stored()) is not None)
 
     def alive(self) -> bool:
         """Returns whether the condition can still hold: all objects compared by identity are alive."""
@@ -103,7 +95,7 @@ def make_entry(
     if backend_key is not None:
         guards = [Guard(Source(), GuardKind.BACKEND, backend_key), *guards]
     condition = write_condition(guards, parameters, name=name, number=number, inputs=inputs)
-    stored = tuple(map(StoredGuard, guards))
+    stored = tuple(map(_stored, guards))
     return Entry(stored, condition, body, backend_key, is_general, steps)
 
 

@@ -77,6 +77,8 @@ class Row:
     step: Callable[[Reader, Source, Any], Step | None] = lambda reader, source, expected: None
     #: returns the class of a value for which the guard holds
     cls: Callable[[Any], type] | None = None
+    #: whether an object of the user may be expected, to which entries refer weakly
+    expects_object: bool = False
     #: the part of the expected value that the guards of one source differ in; None: a source has one such guard
     part: Callable[[Any], object] | None = None
     #: returns the sources that the guard reads in addition to its own
@@ -239,11 +241,6 @@ def _distinct_objects(reader: Reader, source: Source, others: tuple[Source, ...]
     return [f"{reader.constant(len, 'len')}({identities}) == {1 + len(others)}"]
 
 
-def _relation(reader: Reader, source: Source, answer: bool) -> list[str]:
-    text = f"({reader.read(source)})"  # parenthesized, since it may contain `or`
-    return [text if answer else f"not {text}"]
-
-
 def _global_state(reader: Reader, source: Source, expected: GlobalState) -> list[str]:
     return [f"{reader.constant(current, 'current_state')}() == {reader.constant(expected, 'state')}"]
 
@@ -278,10 +275,6 @@ def _key_step(op: Op, reader: Reader, source: Source, key: object) -> Step | Non
 
 
 # Words
-
-
-def _actual_number(expected: object, found: object) -> str:
-    return brief(found) if type(found) is type(expected) else f"{type(found).__name__} {brief(found)}"
 
 
 def _actual_object(expected: object, found: object) -> str:
@@ -388,6 +381,7 @@ class GuardKind(enum.Enum):
         writer=_type,
         step=lambda reader, source, cls: _identity_step(Op.TYPE, reader, cls),
         cls=lambda cls: cls,
+        expects_object=True,
         expected=lambda cls: str(cls.__qualname__),
         actual=lambda _, found: str(type(found).__qualname__),
         advice="Pass values of one class, or compile one function per class.",
@@ -399,6 +393,7 @@ class GuardKind(enum.Enum):
         writer=_identity,
         step=lambda reader, source, expected: _identity_step(Op.IDENTITY, reader, expected),
         cls=type,
+        expects_object=True,
         actual=_actual_object,
         advice="Pass the same function, class or flag in each call instead of a new one.",
         advice_for=_for_object,
@@ -409,7 +404,7 @@ class GuardKind(enum.Enum):
         subject="value of",
         writer=_equals,
         step=_equals_step,
-        actual=_actual_number,
+        actual=lambda expected, found: f"{type(found).__name__} " * (type(found) is not type(expected)) + brief(found),
         advice="Each value has a version: pass few values, or use them outside of the compiled function.",
         advice_for=_for_number,
     )
@@ -514,6 +509,7 @@ class GuardKind(enum.Enum):
         name="class attribute",
         subject="class attributes of",
         writer=_class_attr,
+        expects_object=True,
         part=lambda pair: pair[0],
         expected=lambda pair: f"`{pair[0]}` to be {brief(pair[1])}",
         actual=_actual_class_attribute,
@@ -575,7 +571,8 @@ class GuardKind(enum.Enum):
     RELATION = Row(
         name="relation",
         subject="relation",
-        writer=_relation,
+        # parenthesized, since the text may contain `or`
+        writer=lambda reader, source, answer: [f"{'' if answer else 'not '}({reader.read(source)})"],
         stage=8,
         expected=lambda answer: "to hold" if answer else "not to hold",
         actual=lambda _, found: "that it holds" if found else "that it does not hold",
