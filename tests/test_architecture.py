@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "fake": "compat graph",
     "memory": "errors compat graph",
     "bytecode": "errors core graph",
-    "guards": "errors compat config core graph",
+    "guards": "errors compat config core",
     "variables": "graph guards",
     "tracer": "errors compat core graph fake bytecode guards variables",
     "graph_cache": "errors compat config core graph fake",

@@ -8,8 +8,6 @@ by subject, one file each. Enter at `python.docstring`, `operators.formulas_of`,
 # ruff: noqa: F403
 
 from minidynamo.compat.autograd import *
-from minidynamo.compat.fake_tensors import *
-from minidynamo.compat.graph_modules import *
 from minidynamo.compat.modules import *
 from minidynamo.compat.operators import *
 from minidynamo.compat.python import *
@@ -17,4 +15,3 @@ from minidynamo.compat.settings import *
 from minidynamo.compat.symbols import *
 from minidynamo.compat.tensors import *
 from minidynamo.compat.torch_compile import *
-from minidynamo.compat.transforms import *

@@ -1,4 +1,4 @@
-"""Owns private names of modules and optimizers, and their code objects that the tracer recognizes.
+"""Owns private names of modules, graph modules and optimizers, and code objects that the tracer recognizes.
 
 `tracer/trace_rules.py` and its handlers decide their treatment.
 """
@@ -11,6 +11,7 @@ import types
 import typing
 
 import torch
+from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 from torch.optim.optimizer import _use_grad_for_differentiable
 
 from minidynamo.compat.operators import OpOverload
@@ -97,3 +98,20 @@ def _codes_within(code: types.CodeType) -> typing.Iterator[types.CodeType]:
 SCHEDULED_STEP = next(
     code for code in _codes_within(torch.optim.lr_scheduler.LRScheduler.__init__.__code__) if code.co_name == "wrapper"
 )
+
+
+def graph_module(modules: torch.nn.Module | dict[str, typing.Any], graph: torch.fx.Graph) -> torch.fx.GraphModule:
+    """Builds `torch.fx.GraphModule(modules, graph)` with lazy code."""
+    return _LazyGraphModule(modules, graph)
+
+
+def traced_lazily() -> typing.ContextManager[None]:
+    """Makes the graphs traced by torch in this block lazy."""
+    return _use_lazy_graph_module(True)
+
+
+def write_code(module: torch.fx.GraphModule) -> None:
+    """Generates the code of `module` and its submodules, for callers with their own modifications of graph modules."""
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            _LazyGraphModule.force_recompile(part)

@@ -1,4 +1,4 @@
-"""Owns the functions with which a program directs its own capture, and their marks on functions.
+"""Owns the functions with which a program directs its own capture, and their marks on functions and tensors.
 
 Outside of a compile they act as their names say, or do nothing; the tracer recognizes them and acts.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 import torch
 
 from minidynamo.compat import is_allowed_by_torch_compile
 from minidynamo.config import STANCES, config
-from minidynamo.core.dynamic_dims import Dimension, declare
 from minidynamo.errors import ArgumentError, Diagnostic, UnknownName, nearest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -133,6 +133,36 @@ class set_stance:
 
         setattr(call, DISABLED, "set_stance changes how compiled functions run")
         return call  # type: ignore[return-value]
+
+
+# The attribute of a tensor for declarations, by dimension.
+_ATTRIBUTE = "__minidynamo_dimensions__"
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """The declaration of a dimension."""
+
+    #: whether the size varies
+    varies: bool
+    #: the smallest size; None without bound
+    least: int | None = None
+    #: the greatest size; None without bound
+    most: int | None = None
+
+
+def declare(tensor: torch.Tensor, dim: int, dimension: Dimension) -> None:
+    """Stores a declaration with the tensor, and replaces an older declaration."""
+    tensor.__dict__.setdefault(_ATTRIBUTE, {})[dim] = dimension
+
+
+def declared(tensor: torch.Tensor) -> dict[int, Dimension]:
+    """Returns the declarations of a tensor by dimension, including declarations by torch's functions."""
+    attributes = tensor.__dict__
+    found = dict.fromkeys(attributes.get("_dynamo_dynamic_indices", ()), Dimension(True))
+    found |= dict.fromkeys(attributes.get("_dynamo_static_indices", ()), Dimension(False))
+    found |= attributes.get(_ATTRIBUTE, {})
+    return found
 
 
 def mark_dynamic(

@@ -27,7 +27,7 @@ from minidynamo.errors import ArgumentError, Diagnostic
 from minidynamo.frontend.arguments import CompileKeywords, checked_options
 from minidynamo.frontend.compiled_function import CompiledFunction, all_compiled, compile_function, is_current
 from minidynamo.frontend.donation import check_are_arguments, donated_names
-from minidynamo.frontend.explain import Explanation
+from minidynamo.frontend.explain import Explanation, with_answers
 from minidynamo.graph.checked_results import forget_wrong_operators
 from minidynamo.graph.options import CompileOptions
 from minidynamo.guards import native_walk
@@ -202,7 +202,7 @@ def _compile_function(fn: types.FunctionType, options: CompileOptions) -> types.
         return _unchanged(fn, "async functions hand control to an event loop in the middle")
     if inspect.isgeneratorfunction(fn):
         return _unchanged(fn, "a generator hands control to its caller in the middle; compile the function that loops")
-    return compile_function(_with_caller(fn), _with_stolen(fn, options))
+    return with_answers(compile_function(_with_caller(fn), _with_stolen(fn, options)))
 
 
 # Maps each function made by `_with_caller` to the function that was passed to `compile`.
@@ -241,7 +241,9 @@ def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.n
     named = replace(_with_stolen(module, options), name=options.name or type(module).__name__)
     versions: list[types.FunctionType] = getattr(module.__dict__.get("_compiled_call_impl"), _VERSIONS, [])
     known = (function for function in versions if compiled_record(function).options == named)
-    function = next(known, None) or compile_function(module_call(type(module)), named, module=module)
+    function = next(known, None)
+    if function is None:
+        function = with_answers(compile_function(module_call(type(module)), named, module=module))
     # A bound method would tie module and code into a cycle that only the garbage collector could free.
     owner = weakref.ref(module)
 

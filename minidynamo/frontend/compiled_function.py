@@ -23,6 +23,7 @@ import torch
 from minidynamo.bytecode.analysis import first_index, starred_parameters
 from minidynamo.bytecode.layout import FramePoint, frame_point
 from minidynamo.compat import NOT_FOR_TORCH_COMPILE, module_call
+from minidynamo.config import config
 from minidynamo.core.artifacts import Artifact, collected
 from minidynamo.core.directives import COMPILED, DISABLED, own_mark
 from minidynamo.core.events import Event, notice, on_event, publish
@@ -30,19 +31,15 @@ from minidynamo.core.names import weakly
 from minidynamo.core.stats import Stats
 from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit
 from minidynamo.frontend.convert_frame import Conversion, FrameToConvert, convert_frame
-from minidynamo.frontend.dispatcher import Dispatcher, Native, resume_dispatcher, root_dispatcher
+from minidynamo.frontend.dispatcher import Dispatcher, Native
 from minidynamo.frontend.donation import stolen_arguments
-from minidynamo.frontend.explain import Explanation, name_of_point
-from minidynamo.frontend.frames import RootFrame, closure_factory
+from minidynamo.frontend.frames import ResumeFrame, RootFrame, closure_factory
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.options import CompileOptions
 from minidynamo.guards import stored_profile
 from minidynamo.guards.cache import Entry
 from minidynamo.guards.profile import FrameProfile, TripCounts
 from minidynamo.guards.recompiles import Recompile, explain, is_for_another_module, limit_reached
-
-# Methods of `Explanation` that become attributes of a compiled function.
-_ANSWERS = ("breaks", "code", "guards", "memory_plan", "profile", "saved", "why")
 
 # New closures over one code object are new functions: further ones run eagerly.
 _MOST_CALLEES_PER_CODE = 8
@@ -67,10 +64,9 @@ def compile_function(
     """
     record = CompiledFunction(fn, options, caller)
     record.module = (lambda: None) if module is None else weakref.ref(module)
-    dispatcher = root_dispatcher(
-        fn,
+    dispatcher = Dispatcher(
+        RootFrame(fn, record.name),
         record.convert,
-        name=record.name,
         stats=record.stats,
         backend_key=options.backend.key,
         waits=options.while_compiling == "wait",
@@ -78,9 +74,14 @@ def compile_function(
     )
     record.root = weakref.ref(dispatcher)
     function = cast(types.FunctionType, dispatcher.function)
-    function.__dict__.update(record.attributes() | NOT_FOR_TORCH_COMPILE)
+    function.__dict__.update({COMPILED: record} | NOT_FOR_TORCH_COMPILE)
     all_compiled.add(record)
     return function
+
+
+def name_of_point(point: FramePoint | None) -> str:
+    """Returns a frame point in the form used in profiles."""
+    return "0" if point is None else f"{point.index}({', '.join(point.parameters)})"
 
 
 def is_current(function: types.FunctionType) -> bool:
@@ -142,33 +143,19 @@ class CompiledFunction:
         self.trip_counts: TripCounts = caller.trip_counts if caller else TripCounts()
         self._texts: dict[FramePoint | None, list[list[Artifact]]] = {}
 
-    def attributes(self) -> dict[str, Any]:
-        """Returns the attributes of the compiled function."""
-        explanation = Explanation(self)  # not stored in the record: that would be a reference cycle
-        return {
-            COMPILED: self,
-            "py_func": self.py_func,
-            "stats": self.stats,
-            "graphs": self.graphs,
-            **{name: getattr(explanation, name) for name in _ANSWERS},
-            "explain": lambda: explanation,
-            "freeze": self.freeze,
-            "reset": self.reset,
-        }
-
     # The `FrameOwner` protocol
 
     def resume_at(self, point: FramePoint) -> BoxedCallable:
         """Returns the boxed function that continues at `point`: one per point, for reuse by loops."""
         if point not in self._resumed:
             convert = functools.partial(weakly(self.convert), point=point)
-            self._resumed[point] = resume_dispatcher(
-                point,
-                self.py_func.__globals__,
+            self._resumed[point] = Dispatcher(
+                ResumeFrame(point, self.py_func.__globals__),
                 convert,
                 stats=self.stats,
                 backend_key=self.options.backend.key,
                 waits=self.options.while_compiling == "wait",
+                counts_calls=False,
             )
         return self._resumed[point].step()
 
@@ -253,7 +240,7 @@ class CompiledFunction:
 
     def convert(self, dispatcher: Dispatcher, values: list[Any], point: FramePoint | None = None) -> Entry | Native:
         """Compiles a call of the function, or of the frame that is entered at `point` after a graph break."""
-        if point is None:
+        if point is None and self.options.steal:
             self._check_stolen(dict(zip(dispatcher.parameters, values)))
         missed = [explain(dispatcher.name, dispatcher.misfits)] if dispatcher.misfits else []
         key = self.options.backend.key()
@@ -279,7 +266,8 @@ class CompiledFunction:
                 conversion = convert_frame(frame, values, self)
         finally:
             publish("compile_end", dispatcher.name)
-        stored_profile.remember(self.py_func, name_of_point(point), frame.profile)
+        if config.profile:
+            stored_profile.remember(self.py_func, name_of_point(point), frame.profile)
         if conversion.entry is not None:
             self._texts.setdefault(point, []).append(texts)
         return self._record(conversion)
@@ -290,7 +278,8 @@ class CompiledFunction:
         if point not in self.profiles:
             is_inner = point is not None or caller is not None
             self.profiles[point] = FrameProfile(self.options.dynamic, trip_counts=self.trip_counts, is_inner=is_inner)
-            stored_profile.recall(self.py_func, name_of_point(point), self.profiles[point])
+            if config.profile:
+                stored_profile.recall(self.py_func, name_of_point(point), self.profiles[point])
         if point in self._expected:
             self.profiles[point].add(self._expected.pop(point))
         if caller is not None and (point is None or point.index == first_index(point.code)):
@@ -367,11 +356,7 @@ class CompiledFunction:
         """Returns the artifacts of each entry of a frame."""
         return self._texts.get(point, ())
 
-    def called(self) -> list[Explanation]:
-        """Returns the explanations of the functions that were compiled at graph breaks."""
-        return [Explanation(record) for record in self._called()]
-
-    def _called(self) -> list[CompiledFunction]:
+    def called(self) -> list[CompiledFunction]:
         """Returns the records of the functions that were compiled at graph breaks."""
         functions = [*self._callees.values(), *filter(None, (self._own_forward,))]
         return [*(vars(function)[COMPILED] for function in functions), *self._closure_records.values()]
@@ -405,7 +390,7 @@ class CompiledFunction:
         """Forgets all entries; the next call compiles again. The counters start from zero."""
         for dispatcher in self.dispatchers().values():
             dispatcher.reset()
-        for record in self._called():
+        for record in self.called():
             record.reset()
         self.stats.reset()
         reports = (self.graphs, self.breaks, self.fallbacks, self.recompiles)

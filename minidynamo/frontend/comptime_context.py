@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from minidynamo.core import directives
-from minidynamo.guards.failures import describe as describe_guards
+from minidynamo.guards.check import describe as describe_guards
 from minidynamo.tracer.frames.interpreter import Frame, Tracer
 from minidynamo.tracer.numbers.arithmetic import involves_number
 from minidynamo.tracer.records.constants import NotConstant, as_constant

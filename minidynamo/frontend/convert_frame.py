@@ -43,14 +43,15 @@ from minidynamo.errors import (
 )
 from minidynamo.frontend.donation import stolen_arguments
 from minidynamo.graph.boxed import BoxedCallable
+from minidynamo.graph.checked_results import count_wrong_operators
 from minidynamo.graph.options import BackendKey, CompileOptions
 from minidynamo.graph.saved_tensor_hooks import hooks_in_force, inlining
 from minidynamo.graph.text import graph_text
 from minidynamo.graph.torch_settings import is_switch
 from minidynamo.guards.cache import Entry, make_entry
+from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.profile import FrameProfile
-from minidynamo.guards.source import Local
-from minidynamo.guards.state import fake_implementation_guards, saved_tensor_hook_guards
+from minidynamo.guards.source import Constant, Item, Local, Result
 from minidynamo.tracer.capture.frame import trace_frame
 from minidynamo.tracer.capture.predicted_profile import predicted, predicted_of_callee
 from minidynamo.tracer.capture.rerun import RerunOptions
@@ -115,15 +116,13 @@ class FrameToConvert:
         code = self.fn.__code__
         if self.point is None:
             arguments = dict(zip(self.parameters, values))
+            stolen = stolen_arguments(self.fn, options.steal, arguments) if options.steal else ()
             return FrameRequest(
                 code,
                 self.fn.__globals__,
                 arguments,
                 dict(zip(code.co_freevars, self.fn.__closure__ or ())),
-                steal={
-                    argument_source: value
-                    for _, argument_source, value in stolen_arguments(self.fn, options.steal, arguments)
-                },
+                steal={argument_source: value for _, argument_source, value in stolen},
                 fullgraph=options.fullgraph,
                 name=self.name,
                 profile=self.profile,
@@ -282,13 +281,10 @@ def _conversion(
     )
     residual = print_residual(traced, frame.parameters, run, context)
     with phase("guards"):
-        hook_guards = saved_tensor_hook_guards(frame.hooks) if _saves_tensors(traced.graph) else []
-        if calls_operators_of_users(traced.graph):
-            hook_guards += fake_implementation_guards()
         guards = traced.all_guards()
         frame.profile.trip_counts.note(constants(traced, guards))
         entry = make_entry(
-            [*guards, *hook_guards],
+            [*guards, *_guards_of_graph(traced.graph, frame.hooks)],
             frame.parameters,
             residual.body,
             name=frame.name,
@@ -299,6 +295,24 @@ def _conversion(
             steps=residual.steps,
         )
     return Conversion(frame.name, entry, traced.graph, None if cut is None else cut.diagnostic)
+
+
+_SAVED_TENSOR_HOOKS = Result(Constant(hooks_in_force, "saved_tensors_hooks"))
+_FOUND_WRONG = Result(Constant(count_wrong_operators, "count_wrong_operators"))
+
+
+def _guards_of_graph(graph: torch.fx.GraphModule | None, hooks: Sequence[Any] | None) -> list[Guard]:
+    """Builds the guards that depend on the graph: on the identity of the pack and unpack hooks (None: on the absence of
+    inlineable hooks), and that no further fake implementation was found wrong about the results of its operator.
+    """
+    guards = []
+    if _saves_tensors(graph) and hooks is None:
+        guards.append(Guard(_SAVED_TENSOR_HOOKS, GuardKind.IDENTITY, None))
+    elif _saves_tensors(graph) and hooks is not None:
+        guards += [Guard(Item(_SAVED_TENSOR_HOOKS, k), GuardKind.IDENTITY, hook) for k, hook in enumerate(hooks)]
+    if calls_operators_of_users(graph):
+        guards.append(Guard(_FOUND_WRONG, GuardKind.EQUALS, count_wrong_operators()))
+    return guards
 
 
 def _saves_tensors(graph: torch.fx.GraphModule | None) -> bool:

@@ -20,7 +20,6 @@ from typing import Any
 
 from minidynamo import compat
 from minidynamo.bytecode.breaks import BoxedStep, run_steps
-from minidynamo.bytecode.layout import FramePoint
 from minidynamo.config import config
 from minidynamo.core import artifacts
 from minidynamo.core.compile_scope import isolated
@@ -50,64 +49,31 @@ class Native:
     permanent: bool
 
 
-def root_dispatcher(
-    fn: types.FunctionType,
-    compile_entry: CompileEntry,
-    *,
-    name: str | None = None,
-    stats: Stats | None = None,
-    backend_key: BackendKey = lambda: None,
-    waits: bool = True,
-    counts_calls: bool = True,
-) -> Dispatcher:
-    """Creates the dispatcher of calls of `fn`; its function has the signature, defaults, attributes and names of `fn`.
-
-    Each miss calls `compile_entry(dispatcher, values)` for an Entry or Native. `values` are the arguments in the order
-    of `dispatcher.parameters`; the callee must neither change nor keep the list. Its errors propagate to the caller.
-    Calls use only entries whose `backend_key` equals `backend_key()`, which is evaluated again when settings change.
-    `waits`: calls that miss while another thread compiles wait for that thread; otherwise they run eagerly.
-    `counts_calls`: `stats` counts calls of `fn` (False for a callee at a break). The function keeps the dispatcher
-    alive, but the dispatcher does not keep the function alive.
-    """
-    frame = RootFrame(fn, name or fn.__qualname__)
-    return Dispatcher(
-        frame, compile_entry, stats, backend_key, waits=waits, counts_calls=counts_calls, keeps_function=False
-    )
-
-
-def resume_dispatcher(
-    point: FramePoint,
-    namespace: dict[str, Any],
-    compile_entry: CompileEntry,
-    *,
-    stats: Stats | None = None,
-    backend_key: BackendKey = lambda: None,
-    waits: bool = True,
-) -> Dispatcher:
-    """Creates the dispatcher of a frame that is entered at `point`; its function takes the list that `FramePoint`
-    describes.
-
-    `namespace` is the globals of the user's function. Bodies return (next step, list) or (None, value). The dispatcher
-    keeps the function alive, but the function does not keep the dispatcher alive.
-    """
-    frame = ResumeFrame(point, namespace)
-    return Dispatcher(frame, compile_entry, stats, backend_key, waits=waits, counts_calls=False, keeps_function=True)
-
-
 class Dispatcher:
-    """The entries of one frame and the generated function that chooses an entry."""
+    """The entries of one frame and the generated function that chooses an entry.
+
+    The function of a root frame has the signature, defaults, attributes and names of the user's function, and keeps the
+    dispatcher alive. The dispatcher of a resumed frame keeps its function alive, which takes the list that `FramePoint`
+    describes; bodies return (next step, list) or (None, value).
+    """
 
     def __init__(
         self,
         frame: Frame,
         compile_entry: CompileEntry,
-        stats: Stats | None,
-        backend_key: BackendKey,
         *,
-        waits: bool,
-        counts_calls: bool,
-        keeps_function: bool,
+        stats: Stats | None = None,
+        backend_key: BackendKey = lambda: None,
+        waits: bool = True,
+        counts_calls: bool = True,
     ) -> None:
+        """Each miss calls `compile_entry(dispatcher, values)` for an Entry or Native. `values` are the arguments in the
+        order of `parameters`; the callee must neither change nor keep the list. Its errors propagate to the caller.
+
+        Calls use only entries whose `backend_key` equals `backend_key()`, which is evaluated again when settings
+        change. `waits`: calls that miss while another thread compiles wait for that thread; otherwise they run eagerly.
+        `counts_calls`: `stats` counts calls of the frame (False for a callee at a break).
+        """
         self.name = frame.name
         self.parameters = frame.parameters
         self.stats = Stats() if stats is None else stats
@@ -130,7 +96,7 @@ class Dispatcher:
         self._busy = False
         self._body_names: dict[Entry, str] = {}
         self._body_numbers = itertools.count()
-        self._keeps_function = keeps_function
+        self._keeps_function = isinstance(frame, ResumeFrame)
         self._strong_reference: types.FunctionType | None = None
         self._function: Callable[[], types.FunctionType | None] = lambda: None
         _live.add(self)
@@ -269,8 +235,8 @@ class Dispatcher:
         try:
             entries = self.in_use()
             for entry in entries:
-                if entry.compiled_condition.walk is not None:
-                    entry.compiled_condition.walk.make_native()
+                if entry.condition.walk is not None:
+                    entry.condition.walk.make_native()
             self._timed = timed = self._timed or timed_function(self._frame, entries)
         finally:
             _compiling.release()
@@ -370,7 +336,7 @@ class Dispatcher:
         entries = self.in_use()
         self._withdraw(set(self._body_names).difference(entries), namespace)
         for entry in entries:
-            namespace.update(entry.namespace)
+            namespace.update(entry.condition.namespace)
             if entry not in self._body_names:
                 self._body_names[entry] = f"{names.body}{next(self._body_numbers)}"
                 namespace[self._body_names[entry]] = entry.body
@@ -390,7 +356,7 @@ class Dispatcher:
         miss = namespace[self._frame.names.miss]
         for entry in entries:
             namespace[self._body_names.pop(entry)] = _redispatcher(miss, entry.steps)
-            for name in entry.namespace:
+            for name in entry.condition.namespace:
                 namespace.pop(name, None)
 
 

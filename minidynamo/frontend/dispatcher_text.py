@@ -60,7 +60,7 @@ def dispatch_source(frame: Frame, bodies: Mapping[Entry, str], generation: int) 
     lines = [*frame.prologue, *frame.validity_check, f"if {names.count}() & 1023 == 16:"]
     lines.append(f"    {names.time_guards}([{', '.join(frame.parameters)}])")
     for entry, body in bodies.items():
-        arguments = f"{names.boxed}, {names.fits}" if entry.returns_inputs else names.boxed
+        arguments = f"{names.boxed}, {names.fits}" if entry.condition.returns_inputs else names.boxed
         lines += [*_check_entry(frame, entry), *_if_it_fits(frame, _tail_call(frame, entry, f"{body}({arguments})"))]
     return _function(frame, [*lines, *frame.tail_call(f"{names.miss}({names.boxed}, {generation})({names.boxed})")])
 
@@ -75,7 +75,7 @@ def timed_function(frame: Frame, entries: Sequence[Entry]) -> Callable[..., int]
     lines.append(f"    return {names.time_guards}() - {names.count}")
     namespace: dict[str, Any] = {names.time_guards: time.perf_counter_ns}  # no reference back to a dispatcher
     for entry in entries:
-        namespace |= entry.namespace
+        namespace |= entry.condition.namespace
     exec("\n".join(lines), namespace)
     return cast(Callable[..., int], namespace.pop("timed"))
 
@@ -127,7 +127,8 @@ def _function(frame: Frame, lines: Iterable[str]) -> str:
 
 
 def _check_entry(frame: Frame, entry: Entry) -> list[str]:
-    return _check(frame, entry.condition if entry.returns_inputs else f"True if {entry.condition} else False")
+    condition = entry.condition
+    return _check(frame, condition.text if condition.returns_inputs else f"True if {condition.text} else False")
 
 
 def _check(frame: Frame, condition: str) -> list[str]:

@@ -79,8 +79,6 @@ def stolen_arguments(
 
     The frame that calls a module has a tuple and a dict of arguments; names are those of `forward`.
     """
-    if not names:
-        return
     if fn is not MODULE_CALL:
         yield from ((name, Local(name), arguments[name]) for name in sorted(names) if name in arguments)
         return

@@ -5,51 +5,40 @@ It only reads the record of the function, which `compiled_function.py` keeps.
 
 from __future__ import annotations
 
+import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch.fx
 
-from minidynamo.bytecode.layout import FramePoint
 from minidynamo.core.artifacts import STAGES, Artifact
+from minidynamo.core.directives import COMPILED
 from minidynamo.core.stats import Stats
 from minidynamo.errors import Diagnostic, UnknownName, nearest
-from minidynamo.frontend.dispatcher import Dispatcher
-from minidynamo.guards.profile import FrameProfile, as_lines
-from minidynamo.guards.recompiles import Recompile
+from minidynamo.frontend.compiled_function import CompiledFunction, name_of_point
+from minidynamo.guards.profile import as_lines
 from minidynamo.memory.plan import MemoryReport
 from minidynamo.memory.saved import SavedTensors
 
+# Methods of `Explanation` that become attributes of a compiled function.
+_ANSWERS = ("breaks", "code", "guards", "memory_plan", "profile", "saved", "why")
 
-class Record(Protocol):
-    """The record of a compiled function."""
 
-    name: str
-    stats: Stats
-    graphs: list[torch.fx.GraphModule]
-    #: Where graphs ended.
-    breaks: list[Diagnostic]
-    #: Why frames run eagerly.
-    fallbacks: list[Diagnostic]
-    recompiles: list[Recompile]
-    profiles: dict[FramePoint | None, FrameProfile]
-
-    def dispatchers(self) -> dict[FramePoint | None, Dispatcher]:
-        """Returns the dispatcher of each frame point; None is the call."""
-        ...
-
-    def texts(self, point: FramePoint | None) -> Sequence[Sequence[Artifact]]:
-        """Returns the artifacts of each entry of a frame."""
-        ...
-
-    def called(self) -> Iterable[Explanation]:
-        """Returns the explanations of the functions that are called at graph breaks."""
-        ...
-
-    def compile_again(self) -> tuple[Callable[..., Any], Record]:
-        """Compiles the same function again, with a separate record; returns both."""
-        ...
+def with_answers(function: types.FunctionType) -> types.FunctionType:
+    """Adds the answers, as attributes, to a compiled function."""
+    record: CompiledFunction = vars(function)[COMPILED]
+    explanation = Explanation(record)  # not stored in the record: that would be a reference cycle
+    function.__dict__.update({name: getattr(explanation, name) for name in _ANSWERS})
+    function.__dict__.update(
+        py_func=record.py_func,
+        stats=record.stats,
+        graphs=record.graphs,
+        explain=lambda: explanation,
+        freeze=record.freeze,
+        reset=record.reset,
+    )
+    return function
 
 
 class Explanation:
@@ -58,7 +47,9 @@ class Explanation:
     Printed, it is an overview. Called, it compiles the function again for the given arguments and explains the call.
     """
 
-    def __init__(self, record: Record, *, owner: object = None, function: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self, record: CompiledFunction, *, owner: object = None, function: Callable[..., Any] | None = None
+    ) -> None:
         """`owner`: the object to which the function is bound. `function`: kept alive together with the explanation."""
         self._record = record
         self._owner = owner
@@ -148,7 +139,7 @@ class Explanation:
         for dispatcher in self._record.dispatchers().values():
             for number, entry in enumerate(dispatcher.entries):
                 parts.append(f"{dispatcher.name} [{number}]\n{entry.describe()}\n")
-        return "\n".join([*parts, *filter(None, (called.guards() for called in self._record.called()))])
+        return "\n".join([*parts, *filter(None, (called.guards() for called in self._called()))])
 
     def code(self, kind: str | None = None) -> str:
         """Returns the generated code, each text below a heading with its file, in the order of a call.
@@ -170,7 +161,7 @@ class Explanation:
             for texts in self._record.texts(point):
                 shown += sorted((t for t in texts if t.kind in order), key=lambda text: order.index(text.kind))
         sections = [text.section() for text in shown if kind in (None, text.kind)]
-        callees = [called.code(kind) for called in self._record.called()]
+        callees = [called.code(kind) for called in self._called()]
         return "\n".join([*sections, *filter(None, callees)])
 
     def saved(self) -> SavedTensors:
@@ -186,18 +177,22 @@ class Explanation:
         """
         return MemoryReport(artifact.data for artifact in self._artifacts_of("memory"))
 
+    def _called(self) -> list[Explanation]:
+        """Returns the explanations of the functions that were compiled at graph breaks."""
+        return [Explanation(record) for record in self._record.called()]
+
     def _artifacts_of(self, kind: str) -> list[Artifact]:
         """Returns the artifacts of one kind, for every entry; functions called at graph breaks are last."""
         points = self._record.profiles
         own = [text for point in points for texts in self._record.texts(point) for text in texts if text.kind == kind]
-        return own + [text for called in self._record.called() for text in called._artifacts_of(kind)]
+        return own + [text for called in self._called() for text in called._artifacts_of(kind)]
 
     def profile(self) -> str:
         """Returns the sizes and numbers seen by captures, with `?` for values that varied."""
         profiles = self._record.profiles
         names = {point: self._record.name + (f" at {name_of_point(point)}" if point else "") for point in profiles}
         lines = as_lines({names[point]: profile for point, profile in profiles.items()})
-        return "\n".join([*lines, *filter(None, (called.profile() for called in self._record.called()))])
+        return "\n".join([*lines, *filter(None, (called.profile() for called in self._called()))])
 
     def __repr__(self) -> str:
         return f"<explanation of {self._record.name}: {self.stats}>"
@@ -214,8 +209,3 @@ class Explanation:
             lines.append(f"  saved for backward: {len(saved)} tensors, {saved.bytes:,} bytes")
         lines += [self.breaks()] * bool(self._record.breaks or self._record.fallbacks)
         return "\n".join([*lines, *([self.why()] * bool(self._record.recompiles))])
-
-
-def name_of_point(point: FramePoint | None) -> str:
-    """Returns a frame point in the form used in profiles."""
-    return "0" if point is None else f"{point.index}({', '.join(point.parameters)})"

@@ -13,7 +13,7 @@ import re
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from minidynamo.bytecode.breaks import BoxedStep, make_continue, run_steps
 from minidynamo.bytecode.instructions import location
@@ -62,63 +62,30 @@ def _avoiding(name: str, parameters: Sequence[str]) -> str:
     return name
 
 
-class Frame(Protocol):
-    """A frame that can be entered again and again."""
-
-    name: str
-    function_name: str
-    module: str
-    #: The names of the frame's values, in order.
-    parameters: tuple[str, ...]
-    names: OwnNames
-    #: The text between the parentheses of the generated function.
-    signature: str
-    #: The first lines of the function: they unpack the values.
-    prologue: tuple[str, ...]
-    #: Lines that return early if the code or the defaults of the user's function have changed, and that replace left
-    #: out arguments by defaults.
-    validity_check: tuple[str, ...]
-    #: The objects that `validity_check` names.
-    facts: dict[str, Any]
-
-    @property
-    def native(self) -> BoxedCallable:
-        """Returns the function that runs the frame eagerly from the list of its values."""
-        ...
-
-    def tail_call(self, call: str) -> list[str]:
-        """Returns the lines that put all values into the list, delete their names and return `call`."""
-        ...
-
-    def bind(self, function: Callable[..., Any]) -> BoxedCallable:
-        """Returns a boxed form of a function with this signature."""
-        ...
-
-    def finish(self, function: types.FunctionType) -> None:
-        """Sets the attributes of a new function that its text cannot express."""
-        ...
-
-
 class RootFrame:
     """A call of a user's function."""
 
-    def __init__(self, fn: types.FunctionType, name: str) -> None:
+    def __init__(self, fn: types.FunctionType, name: str | None = None) -> None:
         code = fn.__code__
         names = iter(code.co_varnames)
         self.fn = fn
-        self.name = name
+        self.name = name or fn.__qualname__
         self.function_name = _identifier(fn.__name__)
+        #: the name of the function's module
         self.module = fn.__module__
         self.positional = tuple(itertools.islice(names, code.co_argcount))
         self.positional_only = self.positional[: code.co_posonlyargcount]
         self.keywords = tuple(itertools.islice(names, code.co_kwonlyargcount))
         self.star = tuple(itertools.islice(names, bool(code.co_flags & inspect.CO_VARARGS)))
         self.star_star = tuple(itertools.islice(names, bool(code.co_flags & inspect.CO_VARKEYWORDS)))
+        #: the names of the frame's values, in order
         self.parameters = (*self.positional, *self.star, *self.keywords, *self.star_star)
         self.names = OwnNames.avoiding(self.parameters)
         self.defaults: tuple[Any, ...] = fn.__defaults__ or ()
         self.keyword_defaults: dict[str, Any] = fn.__kwdefaults__ or {}
+        #: the text between the parentheses of the generated function
         self.signature = self._signature()
+        #: the first lines of the generated function: they unpack the values
         self.prologue: tuple[str, ...] = ()
         known = {name: getattr(fn, attribute) for attribute, name in self._definition()}
         # A name in the globals of this function only: code copied to another function does not find the name.
@@ -130,7 +97,10 @@ class RootFrame:
         self.left_out = {name: LeftOut(name) for name in optional}
         self._left_out_names = {name: f"{self.names.left_out}_{number}_{name}" for name in optional}
         marks = {self._left_out_names[name]: mark for name, mark in self.left_out.items()}
+        #: the objects that `validity_check` names
         self.facts: dict[str, Any] = {self.names.function: fn, self.mark: True, **known, **marks}
+        #: lines that return early if the code or the defaults of the user's function have changed, and that replace
+        #: left out arguments by defaults
         self.validity_check = self._validity_check()
 
     def _signature(self) -> str:
@@ -189,15 +159,18 @@ class RootFrame:
         return [*(by_name[name] for name in in_order), *starred], kwargs | by_name.get("".join(self.star_star), {})
 
     def tail_call(self, call: str) -> list[str]:
+        """Returns the lines that put all values into the list, delete their names and return `call`."""
         listed = ", ".join(self.parameters)
         dropped = [f"del {listed}"] if listed else []
         return [f"{self.names.boxed} = [{listed}]", *dropped, f"return {call}"]
 
     @functools.cached_property
     def native(self) -> BoxedCallable:
+        """Returns the function that runs the frame eagerly from the list of its values."""
         return self.bind(self.fn)
 
     def bind(self, function: Callable[..., Any]) -> BoxedCallable:
+        """Returns a boxed form of a function with this signature."""
         boxed: BoxedCallable = self._binder(function)
         return boxed
 
@@ -216,6 +189,7 @@ class RootFrame:
         return artifacts.load("native", self.name, "\n".join(source), {"__name__": self.module}, "bind")
 
     def finish(self, function: types.FunctionType) -> None:
+        """Sets the attributes of a new function that its text cannot express."""
         function.__defaults__ = self.fn.__defaults__
         function.__kwdefaults__ = self.fn.__kwdefaults__
         functools.update_wrapper(function, self.fn)
@@ -229,7 +203,7 @@ class RootFrame:
 
 
 class ResumeFrame:
-    """A frame of a user's function that is entered in the middle."""
+    """A frame of a user's function that is entered in the middle; it has the attributes of a `RootFrame`."""
 
     def __init__(self, point: FramePoint, namespace: dict[str, Any]) -> None:
         self.point = point
@@ -257,6 +231,10 @@ class ResumeFrame:
 
     def finish(self, function: types.FunctionType) -> None:
         mark_boxed(function)
+
+
+# A frame that can be entered again and again.
+Frame = RootFrame | ResumeFrame
 
 
 def closure_factory(frame: RootFrame, point: FramePoint, step: BoxedStep) -> Callable[..., types.FunctionType]:

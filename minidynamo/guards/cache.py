@@ -11,34 +11,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minidynamo.core.names import is_weakly_referable
-from minidynamo.guards.check import Condition, write_condition
-from minidynamo.guards.failures import GuardFailure, describe, expectation, failures
+from minidynamo.guards.check import Condition, describe, write_condition
 from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.recompiles import GuardFailure, failures
 from minidynamo.guards.source import Source
 
 
-class StoredGuard:
-    """A guard with only a weak reference to its expected class, function or object."""
+def _stored(guard: Guard) -> Callable[[], Guard | None]:
+    """Returns a function that returns the guard, and refers weakly to its expected class, function or object; the
+    function returns None after the death of the object.
+    """
+    *names, held = guard.expected if guard.kind is GuardKind.CLASS_ATTR else (guard.expected,)
+    if not (guard.kind.value.expects_object and is_weakly_referable(held)):
+        return lambda: guard
+    reference, rest = weakref.ref(held), replace(guard, expected=None)
 
-    def __init__(self, guard: Guard) -> None:
-        self._attribute: str | None = None
-        expected = guard.expected
-        if guard.kind is GuardKind.CLASS_ATTR:
-            self._attribute, expected = expected
-        self._reference: weakref.ref[Any] | None = None
-        self._guard = guard
-        if guard.kind in (GuardKind.TYPE, GuardKind.IDENTITY, GuardKind.CLASS_ATTR) and is_weakly_referable(expected):
-            self._reference = weakref.ref(expected)
-            self._guard = replace(guard, expected=None)
+    def restored() -> Guard | None:
+        found = reference()
+        return None if found is None else replace(rest, expected=(*names, found) if names else found)
 
-    def guard(self) -> Guard | None:
-        """Returns the guard; None if its expected object has died."""
-        if self._reference is None:
-            return self._guard
-        expected = self._reference()
-        if expected is None:
-            return None
-        return replace(self._guard, expected=expected if self._attribute is None else (self._attribute, expected))
+    return restored
 
 
 @dataclass(eq=False)
@@ -46,9 +38,9 @@ class Entry:
     """A compiled version of a frame: a condition on the arguments, and a body to run when the condition holds."""
 
     #: the guards; expected classes, functions and objects are weak references
-    stored: tuple[StoredGuard, ...]
+    stored: tuple[Callable[[], Guard | None], ...]
     #: the condition; its global names end in the entry's number, so entries of a dispatcher can share globals
-    compiled_condition: Condition
+    condition: Condition
     #: boxed function of the frame's arguments, in the order of the dispatcher's parameters; if `returns_inputs`, an
     #: optional second argument is the condition's value
     body: Callable[..., Any]
@@ -62,41 +54,20 @@ class Entry:
     @property
     def guards(self) -> tuple[Guard, ...]:
         """The guards, without guards whose expected object has died."""
-        return tuple(guard for stored in self.stored if (guard := stored.guard()) is not None)
-
-    @property
-    def condition(self) -> str:
-        """Returns the Python expression of the condition; an exception in it counts as false."""
-        return self.compiled_condition.text
-
-    @property
-    def condition_source(self) -> str:
-        """Returns the text of the function called by the condition, one guard per line; empty without such a
-        function.
-        """
-        return self.compiled_condition.function_source
-
-    @property
-    def returns_inputs(self) -> bool:
-        """True if a condition that holds evaluates to the list of the graph's inputs."""
-        return self.compiled_condition.returns_inputs
-
-    @property
-    def namespace(self) -> dict[str, Any]:
-        """Maps the names in the condition to objects."""
-        return self.compiled_condition.namespace
+        return tuple(guard for stored in self.stored if (guard := stored()) is not None)
 
     def alive(self) -> bool:
         """Returns whether the condition can still hold: all objects compared by identity are alive."""
-        return all(reference() is not None for reference in self.compiled_condition.watched)
+        return all(reference() is not None for reference in self.condition.watched)
 
     def failures(self, arguments: Mapping[str, Any], backend_key: Hashable = None) -> list[GuardFailure]:
         """Lists the guards that reject the arguments (by parameter name) or the backend; empty if none does."""
         found = failures(self.guards, arguments, backend_key)
-        changed = "" if found else self.compiled_condition.settings.difference()
+        changed = "" if found else self.condition.settings.difference()
         if changed:
             state = Guard(Source(), GuardKind.GLOBAL_STATE)
-            found.append(GuardFailure(state, expectation(state), f"another {changed}"))
+            expected = "the settings it was compiled under"
+            found.append(GuardFailure(state, expected, f"another {changed}", state.advice(None)))
         return found
 
     def describe(self) -> str:
@@ -124,7 +95,7 @@ def make_entry(
     if backend_key is not None:
         guards = [Guard(Source(), GuardKind.BACKEND, backend_key), *guards]
     condition = write_condition(guards, parameters, name=name, number=number, inputs=inputs)
-    stored = tuple(map(StoredGuard, guards))
+    stored = tuple(map(_stored, guards))
     return Entry(stored, condition, body, backend_key, is_general, steps)
 
 

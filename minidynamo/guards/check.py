@@ -1,16 +1,16 @@
 """Owns the condition of an entry: the text that checks whether all guards hold.
 
-Does not choose guards (the tracer does), spell a single guard (`writers.py`), or handle a call that no entry fits
+Does not choose guards (the tracer does), write a single guard (`guard.py`), or handle a call that no entry fits
 (`frontend/dispatcher.py`). Evaluating the text runs no user code. An exception during evaluation (a missing key, a
 value of another type) counts as false.
 """
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,15 +18,13 @@ import torch
 from minidynamo import compat
 from minidynamo.core import artifacts
 from minidynamo.core.names import Namespace
-from minidynamo.guards.deaths import Lost
-from minidynamo.guards.guard import GlobalState, Guard, GuardKind
-from minidynamo.guards.native_walk import WalkSlot
+from minidynamo.guards.deaths import Lost, is_survivor, last_reference, lost_reference, unnoticed_deaths
+from minidynamo.guards.guard import Guard, GuardKind, reader_of
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Local, Source, is_argument_or_item
-from minidynamo.guards.state import KernelSettings, current
-from minidynamo.guards.tensors import attribute_checks, batched_checker
-from minidynamo.guards.walk import Walk, plan_walk
-from minidynamo.guards.writers import WRITERS, is_survivor, last_reference, lost_reference, unnoticed_deaths
+from minidynamo.guards.state import GlobalState, KernelSettings, current
+from minidynamo.guards.tensors import batched_checker
+from minidynamo.guards.walk import MIN_GUARDS, Walk, WalkSlot, plan_walk
 
 
 @dataclass(frozen=True)
@@ -67,12 +65,12 @@ def write_condition(
     all_guards = ordered(guards)
     guards = [guard for guard in all_guards if guard.kind is not GuardKind.UNNOTICED_DEATH]
     settings = KernelSettings()
-    walk = plan_walk(guards, inputs, parameters, name)
+    walk = plan_walk(guards, inputs, parameters, name) if len(guards) >= MIN_GUARDS else None
     found = None if walk is None else walk.found
     reserved = [*parameters, *([] if found is None else [found.name])]
 
     def written(suffix: str) -> tuple[Namespace, list[str], list[str], list[str]]:
-        reader = Reader(guards, Namespace(reserved, suffix), found)
+        reader = reader_of(guards, Namespace(reserved, suffix), found)
         texts = reader.finished(_conjuncts_of_all(guards, inputs, walk, reader, settings))
         own = 0 if suffix else 1  # a separate function holds the arguments once more
         return reader.names, texts, _deaths(all_guards, reader.names, own), reader.temporaries()
@@ -84,7 +82,7 @@ def write_condition(
     if not (temporaries or walk):
         return Condition(" and ".join([*texts, *deaths]) or "True", names.values, watched, settings)
     function = Namespace(parameters, suffix=f"_{number}").fresh("guards")
-    read = {root for guard in all_guards for root in guard.source.roots()} | _roots_of_expected(guards)
+    read = {root for guard in all_guards for source in guard.sources() for root in source.roots()}
     used = [parameter for parameter in parameters if Local(parameter) in read]
     kept = [*temporaries, *([] if found is None else [found.name])]
     source = _function(function, used, texts, deaths, names.fresh("fits"), kept)
@@ -111,20 +109,10 @@ def _conjuncts_of_all(
     return [*texts, f"[{reader.listed(inputs)}]"] if inputs else texts
 
 
-# Frequent failures and cheap checks come first; relations between values come last.
-_STAGES = {GuardKind.BACKEND: 0, GuardKind.GLOBAL_STATE: 3, GuardKind.SAME_OBJECT: 7, GuardKind.DISTINCT_OBJECTS: 7}
-_STAGES |= {GuardKind.RELATION: 8}
 _HELD = 4  # from this stage on, guards read the contents of objects
-# These read the dictionary of the object at the source.
-_ABOUT_THE_DICTIONARY = (GuardKind.NO_INSTANCE_ATTR, GuardKind.MISSING_ATTR)
-_FIRST_OF_A_VALUE = (
-    GuardKind.PRESENT,
-    GuardKind.NOT_NONE,
-    GuardKind.TYPE,
-    GuardKind.IDENTITY,
-    GuardKind.EQUALS,
-    GuardKind.LENGTH,
-)
+# The last of the kinds whose order counts among the guards of one value; the order is that of `GuardKind`.
+_KINDS = [*GuardKind]
+_LAST_IN_ORDER = _KINDS.index(GuardKind.LENGTH)
 
 
 def ordered(guards: Sequence[Guard]) -> list[Guard]:
@@ -143,18 +131,21 @@ def ordered(guards: Sequence[Guard]) -> list[Guard]:
 
 
 def _rank(guard: Guard, tensors: set[Source]) -> tuple[int, int, int]:
-    """Returns the stage, the distance from the root, and the rank among the guards of one value."""
-    depth = guard.source.depth() + (guard.kind in _ABOUT_THE_DICTIONARY)
-    within = _FIRST_OF_A_VALUE.index(guard.kind) if guard.kind in _FIRST_OF_A_VALUE else len(_FIRST_OF_A_VALUE)
-    if guard.kind in _STAGES:
-        stage = _STAGES[guard.kind]
+    """Returns the stage, the distance from the root, and the rank among the guards of one value.
+
+    Frequent failures and cheap checks come first; relations between values come last.
+    """
+    row = guard.kind.value
+    depth = guard.source.depth() + row.reads_dictionary
+    if row.stage is not None:
+        stage = row.stage
     elif depth > 1 and not tensors.isdisjoint(guard.source.bases()):
         stage = 6
     elif guard.kind is GuardKind.TENSOR:
         stage = 2 if is_argument_or_item(guard.source) else 5
     else:
         stage = 1 if depth == 0 else 4
-    return stage, depth, within
+    return stage, depth, min(_KINDS.index(guard.kind), _LAST_IN_ORDER + 1)
 
 
 def conjuncts(
@@ -168,40 +159,34 @@ def conjuncts(
     `walk` is a condition that precedes all conditions on the contents of objects.
     """
     here = all(guard.expected == current() for guard in guards if guard.kind is GuardKind.GLOBAL_STATE)
-    texts: list[str] = []
-    pending: list[Guard] = []
-    distinct_groups: list[set[Source]] = []
     tensors = {guard.source for guard in guards if guard.kind is GuardKind.TENSOR}
-    walk_at = next((k for k, guard in enumerate(guards) if _rank(guard, tensors)[0] >= _HELD), len(guards))
-    for position, guard in enumerate(guards):
-        if position == walk_at and walk:
-            texts.append(walk)
-        if guard.kind is GuardKind.TENSOR:
-            pending.append(guard)
-            following = guards[position + 1] if position + 1 < len(guards) else guard
-            same = following.kind is GuardKind.TENSOR and is_argument_or_item(following.source) is is_argument_or_item(
-                guard.source
-            )
-            if following is guard or not same:
-                checks = _tensor_conjuncts(pending, reader, here)
-                distinct_groups += [{tensor.source for tensor in pending}] * (len(checks) == 1)
-                texts += checks
-                pending = []
-        elif guard.kind is GuardKind.GLOBAL_STATE:
-            texts += _state_conjuncts(guard.expected, reader, settings if here else None, bool(distinct_groups))
-        elif guard.kind is GuardKind.DISTINCT_OBJECTS:
-            for sources in _possibly_same(guard, guards, distinct_groups):
-                texts += WRITERS[guard.kind](reader, replace(guard, source=sources[0], expected=sources[1:]))
-        else:
-            texts += WRITERS[guard.kind](reader, guard)
-    if walk and walk_at == len(guards):
-        texts.append(walk)
-    return list(dict.fromkeys(texts))
+    texts: list[str] = []
+    batches: list[set[Source]] = []
+    pending_walk = [walk] * bool(walk)
+    for (held, are_tensors), run in itertools.groupby(
+        guards, lambda guard: (_rank(guard, tensors)[0] >= _HELD, guard.kind is GuardKind.TENSOR)
+    ):
+        if held:
+            texts += pending_walk
+            pending_walk = []
+        if are_tensors:
+            batch = [*run]
+            checks = _tensor_conjuncts(batch, reader, here)
+            batches += [{guard.source for guard in batch}] * (len(checks) == 1)
+            texts += checks
+            continue
+        for guard in run:
+            if guard.kind is GuardKind.GLOBAL_STATE and settings is not None and here:
+                texts += _state_conjuncts(guard.expected, reader, settings, bool(batches))
+            elif guard.kind is GuardKind.DISTINCT_OBJECTS:
+                for sources in _possibly_same(guard, guards, batches):
+                    texts += replace(guard, source=sources[0], expected=sources[1:]).conditions(reader)
+            else:
+                texts += guard.conditions(reader)
+    return list(dict.fromkeys([*texts, *pending_walk]))
 
 
-def _possibly_same(
-    guard: Guard, guards: Sequence[Guard], distinct_groups: Sequence[set[Source]]
-) -> list[tuple[Source, ...]]:
+def _possibly_same(guard: Guard, guards: Sequence[Guard], batches: Sequence[set[Source]]) -> list[tuple[Source, ...]]:
     """Splits sources of distinct objects into groups, where no other guard implies the distinction within a group.
 
     Tensors with different facts are distinct, and the batched checker refuses the same tensor twice.
@@ -214,29 +199,22 @@ def _possibly_same(
             return [(guard.source, *guard.expected)]
         alike = (known.cls, known.dtype, known.device, known.requires_grad, len(known.shape))
         groups.setdefault(alike, []).append(source)
-    return [tuple(group) for group in groups.values() if not any(batch.issuperset(group) for batch in distinct_groups)]
+    return [tuple(group) for group in groups.values() if not any(batch.issuperset(group) for batch in batches)]
 
 
 def _tensor_conjuncts(guards: Sequence[Guard], reader: Reader, batched: bool) -> list[str]:
     """Checks several tensors in one call where torch can, else attribute by attribute."""
-    guards = reader.in_found_order(guards)
+    guards = sorted(guards, key=lambda guard: reader.found_index(guard.source))
     facts = tuple(guard.expected for guard in guards)
     check = batched_checker(facts) if batched else None
     if check is not None:
         name = reader.constant(check, "check_tensors")
         return [f"{name}({reader.listed([guard.source for guard in guards])})"]
-    texts: list[str] = []
-    for guard in guards:
-        texts += attribute_checks(partial(reader.read, guard.source), guard.expected, reader.constant)
-    return texts
+    return [text for guard in guards for text in guard.conditions(reader)]
 
 
-def _state_conjuncts(
-    expected: GlobalState, reader: Reader, settings: KernelSettings | None, has_batch: bool
-) -> list[str]:
+def _state_conjuncts(expected: GlobalState, reader: Reader, settings: KernelSettings, has_batch: bool) -> list[str]:
     """Checks the interpreter-wide settings; a batched tensor check covers inference, dispatch modes and transforms."""
-    if settings is None:
-        return [f"{reader.constant(current, 'current_state')}() == {reader.constant(expected, 'state')}"]
     texts = [f"{reader.constant(settings.unchanged, 'check_state')}()"]
     count = f"{reader.constant(compat.torch_function_mode_count, 'count_function_modes')}()"
     texts.append(f"{count} == {len(expected.mode_devices)}" if expected.mode_devices else f"not {count}")
@@ -257,16 +235,6 @@ def _state_conjuncts(
     return texts
 
 
-def _roots_of_expected(guards: Sequence[Guard]) -> set[Source]:
-    others: list[Source] = []
-    for guard in guards:
-        if guard.kind is GuardKind.SAME_OBJECT:
-            others.append(guard.expected)
-        elif guard.kind is GuardKind.DISTINCT_OBJECTS:
-            others += guard.expected
-    return {source.root() for source in others}
-
-
 def _deaths(guards: Sequence[Guard], names: Namespace, own: int) -> list[str]:
     """Writes the checks that no finalizer sees the loss of references. The checks count references, so each source is
     read again.
@@ -279,14 +247,14 @@ def _deaths(guards: Sequence[Guard], names: Namespace, own: int) -> list[str]:
     deaths = [guard for guard in guards if guard.kind is GuardKind.UNNOTICED_DEATH]
     held = [text for guard in deaths if guard.expected == (Lost.HELD,) for text in _lost_at(guards, guard, names)]
     for guard in deaths:
-        if is_survivor(guard):
+        if is_survivor(guard.expected):
             living += _lost_at(guards, guard, names)
             continue
-        reader = Reader(guards, names)
+        reader = reader_of(guards, names)
         if guard.expected and isinstance(guard.expected[0], Lost):
-            texts.append(last_reference(reader, guard, own, held))
+            texts.append(last_reference(reader, guard.source, guard.expected, own, held))
             continue
-        (loss,) = reader.finished([lost_reference(reader, guard)])
+        (loss,) = reader.finished([lost_reference(reader, guard.source, guard.expected)])
         # Tensors hold no objects.
         if guard.expected is None and reader.class_of(guard.source) is torch.Tensor:
             (value,) = reader.finished([reader.read(guard.source)])
@@ -298,8 +266,8 @@ def _deaths(guards: Sequence[Guard], names: Namespace, own: int) -> list[str]:
 
 
 def _lost_at(guards: Sequence[Guard], guard: Guard, names: Namespace) -> list[str]:
-    reader = Reader(guards, names)
-    return reader.finished([lost_reference(reader, guard)])
+    reader = reader_of(guards, names)
+    return reader.finished([lost_reference(reader, guard.source, guard.expected)])
 
 
 def _function(
@@ -314,3 +282,12 @@ def _function(
     if deaths:
         lines += [f"    {' = '.join(kept)} = None", f"    return {' and '.join([fits, *deaths, fits])}"]
     return "\n".join([*lines, ""])
+
+
+def describe(guards: Sequence[Guard]) -> str:
+    """Lists the guards, one per line: subject, expectation, and the user's line that needs the guard."""
+    lines: dict[str, None] = {}
+    for guard in ordered(guards):
+        text = f"{guard.subject()}: {guard.expectation()}"
+        lines[f"{text:<70}  # {guard.where}" if guard.where else text] = None
+    return "\n".join(lines)

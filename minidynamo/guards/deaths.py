@@ -20,7 +20,10 @@ from typing import Any
 import torch
 
 from minidynamo import compat
+from minidynamo.core.names import Namespace
 from minidynamo.core.references import Reference
+from minidynamo.guards.reader import Reader
+from minidynamo.guards.source import Referent, Source, key_expression
 
 _LASTING = (type, types.ModuleType, types.BuiltinFunctionType, enum.Enum)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -355,3 +358,76 @@ def _held(owner: Any, key: Any) -> object:
     if cls is types.MappingProxyType:
         return owner[key]
     return owner.cell_contents if cls is types.CellType else object.__getattribute__(owner, key)
+
+
+# The text of UNNOTICED_DEATH guards, whose `expected` value is `lost`
+
+# Further objects, besides attributes, that may die with a tensor.
+_HELD_BY_TENSORS = {Lost.WITHOUT_HISTORY: "{}.grad is not None", Lost.BUT_HISTORY: "{}.retains_grad"}
+
+
+def death_in_words(lost: tuple[object, ...] | None) -> str:
+    """Describes the guard."""
+    if lost == (Lost.NO_HISTORY,):
+        return "an autograd history that a result keeps alive"
+    if lost == (Lost.HELD,):
+        return "a value that outlives the other values"
+    if lost is None or (lost and isinstance(lost[0], Lost)):
+        dying = "it dies"
+    else:
+        dying = f"the value at {lost[0]!r} dies" if lost else "its contents die"
+    return f"no finalizer to run when {dying}"
+
+
+def is_survivor(lost: tuple[object, ...] | None) -> bool:
+    """Returns whether the guard states that its object survives."""
+    return bool(lost and isinstance(lost[0], Lost) and lost[0] in SURVIVING)
+
+
+def death_conditions(reader: Reader, source: Source, lost: Any) -> list[str]:
+    """Writes the check of one guard; `check.py` writes one check for all guards of an entry."""
+    if is_survivor(lost):
+        return []  # the guard affects only other death checks
+    if lost and isinstance(lost[0], Lost):
+        return [last_reference(reader, source, lost, None)]
+    return [unnoticed_deaths(reader.names, [lost_reference(reader, source, lost)])]
+
+
+def last_reference(
+    reader: Reader, source: Source, expected: tuple[Any, ...], own: int | None, held: Sequence[str] = ()
+) -> str:
+    """Writes the check of a value dropped by the frame: either other references exist, or the expected check passes.
+
+    The expected number of the frame's references is 1 + `more`; the checks hold `own` references, or None to skip the
+    count. Objects in `held` survive.
+    """
+    lost, more, check = expected
+    names, value = reader.names, reader.read(source)
+    given = ", ".join([value, names.constant(Lost.ITSELF, "itself"), *held])
+    text = f"{names.constant(check, check.__name__)}({given})"
+    if own is None:
+        return text
+    references = names.constant(sys.getrefcount, "references")
+    texts = [f"{references}({value}) > {2 + own + more}", text]
+    if lost in _HELD_BY_TENSORS:
+        count = names.constant(weakref.getweakrefcount, "count_references")
+        texts.insert(1, f"not ({count}({value}) or {value}.__dict__ or {_HELD_BY_TENSORS[lost].format(value)})")
+    return f"({' or '.join(texts)})"
+
+
+def unnoticed_deaths(names: Namespace, losses: Iterable[str]) -> str:
+    """Writes one check for all lost references: an object held by several of them dies with the last."""
+    return f"{names.constant(loses_unnoticed, 'loses_unnoticed')}({', '.join(losses)})"
+
+
+def lost_reference(reader: Reader, source: Source, lost: Any) -> str:
+    """Returns the owner and the key of the lost reference."""
+    if is_survivor(lost):
+        key = reader.constant(lost[0], lost[0].name.lower())
+    elif lost:
+        key = key_expression(lost[0], reader.names)
+    else:
+        here = Lost.KEY if isinstance(source, Referent) else Lost.ITSELF
+        what = here if lost is None else Lost.EVERYTHING
+        key = reader.constant(what, what.name.lower())
+    return f"{reader.read(source)}, {key}"

@@ -11,9 +11,11 @@ from typing import Any
 
 from minidynamo.errors import FrozenCallDiffers
 from minidynamo.guards.cache import Entry
-from minidynamo.guards.guard import GlobalState, Guard, GuardKind, TensorFacts
+from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.recompiles import differs_from_frozen
 from minidynamo.guards.source import Source
+from minidynamo.guards.state import GlobalState
+from minidynamo.guards.tensors import TensorFacts
 
 _COMPARABLE = (str, bytes, int, type(None), TensorFacts, GlobalState, Source)
 
@@ -60,7 +62,9 @@ class Recheck:
         self._entries = entries
         self._backend_key = backend_key
         heads = f"lambda {', '.join(parameters)}: "
-        self._conditions = [eval(f"{heads}{entry.condition}", dict(entry.namespace)) for entry in entries]
+        self._conditions = [
+            eval(f"{heads}{entry.condition.text}", dict(entry.condition.namespace)) for entry in entries
+        ]
 
     def __call__(self, values: tuple[Any, ...], refuse: bool = False) -> None:
         if refuse or not any(map(self._fits, self._entries, self._conditions, [values] * len(self._entries))):

@@ -12,17 +12,7 @@ from typing import Any
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.source import TENSOR_FACTS, Computed, Constant, Item, Source
-
-# Guard kinds of which a source may carry several, with different expected values.
-_SEVERAL_PER_SOURCE = {
-    GuardKind.HAS_KEY,
-    GuardKind.MISSING_KEY,
-    GuardKind.MISSING_ATTR,
-    GuardKind.NO_INSTANCE_ATTR,
-    GuardKind.SAME_OBJECT,
-    GuardKind.UNNOTICED_DEATH,
-    GuardKind.DISTINCT_OBJECTS,
-}
+from minidynamo.guards.values import has_fixed_attributes
 
 # Kinds that hold for values of one class only, unless the class of an object can be replaced.
 _IMPLYING_CLASS = frozenset({GuardKind.IDENTITY, GuardKind.EQUALS})
@@ -34,7 +24,6 @@ _IMPLIED_BY: dict[GuardKind, frozenset[GuardKind]] = {
         {GuardKind.NOT_NONE, GuardKind.LENGTH, GuardKind.TYPE, GuardKind.TENSOR, *_IMPLYING_CLASS}
     ),
 }
-_IMMUTABLE_TYPE = 1 << 8  # type flag of built-in classes; an instance keeps its class, except for modules
 
 
 class GuardList:
@@ -43,7 +32,7 @@ class GuardList:
     def __init__(self, where: Callable[[], UserLocation | None]) -> None:
         self._where = where
         self._guards: dict[int, Guard] = {}  # by id, in the order of installation
-        self._at: dict[Source, dict[Any, Guard]] = {}  # per source: by kind, or by kind and expected value
+        self._at: dict[Source, dict[Any, Guard]] = {}  # per source: by kind, or by kind and the part of `expected`
 
     def __iter__(self) -> Iterator[Guard]:
         return (guard for guard in self._guards.values() if not self._is_covered(guard))
@@ -97,11 +86,8 @@ class GuardList:
             known = here.get(GuardKind.TYPE)
             if known is not None and _has_fixed_class(known.expected):
                 del here[GuardKind.TYPE], self._guards[id(known)]
-        key: Any = kind
-        if kind in _SEVERAL_PER_SOURCE:
-            key = (kind, expected)
-        elif kind is GuardKind.CLASS_ATTR:
-            key = (kind, expected[0])
+        part = kind.value.part
+        key: Any = kind if part is None else (kind, part(expected))
         if key not in here:
             here[key] = guard = Guard(source, kind, expected, self._where())
             self._guards[id(guard)] = guard
@@ -109,4 +95,4 @@ class GuardList:
 
 def _has_fixed_class(cls: Any) -> bool:
     """Returns whether the class of an instance of `cls` can never be replaced."""
-    return bool(cls.__flags__ & _IMMUTABLE_TYPE) and cls is not types.ModuleType
+    return has_fixed_attributes(cls) and cls is not types.ModuleType

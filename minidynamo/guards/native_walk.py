@@ -1,4 +1,4 @@
-"""Owns walks that run as machine code: one compiled function for all walks, which interprets their steps.
+"""Owns the steps of walks, and walks that run as machine code: one compiled function interprets the steps of all walks.
 
 Plans no walk (`walk.py` does) and compiles nothing (`frontend/compile.py` supplies the C++ compiler). Without a
 compiler, the Python text of a walk stays.
@@ -10,6 +10,7 @@ parameters takes 4.7 with tags, 5.9 without tags and 7.0 as text; a module with 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import enum
@@ -17,12 +18,47 @@ import functools
 import itertools
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from minidynamo.errors import MinidynamoError
-from minidynamo.guards.walk import Op, Walk
+
+# The greatest depth of a walk below its start; the size of an array in native_walk.cpp.
+MAX_DEPTH = 32
+# The classes of dicts that steps read. If no guard fixes the class of a dict, the step checks the class.
+TABLES: tuple[type | None, ...] = (None, dict, collections.OrderedDict)
+
+
+class Op(enum.IntEnum):
+    """The action of a step on `v`, the value at its depth. START to ELEMENT put their result at the next depth."""
+
+    START = 0  # the argument `number`, or `expected` if `number` is -1
+    DICTIONARY = 1  # v.__dict__
+    ITEM = 2  # v[expected] of a dict
+    ELEMENT = 3  # v[number] of a list or tuple
+    KEEP = 4  # put v into the result, at index `number`
+    TYPE = 5  # v is exactly of the class `expected`, a weak reference if `number` is 1
+    IDENTITY = 6  # v is `expected`, a weak reference if `number` is 1
+    EQUALS = 7  # v is of the class of `expected`, a number or text, and equal to it
+    LENGTH = 8  # v, a container, has `number` elements
+    KEYS = 9  # v, a dict, has the keys `expected`, all texts, in this order
+    HAS_KEY = 10  # v, a dict, has the key `expected`
+    MISSING_KEY = 11  # v, a dict, has no key `expected`
+    ITEM_LENGTH = 12  # v[expected] of a dict, a container, has `number` elements
+
+
+class Step(NamedTuple):
+    """An instruction of a walk."""
+
+    #: the action
+    op: Op
+    #: the depth of the value that the step reads
+    depth: int
+    #: an index, a length, or a flag; see `Op`
+    number: int = 0
+    #: a key, a class, or a value; see `Op`
+    expected: object = None
+
 
 # Builds C++ source and returns its functions by name.
 Build = Callable[[str, Sequence[str]], dict[str, Callable[..., Any]]]
@@ -131,35 +167,21 @@ def _address_at(address: int) -> int | None:
     return ctypes.c_void_p.from_address(address).value
 
 
-def native_walk(walk: Walk) -> Callable[..., Any] | None:
-    """Builds a compiled function equivalent to the walk's text, which it calls when in doubt; None if not possible."""
+def native_walk(steps: Sequence[Step], results: int, text: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Builds a compiled function that runs the steps of a walk with this number of results; None if not possible.
+
+    When in doubt, the function calls `text`, the equivalent function in Python.
+    """
     walker = _walker()
     if walker is None:
         return None
     instances = itertools.count()
     packed = []
-    for step in walk.steps:
+    for step in steps:
         number = next(instances) if step.op is Op.DICTIONARY else step.number
         packed.append(struct.pack("hhiPqq", step.op, step.depth, number, id(step.expected), 0, 0))
     seen = next(instances) if trusted_tags() is Tags.WITHOUT_VALUES and values_can_be_read() else 0
-    header = struct.pack("qqqq", trusted_tags(), len(walk.found.sources), len(packed), seen)
+    header = struct.pack("qqqq", trusted_tags(), results, len(packed), seen)
     program = bytearray(header + b"".join(packed) + bytes(seen * _SEEN))
-    expected = tuple(step.expected for step in walk.steps)
-    return functools.partial(walker, program, expected, walk.function)
-
-
-@dataclass(frozen=True)
-class WalkSlot:
-    """A global of a condition: the function of a walk, which machine code may replace."""
-
-    #: the walk
-    walk: Walk
-    #: the globals of the condition
-    namespace: dict[str, Any]
-    #: the name of the walk's function
-    name: str
-
-    def make_native(self) -> None:
-        """Replaces the walk by machine code where possible; the first call in a process may wait for a compiler."""
-        if self.namespace[self.name] is self.walk.function:
-            self.namespace[self.name] = native_walk(self.walk) or self.walk.function
+    expected = tuple(step.expected for step in steps)
+    return functools.partial(walker, program, expected, text)

@@ -1,6 +1,6 @@
 """Owns the reading of sources in generated conditions: a value that several guards need is read once, into a temporary.
 
-Writes no conditions; `writers.py` and `check.py` do.
+Writes no conditions; `guard.py` and `check.py` do. `guard.reader_of` enters the classes that guards fix.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from minidynamo.core.names import Namespace, module_of, name_of
-from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.source import Attr, Computed, Constant, Derived, InstanceAttr, Item, Local, Source, TypeOf
 
 _LIBRARIES = frozenset({"torch", "builtins", *sys.stdlib_module_names}) - {"__main__"}
@@ -54,29 +53,22 @@ class Reader:
     read itself if the value is needed once, else by a temporary. Values in `found` are not read again.
     """
 
-    def __init__(self, guards: Iterable[Guard], names: Namespace, found: Found | None = None) -> None:
+    def __init__(self, names: Namespace, found: Found | None = None) -> None:
         self.names = names
+        #: the classes that guards fix, and the objects
+        self.classes: dict[Source, type] = {}
+        self.objects: dict[Source, object] = {}
         self._found = found or Found("", ())
         self._numbers: dict[Source, int] = {}
         self._texts: list[str] = []
         self._reads: Counter[int] = Counter()
         self._temporaries: dict[int, str] = {}
         self._bound: dict[str, None] = {}
-        self._classes: dict[Source, type] = {}
-        self._objects: dict[Source, object] = {}
-        for guard in guards:
-            if guard.kind is GuardKind.TYPE:
-                self._classes[guard.source] = guard.expected
-            elif guard.kind is GuardKind.TENSOR:
-                self._classes[guard.source] = guard.expected.cls
-            elif guard.kind is GuardKind.IDENTITY:
-                self._classes[guard.source] = type(guard.expected)
-                self._objects[guard.source] = guard.expected
 
     def fork(self) -> Reader:
         """Returns a reader for a separate condition, with the same names and the same texts of sources."""
-        reader = Reader((), self.names, self._found)
-        reader._classes, reader._objects = self._classes, self._objects
+        reader = Reader(self.names, self._found)
+        reader.classes, reader.objects = self.classes, self.objects
         reader._numbers, reader._texts = self._numbers, self._texts
         return reader
 
@@ -138,9 +130,9 @@ class Reader:
             texts.append(self.read(source) if first is None else self._found.part(first, len(others) + 1))
         return ", ".join(texts)
 
-    def in_found_order(self, guards: Iterable[Guard]) -> list[Guard]:
-        """Sorts guards by the index of their found value; guards whose values are still to be read come first."""
-        return sorted(guards, key=lambda guard: self._found.indices.get(guard.source, -1))
+    def found_index(self, source: Source) -> int:
+        """Returns the index of a found value; -1 for a value that is still to be read."""
+        return self._found.indices.get(source, -1)
 
     def name(self, source: Source, hint: str) -> str:
         """Returns a name for the value at `source`, bound at the first read of the source."""
@@ -200,13 +192,13 @@ class Reader:
         """Returns the guarded class of the value at `source`; None if no guard fixes the class."""
         if isinstance(source, Constant):
             return type(source.value)
-        return self._classes.get(source)
+        return self.classes.get(source)
 
     def class_at(self, source: Source) -> type | None:
         """Returns the class object at `source`, if the guards fix it."""
         if isinstance(source, TypeOf):
             return self.class_of(source.of)
-        value = source.value if isinstance(source, Constant) else self._objects.get(source)
+        value = source.value if isinstance(source, Constant) else self.objects.get(source)
         return value if isinstance(value, type) else None
 
 

@@ -1,82 +1,90 @@
-"""Owns the messages for recompiles: the reason why no version of a frame fitted a call, and advice.
+"""Owns the explanation of a recompile: the guards of a version that fail, and the messages about them.
 
-Evaluates nothing; `failures.py` finds the failed guards.
+Slow and thorough; `check.py` writes the fast text. The words about a guard are in its row (`guard.py`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 
+from minidynamo.core.names import Namespace
 from minidynamo.errors import Diagnostic, counted
-from minidynamo.guards.failures import GuardFailure, subject
-from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Local, Result
+from minidynamo.guards.check import conjuncts, ordered
+from minidynamo.guards.guard import MISSING, Guard, GuardKind, reader_of
+from minidynamo.guards.reader import Reader
+from minidynamo.guards.source import Local, Source
+from minidynamo.guards.values import brief
+
+
+@dataclass(frozen=True)
+class GuardFailure:
+    """A guard that does not hold, with the expected and the actual value in words."""
+
+    #: the failed guard
+    guard: Guard
+    #: the expected value
+    expected: str
+    #: the actual value
+    actual: str
+    #: the fix
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.guard.subject()}: expected {self.expected}, got {self.actual}"
+
+
+def failures(guards: Sequence[Guard], arguments: Mapping[str, Any], backend: object = None) -> list[GuardFailure]:
+    """Lists the guards that the frame's `arguments` (by parameter name) violate, in checking order.
+
+    A guard on an unreachable value (too short a container, a missing key) fails, too. Of several guards on one value,
+    or on values read from a failed value, only the first is listed. BACKEND guards are compared with `backend`, and
+    skipped if it is None.
+    """
+    found: list[GuardFailure] = []
+    failed: set[Source] = set()
+    context = reader_of(guards, Namespace(arguments))
+    for guard in ordered(guards):
+        if any(not failed.isdisjoint((source, *source.bases())) for source in guard.sources()):
+            continue
+        if not _holds(guard, context, arguments, backend):
+            failed.add(guard.source)
+            found.append(_failure(guard, arguments, backend))
+    return found
+
+
+def _holds(guard: Guard, context: Reader, arguments: Mapping[str, Any], backend: object) -> bool:
+    if guard.kind is GuardKind.BACKEND:
+        return backend is None or bool(backend == guard.expected)
+    reader = context.fork()
+    text = " and ".join(reader.finished(conjuncts([guard], reader))) or "True"
+    return bool(_evaluate(text, reader.names, arguments, missing=False))
+
+
+def _evaluate(text: str, names: Namespace, arguments: Mapping[str, Any], missing: object) -> Any:
+    try:
+        return eval(text, dict(names.values), dict(arguments))
+    except Exception:  # the value is missing or has another type
+        return missing
+
+
+def _failure(guard: Guard, arguments: Mapping[str, Any], backend: object) -> GuardFailure:
+    found, names = backend, Namespace(arguments)
+    if not guard.kind.value.ignores_source:
+        found = _evaluate(guard.source.expression(names), names, arguments, MISSING)
+    advice = guard.advice(found)
+    try:
+        actual = "nothing there" if found is MISSING else guard.kind.value.actual(guard.expected, found)
+    except (AttributeError, TypeError):  # a value of a type that the guard cannot describe
+        actual = brief(found)
+    return GuardFailure(guard, guard.expectation(), actual, advice)
+
 
 Misfits = Sequence[Sequence[GuardFailure]]
-
-_SAME_KEYS = "All keys count where a dict is looped over or compared: keep the same ones, or read single keys."
-_ONE_KEY = "With and without this key there is a version each; no more follow."
-_SAME_ITEMS = "All items count where a set is looped over or compared: keep the same ones, or test single items."
-_SAME_CLASS = "Set attributes of objects and classes up before the first call, and keep them."
-
-_ADVICE: dict[GuardKind, str] = {
-    GuardKind.TENSOR: "A size that varies is symbolic from its second value on; 0 and 1 have versions of their own.",
-    GuardKind.PRESENT: "With and without this value there is a version each; no more follow.",
-    GuardKind.NOT_NONE: "With and without this value there is a version each; no more follow.",
-    GuardKind.EQUALS: "Each value has a version: pass few values, or use them outside of the compiled function.",
-    GuardKind.IDENTITY: "Pass the same function, class or flag in each call instead of a new one.",
-    GuardKind.TYPE: "Pass values of one class, or compile one function per class.",
-    GuardKind.LENGTH: "Each length is compiled once where items are read: keep one, or stack them into one tensor.",
-    GuardKind.DICT_KEYS: _SAME_KEYS,
-    GuardKind.HAS_KEY: _ONE_KEY,
-    GuardKind.MISSING_KEY: _ONE_KEY,
-    GuardKind.SET_ITEMS: _SAME_ITEMS,
-    GuardKind.MISSING_ATTR: _SAME_CLASS,
-    GuardKind.NO_INSTANCE_ATTR: _SAME_CLASS,
-    GuardKind.SLOT_EMPTY: _SAME_CLASS,
-    GuardKind.CLASS_ATTR: _SAME_CLASS,
-    GuardKind.CLASS_NAMES: _SAME_CLASS,
-    GuardKind.CELL_EMPTY: "Assign the closed-over variable before the first call.",
-    GuardKind.UNNOTICED_DEATH: "With and without a finalizer there is a version each; no more follow.",
-    GuardKind.SAME_OBJECT: "Pass separate tensors or containers in each call, or the same one in each.",
-    GuardKind.DISTINCT_OBJECTS: "Pass separate tensors or containers in each call, or the same one in each.",
-    GuardKind.RELATION: "Each side of a condition is compiled once; no more follow.",
-    GuardKind.GLOBAL_STATE: "Call it in the same grad mode, autocast, default dtype and number of threads.",
-    GuardKind.BACKEND: "Choose the settings before the first call, or with compile(options=...).",
-}
-_NUMBER = "A number that varies is an input from its second value on, unless the program needs its value."
-_ANSWER = "Set the state that it reports before the first call, and keep it."
-
-# For guard kinds that can fail in several respects.
-_ADVICE_FOR: dict[tuple[GuardKind, str], str] = {
-    (GuardKind.TENSOR, "presence"): "With and without this argument there is a version each; no more follow.",
-    (GuardKind.TENSOR, "dtype"): "Each dtype has a version: convert the tensor before the call if one will do.",
-    (GuardKind.TENSOR, "device"): "Each device has a version: move the tensor before the call if one will do.",
-    (GuardKind.TENSOR, "rank"): "Each number of dimensions has a version: pass tensors of one rank.",
-    (GuardKind.TENSOR, "stride"): "Each memory layout has a version: pass x.contiguous() where the layout differs.",
-    (GuardKind.TENSOR, "requires_grad"): "Tensors with and without gradient have a version each: pass x.detach() "
-    "where no gradient is needed.",
-    (GuardKind.LENGTH, "first entries"): "Empty and filled have a version each; no more follow if the number stays.",
-    (GuardKind.LENGTH, "entries"): "Each number of entries has a version: keep to one, or read single keys.",
-    (GuardKind.LENGTH, "values"): "Each number of values has a version: pass as many in each call.",
-    (GuardKind.IDENTITY, "presence"): "With and without this value there is a version each; no more follow.",
-    (GuardKind.IDENTITY, "mode"): "train() and eval() have a version each; no more follow.",
-    (GuardKind.IDENTITY, "choice"): "Each of its few values has a version; no more follow when all have been seen.",
-}
-
-
-def _advice(failure: GuardFailure) -> str:
-    guard = failure.guard
-    if guard.kind is GuardKind.EQUALS and isinstance(guard.source, Result):
-        return _ANSWER
-    if guard.kind is GuardKind.EQUALS and isinstance(guard.expected, int | float | np.number):
-        return _NUMBER
-    return _ADVICE_FOR.get((guard.kind, failure.aspect), _ADVICE[guard.kind])
 
 
 @dataclass(frozen=True)
@@ -103,7 +111,7 @@ class Recompile:
         if self.difference is None:
             return Diagnostic("MD301", what, why=", ".join(folded))
         guard = self.difference.guard
-        return Diagnostic("MD301", what, why=", ".join(folded), fix=_advice(self.difference), where=guard.where)
+        return Diagnostic("MD301", what, why=", ".join(folded), fix=self.difference.advice, where=guard.where)
 
 
 def explain(name: str, misfits: Misfits) -> Recompile:
@@ -155,12 +163,12 @@ def limit_reached(
     Calls that fit no version run eagerly, or raise this message.
     """
     differences = [r.difference for r in recompiles if r.difference is not None]
-    counts = Counter((subject(d.guard), d.guard.kind) for d in differences)
+    counts = Counter((d.guard.subject(), d.guard.kind) for d in differences)
     rows = []
     for (changed, _), count in counts.most_common(_MOST_CAUSES):
-        last = next(d for d in reversed(differences) if subject(d.guard) == changed)
+        last = next(d for d in reversed(differences) if d.guard.subject() == changed)
         rows.append(f"{changed} changed ({counted(count, 'time')}, last from {last.expected} to {last.actual})")
-        rows.append(f"    {_advice(last)}")
+        rows.append(f"    {last.advice}")
     rows += [f"and {counted(len(counts) - _MOST_CAUSES, 'other cause')}"] * (len(counts) > _MOST_CAUSES)
     made = f"{counted(versions, 'version')} exist{'s' * (versions == 1)}"
     return Diagnostic(

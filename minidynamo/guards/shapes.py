@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 from minidynamo import compat
-from minidynamo.core.dynamic_dims import Dimension, declared
+from minidynamo.core.directives import Dimension, declared
 from minidynamo.errors import DeclaredSizeFixed, Diagnostic, UserLocation
-from minidynamo.guards.guard import Guard, GuardKind, TensorFacts
+from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.profile import FrameProfile, Line, TripCounts, relative_strides
 from minidynamo.guards.source import (
     TENSOR_FACTS,
@@ -36,10 +36,9 @@ from minidynamo.guards.source import (
     StorageItem,
     Stride,
     TensorFact,
+    stable_name,
 )
-from minidynamo.guards.stable_names import stable_name
-
-Layout = tuple[tuple[Any, ...], tuple[Any, ...]]  # sizes and strides: ints, and torch.SymInt
+from minidynamo.guards.tensors import Layout, TensorFacts
 
 # Larger numbers are no sizes, and do not fit into the integers of tensors.
 _LARGEST = 2**62
@@ -281,7 +280,7 @@ class Shapes:
             equality, integer = compat.symbolic().Eq, compat.symbolic().Integer
             values = [side for side in expr.args if isinstance(side, integer)] if isinstance(expr, equality) else []
             for symbol in expr.free_symbols.intersection(self._sources) if values else ():
-                yield self._source_of(symbol), int(values[0]), where
+                yield self._source_of_symbol(symbol), int(values[0]), where
         for guard in guards:
             if guard.kind is GuardKind.EQUALS and _is_read(guard.expected) and self._has_varied(guard.source):
                 yield guard.source, guard.expected, guard.where
@@ -321,8 +320,8 @@ class Shapes:
     def _computed(self, expr: Any) -> Source:
         text, symbols = compat.symbolic().text(expr)
         if text == "{0}":
-            return self._source_of(symbols[0])
-        sources = [self._source_of(symbol) for symbol in symbols]
+            return self._source_of_symbol(symbols[0])
+        sources = [self._source_of_symbol(symbol) for symbol in symbols]
         operands = [f"({{{n}}})" if isinstance(source, Computed) else f"{{{n}}}" for n, source in enumerate(sources)]
         called = dict.fromkeys(_CALLS.findall(text))
         numbers = {name: len(sources) + n for n, name in enumerate(called)}
@@ -331,7 +330,7 @@ class Shapes:
         operands += [f"{{{n}}}" for n in numbers.values()]
         return Computed(text.format(*operands), (*sources, *functions))
 
-    def _source_of(self, symbol: Any) -> Source:
+    def _source_of_symbol(self, symbol: Any) -> Source:
         """Returns the first source of a symbol whose guards are installed."""
         sources = self._sources[symbol]
         return next((source for source in sources if self._is_used(source)), sources[0])
@@ -448,7 +447,7 @@ class Shapes:
 
     def _ranges(self) -> Iterable[Guard]:
         for symbol in self._sources:
-            source = self._source_of(symbol)
+            source = self._source_of_symbol(symbol)
             if not self._is_used(source) or self.env.replace(symbol) != symbol:
                 continue
             bounds = self.env.var_to_range[symbol]

@@ -7,30 +7,27 @@ through the instance's dictionary, elements of container subclasses through the 
 from __future__ import annotations
 
 import enum
+import itertools
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, dataclass_transform
 
+import torch
 
-class Names(Protocol):
-    """Names objects that generated code needs and that have no literal form."""
+from minidynamo import compat
+from minidynamo.core.names import Namespace, module_of, name_of
 
-    def weak(self, value: object, hint: str) -> str | None:
-        """Returns an identifier for a weak reference to `value`; None if its type allows none."""
-        ...
-
-    def constant(self, value: object, hint: str) -> str:
-        """Returns an identifier for `value`, the same for the same object; `hint` is the preferred name."""
-        ...
+# For messages: builtins keep their names.
+_BUILTINS = Namespace()
 
 
 @dataclass(frozen=True)
 class Source:
     """The expression through which a value is found. Equality is structural: equal sources read the same value."""
 
-    def expression(self, names: Names) -> str:
+    def expression(self, names: Namespace) -> str:
         """Returns Python text that evaluates to the value, with the frame's arguments as locals."""
         raise NotImplementedError
 
@@ -75,7 +72,7 @@ class Local(Source):
 
     name: str
 
-    def expression(self, names: Names) -> str:
+    def expression(self, names: Namespace) -> str:
         return self.name
 
     def display(self) -> str:
@@ -102,7 +99,7 @@ class Constant(Source):
     def __hash__(self) -> int:
         return id(self.value)
 
-    def expression(self, names: Names) -> str:
+    def expression(self, names: Namespace) -> str:
         return names.constant(self.value, self.name)
 
     def display(self) -> str:
@@ -131,7 +128,7 @@ class Referent(Constant):
     def __repr__(self) -> str:
         return f"a {self.name}"
 
-    def expression(self, names: Names) -> str:
+    def expression(self, names: Namespace) -> str:
         value = self.value
         return "None" if value is None else f"{names.weak(value, 'key')}()"
 
@@ -150,8 +147,10 @@ def source_key(key: Any) -> Any:
     return Referent(key, cls.__name__) if by_identity and cls.__weakrefoffset__ else key
 
 
-def hash_once(cls: type[S]) -> type[S]:
-    """Caches the hash of each instance: it covers the whole chain of reads, and dicts ask for it often."""
+@dataclass_transform(frozen_default=True)
+def derived(cls: type[S]) -> type[S]:
+    """Makes a frozen dataclass that caches its hash, which covers the whole chain of reads: dicts ask for it often."""
+    cls = dataclass(frozen=True)(cls)
     computed = cls.__hash__
 
     def __hash__(self: Any) -> int:
@@ -172,40 +171,38 @@ class Derived(Source):
 
     of: Source
 
-    def read(self, of: str) -> str:
+    def read(self, of: str, names: Namespace) -> str:
         """Returns Python text of the read, where `of` is the text of the base."""
         raise NotImplementedError
 
-    def expression(self, names: Names) -> str:
-        return self.read(self.of.expression(names))
+    def expression(self, names: Namespace) -> str:
+        return self.read(self.of.expression(names), names)
 
     def display(self) -> str:
-        return self.read(self.of.display())
+        return self.read(self.of.display(), _BUILTINS)
 
     @property
     def base(self) -> Source | None:
         return self.of
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class Attr(Derived):
     """A built-in attribute (slot, getset or function attribute) that runs no user code when read."""
 
     name: str
 
-    def read(self, of: str) -> str:
+    def read(self, of: str, names: Namespace) -> str:
         return f"{of}.{self.name}"
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class InstanceAttr(Derived):
     """An attribute in the instance's own dictionary."""
 
     name: str
 
-    def expression(self, names: Names) -> str:
+    def expression(self, names: Namespace) -> str:
         return f"{self.of.expression(names)}.__dict__[{self.name!r}]"
 
     def display(self) -> str:
@@ -218,14 +215,13 @@ _MODULE_REGISTRIES = ("_modules", "_parameters", "_buffers")
 HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class Item(Derived):
     """An element of a dict, list or tuple of exactly that type; `key` is a literal or an object used as dict key."""
 
     key: Hashable
 
-    def expression(self, names: Names) -> str:
+    def expression(self, names: Namespace) -> str:
         return f"{self.of.expression(names)}[{key_expression(self.key, names)}]"
 
     def display(self) -> str:
@@ -237,15 +233,14 @@ class Item(Derived):
         return f"{shown}[{self.key!r}]" if shown else str(self.key)
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class StorageItem(Derived):
     """An element of a container subclass, read through `owner` (list, tuple, dict) so that overrides do not run."""
 
     key: Hashable
     owner: type
 
-    def expression(self, names: Names) -> str:
+    def expression(self, names: Namespace) -> str:
         owner = names.constant(self.owner, self.owner.__name__)
         return f"{owner}.__getitem__({self.of.expression(names)}, {key_expression(self.key, names)})"
 
@@ -261,14 +256,13 @@ PLAIN_VALUES: dict[type, Callable[[Any], Any]] = {
 }
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class PlainValue(Derived):
     """The plain number or text of an instance of a subclass of `owner`."""
 
     owner: type
 
-    def expression(self, names: Names) -> str:
+    def expression(self, names: Namespace) -> str:
         read = PLAIN_VALUES[self.owner].__name__
         return f"{names.constant(self.owner, self.owner.__name__)}.{read}({self.of.expression(names)})"
 
@@ -276,24 +270,19 @@ class PlainValue(Derived):
         return self.of.display()
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class TypeOf(Derived):
     """The class of a value."""
 
-    def expression(self, names: Names) -> str:
-        return f"{names.constant(type, 'type')}({self.of.expression(names)})"
-
-    def display(self) -> str:
-        return f"type({self.of.display()})"
+    def read(self, of: str, names: Namespace) -> str:
+        return f"{names.constant(type, 'type')}({of})"
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class Result(Derived):
     """The result of a library function that takes no arguments and has no side effects."""
 
-    def read(self, of: str) -> str:
+    def read(self, of: str, names: Namespace) -> str:
         return f"{of}()"
 
 
@@ -305,8 +294,7 @@ def call_or_none(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
         return None
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class Called(Derived):
     """The result of a function for some arguments, the last of them by keyword; None if the function raises.
 
@@ -316,7 +304,7 @@ class Called(Derived):
     arguments: tuple[Source, ...]
     names: tuple[str, ...] = ()
 
-    def expression(self, names: Names) -> str:
+    def expression(self, names: Namespace) -> str:
         texts = [argument.expression(names) for argument in self.arguments]
         split = len(texts) - len(self.names)
         named = [f"{name}={text}" for name, text in zip(self.names, texts[split:])]
@@ -338,8 +326,7 @@ class Called(Derived):
             yield from argument.roots()
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class Element(Called):
     """The result of a numpy array method for an index: a new object at each read."""
 
@@ -348,96 +335,82 @@ class Unset:
     """Replaces the value of a context variable that is unset in the present context."""
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class ContextValue(Derived):
     """The value of a context variable in the context of the call, or `Unset`."""
 
-    def expression(self, names: Names) -> str:
+    def expression(self, names: Namespace) -> str:
         return f"{self.of.expression(names)}.get({names.constant(Unset, 'unset')})"
 
     def display(self) -> str:
         return f"{self.of.display()}.get()"
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class DictKeys(Derived):
     """The keys of a dict, in order, as a tuple."""
 
-    def expression(self, names: Names) -> str:
-        return f"{names.constant(tuple, 'tuple')}({self.of.expression(names)})"
-
-    def display(self) -> str:
-        return f"tuple({self.of.display()})"
+    def read(self, of: str, names: Namespace) -> str:
+        return f"{names.constant(tuple, 'tuple')}({of})"
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class DictValues(Derived):
     """The values of a dict, in the order of its keys, as a tuple."""
 
-    def expression(self, names: Names) -> str:
-        return f"{names.constant(tuple, 'tuple')}({self.of.expression(names)}.values())"
-
-    def display(self) -> str:
-        return f"tuple({self.of.display()}.values())"
+    def read(self, of: str, names: Namespace) -> str:
+        return f"{names.constant(tuple, 'tuple')}({of}.values())"
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class TensorNumber(Derived):
     """The number in a tensor of one element."""
 
-    def read(self, of: str) -> str:
+    def read(self, of: str, names: Namespace) -> str:
         return f"{of}.item()"
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class CellContents(Derived):
     """The contents of a closure cell."""
 
-    def expression(self, names: Names) -> str:
+    def expression(self, names: Namespace) -> str:
         return f"{self.of.expression(names)}.cell_contents"
 
     def display(self) -> str:
         return self.of.display()
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class Size(Derived):
     """The size of a tensor in one dimension."""
 
     dim: int
 
-    def expression(self, names: Names) -> str:
+    def expression(self, names: Namespace) -> str:
         return f"{self.of.expression(names)}.size({self.dim})"
 
     def display(self) -> str:
         return f"{self.of.display()}.shape[{self.dim}]"
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class Stride(Derived):
     """The stride of a tensor in one dimension, in items."""
 
     dim: int
 
-    def read(self, of: str) -> str:
+    def read(self, of: str, names: Namespace) -> str:
         return f"{of}.stride({self.dim})"
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class TensorFact(Derived):
     """An attribute of a tensor, or the result of a method called with numbers, as `text`."""
 
     text: str
 
-    def read(self, of: str) -> str:
+    def read(self, of: str, names: Namespace) -> str:
         return f"{of}.{self.text}"
 
 
@@ -445,8 +418,7 @@ class TensorFact(Derived):
 TENSOR_FACTS = (Size, Stride, TensorFact)
 
 
-@hash_once
-@dataclass(frozen=True)
+@derived
 class Computed(Source):
     """A number that Python computes from others: `template` has `{0}`, `{1}`, ... in place of the operands.
 
@@ -456,7 +428,7 @@ class Computed(Source):
     template: str
     operands: tuple[Source, ...]
 
-    def expression(self, names: Names) -> str:
+    def expression(self, names: Namespace) -> str:
         return self.template.format(*(operand.expression(names) for operand in self.operands))
 
     def display(self) -> str:
@@ -483,7 +455,7 @@ class Drawn(Source):
 
     name: str
 
-    def expression(self, names: Names) -> str:
+    def expression(self, names: Namespace) -> str:
         return self.name
 
     def display(self) -> str:
@@ -500,7 +472,7 @@ def is_new_each_read(source: Source | None) -> bool:
     return isinstance(source, Size | TensorFact | Computed | Element)
 
 
-def key_expression(key: object, names: Names) -> str:
+def key_expression(key: object, names: Namespace) -> str:
     """Returns Python text for a dict key or list index: a literal where possible, else a named constant."""
     if type(key) in (int, str, bool, bytes, type(None)):
         return repr(key)
@@ -519,3 +491,64 @@ def global_source(namespace: dict[str, object], name: str) -> Source:
 def is_argument_or_item(source: Source) -> bool:
     """Returns whether a value is an argument, or an item of one: arguments differ more often than module contents."""
     return source.base is None or (isinstance(source, Item) and source.of.base is None)
+
+
+# Names of sources that are the same in each process, for profiles and symbols
+
+# Numbers of objects without names.
+_ORDER: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+_NUMBERS = itertools.count()
+
+
+def stable_name(source: Source) -> str:
+    """Returns the name of a source, the same in each process: `L['x'].weight.size()[0]`."""
+    if isinstance(source, Derived):
+        return _name_of_part(source, stable_name(source.of))
+    if isinstance(source, Local):
+        return f"L[{source.name!r}]"
+    if isinstance(source, Constant):
+        return source.name
+    if isinstance(source, Computed):
+        return source.template.format(*map(stable_name, source.operands))
+    return source.display()
+
+
+def _name_of_part(source: Derived, base: str) -> str:
+    if isinstance(source, (Item, StorageItem)):
+        return f"{base}[{_text_of_key(source.key)}]"
+    if isinstance(source, (Attr, InstanceAttr)):
+        return f"{base}.{source.name}"
+    if isinstance(source, Size):
+        return f"{base}.size()[{source.dim}]"
+    if isinstance(source, Stride):
+        return f"{base}.stride()[{source.dim}]"
+    if isinstance(source, CellContents):
+        return f"{base}.cell_contents"
+    distinguishing_fields = [vars(source)[field.name] for field in fields(source) if field.name != "of"]
+    return f"{type(source).__name__}({', '.join([base, *map(_stable_text, distinguishing_fields)])})"
+
+
+def _text_of_key(key: object) -> str:
+    """Returns a name for a key of a dict. Objects without names are numbered in order of first use. Tensors share a
+    name: an optimizer treats the state of all parameters alike.
+    """
+    if type(key) is tuple:
+        return f"({', '.join(map(_text_of_key, key))})"
+    value = key.value if isinstance(key, Referent) else key
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value._name_}"
+    if isinstance(value, (str, int, float, type(None), compat.OpOverload, compat.OpOverloadPacket)):
+        return repr(value)
+    name = ".".join(filter(None, (module_of(value), name_of(value))))
+    if not isinstance(key, Referent) or module_of(value) or isinstance(value, torch.Tensor):
+        return name
+    return f"{name} {_ORDER.setdefault(value, next(_NUMBERS))}"
+
+
+def _stable_text(part: object) -> str:
+    """Returns a field of a source as a part of its name."""
+    if isinstance(part, Source):
+        return stable_name(part)
+    if isinstance(part, tuple):
+        return f"[{', '.join(map(_stable_text, part))}]"
+    return repr(part) if isinstance(part, (str, int)) else getattr(part, "__qualname__", type(part).__name__)

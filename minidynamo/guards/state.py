@@ -5,18 +5,44 @@ Does not decide when to check; `check.py` puts the check into the guards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from minidynamo import compat
-from minidynamo.graph.checked_results import count_wrong_operators
-from minidynamo.graph.saved_tensor_hooks import hooks_in_force
-from minidynamo.guards.guard import GlobalState, Guard, GuardKind
-from minidynamo.guards.source import Constant, Item, Result
 
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
+
+
+@dataclass(frozen=True)
+class GlobalState:
+    """The interpreter-wide torch settings that change the meaning of a program; `current` reads them."""
+
+    grad_enabled: bool
+    inference_mode: bool
+    #: (device type, enabled, dtype) of each device with autocast
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    default_dtype: torch.dtype
+    default_device: torch.device
+    deterministic: bool
+    #: the devices of the open `torch.device` contexts, outermost first
+    mode_devices: tuple[torch.device, ...]
+    #: whether a transform of torch.func runs, or a level of forward-mode AD is open
+    in_transform: bool = False
+    #: whether autograd checks each gradient for anomalies
+    detects_anomalies: bool = False
+
+    @property
+    def summary(self) -> str:
+        """Describes the settings; the unusual settings only where they are on."""
+        words = [f"grad mode {'on' if self.grad_enabled else 'off'}"]
+        words += ["inference mode"] * self.inference_mode
+        words += [f"autocast to {dtype} on {device}" for device, _, dtype in self.autocast]
+        words.append(f"default {self.default_dtype} on {self.default_device}")
+        words += ["deterministic algorithms"] * self.deterministic
+        return ", ".join(words)
 
 
 def current() -> GlobalState:
@@ -83,24 +109,6 @@ def differences(expected: GlobalState) -> str:
         for name in GlobalState.__dataclass_fields__
         if getattr(now, name) != getattr(expected, name)
     )
-
-
-_SAVED_TENSOR_HOOKS = Result(Constant(hooks_in_force, "saved_tensors_hooks"))
-
-
-def saved_tensor_hook_guards(hooks: Sequence[Any] | None) -> list[Guard]:
-    """Builds guards on the identity of the pack and unpack hooks, or, for None, on the absence of inlineable hooks."""
-    if hooks is None:
-        return [Guard(_SAVED_TENSOR_HOOKS, GuardKind.IDENTITY, None)]
-    return [Guard(Item(_SAVED_TENSOR_HOOKS, k), GuardKind.IDENTITY, hook) for k, hook in enumerate(hooks)]
-
-
-_FOUND_WRONG = Result(Constant(count_wrong_operators, "count_wrong_operators"))
-
-
-def fake_implementation_guards() -> list[Guard]:
-    """Builds the guard that no further fake implementation was found wrong about the results of its operator."""
-    return [Guard(_FOUND_WRONG, GuardKind.EQUALS, count_wrong_operators())]
 
 
 class KernelSettings:

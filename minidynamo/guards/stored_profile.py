@@ -1,7 +1,7 @@
 """Owns the profile of a job on disk: sizes that varied in one process are symbolic in the next from the first compile.
 
 The file is readable JSON in the cache folder, one per job and rank. `config.profile` names the job; without a name
-nothing is stored. `profile.py` defines the meaning of a profile.
+nothing here is called. `profile.py` defines the meaning of a profile.
 """
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ _VARIES = "?"
 _LOCK_TIMEOUT_SECONDS = 10  # writing takes milliseconds; a process that hangs must not block the others
 
 
-def path_of_job() -> Path | None:
-    """Returns the file of the running job; None without a name. Raises UnknownName for a name that no file can have."""
+def path_of_job() -> Path:
+    """Returns the file of the running job. Raises UnknownName for a name that no file can have."""
     job = config.profile
-    if not job:
-        return None
     if not re.fullmatch(r"[\w.-]+", job) or job.startswith("."):
         what = f"the job name {job!r} is not a valid file name"
         raise UnknownName(Diagnostic("MD603", what, fix="Use letters, digits, dashes and dots."))
@@ -45,8 +43,6 @@ def path_of_job() -> Path | None:
 def recall(fn: types.FunctionType, point: str, profile: FrameProfile) -> None:
     """Adds the values seen by earlier processes of the job to the profile of a frame point of `fn`."""
     path = path_of_job()
-    if path is None:
-        return
     frame = _read(path).get(code_key(fn), {})
     profile.add(_decoded(path, frame.get("points", {}).get(point, {})))
 
@@ -54,8 +50,6 @@ def recall(fn: types.FunctionType, point: str, profile: FrameProfile) -> None:
 def remember(fn: types.FunctionType, point: str, profile: FrameProfile) -> None:
     """Stores the values seen by this process, merged with the stored values."""
     path = path_of_job()
-    if path is None:
-        return
     code = fn.__code__
     name = f"{fn.__qualname__} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
     key = code_key(fn)

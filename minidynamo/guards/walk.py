@@ -8,59 +8,24 @@ keeps the rest. Values are visited depth first, in the order of their storage.
 
 from __future__ import annotations
 
-import enum
-import functools
 import types
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from minidynamo.core import artifacts
 from minidynamo.core.names import Namespace
-from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.guard import Guard, GuardKind, reader_of
+from minidynamo.guards.native_walk import MAX_DEPTH, TABLES, Op, Step, native_walk
 from minidynamo.guards.reader import Found, Reader
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, Referent, Source, is_argument_or_item
-from minidynamo.guards.writers import WRITERS, class_attribute, is_exact_literal, is_singleton
+from minidynamo.guards.values import class_attribute
 
 # With fewer guards, a separate function is not worth its call.
-FEW = 40
-# The greatest depth of a walk below its start; the size of an array in native_walk.cpp.
-MAX_DEPTH = 32
-
-
-class Op(enum.IntEnum):
-    """The action of a step on `v`, the value at its depth. START to ELEMENT put their result at the next depth."""
-
-    START = 0  # the argument `number`, or `expected` if `number` is -1
-    DICTIONARY = 1  # v.__dict__
-    ITEM = 2  # v[expected] of a dict
-    ELEMENT = 3  # v[number] of a list or tuple
-    KEEP = 4  # put v into the result, at index `number`
-    TYPE = 5  # v is exactly of the class `expected`, a weak reference if `number` is 1
-    IDENTITY = 6  # v is `expected`, a weak reference if `number` is 1
-    EQUALS = 7  # v is of the class of `expected`, a number or text, and equal to it
-    LENGTH = 8  # v, a container, has `number` elements
-    KEYS = 9  # v, a dict, has the keys `expected`, all texts, in this order
-    HAS_KEY = 10  # v, a dict, has the key `expected`
-    MISSING_KEY = 11  # v, a dict, has no key `expected`
-    ITEM_LENGTH = 12  # v[expected] of a dict, a container, has `number` elements
-
-
-class Step(NamedTuple):
-    """An instruction of a walk."""
-
-    #: the action
-    op: Op
-    #: the depth of the value that the step reads
-    depth: int
-    #: an index, a length, or a flag; see `Op`
-    number: int = 0
-    #: a key, a class, or a value; see `Op`
-    expected: object = None
+MIN_GUARDS = 40
 
 
 @dataclass(frozen=True)
@@ -82,6 +47,10 @@ class Walk:
     #: weak references to the objects that the walk compares by identity
     watched: tuple[weakref.ref[Any], ...]
 
+    def native(self) -> Callable[..., Any] | None:
+        """Builds the machine code of the walk; None if not possible."""
+        return native_walk(self.steps, len(self.found.sources), self.function)
+
 
 def plan_walk(
     guards: Sequence[Guard], wanted: Sequence[Source], parameters: Sequence[str], name: str = "frame"
@@ -92,9 +61,9 @@ def plan_walk(
     short.
     """
     names = Namespace(parameters)
-    tree = _Tree(Reader(guards, names))
+    tree = _Tree(reader_of(guards, names))
     rest = tuple(guard for guard in guards if not tree.take(guard))
-    if len(guards) - len(rest) < FEW:
+    if len(guards) - len(rest) < MIN_GUARDS:
         return None
     values = dict.fromkeys([*wanted, *(guard.source for guard in guards if guard.kind is GuardKind.TENSOR)])
     found = tuple(source for source in values if not is_argument_or_item(source) and tree.visit(source) is not None)
@@ -115,8 +84,8 @@ def _text(
     guards: Sequence[Guard],
     names: Namespace,
 ) -> str:
-    reader = Reader(guards, names)
-    conditions = dict.fromkeys(text for guard in checked for text in WRITERS[guard.kind](reader, guard))
+    reader = reader_of(guards, names)
+    conditions = dict.fromkeys(text for guard in checked for text in guard.conditions(reader))
     finished = reader.finished([*conditions, *map(reader.read, found)])
     texts, values = finished[: len(conditions)], finished[len(conditions) :]
     lines = [f"def {name}({', '.join(arguments)}):", "    if ("]
@@ -152,10 +121,10 @@ class _Tree:
 
     def take(self, guard: Guard) -> bool:
         """Adds a guard to the walk; returns False if no step can check it."""
-        if guard.kind not in _CHECKS or guard.source.depth() == 0:
-            return False
-        step = _CHECKS[guard.kind](self._reader, guard)
-        visit = self.visit(_checked_source(guard)) if step is not None else None
+        row, source = guard.kind.value, guard.source
+        step = row.step(self._reader, source, guard.expected) if source.depth() else None
+        place = Attr(source, "__dict__") if row.reads_dictionary else source
+        visit = self.visit(place) if step is not None else None
         if step is None or visit is None:
             return False
         visit.checks.append((guard, step))
@@ -207,11 +176,6 @@ def _base(source: Source) -> Source | None:
     return Attr(source.of, "__dict__") if isinstance(source, InstanceAttr) else source.base
 
 
-def _checked_source(guard: Guard) -> Source:
-    """Returns the source of the value that the guard's step checks."""
-    return Attr(guard.source, "__dict__") if guard.kind is GuardKind.NO_INSTANCE_ATTR else guard.source
-
-
 def _arrival(reader: Reader, source: Source, depth: int) -> Step | None:
     """Returns the step from the base of a source, at `depth`, to its value; None if there is no such step."""
     if isinstance(source, Local):
@@ -226,7 +190,7 @@ def _arrival(reader: Reader, source: Source, depth: int) -> Step | None:
         return Step(Op.DICTIONARY, depth)
     if isinstance(source, Item):
         cls = reader.class_of(source.of)
-        if type(source.key) is str and cls in _TABLES:
+        if type(source.key) is str and cls in TABLES:
             return Step(Op.ITEM, depth, expected=source.key)
         if type(source.key) is int and source.key >= 0 and cls in (list, tuple):
             return Step(Op.ELEMENT, depth, source.key)
@@ -243,59 +207,18 @@ def _has_plain_dictionary(cls: type | None) -> bool:
     return is_plain and cls.__getattribute__ is object.__getattribute__
 
 
-# The steps of checks, without depth
+@dataclass(frozen=True)
+class WalkSlot:
+    """A global of a condition: the function of a walk, which machine code may replace."""
 
+    #: the walk
+    walk: Walk
+    #: the globals of the condition
+    namespace: dict[str, Any]
+    #: the name of the walk's function
+    name: str
 
-def _by_identity(op: Op, reader: Reader, expected: object) -> Step:
-    if is_singleton(expected):
-        return Step(op, 0, 0, expected)
-    name, weak = reader.reference(expected)
-    return Step(op, 0, int(weak), reader.names.values.get(name, expected))
-
-
-def _type(reader: Reader, guard: Guard) -> Step | None:
-    return _by_identity(Op.TYPE, reader, guard.expected)
-
-
-def _identity(reader: Reader, guard: Guard) -> Step | None:
-    return _by_identity(Op.IDENTITY, reader, guard.expected)
-
-
-def _equals(reader: Reader, guard: Guard) -> Step | None:
-    expected = guard.expected
-    if expected is None or type(expected) is bool:
-        return _by_identity(Op.IDENTITY, reader, expected)
-    return Step(Op.EQUALS, 0, 0, expected) if is_exact_literal(expected) else None
-
-
-def _length(reader: Reader, guard: Guard) -> Step | None:
-    known = reader.class_of(guard.source) in (*_TABLES, list, tuple)
-    return Step(Op.LENGTH, 0, guard.expected) if known else None
-
-
-def _keys(reader: Reader, guard: Guard) -> Step | None:
-    known = reader.class_of(guard.source) is dict and all(type(key) is str for key in guard.expected)
-    return Step(Op.KEYS, 0, 0, tuple(guard.expected)) if known else None
-
-
-def _in_table(op: Op, reader: Reader, guard: Guard) -> Step | None:
-    known = reader.class_of(guard.source) in _TABLES and type(guard.expected) is str
-    return Step(op, 0, 0, guard.expected) if known else None
-
-
-def _not_in_instance(reader: Reader, guard: Guard) -> Step | None:
-    return Step(Op.MISSING_KEY, 0, 0, guard.expected)
-
-
-# If no guard fixes the class of a dict, the step checks the class.
-_TABLES: tuple[type | None, ...] = (None, dict, OrderedDict)
-_CHECKS: dict[GuardKind, Callable[[Reader, Guard], Step | None]] = {
-    GuardKind.TYPE: _type,
-    GuardKind.IDENTITY: _identity,
-    GuardKind.EQUALS: _equals,
-    GuardKind.LENGTH: _length,
-    GuardKind.DICT_KEYS: _keys,
-    GuardKind.HAS_KEY: functools.partial(_in_table, Op.HAS_KEY),
-    GuardKind.MISSING_KEY: functools.partial(_in_table, Op.MISSING_KEY),
-    GuardKind.NO_INSTANCE_ATTR: _not_in_instance,
-}
+    def make_native(self) -> None:
+        """Replaces the walk by machine code where possible; the first call in a process may wait for a compiler."""
+        if self.namespace[self.name] is self.walk.function:
+            self.namespace[self.name] = self.walk.native() or self.walk.function

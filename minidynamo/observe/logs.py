@@ -34,7 +34,7 @@ def _guards(event: Event, detailed: bool) -> Iterator[str]:
         entry = event.data["entry"]
         yield f"guards of {event.name}\n{entry.describe()}"
         if detailed:
-            yield entry.condition_source or entry.condition
+            yield entry.condition.function_source or entry.condition.text
 
 
 def _artifacts(*kinds: str) -> Callable[[Event, bool], Iterator[str]]:

@@ -21,7 +21,6 @@ from minidynamo.tracer.records.side_effects import (
     GlobalSet,
     SideEffects,
 )
-from minidynamo.variables.arrays import ArrayVariable
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
@@ -30,6 +29,7 @@ from minidynamo.variables.callables import (
     MethodVariable,
     NestedFunctionVariable,
     PartialVariable,
+    PullBackVariable,
     SuperVariable,
 )
 from minidynamo.variables.constants import ConstantVariable
@@ -56,10 +56,15 @@ from minidynamo.variables.iterators import (
     ZipIterator,
 )
 from minidynamo.variables.numbers import NumberVariable
-from minidynamo.variables.objects import IdVariable, ModuleVariable, NamespaceVariable, ObjectVariable
-from minidynamo.variables.references import ContextTokenVariable, WeakReferenceVariable
-from minidynamo.variables.tensors import StorageVariable
-from minidynamo.variables.transforms import PullBackVariable
+from minidynamo.variables.objects import (
+    ContextTokenVariable,
+    IdVariable,
+    ModuleVariable,
+    NamespaceVariable,
+    ObjectVariable,
+    WeakReferenceVariable,
+)
+from minidynamo.variables.tensors import ArrayVariable, StorageVariable
 
 
 def parts(variable: VariableTracker, side_effects: SideEffects) -> Iterator[VariableTracker]:

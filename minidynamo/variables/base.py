@@ -8,6 +8,8 @@ trace, so `is` between trackers answers `is` between values.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
 
 from minidynamo.guards.source import Source
 
@@ -31,3 +33,8 @@ class VariableTracker:
     def realized(self) -> VariableTracker:
         """Returns the tracker of a lazy value that was realized elsewhere; else the variable itself."""
         return self
+
+
+# The `python_type` of trackers with a field `cls`, and of trackers whose field `value` has the real object.
+OF_CLS: Any = property(attrgetter("cls"))
+OF_VALUE: Any = property(lambda self: type(self.value))

@@ -1,4 +1,4 @@
-"""Owns the trackers of callables: functions, methods, builtins, cells, partial and super objects.
+"""Owns the trackers of callables: functions, methods, builtins, cells, partial and super objects, gradient functions.
 
 Calls are in `tracer/calls/call.py`.
 """
@@ -12,39 +12,40 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidynamo.variables.base import VariableTracker
+import torch.fx
+
+from minidynamo.graph.func_transforms import PullBack, Transformation
+from minidynamo.graph.torch_settings import Settings
+from minidynamo.variables.base import OF_CLS, OF_VALUE, VariableTracker
 from minidynamo.variables.containers import DictVariable, TupleVariable
+from minidynamo.variables.numbers import NumberVariable
+from minidynamo.variables.tensors import TensorVariable
 
 
 @dataclass(eq=False)
 class CellVariable(VariableTracker):
     """A closure cell."""
 
+    python_type = types.CellType
     #: None if the cell is empty or, for an external cell, not read yet.
     contents: VariableTracker | None = None
     #: The real cell, if it is an external value.
     cell: types.CellType | None = None
-
-    @property
-    def python_type(self) -> type:
-        return types.CellType
 
 
 @dataclass(eq=False)
 class FunctionVariable(VariableTracker):
     """A Python function that is an external value."""
 
+    python_type = types.FunctionType
     value: types.FunctionType
-
-    @property
-    def python_type(self) -> type:
-        return types.FunctionType
 
 
 @dataclass(eq=False)
 class NestedFunctionVariable(VariableTracker):
     """A Python function that was made during capture (def, lambda, comprehension)."""
 
+    python_type = types.FunctionType
     code: types.CodeType
     #: The globals of the function.
     namespace: dict[str, Any]
@@ -55,34 +56,24 @@ class NestedFunctionVariable(VariableTracker):
     closure: tuple[CellVariable, ...] = ()
     attributes: dict[str, VariableTracker] = field(default_factory=dict)
 
-    @property
-    def python_type(self) -> type:
-        return types.FunctionType
-
 
 @dataclass(eq=False)
 class MethodVariable(VariableTracker):
     """A bound method."""
 
+    python_type = types.MethodType
     #: A Python or C function.
     function: VariableTracker
     #: The first argument.
     receiver: VariableTracker
-
-    @property
-    def python_type(self) -> type:
-        return types.MethodType
 
 
 @dataclass(eq=False)
 class BuiltinVariable(VariableTracker):
     """A callable that is not traced into: a C function, a torch operator, a method descriptor."""
 
+    python_type = OF_VALUE
     value: Any
-
-    @property
-    def python_type(self) -> type:
-        return type(self.value)
 
 
 @dataclass(eq=False)
@@ -102,6 +93,7 @@ class BoundBuiltin(VariableTracker):
 class PartialVariable(VariableTracker):
     """A `functools.partial` object."""
 
+    python_type = functools.partial
     function: VariableTracker
     args: TupleVariable
     #: The dict of the partial object itself: programs may change it.
@@ -109,32 +101,40 @@ class PartialVariable(VariableTracker):
     #: The real object, if it is an external value; it can have attributes of its own.
     value: functools.partial[Any] | None = None
 
-    @property
-    def python_type(self) -> type:
-        return functools.partial
-
 
 @dataclass(eq=False)
 class LibraryCallable(VariableTracker):
     """A callable object of a class written in C, such as an itemgetter, that `make(*args, **kwargs)` returned."""
 
+    python_type = OF_CLS
     cls: type
     make: Callable[..., Any]
     args: tuple[VariableTracker, ...]
     kwargs: dict[str, VariableTracker]
-
-    @property
-    def python_type(self) -> type:
-        return self.cls
 
 
 @dataclass(eq=False)
 class SuperVariable(VariableTracker):
     """`super(cls, receiver)`."""
 
+    python_type = super
     cls: type
     receiver: VariableTracker
 
-    @property
-    def python_type(self) -> type:
-        return super
+
+@dataclass(eq=False)
+class PullBackVariable(VariableTracker):
+    """The gradient function of `torch.func.vjp`: `transformation` over `subgraph`, a node, at the values `inputs`."""
+
+    python_type = PullBack
+    transformation: Transformation
+    subgraph: torch.fx.Node
+    module: torch.fx.GraphModule
+    #: The inputs of the subgraph, the primals last.
+    inputs: list[TensorVariable | NumberVariable]
+    #: The number of primals.
+    primals: int
+    #: The version counter of each input at the call of `vjp`.
+    versions: tuple[int | None, ...]
+    #: The torch settings at the call of `vjp`.
+    settings: Settings

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMappin
 from dataclasses import dataclass, field
 from typing import Any, SupportsIndex, overload
 
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import OF_CLS, VariableTracker
 
 
 class Slots(MutableSequence[VariableTracker]):
@@ -93,13 +93,10 @@ class _SlotsField:
 class SequenceVariable(VariableTracker):
     """A sequence with one tracker per element."""
 
+    python_type = OF_CLS
     items: _SlotsField = _SlotsField()
     #: The exact class (a namedtuple, torch.Size, ...).
     cls: type = tuple
-
-    @property
-    def python_type(self) -> type:
-        return self.cls
 
 
 @dataclass(eq=False)
@@ -238,15 +235,12 @@ class _EntriesField:
 class DictVariable(VariableTracker):
     """A dict (or OrderedDict, defaultdict, mappingproxy), in insertion order."""
 
+    python_type = OF_CLS
     items: _EntriesField = _EntriesField()
     cls: type = dict
     default_factory: VariableTracker | None = None
     #: The `__dict__` of an external OrderedDict, which can have attributes of its own.
     attributes: dict[str, Any] | None = None
-
-    @property
-    def python_type(self) -> type:
-        return self.cls
 
 
 def storage_class(cls: type) -> type:
@@ -268,6 +262,7 @@ class SetStep:
 class SetVariable(VariableTracker):
     """A set or frozenset. `items` is in insertion order; Python's iteration order depends on the history of the set."""
 
+    python_type = OF_CLS
     items: MutableMapping[DictKey, Any]
     cls: type = set
     #: A set with equal items in the iteration order of the program's set: the external set, or a set made now by the
@@ -283,10 +278,6 @@ class SetVariable(VariableTracker):
     is_operand: bool = False
     #: Whether the set is the object `real` itself.
     is_literal: bool = False
-
-    @property
-    def python_type(self) -> type:
-        return self.cls
 
 
 @dataclass(eq=False)
@@ -307,10 +298,7 @@ class DictViewVariable(VariableTracker):
 class SliceVariable(VariableTracker):
     """A slice with at least one part that is not a constant."""
 
+    python_type = slice
     start: VariableTracker
     stop: VariableTracker
     step: VariableTracker
-
-    @property
-    def python_type(self) -> type:
-        return slice

@@ -33,8 +33,5 @@ class ContextVariable(VariableTracker):
 class ContextExitVariable(VariableTracker):
     """The `__exit__` of an entered context manager, on the stack."""
 
+    python_type = object
     context: ContextVariable
-
-    @property
-    def python_type(self) -> type:
-        return object

@@ -36,8 +36,5 @@ class ExceptionVariable(ObjectVariable):
 class TracebackVariable(VariableTracker):
     """The traceback of a raised exception: a value to pass on, which only Python can inspect."""
 
+    python_type = types.TracebackType
     exception: ExceptionVariable
-
-    @property
-    def python_type(self) -> type:
-        return types.TracebackType

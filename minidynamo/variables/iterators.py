@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import OF_CLS, VariableTracker
 from minidynamo.variables.containers import DictKey, DictVariable, SequenceVariable, SetVariable, Slots
 
 _LIST_ITERATOR: type = type(iter([]))
@@ -21,16 +21,13 @@ _LIST_ITERATOR: type = type(iter([]))
 class SequenceIterator(VariableTracker):
     """An iterator over a sequence. Like Python's, it sees changes of a list during the loop."""
 
+    python_type = OF_CLS
     #: A list or an external tuple, or the items of an immutable iterable; no items when exhausted.
     sequence: SequenceVariable | Slots
     position: int = 0
     cls: type = _LIST_ITERATOR
     #: The value of `ListVariable.changes` when a loop over a deque began; a later change is an error.
     changes_at_start: int | None = None
-
-    @property
-    def python_type(self) -> type:
-        return self.cls
 
 
 class _NoItems:
@@ -46,16 +43,13 @@ BY_INDEX: type = type(iter(NO_ITEMS))
 class IndexIterator(VariableTracker):
     """The iterator `iter(obj)` or `reversed(obj)` of an object that has only `__getitem__`."""
 
+    python_type = OF_CLS
     #: None when exhausted.
     sequence: VariableTracker | None
     #: The next index.
     position: int
     #: `BY_INDEX` or `reversed`.
     cls: type
-
-    @property
-    def python_type(self) -> type:
-        return self.cls
 
 
 @dataclass(eq=False)
@@ -84,25 +78,19 @@ class DictIterator(VariableTracker):
 class ZipIterator(VariableTracker):
     """The iterator `zip(*iterators)`."""
 
+    python_type = zip
     iterators: list[VariableTracker]
     strict: bool = False
-
-    @property
-    def python_type(self) -> type:
-        return zip
 
 
 @dataclass(eq=False)
 class EnumerateIterator(VariableTracker):
     """The iterator `enumerate(iterator)`."""
 
+    python_type = enumerate
     iterator: VariableTracker
     #: The next index.
     count: int = 0
-
-    @property
-    def python_type(self) -> type:
-        return enumerate
 
 
 @dataclass(eq=False)
@@ -122,20 +110,18 @@ class MapIterator(VariableTracker):
 class ChainIterator(VariableTracker):
     """The iterator `itertools.chain(*iterables)`."""
 
+    python_type = itertools.chain
     #: An iterator over the chained iterables.
     iterables: VariableTracker
     #: The iterator over the present iterable.
     current: VariableTracker | None = None
-
-    @property
-    def python_type(self) -> type:
-        return itertools.chain
 
 
 @dataclass(eq=False)
 class SliceIterator(VariableTracker):
     """The iterator `itertools.islice(...)`."""
 
+    python_type = itertools.islice
     #: None when exhausted.
     iterator: VariableTracker | None
     #: The index of the next item to yield.
@@ -145,10 +131,6 @@ class SliceIterator(VariableTracker):
     step: int
     #: The number of items taken from `iterator`.
     position: int = 0
-
-    @property
-    def python_type(self) -> type:
-        return itertools.islice
 
 
 @dataclass(eq=False)
@@ -160,6 +142,7 @@ class LibraryIterator(VariableTracker):
     the program can call `make` at any time and advance the iterator by `items_taken` items.
     """
 
+    python_type = OF_CLS
     cls: type
     iterator: VariableTracker
     make: Callable[..., Any]
@@ -168,10 +151,6 @@ class LibraryIterator(VariableTracker):
     started: bool = False
     #: The number of items taken so far; None if the iterator cannot be made again after its start.
     items_taken: int | None = None
-
-    @property
-    def python_type(self) -> type:
-        return self.cls
 
     @property
     def is_lost(self) -> bool:

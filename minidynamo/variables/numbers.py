@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.fx
 
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import OF_CLS, VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 
 
@@ -30,6 +30,7 @@ class Computation:
 class NumberVariable(VariableTracker):
     """An int or float that Python can compute from the frame's arguments, as `source` describes."""
 
+    python_type = OF_CLS
     #: A torch.SymInt, or the float of this call.
     value: Any
     #: int or float.
@@ -44,10 +45,6 @@ class NumberVariable(VariableTracker):
     specialized: ConstantVariable | None = None
     #: Whether the number is an argument of a function that must not receive a symbol.
     plain: bool = False
-
-    @property
-    def python_type(self) -> type:
-        return self.cls
 
     @property
     def unguarded_value(self) -> Any:

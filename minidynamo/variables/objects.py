@@ -1,16 +1,18 @@
-"""Owns the trackers of objects: instances of user classes, nn.Modules, classes and Python modules.
+"""Owns the trackers of objects: instances, nn.Modules, classes, Python modules, weak references, context variables.
 
 Attribute writes are in the side-effect journal, not in the trackers.
 """
 
 from __future__ import annotations
 
+import contextvars
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import OF_CLS, OF_VALUE, VariableTracker
 from minidynamo.variables.containers import DictVariable
 
 
@@ -18,6 +20,7 @@ from minidynamo.variables.containers import DictVariable
 class ObjectVariable(VariableTracker):
     """An instance of a class written in Python."""
 
+    python_type = OF_CLS
     #: The real object; None for an object that was made during capture.
     value: Any
     cls: type
@@ -25,10 +28,6 @@ class ObjectVariable(VariableTracker):
     storage: VariableTracker | None = None
     #: The `__dict__`, after its first use.
     namespace: DictVariable | None = None
-
-    @property
-    def python_type(self) -> type:
-        return self.cls
 
 
 @dataclass(eq=False)
@@ -45,11 +44,8 @@ class NamespaceVariable(DictVariable):
 class IdVariable(VariableTracker):
     """The result of `id(of)` for an object that was made during capture: a number that is unknown until run time."""
 
+    python_type = int
     of: VariableTracker
-
-    @property
-    def python_type(self) -> type:
-        return int
 
 
 @dataclass(eq=False)
@@ -61,35 +57,26 @@ class ModuleVariable(ObjectVariable):
 class ClassVariable(VariableTracker):
     """A class."""
 
+    python_type = OF_VALUE
     value: type
-
-    @property
-    def python_type(self) -> type:
-        return type(self.value)
 
 
 @dataclass(eq=False)
 class PythonModuleVariable(VariableTracker):
     """An imported module."""
 
+    python_type = OF_VALUE
     value: types.ModuleType
     #: The `__dict__`, after its first use.
     namespace: DictVariable | None = None
-
-    @property
-    def python_type(self) -> type:
-        return type(self.value)
 
 
 @dataclass(eq=False)
 class OpaqueVariable(VariableTracker):
     """A value that can be passed on and stored, but not inspected; other uses break the graph."""
 
+    python_type = OF_VALUE
     value: Any
-
-    @property
-    def python_type(self) -> type:
-        return type(self.value)
 
 
 @dataclass(eq=False)
@@ -112,3 +99,32 @@ class LazyVariable(OpaqueVariable):
 
     def realized(self) -> VariableTracker:
         return self._tracker or self.known() or self
+
+
+@dataclass(eq=False)
+class WeakReferenceVariable(VariableTracker):
+    """A weak reference."""
+
+    python_type = weakref.ref
+    #: The real reference, if it is an external value.
+    value: weakref.ref[Any] | None
+    #: The referent, if the reference was made during capture.
+    referent: VariableTracker | None = None
+
+
+@dataclass(eq=False)
+class ContextVarVariable(VariableTracker):
+    """A context variable that is an external value."""
+
+    python_type = contextvars.ContextVar
+    value: contextvars.ContextVar[Any]
+
+
+@dataclass(eq=False)
+class ContextTokenVariable(VariableTracker):
+    """The token that setting a context variable returns during capture."""
+
+    python_type = contextvars.Token
+    of: ContextVarVariable
+    #: The side effect; a reset with the token restores the value from before it.
+    effect: object

@@ -1,23 +1,26 @@
-"""Owns the trackers of tensors and other values that exist only when the graph runs.
+"""Owns the trackers of tensors, of other values that exist only when the graph runs, and of numpy arrays.
 
-Emission of graph nodes is in `tracer/graph/output_graph.py`.
+Emission of graph nodes is in `tracer/graph/output_graph.py`, functions of numpy in `tracer/handlers/numpy_arrays.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 import torch.fx
 from torch.utils.hooks import RemovableHandle
 
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import OF_CLS, VariableTracker
 
 
 @dataclass(eq=False)
 class TensorVariable(VariableTracker):
     """A tensor."""
 
+    python_type = OF_CLS
     #: Computes the tensor in the graph.
     node: torch.fx.Node
     #: The fake tensor: dtype, device, shape and strides, without data.
@@ -25,15 +28,12 @@ class TensorVariable(VariableTracker):
     #: The class at run time (torch.Tensor or torch.nn.Parameter).
     cls: type = torch.Tensor
 
-    @property
-    def python_type(self) -> type:
-        return self.cls
-
 
 @dataclass(eq=False)
 class StorageVariable(VariableTracker):
     """The storage `of.untyped_storage()`: the memory of all tensors of an alias set."""
 
+    python_type = torch.UntypedStorage
     of: TensorVariable
     #: The external tensor that uses the memory; None for memory that the graph allocates.
     owner: TensorVariable | None
@@ -44,18 +44,22 @@ class StorageVariable(VariableTracker):
     #: Whether the program changed the size.
     is_resized: bool = False
 
-    @property
-    def python_type(self) -> type:
-        return torch.UntypedStorage
-
 
 @dataclass(eq=False)
 class HookVariable(VariableTracker):
     """The handle that `tensor.register_hook(function)` returns; `node` makes it when the graph runs."""
 
+    python_type = RemovableHandle
     node: torch.fx.Node
     fake: None = None
 
-    @property
-    def python_type(self) -> type:
-        return RemovableHandle
+
+@dataclass(eq=False)
+class ArrayVariable(VariableTracker):
+    """A numpy array that was computed from constants during capture. Arrays that are external values are opaque."""
+
+    python_type = np.ndarray
+    #: The array. No other object refers to it.
+    value: np.ndarray[Any, Any]
+    #: The tensor over the same memory, if the program made it.
+    shared: TensorVariable | None = None

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.core.directives import DISABLED, IN_GRAPH, own_mark
+from minidynamo.core.directives import DISABLED, IN_GRAPH, Dimension, declare, declared, own_mark
 from minidynamo.errors import ArgumentError
 from minidynamo.testing import CompileCounter
 
@@ -135,3 +135,20 @@ def test_static_and_class_methods_can_be_disabled():
 def test_bounds_of_a_size_are_whole_numbers(bounds):
     with pytest.raises(ArgumentError, match="MD110 mark_dynamic takes a whole number as"):
         minidynamo.mark_dynamic(torch.ones(3), 0, **bounds)
+
+
+def test_the_last_declaration_holds() -> None:
+    x = torch.zeros(2, 3)
+    assert declared(x) == {}
+    declare(x, 0, Dimension(True))
+    declare(x, 1, Dimension(True, 2, 8))
+    declare(x, 0, Dimension(False))
+    assert declared(x) == {0: Dimension(False), 1: Dimension(True, 2, 8)}
+    assert declared(x.clone()) == {}
+
+
+def test_what_was_declared_to_torch_holds_too() -> None:
+    x = torch.zeros(2, 3)
+    x.__dict__["_dynamo_dynamic_indices"] = {1}
+    x.__dict__["_dynamo_static_indices"] = {0}
+    assert declared(x) == {0: Dimension(False), 1: Dimension(True)}

@@ -18,7 +18,8 @@ from minidynamo.core import artifacts
 from minidynamo.core.events import on_event
 from minidynamo.core.stats import Stats
 from minidynamo.errors import CodeCopied
-from minidynamo.frontend.dispatcher import Dispatcher, Native, resume_dispatcher, root_dispatcher
+from minidynamo.frontend.dispatcher import Dispatcher, Native
+from minidynamo.frontend.frames import ResumeFrame, RootFrame
 from minidynamo.guards.cache import Entry
 from minidynamo.guards.check import Condition
 from minidynamo.guards.state import KernelSettings
@@ -26,6 +27,14 @@ from minidynamo.guards.state import KernelSettings
 
 class Thing:
     pass
+
+
+def root_dispatcher(fn, compile_entry, *, name=None, **options):
+    return Dispatcher(RootFrame(fn, name), compile_entry, **options)
+
+
+def resume_dispatcher(point, namespace, compile_entry, **options):
+    return Dispatcher(ResumeFrame(point, namespace), compile_entry, counts_calls=False, **options)
 
 
 def entry(body, condition="True", watched=(), **namespace):
@@ -145,7 +154,7 @@ def test_entries_are_tried_newest_first_and_the_rest_misses():
     assert made == [[1], [2], [3]]
     stats = dispatcher.stats
     assert (stats.misses, stats.compiles, stats.recompiles, stats.native_runs) == (3, 3, 2, 0)
-    assert [e.condition for e in dispatcher.entries] == ["x == 1", "x == 2", "x == 3"]
+    assert [e.condition.text for e in dispatcher.entries] == ["x == 1", "x == 2", "x == 3"]
     source = dispatcher.source()
     assert source.index("x == 3") < source.index("x == 2") < source.index("x == 1")
     assert dispatcher.next_number == 3

@@ -24,11 +24,11 @@ def _entry(value: object, number: int = 0) -> Entry:
 
 def test_an_entry_holds_what_the_dispatcher_needs() -> None:
     entry = _entry(None)
-    assert entry.condition == "x is None"
-    assert entry.condition_source == ""
+    assert entry.condition.text == "x is None"
+    assert entry.condition.function_source == ""
     assert entry.body is _body
     assert entry.backend_key == "eager"
-    assert eval(entry.condition, dict(entry.namespace), {"x": None})
+    assert eval(entry.condition.text, dict(entry.condition.namespace), {"x": None})
 
 
 def test_an_entry_dies_with_an_object_it_compares_by_identity() -> None:
@@ -36,14 +36,14 @@ def test_an_entry_dies_with_an_object_it_compares_by_identity() -> None:
 
     entry = _entry(made)
     assert entry.alive()
-    namespace = dict(entry.namespace)
-    assert eval(entry.condition, namespace, {"x": made})
+    namespace = dict(entry.condition.namespace)
+    assert eval(entry.condition.text, namespace, {"x": made})
     assert [guard.expected for guard in entry.guards] == ["eager", made]
     del made
     gc.collect()
     assert not entry.alive()
     assert [guard.expected for guard in entry.guards] == ["eager"]
-    assert not eval(entry.condition, namespace, {"x": None})
+    assert not eval(entry.condition.text, namespace, {"x": None})
 
 
 def test_an_entry_keeps_no_class_or_method_alive() -> None:
@@ -84,7 +84,7 @@ def test_failures_name_guards_and_settings_beyond_them() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
     try:
-        assert not eval(entry.condition, dict(entry.namespace), {"x": x})
+        assert not eval(entry.condition.text, dict(entry.condition.namespace), {"x": x})
         assert [str(failure) for failure in entry.failures({"x": x})] == [
             "global state: expected the settings it was compiled under, got another num_threads"
         ]

@@ -23,8 +23,9 @@ from minidynamo.frontend.compile import compiled_record
 from minidynamo.guards import native_walk as native
 from minidynamo.guards.check import ordered, write_condition
 from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.native_walk import Op
 from minidynamo.guards.source import Constant, InstanceAttr, Item, Local, global_source
-from minidynamo.guards.walk import Op, Walk, plan_walk
+from minidynamo.guards.walk import Walk, plan_walk
 from tests.guards.module_guards import Net, guards_of, parameter_sources
 
 pytestmark = pytest.mark.cpp
@@ -87,7 +88,7 @@ def _outcome(function: Callable[..., Any], net: object) -> Any:
 
 def _alone(walk: Walk) -> Callable[..., Any]:
     """Returns the machine code without the text."""
-    made = native.native_walk(dataclasses.replace(walk, function=lambda *_: UNSURE))
+    made = dataclasses.replace(walk, function=lambda *_: UNSURE).native()
     assert made is not None
     return made
 
@@ -183,7 +184,7 @@ def test_machine_code_and_text_agree(what: str) -> None:
     assert _outcome(alone, net) == (text if sure else UNSURE)
     holds = isinstance(text, list)
     assert holds is (sure or what in ONLY_TEXT_IS_SURE)
-    made = native.native_walk(walk)
+    made = walk.native()
     assert made is not None and _outcome(made, net) == text
 
 
@@ -361,7 +362,7 @@ def test_attributes_without_tags_can_be_remembered() -> None:
 
 def test_counts_of_references_stay_as_they_were() -> None:
     net = _net()
-    made = native.native_walk(_walk(net))
+    made = _walk(net).native()
     assert made is not None
     watched = [net, vars(net), net.layers, net.layers[2], *net.parameters(), SETTINGS, _layer(net)._forward_hooks]
 
@@ -381,7 +382,7 @@ def test_counts_of_references_stay_as_they_were() -> None:
 
 def test_values_given_die_with_the_result() -> None:
     net = _net()
-    made = native.native_walk(_walk(net))
+    made = _walk(net).native()
     assert made is not None
     found = made(net)
     alive = [weakref.ref(net), weakref.ref(found[0])]
@@ -400,7 +401,7 @@ def test_a_collector_may_run_in_the_middle() -> None:
     gc.set_threshold(1)
     try:
         net = _net()
-        made = native.native_walk(_walk(net))
+        made = _walk(net).native()
         assert made is not None
         for _ in range(20):
             fresh = _net()
@@ -411,7 +412,7 @@ def test_a_collector_may_run_in_the_middle() -> None:
 
 def test_several_threads_walk_at_once() -> None:
     net = _net()
-    made = native.native_walk(_walk(net))
+    made = _walk(net).native()
     assert made is not None
     results: list[int] = []
 
@@ -463,7 +464,7 @@ def test_a_function_that_is_called_often_gets_machine_code_with_one_meaning() ->
         for _ in range(20):
             expected = compiled(x)
         (entry,) = compiled_record(compiled).root().entries  # type: ignore[union-attr]
-        slot = entry.compiled_condition.walk
+        slot = entry.condition.walk
         assert slot.namespace[slot.name] is not slot.walk.function
         with minidynamo.testing.no_recompile():
             assert torch.equal(compiled(x), expected)

@@ -5,7 +5,7 @@ import collections
 import torch
 
 from minidynamo.core.names import Namespace
-from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.guard import Guard, GuardKind, reader_of
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, InstanceAttr, Item, Local, TypeOf
 
@@ -18,7 +18,7 @@ class Net:
 
 
 def test_what_is_read_twice_becomes_a_temporary_once() -> None:
-    reader = Reader((), Namespace(["m"]))
+    reader = Reader(Namespace(["m"]))
     sources = [Item(FIRST, "w"), Item(FIRST, "b"), InstanceAttr(Item(MODULES, "a"), "training"), Local("m")]
     assert reader.finished([f"{reader.read(source)} == 1" for source in sources]) == [
         "(t_1 := (t := m.__dict__['_modules']['a'].__dict__)['_parameters'])['w'] == 1",
@@ -30,27 +30,27 @@ def test_what_is_read_twice_becomes_a_temporary_once() -> None:
 
 
 def test_a_value_read_twice_itself_is_shared_but_its_way_is_not() -> None:
-    reader = Reader((), Namespace(["m"]))
+    reader = Reader(Namespace(["m"]))
     text = f"{reader.read(MODULES)} is {reader.read(MODULES)}"
     assert reader.finished([text]) == ["(t := m.__dict__['_modules']) is t"]
 
 
 def test_what_is_not_written_in_the_end_is_not_read() -> None:
-    reader = Reader((), Namespace(["m"]))
+    reader = Reader(Namespace(["m"]))
     reader.read(MODULES)
     assert reader.finished([reader.read(MODULES)]) == ["m.__dict__['_modules']"]
     assert reader.temporaries() == []
 
 
 def test_texts_with_any_character_are_no_marks() -> None:
-    reader = Reader((), Namespace(["m"]))
+    reader = Reader(Namespace(["m"]))
     odd = Item(Item(Local("m"), "\0" + "0\0"), "\\0")
     (text,) = reader.finished([reader.read(odd)])
     assert eval(text, {"m": {"\0" + "0\0": {"\\0": 5}}}) == 5
 
 
 def test_named_values_are_bound_once_and_found_later() -> None:
-    reader = Reader((), Namespace(["m"]))
+    reader = Reader(Namespace(["m"]))
     assert reader.name(MODULES, "modules") == "modules"
     assert reader.name(MODULES, "other") == "modules"
     assert reader.name(Local("m"), "m") == "m"
@@ -63,7 +63,7 @@ def test_named_values_are_bound_once_and_found_later() -> None:
 
 
 def test_a_name_is_bound_where_the_value_is_read_first() -> None:
-    reader = Reader((), Namespace(["m"]))
+    reader = Reader(Namespace(["m"]))
     first = Item(MODULES, "a")
     for source in (first, MODULES):
         reader.name(source, source.display())
@@ -73,7 +73,7 @@ def test_a_name_is_bound_where_the_value_is_read_first() -> None:
 
 
 def test_a_reader_for_another_condition_spells_alike_and_binds_for_itself() -> None:
-    reader = Reader([Guard(Local("m"), GuardKind.TYPE, Net)], Namespace(["m"]))
+    reader = reader_of([Guard(Local("m"), GuardKind.TYPE, Net)], Namespace(["m"]))
     twice = [reader.read(Item(MODULES, name)) for name in "ab"]
     assert reader.finished(twice) == ["(t := m.__dict__['_modules'])['a']", "t['b']"]
     other = reader.fork()
@@ -87,7 +87,7 @@ def test_classes_follow_from_type_tensor_and_identity_guards() -> None:
         Guard(Local("m"), GuardKind.TYPE, Net),
         Guard(Local("cls"), GuardKind.IDENTITY, Net),
     ]
-    reader = Reader(guards, Namespace())
+    reader = reader_of(guards, Namespace())
     assert reader.class_of(Local("m")) is Net
     assert reader.class_at(TypeOf(Local("m"))) is Net
     assert reader.class_at(Local("cls")) is Net
@@ -99,7 +99,7 @@ def test_classes_follow_from_type_tensor_and_identity_guards() -> None:
 
 
 def test_library_objects_are_named_and_others_referred_to_weakly() -> None:
-    reader = Reader((), Namespace())
+    reader = Reader(Namespace())
     assert reader.reference(torch.nn.Linear) == ("Linear", False)
     assert reader.reference(collections.OrderedDict) == ("OrderedDict", False)
     assert reader.reference(list) == ("list", False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from minidynamo.guards.failures import describe
+from minidynamo.guards.check import describe
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.shapes import Shapes

@@ -1,6 +1,7 @@
 """Tests of minidynamo/guards/source.py."""
 
 import collections
+import enum
 import sys
 import weakref
 
@@ -20,13 +21,16 @@ from minidynamo.guards.source import (
     Local,
     Referent,
     Result,
+    Size,
     Source,
     StorageItem,
+    TensorFact,
     TypeOf,
     global_source,
     is_drawn,
     key_expression,
     source_key,
+    stable_name,
 )
 
 G = {"factor": 3}
@@ -150,3 +154,31 @@ def test_what_is_compared_by_identity_is_not_kept_alive_as_a_key():
     assert known[1].expression(names) == "None" and known[1] != Referent(Part(), "Part")
     for key in (1, "a", Part, len, None, source_key):
         assert source_key(key) is key
+
+
+X, Y = Local("x"), Local("y")
+
+
+class Kind(enum.Enum):
+    ONE = 1
+
+
+class Unnamed:
+    pass
+
+
+def test_names_are_the_same_in_each_process() -> None:
+    names = {"a": 1}
+    assert stable_name(Item(X, "k")) == "L['x']['k']"
+    assert stable_name(Size(InstanceAttr(Local("self"), "weight"), 1)) == "L['self'].weight.size()[1]"
+    assert stable_name(global_source(names, "a")) == "G['a']"
+    assert stable_name(Attr(Constant(max, "max"), "__name__")) == "max.__name__"
+    assert stable_name(Item(X, (max, Kind.ONE))) == "L['x'][(builtins.max, Kind.ONE)]"
+    one, other = Unnamed(), Unnamed()
+    names = [stable_name(Item(X, source_key(key))) for key in (one, other, one)]
+    assert names[0] == names[2] != names[1]
+    assert stable_name(Item(X, source_key(Kind))) == f"L['x'][{__name__}.Kind]"
+    assert stable_name(Computed("{0} + {1}", (X, Y))) == "L['x'] + L['y']"
+    cached = global_source(names, "a")
+    assert stable_name(Called(cached, (Constant(3, "3"), X), ("k",))) == "Called(G['a'], [3, L['x']], ['k'])"
+    assert stable_name(TensorFact(X, "storage_offset()")) == "TensorFact(L['x'], 'storage_offset()')"

@@ -50,16 +50,20 @@ def test_what_was_seen_is_joined_with_what_is_stored() -> None:
     remember(double, "0", seen(x=4))
     remember(double, "1", seen(z=4))
     assert recalled().tensors == {"x": ((None, 2), ("S(1)", 1)), "y": ((5, 2), ("S(1)", 1))}
-    content = json.loads((path_of_job() or pathlib.Path()).read_text())
+    content = json.loads(path_of_job().read_text())
     (frame,) = content["frames"].values()
     assert frame["points"]["0"]["tensors"]["x"] == {"size": ["?", 2], "stride": ["S(1)", 1]}
     assert frame["name"].startswith("double (test_stored_profile.py:")
 
 
 def test_without_a_name_nothing_is_stored(tmp_path: pathlib.Path) -> None:
+    compiled = minidynamo.compile(double, backend="eager")
     with minidynamo.config.patch(profile=""):
-        remember(double, "0", seen(x=3))
+        compiled(3)
     assert not (tmp_path / "profiles").exists()
+    minidynamo.reset(compiled)
+    compiled(3)
+    assert (tmp_path / "profiles").exists()
 
 
 def test_what_two_write_at_once_is_kept_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,13 +80,13 @@ def test_what_two_write_at_once_is_kept_of_both(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(artifacts, "write_bytes", write_late)
     remember(double, "0", seen(x=3))
     others[0].join()
-    (frame,) = json.loads((path_of_job() or pathlib.Path()).read_text())["frames"].values()
+    (frame,) = json.loads(path_of_job().read_text())["frames"].values()
     assert sorted(frame["points"]) == ["0", "other"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 99, "frames": {}}', '{"frames": 3}'])
 def test_a_damaged_file_is_told_once_and_replaced(text: str) -> None:
-    path = path_of_job() or pathlib.Path()
+    path = path_of_job()
     path.parent.mkdir()
     path.write_text(text)
     with pytest.warns(MinidynamoNotice, match="MD603 the profile job.json cannot be used"):

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from minidynamo.core.names import Namespace
+from minidynamo.guards.reader import Reader
+from minidynamo.guards.source import Local
 from minidynamo.guards.tensors import attribute_checks, batched_checker, example, facts_of
 
 
@@ -35,7 +37,7 @@ OTHERS: dict[str, Callable[[], object]] = {
 
 def _by_attributes(tensor: torch.Tensor) -> Callable[[object], bool]:
     names = Namespace(["x"])
-    text = " and ".join(attribute_checks(lambda: "x", facts_of(tensor), names.constant))
+    text = " and ".join(attribute_checks(Reader(names), Local("x"), facts_of(tensor)))
     return lambda value: bool(eval(text, dict(names.values), {"x": value}))
 
 
@@ -139,3 +141,8 @@ def test_checkers_keep_no_tensor_alive() -> None:
     del tensor
     gc.collect()
     assert alive() is None
+
+
+def test_summary_names_dtype_shape_and_device() -> None:
+    assert facts_of(torch.zeros(2, 3)).summary == "float32[2, 3] on cpu"
+    assert facts_of(torch.zeros((), dtype=torch.int64, device="meta")).summary == "int64[] on meta"

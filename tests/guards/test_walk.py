@@ -11,9 +11,10 @@ import torch
 
 from minidynamo.guards.check import ordered
 from minidynamo.guards.guard import Guard, GuardKind
+from minidynamo.guards.native_walk import Op
 from minidynamo.guards.source import Attr, InstanceAttr, Item, Local, Size, Source, StorageItem
 from minidynamo.guards.tensors import facts_of
-from minidynamo.guards.walk import FEW, Op, Walk, plan_walk
+from minidynamo.guards.walk import MIN_GUARDS, Walk, plan_walk
 from tests.guards.module_guards import Net, guards_of, parameter_sources
 
 K = GuardKind
@@ -55,7 +56,7 @@ def test_values_are_visited_with_all_that_is_below_them() -> None:
 
 def test_few_guards_stay_where_they_are() -> None:
     layer = InstanceAttr(Local("net"), "layer")
-    guards = [Guard(Item(layer, str(k)), K.EQUALS, k) for k in range(FEW - 1)]
+    guards = [Guard(Item(layer, str(k)), K.EQUALS, k) for k in range(MIN_GUARDS - 1)]
     assert plan_walk(guards, (), ("net",)) is None
     assert plan_walk([Guard(Local("net"), K.TYPE, Net), *guards, guards[0]], (), ("net",)) is not None
 

@@ -10,7 +10,7 @@ import operator
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant
-from minidynamo.guards.writers import same_value
+from minidynamo.guards.values import same_value
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_value import same_lazy_object
 from minidynamo.tracer.numbers import arithmetic

@@ -15,13 +15,12 @@ import torch
 
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.numbers import numpy_numbers
-from minidynamo.variables.arrays import ArrayVariable
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SliceVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import OpaqueVariable
-from minidynamo.variables.tensors import TensorVariable
+from minidynamo.variables.tensors import ArrayVariable, TensorVariable
 
 WHOLE = ConstantVariable(...)
 _ALL = ConstantVariable(slice(None))

@@ -17,9 +17,10 @@ import torch
 from torch import fx
 
 from minidynamo.compat import memory_of, set_grad_enabled
+from minidynamo.core.names import Namespace
 from minidynamo.errors import GraphBreak
 from minidynamo.graph.pytree import tensors_in
-from minidynamo.guards.source import Computed, Constant, Names, Source
+from minidynamo.guards.source import Computed, Constant, Source
 from minidynamo.tracer.frames.interpreter import Raised, Tracer
 from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
 from minidynamo.tracer.numbers.arithmetic import specialized
@@ -142,7 +143,7 @@ class _ArgumentNumber(Source):
     def base(self) -> Source:
         return self.number
 
-    def expression(self, names: Names) -> str:
+    def expression(self, names: Namespace) -> str:
         return self.number.expression(names)
 
     def display(self) -> str:

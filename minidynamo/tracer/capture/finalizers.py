@@ -17,10 +17,16 @@ import torch
 
 from minidynamo.compat import function_of
 from minidynamo.errors import Diagnostic, SkipFrame
-from minidynamo.guards.deaths import Lost, any_has_finalizers, any_is_observed, dies_unobserved, loses_unnoticed
+from minidynamo.guards.deaths import (
+    Lost,
+    any_has_finalizers,
+    any_is_observed,
+    dies_unobserved,
+    is_survivor,
+    loses_unnoticed,
+)
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Local, Source
-from minidynamo.guards.writers import is_survivor
 from minidynamo.tracer.capture.lost_objects import dies_any, history_of, is_in_history
 from minidynamo.tracer.frames.interpreter import Frame, Tracer
 from minidynamo.tracer.graph.dead_code import is_pure
@@ -176,7 +182,7 @@ def guard_kept_histories(graph: OutputGraph, left: Iterable[VariableTracker], ef
 
     The frame's results keep these histories alive; until a result exists, its inputs do.
     """
-    if all(guard.kind is not GuardKind.UNNOTICED_DEATH or is_survivor(guard) for guard in graph.guards):
+    if all(guard.kind is not GuardKind.UNNOTICED_DEATH or is_survivor(guard.expected) for guard in graph.guards):
         return
     written = (value for effect in effects.journal if effects.is_last(effect) for value in needed_by(effect))
     held = [*_held_by((*left, *written), effects)]

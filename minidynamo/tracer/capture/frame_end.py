@@ -30,7 +30,7 @@ from minidynamo.tracer.records.frame_request import FrameRequest
 from minidynamo.tracer.records.side_effects import ContentsChanged
 from minidynamo.tracer.records.traced_frame import Break, GraphInput, Return, TracedFrame
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import BuiltinVariable
+from minidynamo.variables.callables import BuiltinVariable, PullBackVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable
 from minidynamo.variables.contexts import ContextVariable
@@ -38,7 +38,6 @@ from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.iterators import LibraryIterator
 from minidynamo.variables.objects import ModuleVariable, ObjectVariable
 from minidynamo.variables.tensors import HookVariable, TensorVariable
-from minidynamo.variables.transforms import PullBackVariable
 
 
 def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) -> TracedFrame:

@@ -21,8 +21,7 @@ from minidynamo.bytecode.layout import NULL, FramePoint
 from minidynamo.compat import module_call
 from minidynamo.guards.profile import Fact, FrameProfile, relative_strides
 from minidynamo.guards.shapes import Shapes
-from minidynamo.guards.source import Attr, CellContents, Item, Local, Source
-from minidynamo.guards.stable_names import stable_name
+from minidynamo.guards.source import Attr, CellContents, Item, Local, Source, stable_name
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.traced_frame import Break, Null, TracedFrame
 from minidynamo.variables.base import VariableTracker

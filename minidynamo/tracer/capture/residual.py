@@ -24,6 +24,7 @@ from minidynamo.bytecode.layout import FramePoint
 from minidynamo.core import artifacts
 from minidynamo.core.names import Namespace
 from minidynamo.graph.boxed import BoxedCallable, mark_boxed
+from minidynamo.guards.guard import reader_of
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, Local, Source, is_argument_or_item, is_new_each_read
 from minidynamo.tracer.capture.rerun import RerunOptions, RerunPrinter
@@ -207,7 +208,7 @@ class _Program:
         Values for the graph alone are passed to the graph, and the names are deleted.
         """
         outside = [(v, v.source) for v in self.found if v.source is not None and is_external(v) and not _is_constant(v)]
-        reader = Reader(self.traced.guards, self.names)
+        reader = reader_of(self.traced.guards, self.names)
         looks: dict[Source, VariableTracker] = {}
         copies: dict[str, str] = {}  # values that the program has read again, as another object
         for variable, source in outside:

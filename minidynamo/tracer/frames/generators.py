@@ -34,6 +34,7 @@ from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVa
 class GeneratorVariable(VariableTracker):
     """A generator created during tracing."""
 
+    python_type = types.GeneratorType
     #: its frame
     frame: Frame
     #: the called generator function; its call can be repeated until the generator starts
@@ -43,10 +44,6 @@ class GeneratorVariable(VariableTracker):
     started: bool = False
     #: the return value of the frame, after a request for an item ended the frame
     returned: VariableTracker | None = None
-
-    @property
-    def python_type(self) -> type:
-        return types.GeneratorType
 
     @property
     def finished(self) -> bool:

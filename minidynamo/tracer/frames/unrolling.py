@@ -17,8 +17,7 @@ import torch
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import Guard
 from minidynamo.guards.profile import Line, TripCounts
-from minidynamo.guards.source import Source
-from minidynamo.guards.stable_names import stable_name
+from minidynamo.guards.source import Source, stable_name
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.records.traced_frame import TracedFrame

@@ -21,7 +21,8 @@ from minidynamo.compat import (
 )
 from minidynamo.fake.mode import FakeTensorMode
 from minidynamo.graph.pytree import tensors_in
-from minidynamo.guards.shapes import Layout, Shapes
+from minidynamo.guards.shapes import Shapes
+from minidynamo.guards.tensors import Layout
 from minidynamo.tracer.graph.dtype_checks import raise_dtype_error
 from minidynamo.variables.tensors import TensorVariable
 

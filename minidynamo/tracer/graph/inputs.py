@@ -16,11 +16,11 @@ import torch.fx
 
 from minidynamo.compat import version_of
 from minidynamo.errors import UserLocation
-from minidynamo.guards.guard import GuardKind, TensorFacts
+from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.guard_list import GuardList
-from minidynamo.guards.shapes import Layout, Shapes
+from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Constant, Item, Local, Size, Source
-from minidynamo.guards.tensors import facts_of
+from minidynamo.guards.tensors import Layout, TensorFacts, facts_of
 from minidynamo.tracer.graph.fake_tensors import FakeTensors, same_numbers
 from minidynamo.tracer.graph.known_values import KnownValues
 from minidynamo.tracer.records.traced_frame import GraphInput

@@ -33,12 +33,12 @@ from minidynamo.graph.func_transforms import Transformation
 from minidynamo.graph.pytree import leaves, nodes_in, tensors_in
 from minidynamo.graph.tensor_index import with_first_indices
 from minidynamo.graph.torch_settings import allowed_attention, settings, switches_between
-from minidynamo.guards.class_checks import ClassChecks
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.guard_list import GuardList
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Computed, Constant, Result, Size, Source, TensorFact, is_new_each_read
+from minidynamo.guards.values import ClassChecks
 from minidynamo.tracer.graph.arguments import Arguments, NotInGraph
 from minidynamo.tracer.graph.constant_folding import folded
 from minidynamo.tracer.graph.dead_code import remove_dead_code

@@ -17,9 +17,9 @@ import torch
 
 from minidynamo.compat import protocol_members
 from minidynamo.errors import Diagnostic, SkipFrame
-from minidynamo.guards.class_checks import ClassQuestion
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Constant, Result
+from minidynamo.guards.values import ClassQuestion
 from minidynamo.tracer.attributes import overrides_class
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import class_has, constant, not_implemented

@@ -23,8 +23,7 @@ from minidynamo.tracer.records.constants import is_constant_value
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.objects import ObjectVariable
-from minidynamo.variables.references import ContextTokenVariable, ContextVarVariable, WeakReferenceVariable
+from minidynamo.variables.objects import ContextTokenVariable, ContextVarVariable, ObjectVariable, WeakReferenceVariable
 from minidynamo.variables.tensors import TensorVariable
 
 

@@ -36,10 +36,10 @@ from minidynamo.tracer.handlers.transforms import (
 from minidynamo.tracer.handlers.values import expect_constant
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.callables import PullBackVariable
 from minidynamo.variables.containers import DictVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
-from minidynamo.variables.transforms import PullBackVariable
 
 func: Any = torch.func
 

@@ -21,11 +21,11 @@ from minidynamo.variables.callables import (
     MethodVariable,
     NestedFunctionVariable,
     PartialVariable,
+    PullBackVariable,
     SuperVariable,
 )
 from minidynamo.variables.containers import DictVariable, TupleVariable
 from minidynamo.variables.iterators import LibraryIterator
-from minidynamo.variables.transforms import PullBackVariable
 
 
 @builds(CellVariable, hint="cell")

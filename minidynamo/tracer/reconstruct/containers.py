@@ -9,7 +9,7 @@ import ast
 import collections
 from collections.abc import Mapping, Sequence
 
-from minidynamo.guards.writers import CONTAINERS
+from minidynamo.guards.values import CONTAINERS
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import LazyList, Slot
 from minidynamo.tracer.reconstruct.builders import builds, fills, keeps

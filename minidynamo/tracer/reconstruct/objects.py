@@ -19,7 +19,6 @@ from minidynamo.tracer.reconstruct.builders import builds, fills, hint_of, keeps
 from minidynamo.tracer.reconstruct.callables import parts_of_partial
 from minidynamo.tracer.reconstruct.containers import refill
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
-from minidynamo.variables.arrays import ArrayVariable
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import PartialVariable
 from minidynamo.variables.constants import ConstantVariable
@@ -33,9 +32,9 @@ from minidynamo.variables.objects import (
     ModuleVariable,
     NamespaceVariable,
     ObjectVariable,
+    WeakReferenceVariable,
 )
-from minidynamo.variables.references import WeakReferenceVariable
-from minidynamo.variables.tensors import StorageVariable
+from minidynamo.variables.tensors import ArrayVariable, StorageVariable
 
 
 def _bare_object(rebuild: Rebuilder, variable: ObjectVariable) -> str:

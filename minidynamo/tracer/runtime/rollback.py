@@ -17,7 +17,7 @@ from minidynamo import compat
 from minidynamo.core import artifacts
 from minidynamo.graph.pytree import leaves
 from minidynamo.graph.saved_tensor_hooks import raised_before_saving
-from minidynamo.guards.writers import CONTAINERS
+from minidynamo.guards.values import CONTAINERS
 from minidynamo.tracer.graph.written_places import Places, Writes
 from minidynamo.tracer.runtime.graph_failures import is_from_signal_handler
 

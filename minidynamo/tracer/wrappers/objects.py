@@ -23,12 +23,13 @@ from minidynamo.tracer.wrap import guard_names, same_object, wrap
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.objects import (
     ClassVariable,
+    ContextVarVariable,
     ModuleVariable,
     ObjectVariable,
     OpaqueVariable,
     PythonModuleVariable,
+    WeakReferenceVariable,
 )
-from minidynamo.variables.references import ContextVarVariable, WeakReferenceVariable
 
 _HEAP_TYPE = 1 << 9  # CPython's flag of classes made at run time
 

@@ -10,12 +10,13 @@ from minidynamo.tracer.wrap import wrap
 from minidynamo.tracer.wrappers.objects import is_made_in_c
 from minidynamo.variables.objects import (
     ClassVariable,
+    ContextVarVariable,
     ModuleVariable,
     ObjectVariable,
     OpaqueVariable,
     PythonModuleVariable,
+    WeakReferenceVariable,
 )
-from minidynamo.variables.references import ContextVarVariable, WeakReferenceVariable
 from tests.tracer.wrapping import V, assert_wrapped, empty_graph
 
 

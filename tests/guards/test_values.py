@@ -1,11 +1,50 @@
+"""Tests of minidynamo/guards/values.py."""
+
 import abc
 import gc
+import types
 import weakref
 
+import pytest
 import torch
 
 import minidynamo
-from minidynamo.guards.class_checks import ClassChecks
+from minidynamo.guards.values import ClassChecks, brief, class_attribute, is_empty, lacks_attribute, same_value
+
+
+class Base:
+    shared = 1
+
+    def method(self) -> None: ...
+
+
+class Derived(Base): ...
+
+
+def test_questions_about_values_and_classes() -> None:
+    assert same_value(frozenset({1}), frozenset({1}))
+    assert not same_value(frozenset({1}), frozenset({True}))
+    assert is_empty(types.CellType())
+    assert not is_empty(types.CellType(1))
+    assert class_attribute(Derived, "method") is Base.__dict__["method"]
+    assert lacks_attribute(Derived, "gone")
+    assert not lacks_attribute(Derived, "shared")
+    with pytest.raises(KeyError):
+        class_attribute(Derived, "gone")
+
+
+def test_brief_never_shows_the_inside_of_users_objects() -> None:
+    class Loud:
+        def __repr__(self) -> str:
+            raise AssertionError("user code ran")
+
+    assert brief(Loud()) == "Loud object"
+    assert brief([Loud()]) == "list of 1"
+    assert brief(slice(Loud())) == "slice object" and brief(slice(0, 5)) == "slice(0, 5, None)"
+    assert brief(Base) == "class Base"
+    assert brief(torch.nn) == "module torch.nn"
+    assert brief(torch.zeros(2)) == "float32[2] on cpu"
+    assert len(brief("x" * 1000)) < 60
 
 
 def abstract_class():
