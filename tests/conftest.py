@@ -111,7 +111,7 @@ def fresh_notices() -> None:
     forget_notices()
 
 
-HIDDEN = ("MD299", "MD510", "MD523")
+HIDDEN = ("MD299", "MD502", "MD503", "MD510", "MD523")
 """The codes of what is minidynamo's or a backend's fault, and of which a second run eagerly would hide the effect."""
 
 
