@@ -23,7 +23,7 @@ from minidynamo.bytecode.breaks import BoxedStep, run_steps
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.config import config
 from minidynamo.core import artifacts
-from minidynamo.core.compile_scope import isolated
+from minidynamo.core.compile_scope import deeper_stack, isolated
 from minidynamo.core.events import notice, publish
 from minidynamo.core.locks import ForkSafeLock
 from minidynamo.core.names import weakly
@@ -295,7 +295,8 @@ class Dispatcher:
             self.stats.native_runs += 1
             return self._frame.native
         try:
-            return self._resolve_locked(boxed, generation)
+            with deeper_stack():
+                return self._resolve_locked(boxed, generation)
         finally:
             _compiling.release()
 

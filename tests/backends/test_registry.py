@@ -369,6 +369,8 @@ exec {cxx} "$@"
 def test_a_compiler_that_breaks_before_backward(tmp_path):
     cxx = find_toolchain().command
     flaky = script(tmp_path / "g++", FAILS_THE_SECOND_TIME.format(cxx=cxx, count=tmp_path / "count"))
-    with minidynamo.config.patch(cxx=flaky, cache_dir=str(tmp_path)):
-        with pytest.warns(MinidynamoNotice, match="MD502 a kernel did not compile"):
-            train()
+    with (
+        minidynamo.config.patch(cxx=flaky, cache_dir=str(tmp_path)),
+        pytest.warns(MinidynamoNotice, match="MD502 a kernel did not compile"),
+    ):
+        train()
