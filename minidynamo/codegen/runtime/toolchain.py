@@ -98,9 +98,15 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     """
     if command[0] in _hanging:
         raise subprocess.TimeoutExpired(command[0], config.cxx_timeout)
-    # Messages may be in any encoding.
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, encoding="utf-8", errors="replace", start_new_session=True) as process:
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",  # messages may be in any encoding
+        start_new_session=True,
+    ) as process:
         try:
             output, messages = process.communicate(timeout=config.cxx_timeout)
         except subprocess.TimeoutExpired:
