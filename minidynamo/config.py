@@ -51,6 +51,7 @@ class Config:
         "auto", "progress line for compiles over two seconds: auto, 0 or 1", known=("auto", "0", "1")
     )
     cxx: str = _option("", "C++ compiler; empty means the first of c++, g++, clang++")
+    cxx_timeout: int = _option(60, "seconds after which a C++ compiler counts as hanging")
     threads: int = _option(0, "threads of a CPU kernel; 0 means torch.get_num_threads()", changes_code=True)
     min_parallel_elements: int = _option(16384, "smallest loop that runs on several threads", changes_code=True)
     fuse: bool = _option(True, "fuse loops into one kernel", changes_code=True)

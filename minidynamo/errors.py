@@ -12,9 +12,10 @@ The exception tree::
      +-- RecompileRefused      (also RuntimeError) a call would have been compiled, and the stance forbids it
      +-- FrozenCallDiffers     (also RuntimeError) a guard of a frozen function does not hold
      +-- CodeCopied            (also RuntimeError) code of a compiled function was put into another function
-     +-- BackendError          a backend raised, or a kernel did not compile
-     |    +-- ToolchainMissing     there is no C++ compiler
-     |    +-- KernelBuildError     the compiler refused a kernel, or does not run
+     +-- BackendError          a backend raised
+     |    +-- KernelsUnavailable   torch's kernels run instead, after one notice
+     |    |    +-- ToolchainMissing     there is no compiler
+     |    |    +-- KernelBuildError     a kernel did not compile or load
      |    +-- GraphRefused         the autograd stage cannot express a graph that eager can run
      +-- ComptimeError         a comptime callback raised
      +-- InternalError         a bug in minidynamo
@@ -50,7 +51,9 @@ class UserLocation:
     end_col: int | None = None
 
     def __str__(self) -> str:
-        return f"{os.path.basename(self.filename)}:{self.lineno} in {self.function}"
+        # The name of a file may hold bytes that are not UTF-8.
+        name = os.path.basename(self.filename).encode(errors="backslashreplace").decode()
+        return f"{name}:{self.lineno} in {self.function}"
 
     def source_line(self) -> str:
         """Returns the text of the line, without its newline; empty when the source is not available."""
@@ -164,15 +167,19 @@ class CodeCopied(MinidynamoError, RuntimeError):
 
 
 class BackendError(MinidynamoError):
-    """A backend raised or a kernel did not compile; `__cause__` is the original exception."""
+    """A backend raised; `__cause__` is the original exception."""
 
 
-class ToolchainMissing(BackendError):
-    """CPU kernels cannot be built: no C++ compiler was found. Graphs run with torch's own kernels instead."""
+class KernelsUnavailable(BackendError):
+    """This machine cannot build or load the kernels of a graph. The graph runs with torch's own kernels instead."""
 
 
-class KernelBuildError(BackendError):
-    """A compiler refused a kernel that minidynamo wrote, or does not run at all."""
+class ToolchainMissing(KernelsUnavailable):
+    """No C++ compiler was found, or Triton is not installed."""
+
+
+class KernelBuildError(KernelsUnavailable):
+    """A compiler refused a kernel that minidynamo wrote, or does not run, or the built library does not load."""
 
 
 class ResultDiffers(BackendError):

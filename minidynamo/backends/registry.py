@@ -191,7 +191,7 @@ class _Generator:
             notice(failure.diagnostic)
             publish("fallback", f"{stage} graph", diagnostic=failure.diagnostic)
             return make_boxed(graph, handing_over=True)
-        if self.cache is not None:
+        if self.cache is not None and compiled.is_storable:
             self.cache.remember(compiled, text)
         return compiled.call
 

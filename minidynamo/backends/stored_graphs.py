@@ -23,7 +23,7 @@ from minidynamo.codegen.runtime.toolchain import find_toolchain
 from minidynamo.config import Config
 from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase, publish
-from minidynamo.errors import BackendError, ToolchainMissing
+from minidynamo.errors import BackendError, KernelsUnavailable
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.saved_tensor_hooks import Hooks, as_graph
 from minidynamo.graph_cache import files
@@ -83,7 +83,7 @@ class StoredGraphs:
             return {"triton": importlib.metadata.version("triton")}
         try:
             tools = find_toolchain()
-        except ToolchainMissing:
+        except KernelsUnavailable:
             return {"compiler": "none"}
         return {"compiler": tools.version, "flags": " ".join(tools.flags), "cpu": tools.cpu}
 
@@ -100,8 +100,8 @@ def _notice_missing_toolchain() -> None:
     """
     try:
         find_toolchain()
-    except ToolchainMissing as missing:
-        notice(missing.diagnostic)
+    except KernelsUnavailable as unavailable:
+        notice(unavailable.diagnostic)
 
 
 def _needs_partial(plan: CallPlan) -> bool:

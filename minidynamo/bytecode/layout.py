@@ -7,13 +7,14 @@ the frame after an instruction that ran eagerly.
 from __future__ import annotations
 
 import dis
-import re
+import itertools
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from minidynamo.bytecode.analysis import TERMINATORS, UNCONDITIONAL_JUMPS, group_of, live_locals, slot_effects
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction, decode, slot_names
+from minidynamo.core.names import identifier
 
 # The kind of a stack slot. A cell is on the stack while a closure is built, and while an inlined comprehension uses the
 # slot of the cell's variable.
@@ -58,13 +59,11 @@ class FramePoint:
 def _identifiers(names: Iterable[str]) -> tuple[str, ...]:
     identifiers: list[str] = []
     for name in names:
-        # A comprehension of Python 3.11 calls its argument ".0".
-        stem = unique = re.sub(r"\W+", "_", name).strip("_") if not name.isidentifier() else name
-        count = 0
-        while unique in identifiers or not unique.isidentifier():
-            count += 1
-            unique = f"{stem or 'value'}_{count}" if not stem[:1].isdigit() else f"argument_{stem}"
-        identifiers.append(unique)
+        stem = name if name.isidentifier() else identifier(name)
+        if stem[0].isdigit():  # a comprehension of Python 3.11 calls its argument ".0"
+            stem = f"argument_{stem}"
+        candidates = itertools.chain((stem,), (f"{stem}_{count}" for count in itertools.count(1)))
+        identifiers.append(next(unique for unique in candidates if unique not in identifiers))
     return tuple(identifiers)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx
@@ -30,7 +30,7 @@ from minidynamo.codegen.runtime import library, triton_launch
 from minidynamo.config import config
 from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase
-from minidynamo.errors import Diagnostic, ToolchainMissing, UnknownName, nearest
+from minidynamo.errors import Diagnostic, KernelBuildError, KernelsUnavailable, UnknownName, nearest
 from minidynamo.graph.marks import DIES, MAY_DIE, RETURNED
 from minidynamo.memory.unfused_peak import peak_of_operations
 
@@ -63,6 +63,8 @@ class CompiledGraph:
     launchers: Launchers
     #: The globals of the host program.
     namespace: Mapping[str, Any]
+    #: False if a kernel could not be built: the next process tries again.
+    is_storable: bool = True
 
 
 def compile_graph(
@@ -79,17 +81,18 @@ def compile_graph(
     equivalent graph; the code generator uses the equivalent graph if the peak of `gm` is above the limit and the other
     peak is lower.
 
-    Raises UnknownName for an unknown target and BackendError when a kernel cannot be built. Without a C++ compiler the
-    graph runs with torch's own kernels, after one notice.
+    Raises UnknownName for an unknown target. Where kernels cannot be built or loaded, the graph runs with torch's own
+    kernels, after one notice.
     """
     plan = functools.partial(_planned, gm, name=name, handing_over=handing_over, fallback_graph=fallback_graph)
     chosen = choose_target(gm, target)
     planned = plan(target=chosen)
     try:
         return _compile(*planned, chosen, name)
-    except ToolchainMissing as missing:
-        notice(missing.diagnostic)
-        return _compile(*plan(target="aten"), "aten", name)
+    except KernelsUnavailable as unavailable:
+        notice(unavailable.diagnostic)
+        compiled = _compile(*plan(target="aten"), "aten", name)
+        return replace(compiled, is_storable=not isinstance(unavailable, KernelBuildError))
 
 
 def _planned(

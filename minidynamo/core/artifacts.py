@@ -6,6 +6,7 @@ the sources even when the disk cannot be written.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import contextvars
 import functools
@@ -14,6 +15,7 @@ import linecache
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 import traceback
@@ -26,7 +28,8 @@ from typing import Any, ParamSpec, TypeVar
 import platformdirs
 
 from minidynamo.config import config
-from minidynamo.core.events import publish
+from minidynamo.core.events import notice, publish
+from minidynamo.errors import Diagnostic
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -107,9 +110,43 @@ def collecting(function: Callable[P, R]) -> Callable[P, R]:
 
 def cache_dir() -> Path:
     """Returns the folder that outlives the process: `config.cache_dir`, or the platform's cache folder for
-    minidynamo.
+    minidynamo. A folder that cannot be used or trusted is replaced by a private one.
     """
-    return Path(config.cache_dir) if config.cache_dir else Path(platformdirs.user_cache_dir("minidynamo"))
+    return _trusted(config.cache_dir or platformdirs.user_cache_dir("minidynamo"))
+
+
+@functools.cache
+def _trusted(folder: str) -> Path:
+    """Returns a folder, made if missing. A folder of which others could have written the code, or that this process
+    cannot enter, is replaced by a private one, with a notice."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        facts = Path(folder).stat()
+        if not os.access(folder, os.R_OK | os.X_OK):
+            problem = "this user may not read it"
+        elif facts.st_uid not in (_user(), 0):
+            problem = f"it belongs to the user {facts.st_uid}, who could put code into it"
+        elif facts.st_mode & stat.S_IWOTH:
+            problem = "every user of this machine could put code into it"
+        else:
+            return Path(folder)
+    except (OSError, ValueError) as error:  # ValueError: the name has no form in the file system's encoding
+        problem = str(error)
+    fix = "Name a folder of your own in MINIDYNAMO_CACHE_DIR."
+    notice(Diagnostic("MD604", f"the cache folder {folder} is not used", why=f"{problem[:200]}.", fix=fix))
+    return _private_folder()
+
+
+def _user() -> int:
+    return os.geteuid() if hasattr(os, "geteuid") else 0
+
+
+@functools.cache
+def _private_folder() -> Path:
+    """Returns a temporary folder of this process, which is deleted at its end."""
+    folder = Path(tempfile.mkdtemp(prefix="minidynamo_"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def code_dir() -> Path:
@@ -122,6 +159,8 @@ def code_dir() -> Path:
 # The suffix of a file during writing; it remains if the process is killed.
 PART = ".part"
 _KEPT_SECONDS = 7 * 24 * 3600
+
+_LONGEST_STEM = 120  # most file systems allow names of 255 bytes
 
 _serial = itertools.count()
 _HOST_PROGRAM = re.compile(r"[/\\]\d{4,}_host_\w+\.py$")
@@ -141,7 +180,7 @@ def write(kind: str, name: str, text: str, suffix: str = ".py", data: Any = None
     object that the text shows. A folder that cannot be written does not stop a compile: the text is then in `linecache`
     only.
     """
-    stem = re.sub(r"\W+", "_", name).strip("_") or "unnamed"
+    stem = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")[:_LONGEST_STEM] or "unnamed"
     folder = code_dir() / _PASSED_OVER if kind in _BELOW_THE_PROGRAM else code_dir()
     path = folder / f"{next(_serial):04d}_{kind}_{stem}{suffix}"
     with contextlib.suppress(OSError):

@@ -1,4 +1,5 @@
-"""Owns the isolation of a compile: signals wait, denormals are kept, and torch's thread state is restored.
+"""Owns the isolation of a compile: signals wait, denormals are kept, torch's thread state is restored, and the stack
+is deep enough.
 
 torch opens and closes modes for each traced operation. A signal handler that raises meanwhile may end the process, or
 leave a mode open for all later operations of the program. So may an error of torch.
@@ -8,11 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from minidynamo import compat
+
+STACK_FRAMES = 2000
+"""The calls on the stack that a compile may need, on top of the program's own."""
 
 _WAITING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
 
@@ -22,6 +27,18 @@ def isolated() -> Iterator[None]:
     """Isolates a compile: only the result and the error are visible afterwards."""
     with _signals_waiting(), compat.keeping_thread_state(), compat.with_denormals():
         yield
+
+
+@contextlib.contextmanager
+def deeper_stack() -> Iterator[None]:
+    """Raises the recursion limit: a program that calls near the limit must not fail because of the compiler's calls."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + STACK_FRAMES)
+    try:
+        yield
+    finally:
+        if sys.getrecursionlimit() == limit + STACK_FRAMES:
+            sys.setrecursionlimit(limit)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import builtins
 import keyword
 import re
 import types
+import unicodedata
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -52,6 +53,16 @@ def module_of(value: object) -> str:
         return name_of(value)
     module = getattr(value, "__module__", None) if issubclass(type(value), _NAMED) else None
     return module if isinstance(module, str) else ""
+
+
+def identifier(text: str, default: str = "value") -> str:
+    """Returns a name similar to `text` that generated Python can contain: Python's parser leaves it unchanged.
+
+    `default` replaces a name without any letter or digit. A name may begin with a digit; a keyword gets an underscore.
+    """
+    normal = unicodedata.normalize("NFKC", re.sub(r"\W+", "_", text))
+    stem = "".join(letter if f"_{letter}".isidentifier() else "_" for letter in normal).strip("_") or default
+    return f"{stem}_" if keyword.iskeyword(stem) else stem
 
 
 class Namespace:

@@ -22,7 +22,7 @@ from minidynamo import compat
 from minidynamo.bytecode.breaks import BoxedStep, run_steps
 from minidynamo.config import config
 from minidynamo.core import artifacts
-from minidynamo.core.compile_scope import isolated
+from minidynamo.core.compile_scope import deeper_stack, isolated
 from minidynamo.core.events import notice, publish
 from minidynamo.core.locks import ForkSafeLock
 from minidynamo.core.names import weakly
@@ -261,7 +261,8 @@ class Dispatcher:
             self.stats.native_runs += 1
             return self._frame.native
         try:
-            return self._resolve_locked(boxed, generation)
+            with deeper_stack():
+                return self._resolve_locked(boxed, generation)
         finally:
             _compiling.release()
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import keyword
-import re
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from minidynamo.bytecode.instructions import location
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.core import artifacts
 from minidynamo.core.defaults import Defaults, KeywordDefaults, LeftOut
+from minidynamo.core.names import identifier
 from minidynamo.errors import CodeCopied, Diagnostic
 from minidynamo.graph.boxed import BoxedCallable, mark_boxed
 
@@ -70,7 +69,7 @@ class RootFrame:
         names = iter(code.co_varnames)
         self.fn = fn
         self.name = name or fn.__qualname__
-        self.function_name = _identifier(fn.__name__)
+        self.function_name = _function_name(fn.__name__)
         #: the name of the function's module
         self.module = fn.__module__
         self.positional = tuple(itertools.islice(names, code.co_argcount))
@@ -209,7 +208,7 @@ class ResumeFrame:
         self.point = point
         self.namespace = namespace
         self.name = f"{point.code.co_qualname}.from_line_{location(point.code, point.index).lineno}"
-        self.function_name = _identifier(self.name)
+        self.function_name = _function_name(self.name)
         self.module = str(namespace.get("__name__"))
         self.parameters = point.parameters
         self.names = OwnNames.avoiding(self.parameters)
@@ -263,6 +262,6 @@ def refuse_copy(name: str) -> CodeCopied:
     return CodeCopied(Diagnostic("MD307", what, why=why, fix=_FOLLOW))
 
 
-def _identifier(name: str) -> str:
-    stem = re.sub(r"\W+", "_", name).strip("_") or "function"
-    return f"{stem}_" if keyword.iskeyword(stem) else stem
+def _function_name(name: str) -> str:
+    stem = identifier(name, "function")
+    return f"_{stem}" if stem[0].isdigit() else stem

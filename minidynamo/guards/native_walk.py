@@ -79,7 +79,7 @@ def _walker() -> Callable[..., Any] | None:
     if not _build or object.__basicsize__ != struct.calcsize("qP") or _lengths() != [1, 2]:
         return None
     with contextlib.suppress(MinidynamoError, OSError):
-        return _build[0](_SOURCE.read_text(), ["walk"])["walk"]
+        return _build[0](_SOURCE.read_text(encoding="utf-8"), ["walk"])["walk"]
     return None
 
 

@@ -12,9 +12,8 @@ import torch
 import minidynamo
 from minidynamo.backends import registry
 from minidynamo.codegen.runtime.toolchain import find_toolchain
-from minidynamo.core import artifacts
 from minidynamo.core.events import MinidynamoNotice
-from minidynamo.errors import ArgumentError, BackendError, KernelBuildError, UnknownName
+from minidynamo.errors import ArgumentError, BackendError, UnknownName
 from minidynamo.testing import assert_same_as_eager
 
 
@@ -336,44 +335,25 @@ def test_without_a_compiler_torchs_kernels_run_with_one_notice(where, backend, o
 
 
 BROKEN = {
-    "does not run": ("exit 1", "does not run", "MD502"),
-    "refuses": (
-        '[ "$1" = --version ] && echo g++ 1.0 && exit\necho "error: disk full" >&2\nexit 1',
-        "disk full",
-        "MD502",
-    ),
-    "writes nothing": ("echo g++ 1.0", "too short", "MD503"),
+    "does not run": ("exit 1", "MD502"),
+    "refuses": ('[ "$1" = --version ] && echo g++ 1.0 && exit\necho "error: disk full" >&2\nexit 1', "MD502"),
+    "writes nothing": ("echo g++ 1.0", "MD502"),
+    "writes no library": ('echo g++ 1.0; while [ "$1" != -o ]; do shift; done; echo text > "$2"', "MD503"),
 }
 
 
+@pytest.mark.provokes_failures
+@pytest.mark.parametrize("on_error", ["raise", "eager"])
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_compiler_is_an_error_that_names_stage_folder_and_cause(kind, tmp_path):
-    text, says, code = BROKEN[kind]
-    log = []
-    with minidynamo.config.patch(cxx=script(tmp_path / "g++", text)):
-        compiled = minidynamo.compile(lambda x, log: log.append(1) or x.exp() * 0.123, backend="native")
-        with pytest.raises(BackendError) as caught:
-            compiled(torch.ones(2), log)
-        with pytest.raises(BackendError, match="of the forward graph"):
-            train()
-    message = str(caught.value)
-    assert (caught.value.code, log) == (code, [])
-    assert says in message and "Stage: code generation of the inference graph" in message
-    assert str(artifacts.code_dir()) in message
-    assert caught.value.__cause__ is not None and len(message.splitlines()) <= 12
-    assert kind == "writes nothing" or isinstance(caught.value, KernelBuildError)
-
-
-@pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_compiler_leaves_eager_execution_with_one_notice(kind, tmp_path):
-    text, _, code = BROKEN[kind]
+def test_with_a_broken_compiler_torchs_kernels_run_with_one_notice(kind, on_error, tmp_path):
+    text, code = BROKEN[kind]
     with (
         minidynamo.config.patch(cxx=script(tmp_path / "g++", text)),
         pytest.warns(MinidynamoNotice, match=code) as notices,
     ):
-        train(on_error="eager")
-        assert run(lambda x, log: program(x * 1.25, log) / 1.125, on_error="eager")[1] == RESULT[1]
-    assert len({str(notice.message).splitlines()[0] for notice in notices}) == len(notices) == 1
+        train(on_error=on_error)
+        assert run(on_error=on_error) == RESULT
+    assert len(notices) == 1
 
 
 FAILS_THE_SECOND_TIME = """
@@ -385,16 +365,12 @@ exec {cxx} "$@"
 
 
 @pytest.mark.cpp
+@pytest.mark.provokes_failures
 def test_a_compiler_that_breaks_before_backward(tmp_path):
     cxx = find_toolchain().command
     flaky = script(tmp_path / "g++", FAILS_THE_SECOND_TIME.format(cxx=cxx, count=tmp_path / "count"))
-    with minidynamo.config.patch(cxx=flaky, cache_dir=str(tmp_path)):
-        with pytest.raises(KernelBuildError, match="of the backward graph"):
-            train()
-        (tmp_path / "count").unlink()
-        notices = []
-        stop = minidynamo.on_event(lambda event: notices.append(event.name) if event.kind == "fallback" else None)
-        with pytest.warns(MinidynamoNotice, match="MD502 a kernel did not compile"):
-            train(on_error="eager")
-        stop()
-        assert notices == ["backward graph"]
+    with (
+        minidynamo.config.patch(cxx=flaky, cache_dir=str(tmp_path)),
+        pytest.warns(MinidynamoNotice, match="MD502 a kernel did not compile"),
+    ):
+        train()

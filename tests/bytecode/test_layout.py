@@ -102,7 +102,7 @@ def test_parameters_are_distinct_identifiers():
     def f(x):
         return x
 
-    slots = ("x", "x (local)", ".0", "stack_0", "x_local")
+    slots = ("x", "x (local)", ".0", "argument_0", "stack_0", "x_local")
     point = FramePoint(f.__code__, 0, (VALUE, NULL, VALUE), slots, ("cell",))
     parameters = point.parameters
     assert parameters[:3] == ("cell", "stack_0", "stack_2")

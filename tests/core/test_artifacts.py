@@ -10,7 +10,7 @@ import pytest
 
 from minidynamo.config import config
 from minidynamo.core import artifacts
-from minidynamo.core.events import on_event
+from minidynamo.core.events import MinidynamoNotice, on_event
 
 
 @pytest.fixture
@@ -94,3 +94,39 @@ def test_texts_are_collected_where_they_are_written_and_later(folder):
     assert [text.text for text in outer] == ["1"]
     assert [(text.kind, text.name, text.text) for text in inner] == [("host", "f", "2"), ("aten", "g", "3")]
     assert inner[0].section() == f"# host program of f: {path}\n2"
+
+
+def of_another_user(stat):
+    return lambda *path, **how: os.stat_result((*(facts := stat(*path, **how))[:4], 12345, *facts[5:]))
+
+
+UNUSABLE = {
+    "a file in the way": lambda folder, _: (folder.rmdir(), folder.write_text("a file")),
+    "writable for all": lambda folder, _: folder.chmod(0o777),
+    "of another user": lambda _, patch: patch.setattr(os, "stat", of_another_user(os.stat)),
+    "not readable": lambda folder, patch: patch.setattr(os, "access", lambda path, how: str(path) != str(folder)),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_a_cache_folder_that_cannot_be_trusted_is_replaced_by_a_private_one(kind, tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    UNUSABLE[kind](folder, monkeypatch)
+    with config.patch(cache_dir=str(folder)):
+        with pytest.warns(MinidynamoNotice, match="MD604 the cache folder .* is not used"):
+            used = artifacts.cache_dir()
+        assert used != folder and artifacts.cache_dir() == used
+        assert used.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "\udcff\0"])
+def test_a_cache_folder_without_a_possible_name(name, tmp_path):
+    with config.patch(cache_dir=f"{tmp_path}/{name}"), pytest.warns(MinidynamoNotice, match="MD604"):
+        assert artifacts.cache_dir().is_dir()
+
+
+@pytest.mark.parametrize("name", ["f" * 400, "größe_漢" * 40, "\udc80", ""])
+def test_any_name_of_a_function_makes_a_file(name, folder):
+    path = Path(artifacts.write("graph", name, "text"))
+    assert path.read_text() == "text" and path.name.isascii()

@@ -3,9 +3,10 @@
 import gc
 import weakref
 
+import pytest
 import torch
 
-from minidynamo.core.names import Namespace, module_of, name_of
+from minidynamo.core.names import Namespace, identifier, module_of, name_of
 
 
 class Thing:
@@ -70,3 +71,26 @@ def test_only_classes_functions_and_modules_are_asked_for_their_name() -> None:
     assert (name_of(gc), module_of(gc)) == ("gc", "gc")
     assert name_of(torch.relu) == "relu"
     assert name_of(3) == "int"
+
+
+IDENTIFIERS = {
+    "R²": "R2",
+    "µ_law": "μ_law",
+    "ﬁt": "fit",
+    "loss x": "loss_x",
+    "<lambda>": "lambda_",
+    "½": "1_2",
+    "class": "class_",
+    "\udc80": "value",
+    "௰": "value",
+    "größe": "größe",
+    ".0": "0",
+}
+
+
+@pytest.mark.parametrize("text", IDENTIFIERS)
+def test_an_identifier_is_read_unchanged(text):
+    expected = IDENTIFIERS[text]
+    assert identifier(text) == expected
+    exec(f"_{expected} = 1", namespace := {})
+    assert f"_{expected}" in namespace

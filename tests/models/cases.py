@@ -18,7 +18,7 @@ from benchmarks.library_worker import INPUTS, Step, make
 from examples.models import ARCHITECTURES
 from minidynamo.observe.comparison import seed_generators
 
-TENTHS = 10
+PARTS = 20
 STEP = Step(batch=2, length=8, training=True)
 #: From the 2 values left in deep layers, batch norm computes 1 and -1 and no gradient.
 STEP_OF_PICTURES = replace(STEP, batch=4)
@@ -66,12 +66,13 @@ CASES |= {
 
 
 def rotating(rows: Iterable[Any], day: int | None = None, minor: int = sys.version_info.minor) -> list[Any]:
-    """Returns parameters of a test, nine tenths marked slow: the fast tenth depends on the interpreter and the day."""
+    """Returns parameters of a test, all but a twentieth marked slow: the twentieth depends on the interpreter and the
+    day."""
     day = datetime.date.today().toordinal() if day is None else day
-    turn = (3 * day + minor) % TENTHS
+    turn = (3 * day + minor) % PARTS
     return [
         pytest.param(
-            *(row if isinstance(row, tuple) else (row,)), marks=() if index % TENTHS == turn else pytest.mark.slow
+            *(row if isinstance(row, tuple) else (row,)), marks=() if index % PARTS == turn else pytest.mark.slow
         )
         for index, row in enumerate(rows)
     ]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.library_programs import PROGRAMS
-from tests.models.cases import CASES, TENTHS, rotating
+from tests.models.cases import CASES, PARTS, rotating
 from tests.models.table import TABLE, complaints, row_of
 from tests.models.training import Counts, Run, differences
 
@@ -69,13 +69,13 @@ def test_a_peak_is_on_the_list_exactly_while_it_exceeds_eagers():
     assert "2 graphs, 1 known" in complaints(clean, run(1.0, graphs=2))[0]
 
 
-def test_three_interpreters_run_three_tenths_and_ten_days_run_all():
+def test_three_interpreters_run_different_models_and_twenty_days_run_all():
     def normal(day, minor):
         return {row.values[0] for row in rotating(CASES, day, minor) if not row.marks}
 
-    tenths = [normal(7, minor) for minor in (11, 12, 13)]
-    assert len(set.union(*tenths)) == sum(map(len, tenths))
-    assert set.union(*(normal(day, 11) for day in range(TENTHS))) == set(CASES)
+    parts = [normal(7, minor) for minor in (11, 12, 13)]
+    assert len(set.union(*parts)) == sum(map(len, parts))
+    assert set.union(*(normal(day, 11) for day in range(PARTS))) == set(CASES)
 
 
 def test_the_table_has_a_row_for_each_model():

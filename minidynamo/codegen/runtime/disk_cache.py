@@ -3,7 +3,6 @@
 This module builds nothing and does not know the content of a library. Layout, below `artifacts.cache_dir()`:
 
     kernels/<key>/key.txt               the text whose hash is the key
-    kernels/<key>/kernels.cpp           the source, as named in the compiler's messages
     kernels/<key>/<digest>.so           the library, named by the hash of its bytes
 """
 
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from minidynamo.core import artifacts
-from minidynamo.core.artifacts import PART, write_bytes
+from minidynamo.core.artifacts import write_bytes
 
 LOCK_TIMEOUT_SECONDS = 600
 # With less free space a compiler cannot be expected to finish.
@@ -39,38 +38,53 @@ def entry_folder(key: str) -> Path:
 def fetch(key_text: str, build: Callable[[Path], None]) -> Path:
     """Returns the library for `key_text`: the stored library if it is intact, else the output of `build(path)`.
 
-    If the cache cannot be written, the library is built in a temporary folder that is deleted at the end of the
-    process. Errors of `build` propagate and leave no entry.
+    If the cache cannot hold the library, it stays in a temporary folder that is deleted at the end of the process.
+    Errors of `build` propagate and leave no entry.
     """
     folder = entry_folder(key_of(key_text))
-    stored = _find(folder)
-    if stored is None and _writable(folder):
-        # The folder may be removed meanwhile, its disk be full, or its file system lack locks.
-        with contextlib.suppress(OSError, NotImplementedError):
-            stored = _build_once(folder, key_text, build)
-    if stored is None:
-        return _build_temporary(build)
+    library = _find(folder)
+    if library is None and _can_hold_libraries(folder):
+        library = _build_once(folder, key_text, build)
+    if library is None:
+        return build_temporary(key_text, build)
     with contextlib.suppress(OSError):
-        os.utime(stored)  # the least recently used entries are deleted first
-    return stored
+        os.utime(library)  # the least recently used entries are deleted first
+    return library
 
 
 def _build_once(folder: Path, key_text: str, build: Callable[[Path], None]) -> Path:
     # Imported only for a build, which takes longer than the import.
     import filelock  # noqa: PLC0415
 
-    with filelock.FileLock(folder / "lock", timeout=LOCK_TIMEOUT_SECONDS):
-        stored = _find(folder)  # another process may have built it meanwhile
-        if stored is None:
-            write_bytes(folder / "key.txt", key_text.encode())
-            stored = _build_into(folder, build)
-    return stored
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError, NotImplementedError):  # some file systems have no locks
+            stack.enter_context(filelock.FileLock(folder / "lock", timeout=LOCK_TIMEOUT_SECONDS))
+        # Another process may have built it meanwhile.
+        return _find(folder) or _stored(folder, key_text, build_temporary(key_text, build))
 
 
-def _build_temporary(build: Callable[[Path], None]) -> Path:
-    """Builds in a temporary folder. The folder of a failed build stays, because the error message names it."""
+def _stored(folder: Path, key_text: str, library: Path) -> Path:
+    """Moves a library from its temporary folder into an entry. Returns the path, which is the old one if the disk is
+    full or the entry has been cleared meanwhile."""
+    try:
+        write_bytes(folder / "key.txt", key_text.encode())
+        write_bytes(folder / library.name, library.read_bytes())
+    except OSError:
+        return library
+    shutil.rmtree(library.parent, ignore_errors=True)
+    return folder / library.name
+
+
+def build_temporary(key_text: str, build: Callable[[Path], None]) -> Path:
+    """Builds in a temporary folder, which nobody clears during the build.
+
+    The folder of a failed build stays, because the error message names it.
+    """
     folder = Path(tempfile.mkdtemp(prefix="minidynamo_"))
-    library = _build_into(folder, build)
+    part = folder / "library.part"
+    build(part)
+    library = folder / f"{_digest(part)}.so"
+    os.replace(part, library)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return library
 
@@ -89,13 +103,16 @@ def entries() -> Iterator[tuple[str, Path]]:
             yield folder.name, library
 
 
-def _writable(folder: Path) -> bool:
+def _can_hold_libraries(folder: Path) -> bool:
+    """Returns whether `folder`, which is made if missing, is writable, has room, and allows to run what it holds."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= ROOM_BYTES
+        system = os.statvfs(folder)
     except OSError:
         return False
+    runs = not system.f_flag & getattr(os, "ST_NOEXEC", 0)
+    return runs and os.access(folder, os.W_OK) and system.f_bavail * system.f_frsize >= ROOM_BYTES
 
 
 def _find(folder: Path) -> Path | None:
@@ -111,16 +128,3 @@ def _find(folder: Path) -> Path | None:
 
 def _digest(library: Path) -> str:
     return hashlib.blake2b(library.read_bytes(), digest_size=16).hexdigest()
-
-
-def _build_into(folder: Path, build: Callable[[Path], None]) -> Path:
-    descriptor, name = tempfile.mkstemp(dir=folder, suffix=PART)
-    os.close(descriptor)
-    part = Path(name)
-    try:
-        build(part)
-        library = folder / f"{_digest(part)}.so"
-        os.replace(part, library)
-    finally:
-        part.unlink(missing_ok=True)
-    return library

@@ -18,7 +18,7 @@ from typing import Any
 from minidynamo import compat
 from minidynamo.codegen.runtime import disk_cache
 from minidynamo.codegen.runtime.toolchain import find_toolchain
-from minidynamo.errors import BackendError, Diagnostic
+from minidynamo.errors import Diagnostic, KernelBuildError
 
 Entry = Callable[..., None]
 
@@ -66,7 +66,8 @@ def load(source: str, entries: Sequence[str]) -> dict[str, Entry]:
     """Builds the C++ `source` (or finds it in the cache) and returns its functions `entries` by name.
 
     An entry takes the addresses of its buffers as integers (`tensor.data_ptr()`) and returns None. Raises
-    ToolchainMissing without a compiler and KernelBuildError when the compiler rejects the source.
+    ToolchainMissing without a compiler, and KernelBuildError if the compiler rejects the source or the library does not
+    load.
     """
     library = opened(source)
     return {name: entry(library, name) for name in entries}
@@ -92,17 +93,18 @@ def _open(source: str) -> ctypes.PyDLL:
 
     def build(output: Path) -> None:
         written = output.with_name("kernels.cpp")
-        written.write_text(source)
+        written.write_text(source, encoding="utf-8")
         toolchain.build(written, output)
 
-    for _ in range(2):  # a stored library that does not load is rebuilt once
-        path = disk_cache.fetch(key_text, build)
+    # A library that does not load may be damaged, or be removed by another process: it is rebuilt once, elsewhere.
+    for fetch in (disk_cache.fetch, disk_cache.build_temporary):
+        path = fetch(key_text, build)
         try:
             return ctypes.PyDLL(str(path))
         except OSError as error:
             disk_cache.discard(path)
             reason = str(error)
-    raise BackendError(
+    raise KernelBuildError(
         Diagnostic(
             "MD503",
             "a kernel library does not load",

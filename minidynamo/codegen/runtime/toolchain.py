@@ -6,9 +6,12 @@ The meaning of the source is unknown here, and nothing is kept on disk; `disk_ca
 from __future__ import annotations
 
 import functools
+import os
 import platform
 import re
 import shutil
+import signal
+import struct
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +47,8 @@ FLAGS = (
 # Kernels use nothing of the C++ library, and searching it took GCC's linker a quarter of the build time.
 GCC_FLAGS = ("-fno-tree-pre", "-fno-thread-jumps", "-nodefaultlibs", "-lm", "-lc", "-lgcc")
 
-BUILD_TIMEOUT_SECONDS = 300
+# The commands that ran into the time limit; another graph would only wait as long again.
+_hanging: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,9 @@ class Toolchain:
     def describe(self) -> str:
         """Returns everything besides the source that decides the built code, as readable text (part of the cache
         key)."""
-        headers = "\n".join(f"// {path.name}\n{path.read_text()}" for path in sorted(INCLUDE.glob("*.h")))
+        headers = "\n".join(
+            f"// {path.name}\n{path.read_text(encoding='utf-8')}" for path in sorted(INCLUDE.glob("*.h"))
+        )
         lines = (f"compiler: {self.version}", f"flags: {' '.join(self.flags)}", f"cpu: {self.cpu}", headers)
         return "\n".join(lines)
 
@@ -76,13 +82,59 @@ class Toolchain:
         command = [self.command, f"-I{INCLUDE}", str(source), "-o", str(output), *self.flags]
         with phase("cc"):
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_TIMEOUT_SECONDS)
+                done = _run(command)
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise KernelBuildError(_build_failure(command, source, str(error))) from error
-        if done.returncode != 0 or not output.exists():
-            messages = done.stderr.strip() or f"exit status {done.returncode}, no message"
+        if done.returncode != 0 or not _is_whole(output):
+            messages = done.stderr.strip() or f"exit status {done.returncode}, no message, no whole library"
             cause = subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
             raise KernelBuildError(_build_failure(command, source, messages)) from cause
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a compiler, and ends it with all its children after `config.cxx_timeout` seconds.
+
+    Raises OSError if the compiler does not start, TimeoutExpired if it hangs, or has hung before.
+    """
+    if command[0] in _hanging:
+        raise subprocess.TimeoutExpired(command[0], config.cxx_timeout)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",  # messages may be in any encoding
+        start_new_session=True,
+    ) as process:
+        try:
+            output, messages = process.communicate(timeout=config.cxx_timeout)
+        except subprocess.TimeoutExpired:
+            _hanging.add(command[0])
+            raise
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, process.returncode, output, messages)
+
+
+def _is_whole(library: Path) -> bool:
+    """Returns whether a file ends where its ELF header says; the loader may crash on a truncated library.
+
+    The table of sections is the last part of a library. Files of other formats are left to the loader.
+    """
+    try:
+        size = library.stat().st_size
+        with library.open("rb") as file:
+            head = file.read(64)
+    except OSError:
+        return False
+    if head[:5] != b"\x7fELF\x02":
+        return size > 0
+    if len(head) < 64:
+        return False
+    (start,), (length, count) = struct.unpack_from("Q", head, 40), struct.unpack_from("HH", head, 58)
+    return bool(start + length * count <= size)
 
 
 def find_toolchain() -> Toolchain:
@@ -114,7 +166,7 @@ def find_toolchain() -> Toolchain:
 @functools.cache
 def _probe(path: str) -> Toolchain:
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
+        done = _run([path, "--version"])
         version = done.stdout.partition("\n")[0].strip()
     except (OSError, subprocess.TimeoutExpired) as error:
         version, reason = "", str(error)
@@ -137,7 +189,7 @@ def _probe(path: str) -> Toolchain:
 def _cpu() -> str:
     """Returns the processor's model and instruction sets, which -march=native depends on."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
     # Arm kernels call the instruction sets "Features".

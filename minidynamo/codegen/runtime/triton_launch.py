@@ -24,7 +24,7 @@ from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.size import Extent, Number, evaluate
 from minidynamo.codegen.runtime import cuda_launch
 from minidynamo.core import artifacts
-from minidynamo.errors import BackendError, Diagnostic, KernelBuildError
+from minidynamo.errors import Diagnostic, KernelBuildError, ToolchainMissing
 
 INTERPRETER_TILE = 1 << 16
 """Elements per program under the interpreter, where a program costs milliseconds and an element almost nothing."""
@@ -94,7 +94,7 @@ class Triton:
 
 @functools.cache
 def triton_modules() -> Triton:
-    """Returns Triton's modules. Raises BackendError (MD504), with the command to install Triton, if they are
+    """Returns Triton's modules. Raises ToolchainMissing (MD504), with the command to install Triton, if they are
     missing."""
     names = ("", ".language", ".language.extra.libdevice", ".runtime.jit", ".runtime.interpreter", ".compiler")
     try:
@@ -102,7 +102,7 @@ def triton_modules() -> Triton:
     except ImportError as error:
         why = f"Triton kernels need the package: {error}"
         fix = "pip install triton, or use backend='cpp' for CPU tensors."
-        raise BackendError(Diagnostic("MD504", "Triton is not installed", why=why, fix=fix)) from error
+        raise ToolchainMissing(Diagnostic("MD504", "Triton is not installed", why=why, fix=fix)) from error
 
 
 @functools.cache

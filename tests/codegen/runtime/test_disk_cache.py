@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from minidynamo.codegen.runtime import disk_cache
 from minidynamo.config import config
+from minidynamo.core import artifacts
 
 
 class Builder:
@@ -78,12 +79,18 @@ def test_without_a_writable_folder_it_is_built_for_this_process(tmp_path, monkey
     monkeypatch.setattr(
         atexit, "register", lambda *call, **options: at_exit.append(functools.partial(*call, **options))
     )
-    with config.patch(cache_dir=str(blocked)):
-        library = disk_cache.fetch("text", build)
+    monkeypatch.setattr(artifacts, "cache_dir", lambda: blocked)
+    library = disk_cache.fetch("text", build)
     assert build.calls == 1 and library.read_bytes() == b"library"
     (end,) = at_exit
     end()
     assert not library.parent.exists()
+
+
+def test_a_file_system_that_runs_nothing_holds_no_library(cache, monkeypatch):
+    facts = os.statvfs(cache.parent)
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*facts[:8], os.ST_NOEXEC, *facts[9:])))
+    assert cache not in disk_cache.fetch("text", Builder()).parents
 
 
 def test_a_folder_that_is_removed_meanwhile_is_no_obstacle(cache):

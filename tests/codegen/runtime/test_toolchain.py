@@ -1,6 +1,7 @@
 """Finding the compiler, the flags, and the message without a compiler."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,57 @@ def test_a_compiler_that_fails_later_gives_its_message(tmp_path):
         assert found.version == "broken 1.0"
         with pytest.raises(KernelBuildError, match="disk full"):
             found.build(tmp_path / "kernels.cpp", tmp_path / "kernels.so")
+
+
+def compiler(path, text):
+    """A compiler that tells its version, and then runs `text`."""
+    path.write_bytes(b'#!/bin/sh\n[ "$1" = --version ] && echo compiler 1.0 && exit 0\n' + text)
+    path.chmod(0o755)
+    return config.patch(cxx=str(path))
+
+
+def build(folder):
+    (folder / "kernels.cpp").write_text("int answer() { return 42; }\n")
+    toolchain.find_toolchain().build(folder / "kernels.cpp", folder / "kernels.so")
+
+
+@pytest.mark.cpp
+def test_messages_in_any_encoding(tmp_path):
+    real = toolchain.find_toolchain().command.encode()
+    with compiler(tmp_path / "g++", b"printf '\\374bel\\n' >&2; exec " + real + b' "$@"'):
+        build(tmp_path)
+    assert (tmp_path / "kernels.so").stat().st_size > 0
+    (tmp_path / "kernels.so").unlink()
+    failing = compiler(tmp_path / "c++", b"printf 'error: \\374bel\\n' >&2; exit 1")
+    with failing, pytest.raises(KernelBuildError, match="error: \ufffdbel"):
+        build(tmp_path)
+
+
+def test_a_compiler_that_hangs_is_ended_with_its_children_and_not_asked_again(tmp_path):
+    hangs = compiler(tmp_path / "g++", f"sleep 60 & echo $! > {tmp_path}/child; wait".encode())
+    with hangs, config.patch(cxx_timeout=1):
+        for _ in range(2):
+            with pytest.raises(KernelBuildError, match="timed out"):
+                build(tmp_path)
+    child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
+    assert not child.exists() or child.read_text().split()[2] == "Z"
+
+
+def test_a_compiler_that_vanishes(tmp_path):
+    with compiler(tmp_path / "g++", b"exit 0"):
+        found = toolchain.find_toolchain()
+        (tmp_path / "g++").unlink()
+        with pytest.raises(KernelBuildError, match="No such file"):
+            found.build(tmp_path / "kernels.cpp", tmp_path / "kernels.so")
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("size", [0, 40, 1000, 5000])
+def test_a_truncated_library_is_not_loaded(size, tmp_path):
+    real = toolchain.find_toolchain().command
+    text = f'{real} "$@" && truncate -s {size} {tmp_path}/kernels.so'
+    with compiler(tmp_path / "g++", text.encode()), pytest.raises(KernelBuildError, match="no whole library"):
+        build(tmp_path)
 
 
 @pytest.mark.cpp
