@@ -605,6 +605,9 @@ class GuardKind(enum.Enum):
     # Members are compared by identity, so the hash of an object suffices. Enum's own is a slow Python function.
     __hash__ = object.__hash__
 
+    def __repr__(self) -> str:
+        return str(self)
+
 
 @dataclass(frozen=True)
 class Guard:

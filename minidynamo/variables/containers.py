@@ -25,6 +25,9 @@ class Slots(MutableSequence[VariableTracker]):
     def __init__(self, items: Iterable[VariableTracker] = ()) -> None:
         self._items = [*items]
 
+    def __repr__(self) -> str:
+        return repr(self._items)
+
     def __len__(self) -> int:
         return len(self._items)
 
@@ -194,6 +197,9 @@ class NewEntries(Entries):
 
     def __init__(self, entries: Mapping[DictKey, VariableTracker]) -> None:
         self._entries = {**entries}
+
+    def __repr__(self) -> str:
+        return repr(self._entries)
 
     def lazy_at(self, key: DictKey) -> VariableTracker:
         return self._entries[key].realized()
