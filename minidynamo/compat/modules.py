@@ -56,9 +56,6 @@ FUSED_UPDATES = [
     if "tensor_lr" in getattr(torch.ops.aten, name).overloads()
 ]
 
-# Attention as operations that autograd can differentiate: the result, and the weights of the values.
-decomposed_attention: typing.Any = torch.ops.aten._scaled_dot_product_attention_math
-
 # Arithmetic of optimizers on many tensors at once.
 foreach_add_: typing.Any = torch._foreach_add_
 foreach_mul_: typing.Any = torch._foreach_mul_

@@ -13,7 +13,6 @@ import torch
 import torch.fx
 
 from minidynamo.graph.pytree import Structure, leaves, rebuild, structure_of
-from minidynamo.graph.scalar_arguments import run_whole
 
 Subgraph = Callable[..., tuple[torch.Tensor, ...]]
 
@@ -39,8 +38,6 @@ class Transformation:
     result: Structure
     #: the arguments passed by the transform to the function, where different from `args`
     takes: tuple[Any, ...] | None = None
-    #: whether a call inside takes a varying number as a scalar argument (`scalar_arguments.py`)
-    whole: bool = False
 
     def call(self, subgraph: Subgraph, inputs: Sequence[torch.Tensor]) -> Any:
         """Runs the call, for the function `subgraph(*captured, *tensors)`; `inputs` are captured tensors, then
@@ -69,9 +66,6 @@ class Transformation:
             return tuple(leaves(self.call(subgraph, inputs)))
 
         run.__name__ = run.__qualname__ = name
-        if self.whole:
-            facts = (self.transform.__module__, self.transform.__qualname__, dict(self.options), self.args, self.kwargs)
-            run_whole(run, repr((*facts, self.takes, self.result)))
         return run
 
 

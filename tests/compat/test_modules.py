@@ -21,9 +21,3 @@ def test_which_lists_an_operator_writes():
     assert compat.written_lists(torch._foreach_add) == compat.written_lists(torch.add) == ()
     assert compat.written_lists(torch._fused_sgd_)[0] == 0
     assert {op.name() for op in compat.foreach_operators("neg")} == {"aten::_foreach_neg", "aten::_foreach_neg_"}
-
-
-def test_attention_by_parts_is_attention():
-    q = torch.randn(1, 2, 3, 4)
-    made, _ = compat.decomposed_attention(q, q, q)
-    torch.testing.assert_close(made, torch.nn.functional.scaled_dot_product_attention(q, q, q))

@@ -113,18 +113,17 @@ _FLOAT = r"\bfloat\b(?=[\[?]| \w)"
 
 
 class _NativeDropout(torch.autograd.Function):
-    """Dropout as one operation; returns the result and the mask of kept elements."""
+    """Dropout as one operation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: Any) -> Any:
         result, mask = taking_numbers(aten.native_dropout.default)(x, p, True)
         ctx.save_for_backward(mask)
         ctx.scale = 1 / (1 - p)
-        ctx.mark_non_differentiable(mask)
-        return result, mask
+        return result
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Any) -> Any:
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         (kept,) = ctx.saved_tensors
         return _Kept.apply(gradient, kept, ctx.scale), None  # type: ignore[no-untyped-call]
 
@@ -144,10 +143,10 @@ class _Kept(torch.autograd.Function):
         return _Kept.apply(gradient, kept, ctx.scale), None, None  # type: ignore[no-untyped-call]
 
 
-def native_dropout(x: Tensor, p: Any) -> tuple[Tensor, Tensor]:
-    """Computes `torch.native_dropout(x, p, True)` for any `p` between 0 and 1."""
-    results: tuple[Tensor, Tensor] = _NativeDropout.apply(x, p)  # type: ignore[no-untyped-call]
-    return results
+def native_dropout(x: Tensor, p: Any) -> Tensor:
+    """Computes `torch.native_dropout(x, p, True)[0]` for any `p` between 0 and 1."""
+    result: Tensor = _NativeDropout.apply(x, p)  # type: ignore[no-untyped-call]
+    return result
 
 
 class _BatchNorm(torch.autograd.Function):
@@ -175,8 +174,8 @@ BATCH_NORM_OF_NUMBERS = taking_numbers(BATCH_NORM)
 
 
 def batch_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: Any, eps: Any
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: Any, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Computes batch norm in training for symbolic numbers; returns the result, the new running mean and variance."""
+    """Computes batch norm in training for any momentum; returns the result, the new running mean and variance."""
     results = _BatchNorm.apply(x, weight, bias, mean, variance, True, momentum, eps)  # type: ignore[no-untyped-call]
     return results[0], results[3], results[4]

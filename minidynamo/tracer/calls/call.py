@@ -15,7 +15,6 @@ from typing import Any
 
 from minidynamo.compat import PY313, name_in_errors
 from minidynamo.core.directives import IN_GRAPH, own_mark
-from minidynamo.graph.scalar_arguments import forwards_arguments
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.attributes.functions import original_of
 from minidynamo.tracer.calls.construct import construct
@@ -124,15 +123,11 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
 
 
 def _needs_inlining(value: Any, args: Args, kwargs: Kwargs) -> bool:
-    """Returns whether a function of torch.nn.functional calls back into the program, or passes a number on to torch.
-
-    A graph node can hold neither, so the function is inlined."""
+    """Returns whether a function of torch.nn.functional calls back into the program, which no graph node can hold."""
     if not isinstance(value, types.FunctionType) or own_mark(value, IN_GRAPH) is not None:
         return False
     if overriding_arguments((*args, *kwargs.values())):
         return False
-    if forwards_arguments(value) and any(isinstance(arg, NumberVariable) for arg in (*args, *kwargs.values())):
-        return True
     return any(isinstance(arg, _CODE) for arg in (*args, *kwargs.values()))
 
 

@@ -196,7 +196,7 @@ def _transformed(
     followed = _differentiated(real, plain, args)
     how = {tensor: (dim, tensor in followed) for tensor, dim in zip(given, dims)}
     traced = trace_transformed(tx, name, function, args, kwargs, how, derivative=real in _DERIVATIVES)
-    made = Transformation(real, plain, traced.args, traced.kwargs, traced.result, whole=traced.whole)
+    made = Transformation(real, plain, traced.args, traced.kwargs, traced.result)
     return emit_transform(tx, made, name, traced.subgraph, [*traced.captured, *given], refuse)
 
 
@@ -221,8 +221,6 @@ class TracedFunction:
     result: Structure
     #: Values that the function reads from outside.
     captured: list[GraphValue]
-    #: The field of `Transformation`.
-    whole: bool
 
 
 def given_tensors(args: VariableTracker, kwargs: VariableTracker, refuse: Refuse) -> list[TensorVariable]:
@@ -264,17 +262,17 @@ def trace_transformed(
         if name == "vmap":
             result = _copied_into_subgraph(tx, subgraph, result)
         _check(subgraph, result, refuse)
-    if subgraph.has_scalar_arguments and subgraph.draws:
+    if subgraph.has_scalar_arguments:
         if not tx.graph.may_break:
             return trace_transformed(
                 tx, name, function, args, kwargs, given, derivative=derivative, takes_numbers=False
             )
-        refuse("its function draws random numbers, and takes a number that differs from call to call")
+        refuse("its function passes a number that differs from call to call to a function that takes a plain number")
     order = list(given)
     spec = (spec_of(args, order, refuse), spec_of(kwargs, order, refuse))
     structure = structure_of(spec_of(result, tensors_in(result), refuse))
     node = tx.graph.close_subgraph(subgraph, tensors_in(result), f"{name}_function")
-    return TracedFunction(node, *spec, structure, list(subgraph.inputs), subgraph.has_scalar_arguments)
+    return TracedFunction(node, *spec, structure, list(subgraph.inputs))
 
 
 def distinct_tensors(tx: Tracer, value: VariableTracker, seen: set[TensorVariable]) -> VariableTracker:

@@ -105,7 +105,7 @@ def _vjp_at(
     fakes: list[Any] = [*map(tx.graph.example, inputs)]
     if draws_random_numbers(module, fakes, fakes[-1].fake_mode):
         refuse("its function draws random numbers")
-    made = Transformation(values_of, options, traced.args, {}, traced.result, whole=traced.whole)
+    made = Transformation(values_of, options, traced.args, {}, traced.result)
     values = emit_transform(tx, made, "vjp", traced.subgraph, inputs, refuse)
     pull_back = PullBackVariable(
         replace(made, transform=vjp),
@@ -162,7 +162,6 @@ def _call(
         {},
         self.transformation.result,
         self.transformation.args,
-        self.transformation.whole,
     )
     return emit_transform(
         tx, made, "pull_back", _node_in_open_graph(tx, self.subgraph), [*self.inputs, *tensors], refuse

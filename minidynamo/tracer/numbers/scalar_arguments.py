@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from minidynamo.graph.scalar_arguments import ScalarArguments, operator_of, scalar_arguments_of
+from minidynamo.graph.scalar_arguments import operator_of, scalar_arguments_of
 from minidynamo.tracer.numbers.arithmetic import involves_number, require, value_here
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.variables.base import VariableTracker
@@ -28,64 +26,36 @@ def mark_scalar_arguments(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -
     known = scalar_arguments_of(target)
     if known is None or not any(map(involves_number, (*args, *kwargs.values()))):
         return args, kwargs
-    tensors = [v.fake for v in known.named(args, kwargs).values() if isinstance(v, TensorVariable)]
-    if not _is_same_operation(known, args, kwargs, tensors):
+    out = kwargs.get("out")
+    if out is not None and not (isinstance(out, ConstantVariable) and out.value is None):
         return args, kwargs
     op = operator_of(target)
     if op is not None and not tx.graph.infers_symbolic_floats(op, args, kwargs):
         return args, kwargs
+    tensors = [v.fake for v in known.named(args, kwargs).values() if isinstance(v, TensorVariable)]
 
     def marked(name: str, argument: VariableTracker) -> VariableTracker:
         if isinstance(argument, ListVariable | TupleVariable) and name in known.numbers:
             return replace(argument, items=[marked(name, item) for item in argument.items])
         if not isinstance(argument, NumberVariable) or not known.varies(name, argument.cls is int, tensors):
             return argument
-        if _guard_condition(tx, known.numbers[name], argument):
+        if _guard_condition(tx, known.condition, argument):
             return replace(argument, plain=True)
-        return _specialize_exception(tx, argument, alone=len(known.numbers) == 1)
+        return _specialize_exception(tx, argument)
 
     named = [marked(name, argument) for name, argument in zip(known.names, args)]
     return [*named, *args[len(named) :]], {name: marked(name, argument) for name, argument in kwargs.items()}
 
 
-def _is_same_operation(known: ScalarArguments, args: Args, kwargs: Kwargs, tensors: Sequence[torch.Tensor]) -> bool:
-    """Returns whether the other arguments leave the operation the same for any number."""
-    named = known.named(args, kwargs)
-    out = kwargs.get("out")
-    if out is not None and not (isinstance(out, ConstantVariable) and out.value is None):
-        return False
-    for name, condition in known.numbers.items():
-        given = named.get(name)
-        if (
-            condition
-            and isinstance(given, ConstantVariable)
-            and not _is_true_for(condition, given.value)
-            and given.value
-        ):
-            return False
-    on_cpu = all(fake.device.type == "cpu" for fake in tensors)
-    for name, value in (known.fixed if on_cpu else {**known.fixed, **known.fixed_elsewhere}).items():
-        given = named.get(name)
-        if given is not None and not (isinstance(given, ConstantVariable) and given.value == value):
-            return False
-    return True
-
-
 def _guard_condition(tx: Tracer, condition: str, number: NumberVariable) -> bool:
     """Returns whether the operation is the same for this number; the condition is guarded."""
-    if not condition:
-        return True
-    return _is_true_for(condition, value_here(number)) and require(tx, condition, True, number)
+    return not condition or (
+        bool(eval(condition.format("n"), {}, {"n": value_here(number)})) and require(tx, condition, True, number)
+    )
 
 
-def _specialize_exception(tx: Tracer, number: NumberVariable, *, alone: bool) -> VariableTracker:
-    """Specializes a float for which torch runs a different operation; only few values are special.
-
-    If the number is not `alone`, only 0 is special."""
+def _specialize_exception(tx: Tracer, number: NumberVariable) -> VariableTracker:
+    """Specializes a float for which torch runs a different operation: 0 or 1."""
     here = number.unguarded_value
-    may_be = number.cls is float and (here in (0, 1) if alone else here == 0)
+    may_be = number.cls is float and here in (0, 1)
     return ConstantVariable(here) if may_be and require(tx, f"{{0}} == {here!r}", True, number) else number
-
-
-def _is_true_for(condition: str, number: Any) -> bool:
-    return not isinstance(number, int | float) or bool(eval(condition.format("n"), {}, {"n": number}))

@@ -36,9 +36,8 @@ def test_a_generator_of_its_own():
 @pytest.mark.parametrize("trains", [True, False])
 def test_running_statistics_are_written(trains):
     def f(x, mean, var, momentum):
-        if trains:
-            return F.batch_norm(x, mean, var, training=True, momentum=momentum)
-        return F.instance_norm(x, mean, var, momentum=momentum) * F.batch_norm(x, mean, var, eps=momentum)
+        without = F.batch_norm(x, None, None, training=True, momentum=momentum)
+        return F.batch_norm(x, mean, var, training=trains, momentum=momentum) * without
 
     compiled = minidynamo.compile(f, backend="aot_eager")
     mine, theirs = ([torch.zeros(3), torch.ones(3)] for _ in range(2))
@@ -103,16 +102,3 @@ def test_a_cumulative_batch_norm_takes_what_eager_takes(trains, backend):
         return peak_bytes(step)
 
     assert peak(True) <= peak(False)
-
-
-def test_what_comes_apart_in_another_way_takes_constants():
-    def f(x, n):
-        return torch.normal(x, n) * 2
-
-    compiled = minidynamo.compile(f, backend="aot_eager")
-    for n in (0.1, 0.2, 0.3):
-        results = []
-        for g in (f, compiled):
-            torch.manual_seed(1)
-            results.append(g(X.clone().requires_grad_(), n))
-        assert torch.equal(*results) and results[0].requires_grad == results[1].requires_grad
