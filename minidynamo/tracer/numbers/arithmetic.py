@@ -10,24 +10,25 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from minidynamo.guards.source import Computed, Constant, Source, is_new_each_read
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Computed, Constant, PlainValue, Source, is_new_each_read
 from minidynamo.tracer.frames.unrolling import unroll_comparison
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import as_constant
-from minidynamo.tracer.records.copies import fresh_copy
+from minidynamo.tracer.records.copies import NUMPY_SCALARS, REAL_NUMPY_SCALARS, fresh_copy
 from minidynamo.tracer.records.operator_table import ARITHMETIC, BITWISE, COMPARISONS
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import DictVariable, SequenceVariable, SetVariable, SliceVariable
+from minidynamo.variables.containers import DictVariable, SequenceVariable, SetVariable, SliceVariable, TupleVariable
 from minidynamo.variables.numbers import Computation, NumberVariable
 
-_SYMBOLS = {function: symbol for symbol, function in (ARITHMETIC | BITWISE | COMPARISONS).items() if symbol != "@"}
+SYMBOLS = {function: symbol for symbol, function in (ARITHMETIC | BITWISE | COMPARISONS).items() if symbol != "@"}
 _COMPARISONS = frozenset(COMPARISONS.values())
 _BITS = frozenset(BITWISE.values())
 _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
@@ -86,6 +87,14 @@ def is_lazy(variable: VariableTracker) -> bool:
     return isinstance(variable, ConstantVariable) and not variable.is_read and variable.python_type in _COMPARABLE
 
 
+def is_lazy_scalar(variable: VariableTracker) -> bool:
+    """Returns whether the value is a real numpy scalar that has not been read."""
+    if not isinstance(variable, ConstantVariable) or variable.is_read:
+        return False
+    is_real = type(variable.unguarded_value) in REAL_NUMPY_SCALARS
+    return is_real and not isinstance(variable.source, PlainValue | Constant | None)
+
+
 def _is_number(variable: VariableTracker) -> bool:
     return isinstance(variable, NumberVariable | ConstantVariable) and variable.python_type in (int, float, bool)
 
@@ -125,9 +134,10 @@ def computed_text(template: str, *operands: VariableTracker | Source) -> Compute
         return f"{{{sources.index(source)}}}"
 
     def operand(given: VariableTracker | Source) -> str:
-        if isinstance(given, ConstantVariable) and not is_lazy(given):
+        if isinstance(given, ConstantVariable) and not is_lazy(given) and not is_lazy_scalar(given):
             text = repr(given.value)
-            if text in ("nan", "inf", "-inf") or not _BRACES.isdisjoint(text):
+            is_numpy = type(given.value) in NUMPY_SCALARS
+            if is_numpy or text in ("nan", "inf", "-inf") or not _BRACES.isdisjoint(text):
                 return slot(Constant(given.value, text))
             return f"({text})" if text.startswith("-") else text
         source = given if isinstance(given, Source) else given.source
@@ -161,11 +171,86 @@ def guard_distinct_nans(tx: Tracer, left: VariableTracker, right: VariableTracke
         as_constant(left)
 
 
-def floating(tx: Tracer, value: Any, source: Source | None) -> VariableTracker | None:
-    """Returns the float that Python computes at `source`, with the value in this call; None if Python cannot."""
-    if source is None or type(value) is not float:
+# Results of Python
+
+
+def computed(
+    tx: Tracer,
+    function: Callable[..., Any],
+    template: str,
+    operands: Sequence[VariableTracker],
+    *others: Source,
+    domain: str = "",
+) -> VariableTracker | None:
+    """Returns `function(*operands)`, which Python computes before the graph by the expression `template`.
+
+    The template has a field per operand, then per source in `others`. None if the operands are outside of the domain,
+    the function raises, or the expression is too long."""
+    text = computed_text(template, *operands, *others)
+    if text is None or not in_domain(tx, domain, operands):
         return None
-    return tx.graph.floating(value, source)
+    try:
+        return tracked(tx, function(*map(value_here, operands)), text)
+    except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
+        return None
+
+
+def call_computed(
+    tx: Tracer,
+    function: Callable[..., Any],
+    args: Sequence[VariableTracker],
+    kwargs: Mapping[str, VariableTracker],
+    domain: str = "",
+) -> VariableTracker | None:
+    """Returns `function(*args, **kwargs)`, as `computed` does."""
+
+    def call(*given: Any) -> Any:
+        return function(*given[: len(args)], **dict(zip(kwargs, given[len(args) :])))
+
+    operands, names = [*args, *kwargs.values()], [""] * len(args) + [f"{name}=" for name in kwargs]
+    listed = ", ".join(f"{name}{{{position}}}" for position, name in enumerate(names))
+    named = Constant(function, function.__name__)
+    return computed(tx, call, f"{{{len(operands)}}}({listed})", operands, named, domain=domain)
+
+
+def tracked(tx: Tracer, value: Any, source: Computed) -> VariableTracker | None:
+    """Returns the tracker of a value that Python computes; None if no symbol has such values.
+
+    Numbers are symbolic, True and False are guarded, and texts and numpy scalars are guarded when they are read."""
+    if type(value) is float:
+        return tx.graph.floating(value, source)
+    if type(value) is int:
+        return tx.graph.integer(value, source) if abs(value) < 2**62 else None
+    if type(value) is bool:
+        tx.graph.shapes.require(source, value)
+        return ConstantVariable(value)
+    if type(value) is tuple:
+        sources = [Computed(f"({source.template})[{position}]", source.operands) for position in range(len(value))]
+        parts = [part for pair in zip(value, sources) if (part := tracked(tx, *pair)) is not None]
+        return TupleVariable(parts) if len(parts) == len(value) else None
+    is_text = type(value) is str
+    if not is_text and type(value) not in REAL_NUMPY_SCALARS:
+        return None
+    known = None if is_text else tx.graph.known(source)
+    read = tx.graph.guard_on_read(source, GuardKind.EQUALS, value)
+    return known or ConstantVariable(value, source=source, new_on_each_read=is_text, on_read=read)
+
+
+def in_domain(tx: Tracer, domain: str, operands: Sequence[VariableTracker]) -> bool:
+    """Guards a condition on the operands, or on each operand if it has one field; returns whether it holds."""
+    groups = [operands] if "{1}" in domain else [[operand] for operand in operands]
+    return not domain or all(_guard_first(tx, [domain], *group) for group in groups)
+
+
+def _guard_first(tx: Tracer, conditions: Sequence[str], *operands: VariableTracker) -> bool:
+    """Guards the first condition that is true in this call; returns whether any is."""
+    names = [f"n{position}" for position in range(len(operands))]
+    here = {"log": math.log, **dict(zip(names, map(value_here, operands)))}
+    for condition in conditions:
+        if eval(condition.format(*names, "log"), {}, here):
+            varies = any(isinstance(operand, NumberVariable) or is_lazy(operand) for operand in operands)
+            return not varies or require(tx, condition, True, *operands, Constant(math.log, "log"))
+    return False
 
 
 # Operators
@@ -191,11 +276,11 @@ def binary(
         result = _power(tx, left, right)
     elif function in _BITS:
         result = None if _is_float(left) or _is_float(right) else _bits(tx, function, left, right)
-    elif function in _SYMBOLS:
+    elif function in SYMBOLS:
         exact = not (_is_float(left) or _is_float(right)) and function is not operator.truediv
-        result = _integer(tx, function, left, right) if exact else _floating(tx, function, left, right)
+        result = _integer(tx, function, left, right) if exact else _by_python(tx, function, left, right)
     result = _as_constants(tx, function, left, right) if result is None else result
-    return _marked_as_made(result, f"{{}} {_SYMBOLS[function]} {{}}" if function in _SYMBOLS else "", *given)
+    return _marked_as_made(result, f"{{}} {SYMBOLS[function]} {{}}" if function in SYMBOLS else "", *given)
 
 
 def _as_constants(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker:
@@ -203,6 +288,12 @@ def _as_constants(tx: Tracer, function: Callable[..., Any], *operands: VariableT
     constants = [specialized(operand) for operand in operands]
     result = tx.call(function, constants)
     return next((operand for operand, constant in zip(operands, constants) if constant is result), result)
+
+
+def _by_python(
+    tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker, domain: str = ""
+) -> VariableTracker | None:
+    return computed(tx, function, f"{{0}} {SYMBOLS[function]} {{1}}", [left, right], domain=domain)
 
 
 def guard_nonzero(tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker) -> None:
@@ -226,16 +317,6 @@ def _marked_as_made(result: VariableTracker, text: str, *operands: VariableTrack
     return result
 
 
-def _floating(
-    tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
-) -> VariableTracker | None:
-    try:
-        value = function(value_here(left), value_here(right))
-    except ArithmeticError:
-        return None
-    return floating(tx, value, computed_text(f"{{0}} {_SYMBOLS[function]} {{1}}", left, right))
-
-
 def _integer(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker | None:
     """Applies an operation to symbols, as a graph node."""
     # A known power of symbols that exceeds 64-bit integers would be infinity to the symbols.
@@ -251,11 +332,8 @@ def _power(tx: Tracer, base: VariableTracker, exponent: VariableTracker) -> Vari
     if is_exact and value_here(exponent) >= 0:
         if type(constant) is int and constant <= 4:
             return _integer(tx, operator.pow, base, exponent)
-        if not _guard_first(tx, _WHOLE_POWERS, base, exponent):
-            return None
-        text = computed_text("{0} ** {1}", base, exponent)
-        return None if text is None else tx.graph.integer(value_here(base) ** value_here(exponent), text)
-    return _floating(tx, operator.pow, base, exponent) if guard_finite_power(tx, base, exponent) else None
+        return _by_python(tx, operator.pow, base, exponent, _WHOLE_POWERS)
+    return _by_python(tx, operator.pow, base, exponent) if guard_finite_power(tx, base, exponent) else None
 
 
 def guard_finite_power(tx: Tracer, base: VariableTracker, exponent: VariableTracker) -> bool:
@@ -270,17 +348,8 @@ def guard_finite_power(tx: Tracer, base: VariableTracker, exponent: VariableTrac
     return _guard_first(tx, conditions, base, exponent)
 
 
-def _guard_first(tx: Tracer, conditions: Sequence[str], left: VariableTracker, right: VariableTracker) -> bool:
-    """Guards the first condition that is true in this call; returns whether any is."""
-    here = {"left": value_here(left), "right": value_here(right), "log": math.log}
-    for condition in conditions:
-        if eval(condition.format("left", "right", "log"), {}, here):
-            return require(tx, condition, True, left, right, Constant(math.log, "log"))
-    return False
-
-
 # Ranges in which a power raises no error, is not complex, and has the expected class.
-_WHOLE_POWERS = (f"0 <= {{1}} < 62 and -{2**62} < {{0}} ** {{1}} < {2**62}",)
+_WHOLE_POWERS = f"0 <= {{1}} < 62 and -{2**62} < {{0}} ** {{1}} < {2**62}"
 _OF_CONSTANT_WHOLE_EXPONENTS = (
     "-1e15 < {0} < 1e15 and 0 <= {1} <= 20",
     "1e-30 < {0} * {0} < 1e30 and -20 <= {1} < 0",
@@ -306,25 +375,23 @@ def _bits(
     if known is not None and known < 62 and function in (operator.lshift, operator.rshift):
         by = operator.mul if function is operator.lshift else operator.floordiv
         return tx.call(by, [left, ConstantVariable(2**known)])
-    if function in (operator.lshift, operator.rshift):
-        bounds = "0 <= {1} < 62" + (
-            f" and -{2**62} < ({{0}} << {{1}}) < {2**62}" if function is operator.lshift else ""
-        )
-        fits = 0 <= value_here(right) < 62 and abs(function(value_here(left), value_here(right))) < 2**62
-        if not fits or not require(tx, bounds, True, left, right):
-            return None
-    text = computed_text(f"{{0}} {_SYMBOLS[function]} {{1}}", left, right)
-    return None if text is None else tx.graph.integer(function(value_here(left), value_here(right)), text)
+    return _by_python(tx, function, left, right, _SHIFTS.get(function, ""))
+
+
+_SHIFTS = {
+    operator.lshift: f"0 <= {{1}} < 62 and -{2**62} < ({{0}} << {{1}}) < {2**62}",
+    operator.rshift: "0 <= {1} < 62",
+}
 
 
 def _guarded_answer(tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker) -> bool:
     answer = _compare(tx, function, left, right)
-    return bool(function(as_constant(left), as_constant(right)) if answer is None else answer.value)
+    return bool(function(as_constant(left), as_constant(right)) if answer is None else as_constant(answer))
 
 
 def _compare(
     tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
-) -> ConstantVariable | None:
+) -> VariableTracker | None:
     if not isinstance(left, NumberVariable) and not isinstance(right, NumberVariable):
         return ConstantVariable(function(value_here(left), value_here(right)))
     unroll_comparison(tx)
@@ -333,14 +400,12 @@ def _compare(
         found = bool(function(*values))
         tx.graph.shapes.report_decisions()
         return ConstantVariable(found)
-    answer = bool(function(value_here(left), value_here(right)))
-    known = require(tx, f"{{0}} {_SYMBOLS[function]} {{1}}", answer, left, right)
-    return ConstantVariable(answer) if known else None
+    return _by_python(tx, function, left, right)
 
 
 def _compare_lazy(
     tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
-) -> ConstantVariable | None:
+) -> VariableTracker | None:
     """Compares constants of the same kind, and guards the answer only."""
     kinds = {_COMPARABLE.get(variable.python_type) for variable in (left, right)}
     if not isinstance(left, ConstantVariable) or not isinstance(right, ConstantVariable):
@@ -350,9 +415,7 @@ def _compare_lazy(
     if _answer_determines_value(function, left, right):
         return ConstantVariable(bool(function(left.value, right.value)))
     unroll_comparison(tx)
-    answer = bool(function(value_here(left), value_here(right)))
-    known = require(tx, f"{{0}} {_SYMBOLS[function]} {{1}}", answer, left, right)
-    return ConstantVariable(answer) if known else None
+    return _by_python(tx, function, left, right)
 
 
 def _answer_determines_value(function: Callable[..., Any], left: ConstantVariable, right: ConstantVariable) -> bool:
@@ -367,7 +430,7 @@ def truth_of_lazy(tx: Tracer, constant: ConstantVariable) -> bool:
     """Returns `bool(constant)`, with a guard on the answer."""
     nothing = ConstantVariable(constant.python_type())
     answer = _compare_lazy(tx, operator.ne, constant, nothing)
-    return bool(constant.value if answer is None else answer.value)
+    return bool(as_constant(constant if answer is None else answer))
 
 
 def truth(tx: Tracer, number: NumberVariable) -> bool:
@@ -382,21 +445,15 @@ def unary(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> V
         return number
     if function is operator.invert and number.cls is int:
         return tx.call(operator.sub, [tx.call(operator.neg, [number]), ConstantVariable(1)])
-    if function in (operator.neg, abs):
-        if number.cls is int:
-            result = _integer(tx, function, number)
-        else:
-            template = "-{0}" if function is operator.neg else "{1}({0})"
-            text = (
-                computed_text(template, number, Constant(abs, "abs"))
-                if function is abs
-                else computed_text(template, number)
-            )
-            result = floating(tx, function(number.value), text)
+    if number.cls is int and function in (operator.neg, abs):
+        result = _integer(tx, function, number)
+    elif function is operator.neg:
+        result = computed(tx, function, "-{0}", [number])
+    elif function is abs:
+        result = call_computed(tx, abs, [number], {})
     result = _as_constants(tx, function, number) if result is None else result
-    return _marked_as_made(
-        result, "{abs}({})" if function is abs else "-{}" if function is operator.neg else "", number
-    )
+    text = "{abs}({})" if function is abs else "-{}" if function is operator.neg else ""
+    return _marked_as_made(result, text, number)
 
 
 def min_or_max(
@@ -410,8 +467,7 @@ def min_or_max(
     if best.python_type is int:
         result = _integer(tx, _OF_SYMBOLS[function], best, item)
     else:
-        text = computed_text("{2}({0}, {1})", best, item, Constant(function, function.__name__))
-        result = floating(tx, function(value_here(best), value_here(item)), text)
+        result = call_computed(tx, function, [best, item], {})
     return None if result is None else _marked_as_made(result, f"{{{function.__name__}}}({{}}, {{}})", best, item)
 
 
@@ -424,9 +480,7 @@ def guarded_membership(tx: Tracer, item: VariableTracker, items: Sequence[object
     listed = ", ".join(map(repr, alike))
     if any(type(other) is float and not math.isfinite(other) for other in alike) or not _BRACES.isdisjoint(listed):
         return None
-    answer = value_here(item) in alike
-    known = require(tx, f"{{0}} in ({listed}{',' * (len(alike) == 1)})", answer, item)
-    return ConstantVariable(answer) if known else None
+    return computed(tx, alike.__contains__, f"{{0}} in ({listed}{',' * (len(alike) == 1)})", [item])
 
 
 def constant_items(container: VariableTracker) -> Sequence[object] | None:

@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant
-from minidynamo.tracer.numbers.arithmetic import computed_text, is_lazy
+from minidynamo.tracer.numbers.arithmetic import call_computed, computed, is_lazy
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.variables.base import VariableTracker
@@ -43,7 +42,7 @@ def formatted(tx: Tracer, number: VariableTracker, how: str) -> VariableTracker 
         return None
     if not how:
         return written(tx, str, number)
-    return _text_constant(tx, format, "{0}({1}, {2})", number, ConstantVariable(how))
+    return call_computed(tx, format, [number, ConstantVariable(how)], {})
 
 
 def written(tx: Tracer, function: Callable[[Any], str], obj: VariableTracker) -> VariableTracker | None:
@@ -51,14 +50,12 @@ def written(tx: Tracer, function: Callable[[Any], str], obj: VariableTracker) ->
     if isinstance(obj, SequenceVariable) and obj.cls in _SEQUENCES:
         if not any(map(varies, obj.items)) or not all(map(_is_number, obj.items)):
             return None
-        listed = "".join(f"{{{position}}}, " for position in range(1, len(obj.items) + 1))
-        text_of = functools.partial(_text_of, function, obj.cls)
-        return _text_constant(tx, text_of, f"{{0}}(({listed}))", *obj.items, takes_tuple=True)
+        return _of_tuple(tx, functools.partial(_text_of, function, obj.cls), obj.items)
     if not varies(obj):
         return None
     if obj.python_type is str and function is str:
         return obj
-    return _text_constant(tx, function, "{0}({1})", obj)
+    return call_computed(tx, function, [obj], {})
 
 
 def _text_of(function: Callable[[Any], str], cls: Callable[[Any], Any], items: Sequence[Any]) -> str:
@@ -69,8 +66,14 @@ def joined(tx: Tracer, between: str, parts: Sequence[VariableTracker]) -> Variab
     """Returns `between.join(parts)`; None if constants are needed."""
     if not any(map(varies, parts)) or not all(_is_text(part) for part in parts):
         return None
-    listed = "".join(f"{{{position}}}, " for position in range(1, len(parts) + 1))
-    return _text_constant(tx, between.join, f"{{0}}(({listed}))", *parts, takes_tuple=True)
+    return _of_tuple(tx, between.join, parts)
+
+
+def _of_tuple(tx: Tracer, function: Callable[[Any], str], parts: Sequence[VariableTracker]) -> VariableTracker | None:
+    """Returns `function((*parts,))`."""
+    listed = "".join(f"{{{position}}}, " for position in range(len(parts)))
+    named = Constant(function, "text")
+    return computed(tx, lambda *given: function(given), f"{{{len(parts)}}}(({listed}))", parts, named)
 
 
 def filled(
@@ -86,9 +89,7 @@ def filled(
         return None
     if any(how and (how.endswith(_PARTIAL_FORMATS) or "{" in how) for _, _, how, _ in fields):
         return None
-    names = ["", *[""] * len(args), *(f"{name}=" for name in named)]
-    listed = ", ".join(f"{name}{{{position}}}" for position, name in enumerate(names) if position)
-    return _text_constant(tx, text.format, f"{{0}}({listed})", *operands, names=tuple(named))
+    return call_computed(tx, text.format, args, named)
 
 
 def text_binary(
@@ -105,8 +106,7 @@ def text_binary(
     text = as_constant(left)
     if _PARTIAL_PERCENT_FORMATS.search(text):
         return None
-    listed = "".join(f"{{{position}}}, " for position in range(1, len(operands) + 1))
-    return _text_constant(tx, text.__mod__, f"{{0}}(({listed}))", *operands, takes_tuple=True)
+    return _of_tuple(tx, text.__mod__, operands)
 
 
 def _is_text(part: VariableTracker) -> bool:
@@ -115,28 +115,3 @@ def _is_text(part: VariableTracker) -> bool:
 
 def _is_number(part: VariableTracker) -> bool:
     return isinstance(part, NumberVariable | ConstantVariable) and part.python_type in (int, float)
-
-
-def _text_constant(
-    tx: Tracer,
-    function: Callable[..., str],
-    template: str,
-    *parts: VariableTracker,
-    takes_tuple: bool = False,
-    names: Sequence[str] = (),
-) -> VariableTracker | None:
-    """Returns the text `function(*parts)`, to be computed in each call by the expression `template`.
-
-    The function takes a single tuple if `takes_tuple`; the last parts are passed by `names`. None if the function
-    raises, or the expression is too long."""
-    here = [part.unguarded_value for part in parts if isinstance(part, NumberVariable | ConstantVariable)]
-    args, named = here[: len(here) - len(names)], dict(zip(names, here[len(here) - len(names) :]))
-    try:
-        made = function(tuple(here)) if takes_tuple else function(*args, **named)
-    except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
-        return None
-    source = computed_text(template, Constant(function, getattr(function, "__name__", "text")), *parts)
-    if source is None:
-        return None
-    read = tx.graph.guard_on_read(source, GuardKind.EQUALS, made)
-    return ConstantVariable(made, source=source, new_on_each_read=True, on_read=read)

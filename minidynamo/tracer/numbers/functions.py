@@ -9,20 +9,22 @@ import builtins
 import functools
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from minidynamo.guards.source import Constant, Source
+from minidynamo.guards.source import Constant
 from minidynamo.tracer.numbers import numpy_numbers
 from minidynamo.tracer.numbers.arithmetic import (
     are_numbers,
     binary,
-    computed_text,
-    floating,
+    call_computed,
+    computed,
     guard_finite_power,
     guard_nonzero,
+    in_domain,
     involves_number,
     require,
     unary,
@@ -36,82 +38,52 @@ from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SequenceVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 
-
-def _rounding_handler(function: Callable[..., Any]) -> Callable[[Tracer, NumberVariable], VariableTracker | None]:
-    def call(tx: Tracer, number: NumberVariable) -> VariableTracker | None:
-        if number.cls is int:
-            return number
-        if not abs(number.value) < 4.5e15 or not require(tx, "-4.5e15 < {0} < 4.5e15", True, number):
-            return None
-        name = function.__name__
-        text = computed_text("{0}({1})", Constant(function, name), number)
-        return None if text is None else tx.graph.integer(function(number.value), text)
-
-    return call
-
-
-def _as_float(tx: Tracer, number: NumberVariable) -> VariableTracker | None:
-    if number.cls is float:
-        return number
-    if not abs(number.unguarded_value) < 2**62:
-        return None
-    return floating(
-        tx, builtins.float(number.unguarded_value), computed_text("{0}({1})", Constant(builtins.float, "float"), number)
-    )
-
-
-_SHORT = f"-{2**31} < {{0}} < {2**31}"
+# Ranges in which functions raise no error and return numbers of the expected class and size.
 _POSITIVE, _ANY, _SMALL = "0 < {0} < 1e300", "-1e300 < {0} < 1e300", "-700 < {0} < 700"
-_ONE_NUMBER: dict[Callable[..., Any], Callable[[Tracer, NumberVariable], VariableTracker | None]] = {
-    builtins.int: _rounding_handler(builtins.int),
-    round: _rounding_handler(round),
-    math.floor: _rounding_handler(math.floor),
-    math.ceil: _rounding_handler(math.ceil),
-    math.trunc: _rounding_handler(math.trunc),
-    math.modf: lambda tx, number: _two_results(tx, math.modf, number),
-    math.frexp: lambda tx, number: _two_results(tx, math.frexp, number),
-    builtins.float: _as_float,
-    operator.index: lambda tx, number: number if number.cls is int else None,
-    torch.sym_int: _rounding_handler(builtins.int),
-    torch.sym_float: _as_float,
+_SHORT, _WHOLE = f"-{2**31} < {{0}} < {2**31}", "-4.5e15 < {0} < 4.5e15"
+
+# Pattern of the arguments' classes, `i` for int and `f` for float; domain; functions, called before the graph.
+# A domain with one field is guarded for each argument. Of a predicate the answer is guarded.
+_ROWS: list[tuple[str, str, tuple[Callable[..., Any], ...]]] = [
+    ("f", _WHOLE, (builtins.int, round, math.floor, math.ceil, math.trunc)),
+    ("fi", "-1e300 < {0} < 1e300 and -300 < {1} < 300", (round,)),
+    ("i", "", (builtins.float,)),
+    (".", "0 <= {0} < 1e300", (math.sqrt,)),
+    (".", _POSITIVE, (math.log, math.log2, math.log10, math.lgamma)),
+    ("..", "0 < {0} < 1e300 and 0 < {1} < 1e300 and {1} != 1", (math.log,)),
+    (".", _ANY, (math.sin, math.cos, math.tan, math.tanh, math.atan, math.asinh, math.fabs, math.erf, math.erfc)),
+    (".", _ANY, (math.cbrt, math.radians, math.degrees, math.ulp, math.modf, math.frexp)),
+    (".", _SMALL, (math.exp, math.exp2, math.expm1, math.sinh, math.cosh)),
+    (".", "-1 <= {0} <= 1", (math.asin, math.acos)),
+    (".", "1 <= {0} < 1e300", (math.acosh,)),
+    (".", "-1 < {0} < 1", (math.atanh,)),
+    (".", "-1 < {0} < 1e300", (math.log1p,)),
+    (".", "0 < {0} < 170", (math.gamma,)),
+    ("..", "-1e300 < {0} < 1e300 and {1} != 0", (math.fmod, math.remainder)),
+    ("..", _ANY, (math.atan2, math.copysign, math.nextafter)),
+    ("..+", _ANY, (math.hypot,)),
+    ("fi", "-1e100 < {0} < 1e100 and -600 < {1} < 600", (math.ldexp,)),
+    ("..", "", (math.pow,)),  # see `guard_finite_power`
+    ("i", f"0 <= {{0}} < {2**62}", (math.isqrt, int.bit_length, int.bit_count)),
+    ("i", "0 <= {0} <= 20", (math.factorial,)),
+    ("ii", f"0 < {{0}} < {2**62}", (math.gcd,)),
+    ("ii", f"0 < {{0}} < {2**31}", (math.lcm,)),
+    ("ii", f"(0 <= {{0}} < 62 and 0 <= {{1}} < 62 or 0 <= {{0}} < {2**30} and 0 <= {{1}} <= 2)", (math.comb,)),
+    ("ii", f"(0 <= {{0}} <= 20 and 0 <= {{1}} <= 20 or 0 <= {{0}} < {2**30} and 0 <= {{1}} <= 2)", (math.perm,)),
+    ("f", "", (math.isnan, math.isinf, math.isfinite, float.is_integer)),
+    ("ff+", "", (math.isclose,)),
+]
+# Functions that return a number of this class itself.
+_UNCHANGED: dict[Callable[..., Any], type] = {
+    **dict.fromkeys((builtins.int, round, math.floor, math.ceil, math.trunc, operator.index), int),
+    builtins.float: float,
 }
-# Functions that return a float -> the range without errors.
-_UNARY_FLOAT_DOMAINS: dict[Callable[..., Any], str] = {
-    math.sqrt: "0 <= {0} < 1e300",
-    **dict.fromkeys((math.log, math.log2, math.log10), _POSITIVE),
-    **dict.fromkeys((math.sin, math.cos, math.tan, math.tanh, math.atan, math.asinh, math.fabs), _ANY),
-    **dict.fromkeys((math.erf, math.erfc, math.cbrt, math.radians, math.degrees), _ANY),
-    **dict.fromkeys((math.exp, math.exp2, math.expm1, math.sinh, math.cosh), _SMALL),
-    **dict.fromkeys((math.asin, math.acos), "-1 <= {0} <= 1"),
-    math.acosh: "1 <= {0} < 1e300",
-    math.atanh: "-1 < {0} < 1",
-    math.log1p: "-1 < {0} < 1e300",
-    math.gamma: "0 < {0} < 170",
-    math.lgamma: _POSITIVE,
-    math.ulp: _ANY,
-}
-_BINARY_FLOAT_DOMAINS: dict[Callable[..., Any], str] = {
-    math.log: "0 < {0} < 1e300 and 0 < {1} < 1e300 and {1} != 1",
-    **dict.fromkeys((math.fmod, math.remainder), "-1e300 < {0} < 1e300 and {1} != 0"),
-    **dict.fromkeys((math.atan2, math.hypot, math.copysign), "-1e300 < {0} < 1e300 and -1e300 < {1} < 1e300"),
-    math.nextafter: "-1e300 < {0} < 1e300 and -1e300 < {1} < 1e300",
-    math.ldexp: "-1e100 < {0} < 1e100 and -600 < {1} < 600",
-    round: "-1e300 < {0} < 1e300 and -300 < {1} < 300",
-}
-_WITH_AN_INT = (round, math.ldexp)
-# Functions of ints that return an int -> the range without errors and with small results.
-_UNARY_INT_DOMAINS: dict[Callable[..., Any], str] = {
-    **dict.fromkeys((math.isqrt, int.bit_length, int.bit_count), f"0 <= {{0}} < {2**62}"),
-    math.factorial: "0 <= {0} <= 20",
-}
-_BINARY_INT_DOMAINS: dict[Callable[..., Any], str] = {
-    math.gcd: f"0 < {{0}} < {2**62} and 0 < {{1}} < {2**62}",
-    math.lcm: f"0 < {{0}} < {2**31} and 0 < {{1}} < {2**31}",
-    math.comb: f"(0 <= {{0}} < 62 and 0 <= {{1}} < 62 or 0 <= {{0}} < {2**30} and 0 <= {{1}} <= 2)",
-    math.perm: f"(0 <= {{0}} <= 20 and 0 <= {{1}} <= 20 or 0 <= {{0}} < {2**30} and 0 <= {{1}} <= 2)",
-}
-# Predicates on floats: the answer is guarded, not the number.
-_PREDICATES = frozenset((math.isnan, math.isinf, math.isfinite, math.isclose, float.is_integer))
+_LIST_FUNCTIONS = (math.fsum, math.dist)
+_ASSOCIATIVE = (math.gcd, math.lcm)
+# Functions of torch that are functions of Python for numbers.
+_PYTHON: dict[Any, Callable[..., Any]] = {torch.sym_int: builtins.int, torch.sym_float: builtins.float}
+_OF_ROWS = (function for *_, functions in _ROWS for function in functions)
+_KNOWN = frozenset((*_OF_ROWS, *_UNCHANGED, *_LIST_FUNCTIONS, *_PYTHON))
 
 
 def _tensor(
@@ -196,58 +168,6 @@ def _full(tx: Tracer, number: VariableTracker, kwargs: Mapping[str, VariableTrac
     return tx.emit(torch.full, [TupleVariable([]), number], {**kwargs, "dtype": from_constant(dtype)})
 
 
-def _call_in_domain(
-    tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker]
-) -> VariableTracker | None:
-    """Returns the result of a function that Python calls before the graph; None if the function may raise."""
-    classes = [arg.python_type for arg in args]
-    track: Callable[[Any, Source], VariableTracker]
-    floats = {1: _UNARY_FLOAT_DOMAINS, 2: _BINARY_FLOAT_DOMAINS}.get(len(args), {})
-    ints = {1: _UNARY_INT_DOMAINS, 2: _BINARY_INT_DOMAINS}.get(len(args), {})
-    if function in floats and {*classes} <= {int, float} and (function not in _WITH_AN_INT or classes == [float, int]):
-        condition, track = floats[function], tx.graph.floating
-    elif function in ints and {*classes} == {int}:
-        condition, track = ints[function], tx.graph.integer
-    else:
-        return None
-    text = computed_text(_call_text(len(args), ()), *args, Constant(function, function.__name__))
-    here = [value_here(arg) for arg in args]
-    if text is None or not eval(condition.format("here[0]", "here[-1]"), {}, {"here": here}):
-        return None
-    return track(function(*here), text) if require(tx, condition, True, *args) else None
-
-
-def _call_predicate(
-    tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
-) -> VariableTracker | None:
-    """Returns the answer of a predicate on floats, with a guard."""
-    operands = [*args, *kwargs.values()]
-    if any(operand.python_type is not float for operand in operands):
-        return None
-    try:
-        answer = function(*map(value_here, args), **{name: value_here(arg) for name, arg in kwargs.items()})
-    except (TypeError, ValueError):
-        return None
-    template = _call_text(len(args), tuple(kwargs))
-    known = require(tx, template, answer, *operands, Constant(function, function.__name__))
-    return ConstantVariable(answer) if known else None
-
-
-def _call_text(count: int, names: Sequence[str]) -> str:
-    """Returns the template of a call with `count` arguments and keywords; the last operand is the function."""
-    taken = [f"{{{k}}}" for k in range(count)]
-    taken += [f"{name}={{{k}}}" for k, name in enumerate(names, count)]
-    return f"{{{count + len(names)}}}({', '.join(taken)})"
-
-
-def _power(tx: Tracer, args: Sequence[VariableTracker]) -> VariableTracker | None:
-    if len(args) != 2 or not {arg.python_type for arg in args} <= {int, float} or not guard_finite_power(tx, *args):
-        return None
-    return floating(
-        tx, math.pow(*map(value_here, args)), computed_text(_call_text(2, ()), *args, Constant(math.pow, "pow"))
-    )
-
-
 def total(tx: Tracer, numbers: Sequence[VariableTracker], start: VariableTracker) -> VariableTracker | None:
     """Returns `sum` of numbers, some symbolic; None if constants are needed."""
     operands = [*numbers, start]
@@ -260,14 +180,10 @@ def total(tx: Tracer, numbers: Sequence[VariableTracker], start: VariableTracker
         return functools.reduce(lambda sum_, part: tx.call(operator.add, [sum_, part]), numbers, start)
     if not classes <= {int, bool, float}:
         return None
-    try:
-        value = sum(map(value_here, numbers), value_here(start))
-    except ArithmeticError:
-        return None
     # Python's own `sum` is called, because it compensates rounding errors of floats from 3.12 on.
     items = ", ".join(f"{{{k}}}" for k in range(len(numbers)))
     template = f"{{{len(operands)}}}(({items},), {{{len(numbers)}}})"
-    return floating(tx, value, computed_text(template, *operands, Constant(sum, "sum")))
+    return computed(tx, lambda *given: sum(given[:-1], given[-1]), template, operands, Constant(sum, "sum"))
 
 
 def _call_on_lists(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker]) -> VariableTracker | None:
@@ -279,37 +195,14 @@ def _call_on_lists(tx: Tracer, function: Callable[..., Any], args: Sequence[Vari
         return None
     numbers = iter(range(len(operands)))
     listed = ", ".join(f"({''.join(f'{{{next(numbers)}}}, ' for _ in items.items)})" for items in lists)
-    text = computed_text(f"{{{len(operands)}}}({listed})", *operands, Constant(function, function.__name__))
-    try:
-        value = function(*[[*map(value_here, items.items)] for items in lists])
-    except (ArithmeticError, ValueError):
-        return None
-    return floating(tx, value, text) if _guard_range(tx, _ANY, operands) else None
 
+    def compute(*given: Any) -> Any:
+        rest = iter(given)
+        return function(*[[next(rest) for _ in items.items] for items in lists])
 
-def _guard_range(tx: Tracer, condition: str, operands: Sequence[VariableTracker]) -> bool:
-    varying = [operand for operand in operands if isinstance(operand, NumberVariable)]
-    here = all(eval(condition.format("n"), {}, {"n": number.unguarded_value}) for number in varying)
-    return here and bool(operands) and all(require(tx, condition, True, number) for number in varying)
+    named = Constant(function, function.__name__)
+    return computed(tx, compute, f"{{{len(operands)}}}({listed})", operands, named, domain=_ANY)
 
-
-def _two_results(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> VariableTracker | None:
-    """Applies a function that returns two numbers."""
-    if not _guard_range(tx, _ANY, [number]):
-        return None
-    made: list[VariableTracker] = []
-    for position, part in enumerate(function(number.unguarded_value)):
-        text = computed_text(f"{{1}}({{0}})[{position}]", number, Constant(function, function.__name__))
-        if text is None:
-            return None
-        made.append(tx.graph.floating(part, text) if type(part) is float else tx.graph.integer(part, text))
-    return TupleVariable(made)
-
-
-_LIST_FUNCTIONS = (math.fsum, math.dist)
-_ASSOCIATIVE = (math.gcd, math.lcm)
-_TABLES = (_ONE_NUMBER, _UNARY_FLOAT_DOMAINS, _BINARY_FLOAT_DOMAINS, _UNARY_INT_DOMAINS, _BINARY_INT_DOMAINS)
-_KNOWN = frozenset((math.pow, *_LIST_FUNCTIONS, *_PREDICATES, *(function for table in _TABLES for function in table)))
 
 # Functions that make a tensor of one element from a float, which torch would specialize.
 _TENSORS = (torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor)
@@ -327,36 +220,40 @@ def call(
         return TupleVariable([tx.call(part, args) for part in (operator.floordiv, operator.mod)])
     if args and any(function is maker for maker in _TENSORS) and involves_number(args[0]):
         return _tensor(tx, function, args, kwargs)
-    if len(args) == 1 and not kwargs and any(function is cls for cls in numpy_numbers.FLOATS):
-        return numpy_numbers.numpy_call(tx, function, args)
-    if any(function is cls for cls in numpy_numbers.INTS) and not kwargs and _guard_range(tx, _SHORT, args):
-        return numpy_numbers.numpy_call(tx, function, args)
-    if not kwargs and is_known(function) and function in _LIST_FUNCTIONS and any(map(involves_number, args)):
-        return _call_on_lists(tx, function, args)
-    if function is not round and is_known(function):  # round() calls numpy's `__round__`
-        args = [numpy_numbers.python_number(tx, arg) or arg for arg in args]
-    if not any(isinstance(arg, NumberVariable) for arg in (*args, *kwargs.values())):
-        return None
+    if not kwargs and any(function is cls for cls in (*numpy_numbers.FLOATS, *numpy_numbers.INTS)):
+        varying = [arg for arg in args if isinstance(arg, NumberVariable)]
+        fits = len(args) == 1 if function in numpy_numbers.FLOATS else in_domain(tx, _SHORT, varying)
+        return numpy_numbers.numpy_call(tx, function, args) if fits else None
     if not is_known(function):
         return None
+    if function in _LIST_FUNCTIONS:
+        return _call_on_lists(tx, function, args) if any(map(involves_number, args)) and not kwargs else None
+    if function is not round:  # round() calls numpy's `__round__`
+        args = [numpy_numbers.python_number(tx, arg) or arg for arg in args]
+    return _call_known(tx, _PYTHON.get(function, function), args, kwargs)
+
+
+def _call_known(
+    tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
+) -> VariableTracker | None:
+    """Applies a function of the table; None if the arguments have no row, or are outside of the domain."""
     operands = [*args, *kwargs.values()]
-    if not all(isinstance(v, NumberVariable | ConstantVariable) for v in operands):
+    if not any(isinstance(operand, NumberVariable) for operand in operands):
         return None
-    if function in _PREDICATES:
-        return _call_predicate(tx, function, args, kwargs)
-    if kwargs:
+    if not all(isinstance(operand, NumberVariable | ConstantVariable) for operand in operands):
         return None
-    if function is math.pow:
-        return _power(tx, args)
-    if function in _ASSOCIATIVE and len(args) > 2:
+    classes = [operand.python_type for operand in operands]
+    if _UNCHANGED.get(function) in classes and len(classes) == 1:
+        return operands[0]
+    if function in _ASSOCIATIVE and len(args) > 2 and not kwargs:
         return functools.reduce(lambda one, other: tx.call(function, [one, other]), args)
-    if function is math.hypot and len(args) > 2 and _guard_range(tx, _ANY, args):
-        text = computed_text(_call_text(len(args), ()), *args, Constant(function, function.__name__))
-        return floating(tx, function(*map(value_here, args)), text)
-    known = _ONE_NUMBER.get(function) if len(args) == 1 else None
-    if known is not None and isinstance(args[0], NumberVariable):
-        return known(tx, args[0])
-    return _call_in_domain(tx, function, args)
+    kinds = "".join({int: "i", float: "f"}.get(cls, "") for cls in classes)
+    domain = next((domain for kind, domain, row in _ROWS if function in row and re.fullmatch(kind, kinds)), None)
+    if domain is None or len(kinds) < len(classes):
+        return None
+    if function is math.pow and not guard_finite_power(tx, *args):
+        return None
+    return call_computed(tx, function, args, kwargs, domain=domain)
 
 
 def is_known(function: Any) -> bool:
@@ -384,10 +281,8 @@ def call_method(
         method = getattr(number.cls, name, None)
         return call(tx, method, [number, *args], {}) if is_known(method) else None
     function, is_reflected = plain
-    if function in _ONE_NUMBER and not args:
-        return call(tx, function, [number], {})
-    if function is round:
-        return call(tx, round, [number, *args], {})
+    if name in _CONVERSIONS:
+        return call(tx, function, [number, *args], {}) if name == "__round__" or not args else None
     if function in UNARY:
         return unary(tx, function, number)
     if len(args) != 1:

@@ -12,19 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Computed, Constant, PlainValue, Source
-from minidynamo.tracer.numbers.arithmetic import binary, computed_text
+from minidynamo.guards.source import Computed, Constant
+from minidynamo.tracer.numbers.arithmetic import SYMBOLS, binary, call_computed, computed, is_lazy_scalar
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import reads_as_python
 from minidynamo.tracer.records.copies import NUMPY_SCALARS
-from minidynamo.tracer.records.operator_table import ARITHMETIC, BITWISE, COMPARISONS
+from minidynamo.tracer.records.operator_table import COMPARISONS
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SliceVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 
-_SYMBOLS = {function: symbol for symbol, function in (ARITHMETIC | BITWISE).items() if symbol != "@"}
 _COMPARISONS = frozenset(COMPARISONS.values())
 _UNARY = {operator.neg: "-{0}", operator.pos: "+{0}"}
 _LARGEST = 2**62
@@ -38,7 +36,7 @@ _COMPARABLE = (np.float64, np.int64)
 def python_number(tx: Tracer, variable: VariableTracker) -> NumberVariable | None:
     """Returns the Python number of a numpy scalar that varies; None for anything else, and for a known value."""
     source = variable.source
-    if not _is_unread(variable) or source is None:
+    if not is_lazy_scalar(variable) or source is None:
         return None
     assert isinstance(variable, ConstantVariable)
     convert = int if isinstance(variable.unguarded_value, np.integer) else float
@@ -57,7 +55,7 @@ def python_arguments(
     tx: Tracer, target: Any, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> tuple[Sequence[VariableTracker], Mapping[str, VariableTracker]]:
     """Returns the arguments of a torch function that reads numpy scalars as Python numbers."""
-    if not any(map(_is_unread, (*args, *kwargs.values()))):
+    if not any(map(is_lazy_scalar, (*args, *kwargs.values()))):
         return args, kwargs
 
     def read(arg: VariableTracker) -> VariableTracker:
@@ -80,56 +78,34 @@ def python_index(tx: Tracer, key: VariableTracker) -> VariableTracker:
 def unary(tx: Tracer, function: Callable[..., Any], operand: VariableTracker) -> VariableTracker | None:
     """Applies an operator to a numpy scalar that varies; None for all else."""
     template = _UNARY.get(function)
-    return _computed(tx, function, template, [operand]) if template and _is_unread(operand) else None
+    return numpy_call(tx, function, [operand], template) if template and is_lazy_scalar(operand) else None
 
 
 def numpy_binary(
     tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
 ) -> VariableTracker | None:
     """Applies an operator to two numbers, at least one a numpy scalar that varies; None for all else."""
-    if not _is_unread(left) and not _is_unread(right):
+    if not is_lazy_scalar(left) and not is_lazy_scalar(right):
         return None
     if function in _COMPARISONS:
         return _compared(tx, function, left, right)
-    symbol = _SYMBOLS.get(function)
-    return None if symbol is None else _computed(tx, function, f"{{0}} {symbol} {{1}}", [left, right])
+    symbol = SYMBOLS.get(function)
+    return None if symbol is None else numpy_call(tx, function, [left, right], f"{{0}} {symbol} {{1}}")
 
 
-def numpy_call(tx: Tracer, function: Callable[..., Any], operands: Sequence[VariableTracker]) -> VariableTracker | None:
-    """Applies a numpy function to numbers, at least one varying; None for all else."""
-    if not any(_is_unread(operand) or isinstance(operand, NumberVariable) for operand in operands):
-        return None
-    taken = ", ".join(f"{{{k}}}" for k in range(len(operands)))
-    return _computed(tx, function, f"{{{len(operands)}}}({taken})", operands, Constant(function, function.__name__))
+def numpy_call(
+    tx: Tracer, function: Callable[..., Any], operands: Sequence[VariableTracker], template: str = ""
+) -> VariableTracker | None:
+    """Applies a numpy function, or the operator in the template, to numbers, at least one varying.
 
-
-def _computed(
-    tx: Tracer,
-    function: Callable[..., Any],
-    template: str,
-    operands: Sequence[VariableTracker],
-    *others: Source,
-) -> ConstantVariable | None:
-    """Returns the result of numpy for the operands; None if it is not a number, or numpy warns."""
+    None for anything else, and if numpy warns."""
     varying = [operand for operand in operands if python_number(tx, operand) is not None]  # records all values
     if not varying and not any(isinstance(operand, NumberVariable) for operand in operands):
         return None
-    operand_sources = [number_source for operand in operands if (number_source := _operand_source(operand)) is not None]
-    given = [operand.unguarded_value for operand in operands if isinstance(operand, ConstantVariable | NumberVariable)]
-    if len(operand_sources) != len(operands):
+    if not all(map(_is_number, operands)):
         return None
-    try:
-        with np.errstate(all="raise"):
-            value = function(*given)
-    except (ArithmeticError, TypeError, ValueError):
-        return None
-    source = computed_text(template, *operand_sources, *others)
-    if source is None or type(value) not in NUMPY_SCALARS or not _is_real(value):
-        return None
-    known = tx.graph.known(source)
-    if isinstance(known, ConstantVariable):
-        return known
-    return ConstantVariable(value, source=source, on_read=tx.graph.guard_on_read(source, GuardKind.EQUALS, value))
+    with np.errstate(all="raise"):
+        return computed(tx, function, template, operands) if template else call_computed(tx, function, operands, {})
 
 
 def _compared(
@@ -152,25 +128,7 @@ def _compares_as_python_does(operand: VariableTracker) -> bool:
     return type(value) in (*_COMPARABLE, int, float) and abs(value) < 2**53
 
 
-def _operand_source(operand: VariableTracker) -> Source | None:
-    """Returns the source of an operand, or the constant."""
-    if isinstance(operand, NumberVariable) or _is_unread(operand):
-        return operand.source
-    if isinstance(operand, ConstantVariable) and type(operand.unguarded_value) in (int, float, bool, *NUMPY_SCALARS):
-        return Constant(operand.value, repr(operand.value))
-    return None
-
-
-def _is_unread(variable: VariableTracker) -> bool:
-    """Returns whether the value is a real numpy scalar that has not been read."""
-    if (
-        not isinstance(variable, ConstantVariable)
-        or variable.is_read
-        or type(variable.unguarded_value) not in NUMPY_SCALARS
-    ):
-        return False
-    return _is_real(variable.unguarded_value) and not isinstance(variable.source, PlainValue | Constant | None)
-
-
-def _is_real(value: object) -> bool:
-    return isinstance(value, np.integer | np.floating)
+def _is_number(operand: VariableTracker) -> bool:
+    if isinstance(operand, NumberVariable):
+        return True
+    return isinstance(operand, ConstantVariable) and type(operand.unguarded_value) in (int, float, bool, *NUMPY_SCALARS)

@@ -114,8 +114,7 @@ def _rounded(tx: Tracer, number: VariableTracker, dtype: torch.dtype) -> Variabl
         return None
     if dtype is not torch.float32:
         return number
-    rounded = arithmetic.computed_text("{0}({1}).value", _FLOAT32, number)
-    return None if rounded is None else tx.graph.floating(ctypes.c_float(number.unguarded_value).value, rounded)
+    return arithmetic.computed(tx, lambda value: ctypes.c_float(value).value, "{1}({0}).value", [number], _FLOAT32)
 
 
 class _Followed:

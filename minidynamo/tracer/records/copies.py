@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 # Numpy's scalar classes, without dates and records.
-NUMPY_SCALARS: frozenset[type] = frozenset(np.dtype(letter).type for letter in "?bhilqBHILQefdFD")
+REAL_NUMPY_SCALARS: frozenset[type] = frozenset(np.dtype(letter).type for letter in "bhilqBHILQefd")
+NUMPY_SCALARS = REAL_NUMPY_SCALARS | {np.bool_, np.complex64, np.complex128}
 
 
 # The class of `date.isocalendar()`: a tuple whose constructor takes the items separately.

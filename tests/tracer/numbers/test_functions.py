@@ -27,6 +27,12 @@ ONCE_MORE: dict[str, Callable[..., Any]] = {
         (math.gamma(a), math.lgamma(a), math.ulp(a), math.nextafter(a, 9), math.ldexp(a, 3))
     ),
     "questions": lambda a: (math.isnan(a), math.isinf(a), math.isfinite(a), math.isclose(a, 5.0, rel_tol=0.75)),
+    "by keyword, of three, in two parts": lambda a: (
+        round(a, ndigits=1),
+        math.hypot(a, 3, 4),
+        math.modf(a),
+        math.frexp(a),
+    ),
     "sums": lambda a: (sum((a, 0.1, 0.2, 1)), sum([1, a], start=0.5), sum(a * k for k in range(3)), sum((), a)),
 }
 

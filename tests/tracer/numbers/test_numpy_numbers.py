@@ -25,6 +25,7 @@ PROGRAMS = {
     "beside Python's": (lambda x, a: x * (0.5 * a + 3) / 2**a, FLOATS),
     "probability": (lambda x, a: torch.nn.functional.dropout(x, a, training=False), FLOATS),
     "of numpy's functions": (lambda x, a: (x * np.clip(a, 0.2, 0.8), np.round(a, 1)), FLOATS),
+    "in two parts": (lambda x, a: (x * np.frexp(a)[0], np.modf(a * 9)), FLOATS),
     "of numpy, of Python's": (lambda x, a: (x * np.cos(a * np.pi), np.hypot(a, 2), np.exp(a) + 1), FLOATS.tolist()),
     "of numpy, of Python's ints": (lambda x, n: (x * np.sqrt(n), np.power(2.0, n) * x), INTS.tolist()),
     "made of Python's": (lambda x, a: (x * np.float64(a), np.float32(a) * a, np.float16(a)), FLOATS.tolist()),
