@@ -2,8 +2,9 @@
 
 Ints keep their symbols, so that sizes computed from sizes stay symbolic; each step is a graph node and a Python
 expression. Floats are computed by Python alone, in the order of the program, and enter the graph as inputs. A
-comparison guards its answer, not the numbers. Any operation that is unknown here specializes the numbers. Functions and
-methods of numbers are not here (`functions.py`)."""
+comparison guards its answer, not the numbers. `computed` is the engine for all results of Python, texts and numpy
+scalars included. Any operation that is unknown here specializes the numbers. Functions and methods of numbers are not
+here (`functions.py`)."""
 
 from __future__ import annotations
 
@@ -202,14 +203,23 @@ def call_computed(
     kwargs: Mapping[str, VariableTracker],
     domain: str = "",
 ) -> VariableTracker | None:
-    """Returns `function(*args, **kwargs)`, as `computed` does."""
+    """Returns `function(*args, **kwargs)`, as `computed` does. Arguments may be sequences of numbers and texts."""
+    operands: list[VariableTracker] = []
 
-    def call(*given: Any) -> Any:
-        return function(*given[: len(args)], **dict(zip(kwargs, given[len(args) :])))
+    def field(arg: VariableTracker) -> str:
+        if isinstance(arg, SequenceVariable):
+            return f"({''.join(f'{field(item)}, ' for item in arg.items)})"
+        operands.append(arg)
+        return f"{{{len(operands) - 1}}}"
 
-    operands, names = [*args, *kwargs.values()], [""] * len(args) + [f"{name}=" for name in kwargs]
-    listed = ", ".join(f"{name}{{{position}}}" for position, name in enumerate(names))
-    named = Constant(function, function.__name__)
+    def here(arg: VariableTracker) -> Any:
+        return tuple(map(here, arg.items)) if isinstance(arg, SequenceVariable) else value_here(arg)
+
+    def call(*_: Any) -> Any:
+        return function(*map(here, args), **{name: here(arg) for name, arg in kwargs.items()})
+
+    listed = ", ".join([*map(field, args), *(f"{name}={field(arg)}" for name, arg in kwargs.items())])
+    named = Constant(function, getattr(function, "__name__", "text"))
     return computed(tx, call, f"{{{len(operands)}}}({listed})", operands, named, domain=domain)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from minidynamo.guards.source import Computed, Constant
-from minidynamo.tracer.numbers.arithmetic import call_computed, computed, is_lazy
+from minidynamo.guards.source import Computed
+from minidynamo.tracer.numbers.arithmetic import call_computed, is_lazy
 from minidynamo.tracer.protocol import Tracer
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.variables.base import VariableTracker
@@ -50,7 +50,7 @@ def written(tx: Tracer, function: Callable[[Any], str], obj: VariableTracker) ->
     if isinstance(obj, SequenceVariable) and obj.cls in _SEQUENCES:
         if not any(map(varies, obj.items)) or not all(map(_is_number, obj.items)):
             return None
-        return _of_tuple(tx, functools.partial(_text_of, function, obj.cls), obj.items)
+        return call_computed(tx, functools.partial(_text_of, function, obj.cls), [obj], {})
     if not varies(obj):
         return None
     if obj.python_type is str and function is str:
@@ -66,14 +66,7 @@ def joined(tx: Tracer, between: str, parts: Sequence[VariableTracker]) -> Variab
     """Returns `between.join(parts)`; None if constants are needed."""
     if not any(map(varies, parts)) or not all(_is_text(part) for part in parts):
         return None
-    return _of_tuple(tx, between.join, parts)
-
-
-def _of_tuple(tx: Tracer, function: Callable[[Any], str], parts: Sequence[VariableTracker]) -> VariableTracker | None:
-    """Returns `function((*parts,))`."""
-    listed = "".join(f"{{{position}}}, " for position in range(len(parts)))
-    named = Constant(function, "text")
-    return computed(tx, lambda *given: function(given), f"{{{len(parts)}}}(({listed}))", parts, named)
+    return call_computed(tx, between.join, [TupleVariable([*parts])], {})
 
 
 def filled(
@@ -106,7 +99,7 @@ def text_binary(
     text = as_constant(left)
     if _PARTIAL_PERCENT_FORMATS.search(text):
         return None
-    return _of_tuple(tx, text.__mod__, operands)
+    return call_computed(tx, text.__mod__, [TupleVariable(operands)], {})
 
 
 def _is_text(part: VariableTracker) -> bool:

@@ -15,13 +15,11 @@ from typing import Any
 
 import torch
 
-from minidynamo.guards.source import Constant
 from minidynamo.tracer.numbers import numpy_numbers
 from minidynamo.tracer.numbers.arithmetic import (
     are_numbers,
     binary,
     call_computed,
-    computed,
     guard_finite_power,
     guard_nonzero,
     in_domain,
@@ -181,9 +179,7 @@ def total(tx: Tracer, numbers: Sequence[VariableTracker], start: VariableTracker
     if not classes <= {int, bool, float}:
         return None
     # Python's own `sum` is called, because it compensates rounding errors of floats from 3.12 on.
-    items = ", ".join(f"{{{k}}}" for k in range(len(numbers)))
-    template = f"{{{len(operands)}}}(({items},), {{{len(numbers)}}})"
-    return computed(tx, lambda *given: sum(given[:-1], given[-1]), template, operands, Constant(sum, "sum"))
+    return call_computed(tx, sum, [TupleVariable([*numbers]), start], {})
 
 
 def _call_on_lists(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker]) -> VariableTracker | None:
@@ -193,15 +189,7 @@ def _call_on_lists(tx: Tracer, function: Callable[..., Any], args: Sequence[Vari
     known = all(isinstance(v, NumberVariable | ConstantVariable) for v in operands)
     if len(lists) < len(args) or not known or not {v.python_type for v in operands} <= {int, bool, float}:
         return None
-    numbers = iter(range(len(operands)))
-    listed = ", ".join(f"({''.join(f'{{{next(numbers)}}}, ' for _ in items.items)})" for items in lists)
-
-    def compute(*given: Any) -> Any:
-        rest = iter(given)
-        return function(*[[next(rest) for _ in items.items] for items in lists])
-
-    named = Constant(function, function.__name__)
-    return computed(tx, compute, f"{{{len(operands)}}}({listed})", operands, named, domain=_ANY)
+    return call_computed(tx, function, args, {}, domain=_ANY)
 
 
 # Functions that make a tensor of one element from a float, which torch would specialize.

@@ -285,14 +285,10 @@ _FILLED: dict[Any, int] = {torch.full: 1, torch.full_like: 1, "new_full": 2}
 
 # In-place operations -> (operation on the number, or None for an assignment; whether it takes lists).
 _WRITES: dict[Any, tuple[Callable[..., Any] | None, bool]] = {
-    operator.iadd: (operator.add, False),
+    **dict.fromkeys((operator.iadd, "add_"), (operator.add, False)),
+    **dict.fromkeys((operator.imul, "mul_"), (operator.mul, False)),
+    **dict.fromkeys(("copy_", "fill_", "zero_"), (None, False)),
     operator.isub: (operator.sub, False),
-    operator.imul: (operator.mul, False),
-    "add_": (operator.add, False),
-    "mul_": (operator.mul, False),
-    "copy_": (None, False),
-    "fill_": (None, False),
-    "zero_": (None, False),
     foreach_add_: (operator.add, True),
     foreach_mul_: (operator.mul, True),
     foreach_copy_: (None, True),
@@ -309,8 +305,6 @@ _COMPUTES: dict[Any, tuple[Callable[..., Any] | None, int]] = {
     **dict.fromkeys((torch.tensor, torch.as_tensor, torch.clone, "clone"), (None, 0)),
     torch.full: (None, 1),
     **{function: (function, 0) for function in (operator.neg, operator.add, operator.sub, operator.mul)},
-    operator.truediv: (operator.truediv, 0),
-    operator.floordiv: (operator.floordiv, 0),
-    operator.mod: (operator.mod, 0),
+    **{function: (function, 0) for function in (operator.truediv, *_ROUNDING)},
     torch.div: (operator.floordiv, 0),  # on integers it returns integers only with a rounding mode
 }
