@@ -456,5 +456,5 @@ def test_each_step_of_a_loop_looks_at_few_keys(program):
         minidynamo.reset()
         return calls
 
-    few, some, many = map(looks, (15, 30, 60))
+    few, some, many = map(looks, (45, 90, 180))
     assert 30 < many - some < 2.3 * (some - few)
