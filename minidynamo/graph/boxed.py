@@ -10,6 +10,8 @@ graph names. The eager and aot_eager backends run such programs.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable, Iterable
@@ -102,8 +104,54 @@ def as_boxed(function: Callable[..., Any], who: str, noticed: set[tuple[str, str
 
     `noticed` holds the notices already shown for the compiled function of the graph.
     """
-    if is_boxed(function):
+    if not is_boxed(function):
+        return _adapted(function, who, noticed)
+    if _takes_one_list(function):
         return function
+    return _tried(function, functools.partial(_adapted, who=who, noticed=noticed))
+
+
+def _takes_one_list(function: Callable[..., Any]) -> bool:
+    """Returns whether the mark of a boxed callable is surely its own: wrappers copy the mark, and may take anything."""
+    try:
+        parameters = [*inspect.signature(function, follow_wrapped=False).parameters.values()]
+    except (TypeError, ValueError):  # a callable without a signature
+        return False
+    required = [each for each in parameters if each.default is each.empty]
+    single = len(required) == 1 and required[0].kind in (required[0].POSITIONAL_ONLY, required[0].POSITIONAL_OR_KEYWORD)
+    return single and not hasattr(function, "__wrapped__")
+
+
+def _tried(function: BoxedCallable, adapt: Callable[[Callable[..., Any]], BoxedCallable]) -> BoxedCallable:
+    """Returns a boxed form of a function that has the mark, but may take its arguments separately: the first call tries
+    the list first. The arguments of that call live until it ends."""
+    chosen: list[BoxedCallable] = []
+
+    def call(args: list[Any]) -> Any:
+        if chosen:
+            return chosen[0](args)
+        values = [*args]
+        try:
+            results = function(args)
+        except (TypeError, ValueError, AttributeError, StopIteration) as error:
+            # A function that takes a list has used it.
+            if len(args) < len(values) or any(arg is not value for arg, value in zip(args, values)):
+                raise
+            args.clear()
+            separate = adapt(function)
+            try:
+                results = separate(values)
+            except Exception:
+                raise error from None
+            chosen.append(separate)
+        else:
+            chosen.append(function)
+        return results
+
+    return mark_boxed(call)
+
+
+def _adapted(function: Callable[..., Any], who: str, noticed: set[tuple[str, str]] | None = None) -> BoxedCallable:
     notice(
         Diagnostic(
             "MD521",

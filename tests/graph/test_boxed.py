@@ -1,12 +1,15 @@
 """Tests of minidynamo/graph/boxed.py."""
 
+import functools
 import inspect
 import math
 import operator
+import warnings
 import weakref
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import fx
 
 from minidynamo import compat
@@ -201,3 +204,67 @@ def test_results_are_handed_over_behind_writes_to_a_part_of_them():
     call = boxed.make_boxed(graph_of(build), handing_over=True)
     call([torch.ones(3)], lambda _, made: handed.append(made.tolist()))
     assert handed == [[1.0, 7.0, 7.0]]
+
+
+def pair(x, y):
+    return (x - y, x * y)
+
+
+@functools.wraps(boxed.mark_boxed(lambda args: pair(*args)))
+def separate_with_a_copied_mark(*args):
+    return pair(*args)
+
+
+@functools.wraps(boxed.mark_boxed(lambda args: pair(*args)))
+def list_with_a_copied_mark(*args):
+    (values,) = args
+    x, y = values
+    values.clear()
+    return pair(x, y)
+
+
+class Boxed:
+    _boxed_call = True
+
+    def __call__(self, args):
+        x, y = args
+        args.clear()
+        return pair(x, y)
+
+
+CALLABLES = {
+    "no mark": (pair, True),
+    "partial": (functools.partial(pair), True),
+    "a list": (boxed.mark_boxed(lambda args: pair(*args)), False),
+    "an instance that takes a list": (Boxed(), False),
+    "a copied mark, separate": (separate_with_a_copied_mark, True),
+    "a copied mark, a list": (list_with_a_copied_mark, False),
+    "torch's adapter": (make_boxed_func(pair), False),
+}
+
+
+@pytest.mark.parametrize("kind", CALLABLES)
+def test_what_a_callable_takes_is_found_out(kind):
+    function, is_separate = CALLABLES[kind]
+    x, y = torch.ones(2), torch.full((2,), 3.0)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        call = boxed.as_boxed(function, "backend")
+        for _ in range(3):
+            results = call([x, y])
+            assert [value.tolist() for value in results] == [[-2, -2], [3, 3]]
+    assert len(shown) == is_separate
+
+
+def test_an_error_of_the_graph_is_no_sign_of_separate_arguments():
+    seen = []
+
+    @functools.wraps(boxed.mark_boxed(lambda args: None))
+    def fails(*args):
+        seen.append(args)
+        raise IndexError("index 9 is out of bounds")
+
+    call, args = boxed.as_boxed(fails, "backend"), [torch.ones(2)]
+    with pytest.raises(IndexError, match="index 9"):
+        call(args)
+    assert len(seen) == 1
