@@ -18,7 +18,6 @@ from minidynamo.codegen.memory.buffer_reuse import (
     same_layout,
 )
 from minidynamo.codegen.memory.input_placement import place_in_inputs
-from minidynamo.codegen.memory.liveness import Call, analyze
 from minidynamo.codegen.memory.plan import (
     Allocate,
     Free,
@@ -32,6 +31,7 @@ from minidynamo.codegen.memory.plan import (
     mentioned,
     read_by,
 )
+from minidynamo.codegen.scheduling.lifetimes import Call, analyze
 from minidynamo.compat import OpOverload
 
 
