@@ -204,7 +204,7 @@ def _deep_copy(x, memo):
 
 
 def _deep_copied_tensor(x, memo):
-    why, fix = "the copy has memory, and a gradient, of its own", "x.detach().clone()"
+    why, fix = "the copy has its own memory and gradient", "x.detach().clone()"
     if not is_copied_by_clone(x) or not x.is_leaf or x.grad is not None:
         return cannot_trace("`copy.deepcopy` of this tensor", why, fix)
     tensors = [original for original, _ in memo[_NOTHING] if isinstance(original, torch.Tensor)]
