@@ -204,7 +204,7 @@ def _deep_copy(x, memo):
 
 
 def _deep_copied_tensor(x, memo):
-    why, fix = "the copy has memory, and a gradient, of its own", "x.detach().clone()"
+    why, fix = "the copy has its own memory and gradient", "x.detach().clone()"
     if not is_copied_by_clone(x) or not x.is_leaf or x.grad is not None:
         return cannot_trace("`copy.deepcopy` of this tensor", why, fix)
     tensors = [original for original, _ in memo[_NOTHING] if isinstance(original, torch.Tensor)]
@@ -246,11 +246,15 @@ def slot_names(cls: type) -> tuple[str, ...] | None:
     usual = collections.OrderedDict if ordered else object
     if any(getattr(cls, name) is not getattr(usual, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__")):
         return None
-    if any(hasattr(cls, name) for name in ("__getnewargs_ex__", "__setstate__", "__getattr__")):
+    if (
+        hasattr(cls, "__getnewargs_ex__")
+        or has_own_getattribute(cls)
+        or cls in copyreg.dispatch_table
+        or not cls.__flags__ & (1 << 9)
+    ):  # made in C
         return None
-    if has_own_getattribute(cls) or cls in copyreg.dispatch_table or not cls.__flags__ & (1 << 9):  # made in C
-        return None
-    return () if ordered else tuple(copyreg._slotnames(cls))  # type: ignore[attr-defined]
+    slots = () if ordered else tuple(copyreg._slotnames(cls))  # type: ignore[attr-defined]
+    return None if slots and hasattr(cls, "__setstate__") else slots
 
 
 def has_own_getattribute(cls: type) -> bool:
@@ -283,8 +287,12 @@ def _rebuilt(x, state, memo):
     if memo is not None:
         memo[_NOTHING].append((x, y))
         state = copy_deepcopy(state, memo)
-    for name, value in state.items():
-        object.__setattr__(y, name, value)
+    if hasattr(cls, "__setstate__"):
+        if state:
+            y.__setstate__(state)
+    else:
+        for name, value in state.items():
+            object.__setattr__(y, name, value)
     if issubclass(cls, list):
         add = y.append
         for item in x:

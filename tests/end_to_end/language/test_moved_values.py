@@ -236,6 +236,7 @@ def through_iterators(x, v):
     more = (
         list(itertools.zip_longest([1], [], fillvalue=v)),
         list(itertools.product([v], [1])),
+        [*itertools.tee([v])[0]],
     )
     return x * 2, pairs, looped, more, list(itertools.islice([1, v], 1, 2)), functools.reduce(lambda a, b: b, [1, v])
 

@@ -56,7 +56,7 @@ def endless_ones(x):
     )
 
 
-@programs(breaks=None, graphs=None)
+@programs()
 def selections(x):
     return (
         list(itertools.takewhile(lambda n: n < 3, [1, 2, 3, 1])),
@@ -87,7 +87,7 @@ def groups_used_late(x):
     return x * 2, key, other, list(first), next(second), list(pairs), list(second)
 
 
-@programs(breaks=None, graphs=None)
+@programs()
 def several_branches(x):
     log = []
 
