@@ -53,10 +53,7 @@ from minidynamo.variables.callables import BoundBuiltin, MethodVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable
 from minidynamo.variables.exceptions import ExceptionVariable
-from minidynamo.variables.objects import (
-    ModuleVariable,
-    ObjectVariable,
-)
+from minidynamo.variables.objects import ModuleVariable, ObjectVariable
 
 # Classes that also keep attributes elsewhere, or have a dictionary per thread.
 _WITH_OTHER_STORAGE = (torch.nn.Module, BaseException, threading.local)
