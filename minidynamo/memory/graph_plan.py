@@ -1,22 +1,19 @@
-"""Owns the memory plan of a graph that runs operation by operation: birth and death of each result.
+"""Owns the memory plan of a captured graph that runs operation by operation: birth and death of each result.
 
-`codegen/memory/` plans generated code. Tensors that torch's autograd keeps while a captured graph runs are unknown
+`codegen/memory/` plans ATen graphs. Tensors that torch's autograd keeps while a captured graph runs are unknown
 here.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
 
 import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.graph.boxed import final_results
 from minidynamo.memory.plan import MemoryPlan, PlanRecorder
 from minidynamo.memory.storages import storage_bytes, strided_in
-from minidynamo.memory.workspace import workspace_of
 
 # Operators whose results are views of the argument although their schemas declare no alias.
 _UNDECLARED = frozenset(("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "_unsafe_view"))
@@ -43,20 +40,15 @@ IN_PLACE_FILLS = {
 """Operator that fills a copy of its first argument -> operator that fills the argument itself."""
 
 
-def graph_plan(gm: fx.GraphModule, stage: str, *, handing_over: bool = False) -> MemoryPlan:
+def graph_plan(gm: fx.GraphModule, stage: str) -> MemoryPlan:
     """Returns the plan of a graph whose nodes carry fake values; each value dies after its last use."""
-    nodes = list(gm.graph.nodes)
-    return _Walk(stage, final_results(nodes) if handing_over else {}).run(nodes)
+    return _Walk(stage).run(list(gm.graph.nodes))
 
 
 class _Walk:
-    """Records a graph in one walk.
+    """Records a graph in one walk. `owners`: storage -> name of its buffer."""
 
-    `final`: node -> results to hand over after the node. `owners`: storage -> name of its buffer.
-    """
-
-    def __init__(self, stage: str, final: Mapping[fx.Node, Sequence[tuple[int, fx.Node]]]) -> None:
-        self.final = final
+    def __init__(self, stage: str) -> None:
         self.recorder = PlanRecorder(stage)
         self.owners: dict[object, str] = {}
         self.names: dict[fx.Node, list[str]] = {}
@@ -71,17 +63,10 @@ class _Walk:
                 self.record(node, shares=True)
         self.free([node for node in nodes if node.op == "placeholder" and not node.users])
         for node in nodes:
-            if node.op == "placeholder":
-                self.hand_over(node)
-        for node in nodes:
             if node.op not in ("placeholder", "output"):
                 self.recorder.step(_label(node))
                 self.record(node, shares=may_share(node))
-                self.recorder.add_workspace(
-                    node.name, workspace_of_node(node), _label(node), node.meta.get("user_location")
-                )
                 self.free(dying.get(node, []))
-                self.hand_over(node)
         return self.recorder.plan()
 
     def record(self, node: fx.Node, shares: bool) -> None:
@@ -93,38 +78,13 @@ class _Walk:
             key = compat.memory_of(value)
             if shares and key in self.owners:
                 self.recorder.view(name, self.owners[key])
-            elif shares and (enclosing_buffer := self.enclosing_buffer(node)) is not None:
-                self.recorder.view(name, enclosing_buffer)
             else:
                 self.owners[key] = name
                 made_by = () if node.op == "placeholder" else (_label(node), node.meta.get("user_location"))
                 self.recorder.make(name, storage_bytes(value), *made_by)
 
-    def enclosing_buffer(self, node: fx.Node) -> str | None:
-        """Returns the buffer of a view whose fake value has a separate storage, because it precedes a write of the
-        graph; else None."""
-        if node.target is not operator.getitem and not isinstance(node.target, compat.OpOverload):
-            return None
-        source = node.args[0] if node.args else None
-        names = self.names.get(source, []) if isinstance(source, fx.Node) else []
-        parts = isinstance(source, fx.Node) and node.target is operator.getitem and may_share(source)
-        return names[0] if names and (parts or len(names) == 1) else None
-
     def free(self, nodes: list[fx.Node]) -> None:
         self.recorder.free(name for node in nodes for name in self.names.get(node, ()))
-
-    def hand_over(self, node: fx.Node) -> None:
-        for _, result in self.final.get(node, ()):
-            for name in self.names[result]:
-                self.recorder.hand_over(name)
-
-
-def workspace_of_node(node: fx.Node) -> int:
-    """Returns the bytes of workspace of a call."""
-    if not isinstance(node.target, compat.OpOverload):
-        return getattr(node.target, "inside", 0)
-    args = fx.map_arg(node.args, lambda argument: argument.meta.get("val"))
-    return workspace_of(node.target, args, node.meta.get("val"))
 
 
 def _label(node: fx.Node) -> str:
