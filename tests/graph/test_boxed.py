@@ -161,51 +161,6 @@ def test_an_adapted_function_takes_one_list_too():
         boxed.make_boxed_func(torch.neg)(torch.ones(2))
 
 
-def test_results_are_handed_over_as_soon_as_they_are_final():
-    handed, gone = [], []
-
-    def build(graph):
-        a, b = graph.placeholder("a"), graph.placeholder("b")
-        first = graph.call_function(torch.add, (a, 1))
-        second = graph.call_function(torch.mul, (first, b))
-        last = graph.call_function(look, (second,))
-        for node in (a, b, first, second, last):
-            node.meta["val"] = torch.empty(3)
-        graph.output((second, first, None, last, last, b))
-
-    def look(x):
-        gone.append([ref() is None for _, ref in handed])
-        return x + 1
-
-    def take(position, tensor):
-        handed.append((position, weakref.ref(tensor)))
-        return None if position < 2 else tensor
-
-    plain, call = (boxed.make_boxed(graph_of(build), handing_over=over) for over in (False, True))
-    assert not boxed.hands_over(plain) and boxed.hands_over(call)
-    second, first, nothing, *rest = call([torch.ones(3), torch.ones(3)], take)
-    assert second is first is nothing is None and len(rest) == 3
-    assert [position for position, _ in handed] == [1, 5, 0]  # a result that is returned twice is not handed over
-    assert gone == [[True, False]]  # `second` is still needed
-    assert call([torch.ones(3), torch.ones(3)])[1].tolist() == [2.0, 2.0, 2.0]
-
-
-def test_results_are_handed_over_behind_writes_to_a_part_of_them():
-    def build(graph):
-        a = graph.placeholder("a")
-        made = graph.call_function(torch.ops.aten.clone.default, (a,))
-        part = graph.call_function(torch.ops.aten.slice.Tensor, (made, 0, 1, 3))
-        last = graph.call_function(torch.ops.aten.view.default, (part, [2]))
-        graph.call_function(torch.ops.aten.fill_.Scalar, (last, 7))
-        made.meta["val"] = torch.empty(3)
-        graph.output((made,))
-
-    handed = []
-    call = boxed.make_boxed(graph_of(build), handing_over=True)
-    call([torch.ones(3)], lambda _, made: handed.append(made.tolist()))
-    assert handed == [[1.0, 7.0, 7.0]]
-
-
 def pair(x, y):
     return (x - y, x * y)
 
