@@ -20,11 +20,7 @@ from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 def keywords(**named):
@@ -212,9 +208,6 @@ def test_conversions(base, names):
     assert actual[1] == 2
 
 
-# --- whole programs -----------------------------------------------------------------------------------------------
-
-
 class Scaled(dict):
     def __getitem__(self, key):
         return super().__getitem__(key) * 10
@@ -223,15 +216,6 @@ class Scaled(dict):
 class Reporting(list):
     def __iter__(self):
         return iter([7, 8])
-
-
-@programs(lambda: (vector(), Reporting([1, 2])))
-def added_to_itself(x, s):
-    s.extend(s)
-    s += s
-    s += [3]
-    s[1:2] = s
-    return x * len(s), [list.__getitem__(s, place) for place in range(7)], [*s]
 
 
 class Output(OrderedDict):
@@ -255,43 +239,9 @@ class Config(dict):
         return type(self)()
 
 
-@programs(lambda: (vector(), Scaled(a=1)), lambda: (vector(), Scaled(a=2)), graphs=2)
-def raw_entries(x, d):
-    plain = {}
-    plain.update(d)
-    other = {}
-    other |= d
-    return x * plain["a"] + d["a"], plain, other, {**d}, dict(d), keywords(**d), d | {}, {} | d, OrderedDict(d)
-
-
-@programs(lambda: (vector(), Output(a=1)), graphs=0)
-def merged_from_the_right(x, d):
-    made = {"b": x} | d
-    return made, type(made), made.made, made.last, {"b": x} | Output(c=x), OrderedDict(b=x) | d, d | {"b": x}
-
-
-@programs(lambda: (vector(), Config(lr=2, sub=Config(k=3))))
-def attributes_as_entries(x, c):
-    c.extra = x + 1
-    return x * c.lr * c.sub.k, dict(c), {**c}, c | {"z": 1}, c.copy(), type(c.nothing), copy.copy(c), keywords(**c)
-
-
 class Counting(defaultdict):
     def __setitem__(self, key, value):
         super().__setitem__(key, value + 1)
-
-
-@programs(lambda: (vector(), Counting(int, {"a": 1})))
-def default_is_stored_by_the_class(x, d):
-    return x * d["b"], d, d | {"c": 5}, {"c": 5} | d, d.copy()
-
-
-@programs(breaks=1, graphs=2)
-def methods_of_dict_that_change_an_ordered_one(x):
-    y = x * 2
-    made = OrderedDict(a=1)
-    dict.update(made, {"b": y})
-    return y + 1, list(made)
 
 
 class Position(int):
@@ -309,26 +259,8 @@ class Name(str):
         return "shown"
 
 
-@programs(lambda: (vector(), Position(1)))
-def numbers_as_positions(x, i):
-    items = [10, 20, 30, 40]
-    items[i] = 5
-    del items[i]
-    items.insert(i, 7)
-    return x[i], items[i], (1, 2, 3)[i], torch.zeros(i), items.pop(i), Position(3) + 1, [0] * i, items
-
-
 def numbers_as_bounds(x, i):
     return x * 2, "abc"[i], range(5)[i], [1, 2, 3][i:], list(range(i)), list(itertools.repeat(0, i))
-
-
-def test_numbers_as_bounds():
-    assert_same_as_eager(numbers_as_bounds, lambda: (vector(), Position(1)), calls=2)
-
-
-@programs(lambda: (vector(), Name("ab"), b"ab"), graphs=0)
-def texts_of_texts(x, name, data):
-    return x, str(name), repr(name), f"{name}", f"{name!r}", "%s" % (name,), "{}".format(name), str(data)  # noqa: UP031, UP032
 
 
 def proxied(x, d):
@@ -336,12 +268,67 @@ def proxied(x, d):
     return x * 2, dict(proxy), {**proxy}, proxy.get("a"), proxy["a"], len(proxy)
 
 
-def test_read_only_views_of_instances_of_a_subclass():
-    assert_same_as_eager(proxied, lambda: (vector(), Scaled(a=1)), calls=2)
-
-
 def without_dict(x):
     return vars((x, 1))
+
+
+@programs(lambda: (vector(), Reporting([1, 2])))
+class WholePrograms:
+    def added_to_itself(x, s):
+        s.extend(s)
+        s += s
+        s += [3]
+        s[1:2] = s
+        return x * len(s), [list.__getitem__(s, place) for place in range(7)], [*s]
+
+    @programs(lambda: (vector(), Scaled(a=1)), lambda: (vector(), Scaled(a=2)), graphs=2)
+    def raw_entries(x, d):
+        plain = {}
+        plain.update(d)
+        other = {}
+        other |= d
+        return x * plain["a"] + d["a"], plain, other, {**d}, dict(d), keywords(**d), d | {}, {} | d, OrderedDict(d)
+
+    @programs(lambda: (vector(), Output(a=1)), graphs=0)
+    def merged_from_the_right(x, d):
+        made = {"b": x} | d
+        return made, type(made), made.made, made.last, {"b": x} | Output(c=x), OrderedDict(b=x) | d, d | {"b": x}
+
+    @programs(lambda: (vector(), Config(lr=2, sub=Config(k=3))))
+    def attributes_as_entries(x, c):
+        c.extra = x + 1
+        return x * c.lr * c.sub.k, dict(c), {**c}, c | {"z": 1}, c.copy(), type(c.nothing), copy.copy(c), keywords(**c)
+
+    @programs(lambda: (vector(), Counting(int, {"a": 1})))
+    def default_is_stored_by_the_class(x, d):
+        return x * d["b"], d, d | {"c": 5}, {"c": 5} | d, d.copy()
+
+    @programs(breaks=1, graphs=2)
+    def methods_of_dict_that_change_an_ordered_one(x):
+        y = x * 2
+        made = OrderedDict(a=1)
+        dict.update(made, {"b": y})
+        return y + 1, list(made)
+
+    @programs(lambda: (vector(), Position(1)))
+    def numbers_as_positions(x, i):
+        items = [10, 20, 30, 40]
+        items[i] = 5
+        del items[i]
+        items.insert(i, 7)
+        return x[i], items[i], (1, 2, 3)[i], torch.zeros(i), items.pop(i), Position(3) + 1, [0] * i, items
+
+    @programs(lambda: (vector(), Name("ab"), b"ab"), graphs=0)
+    def texts_of_texts(x, name, data):
+        return x, str(name), repr(name), f"{name}", f"{name!r}", "%s" % (name,), "{}".format(name), str(data)  # noqa: UP031, UP032
+
+
+def test_numbers_as_bounds():
+    assert_same_as_eager(numbers_as_bounds, lambda: (vector(), Position(1)), calls=2)
+
+
+def test_read_only_views_of_instances_of_a_subclass():
+    assert_same_as_eager(proxied, lambda: (vector(), Scaled(a=1)), calls=2)
 
 
 def test_vars_of_an_object_without_attributes():

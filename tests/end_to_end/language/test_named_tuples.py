@@ -12,11 +12,7 @@ from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class Options(collections.namedtuple("Options", "a b")):
@@ -51,9 +47,6 @@ def made(cls, **attributes):
 
 def state(value):
     return tuple.__repr__(value), dict(vars(value))
-
-
-# --- attributes ---------------------------------------------------------------------------------------------------
 
 
 def read(x, p):
@@ -95,6 +88,32 @@ def copied(x, p):
 PROGRAMS = (read, read_or, count, set_and_return, set_by_its_dict, set_and_delete, copied)
 
 
+def write_a_field(x, p):
+    p.a = 3
+    return x
+
+
+@programs()
+class Attributes:
+    def made_here(x):
+        p = Options(1, x)
+        p.scale = 4.0
+        p.me = [x + 1]
+        q = p._replace(a=7)
+        q.calls += 1
+        return p, vars(p), p.scale * x, q, vars(q), q.scale, p._asdict(), Options._make([3, 4]), p.b + p.a
+
+    @programs(lambda: (vector(), vector()))
+    def of_tensors(x, y):
+        r = Tagged(x, y)
+        r.scale = 3
+        out, aux = r
+        return r, torch.stack(r), torch.cat(r), out * r.scale, sum(r), [t + 1 for t in r], (*r, 1), r.aux - aux
+
+    def as_an_index_and_sizes(x):
+        return x.view(2, 2)[Options(0, 1)], torch.zeros(Options(2, 3)), x.reshape(Options(2, 2)).permute(Options(1, 0))
+
+
 @pytest.mark.parametrize(
     "cls, backend, programs",
     [
@@ -123,41 +142,10 @@ def test_no_update_of_one_object_is_lost():
         assert given.calls == k + 1
 
 
-@programs()
-def made_here(x):
-    p = Options(1, x)
-    p.scale = 4.0
-    p.me = [x + 1]
-    q = p._replace(a=7)
-    q.calls += 1
-    return p, vars(p), p.scale * x, q, vars(q), q.scale, p._asdict(), Options._make([3, 4]), p.b + p.a
-
-
-@programs(lambda: (vector(), vector()))
-def of_tensors(x, y):
-    r = Tagged(x, y)
-    r.scale = 3
-    out, aux = r
-    return r, torch.stack(r), torch.cat(r), out * r.scale, sum(r), [t + 1 for t in r], (*r, 1), r.aux - aux
-
-
-@programs()
-def as_an_index_and_sizes(x):
-    return x.view(2, 2)[Options(0, 1)], torch.zeros(Options(2, 3)), x.reshape(Options(2, 2)).permute(Options(1, 0))
-
-
-def write_a_field(x, p):
-    p.a = 3
-    return x
-
-
 def test_fields_cannot_be_written():
     compiled = minidynamo.compile(write_a_field, backend="eager")
     with pytest.raises(AttributeError, match="can't set attribute"):
         compiled(torch.ones(2), made(Options))
-
-
-# --- special methods ----------------------------------------------------------------------------------------------
 
 
 class Own(collections.namedtuple("Own", "a b")):
@@ -255,40 +243,6 @@ def asked(p):
     )
 
 
-@programs(lambda: (vector(), Own(1, 2)), lambda: (vector(), Own(4, 2)), graphs=2)
-def special_methods_of_one_from_outside(x, p):
-    return x + 1, asked(p)
-
-
-@programs()
-def special_methods_of_one_made_here(x):
-    return x + 1, asked(Own(1, 2))
-
-
-@programs(lambda: (vector(), OwnRow((1, 2))))
-def special_methods_of_a_tuple_class(x, p):
-    return x + 1, asked(p), asked(OwnRow((3, 4)))
-
-
-@programs(lambda: (vector(), Doubled(1)))
-def an_operator_of_a_typed_one(x, p):
-    return x * (p + Doubled(4, 5)).a, p + p
-
-
-@programs(lambda: (vector(), Unhashable(1, 2)))
-def hash_that_is_refused(x, p):
-    try:
-        return x, hash(p)
-    except TypeError as error:
-        return x + 1, str(error)
-
-
-@programs(lambda: (vector(), Doubled(1)), breaks=1, graphs=2)
-def one_that_answers_itself_is_read_by_torch_natively(x, p):
-    y = x * 2
-    return y + torch.tensor(OwnLength(1, 2)).sum() if hasattr(p, "a") else y
-
-
 class OwnLength(collections.namedtuple("OwnLength", "a b")):
     def __iter__(self):
         return iter((10, 20))
@@ -306,6 +260,35 @@ LATER = {
     "__getattr__": (lambda self, name: name, lambda p: getattr(p, "scale", 0)),
     "scale": (3, lambda p: getattr(p, "scale", 0)),
 }
+
+
+@programs(lambda: (vector(), Own(1, 2)), lambda: (vector(), Own(4, 2)), graphs=2)
+class SpecialMethods:
+    special_methods_of_one_from_outside = lambda x, p: (x + 1, asked(p))
+
+    @programs()
+    def special_methods_of_one_made_here(x):
+        return x + 1, asked(Own(1, 2))
+
+    @programs(lambda: (vector(), OwnRow((1, 2))))
+    def special_methods_of_a_tuple_class(x, p):
+        return x + 1, asked(p), asked(OwnRow((3, 4)))
+
+    @programs(lambda: (vector(), Doubled(1)))
+    def an_operator_of_a_typed_one(x, p):
+        return x * (p + Doubled(4, 5)).a, p + p
+
+    @programs(lambda: (vector(), Unhashable(1, 2)))
+    def hash_that_is_refused(x, p):
+        try:
+            return x, hash(p)
+        except TypeError as error:
+            return x + 1, str(error)
+
+    @programs(lambda: (vector(), Doubled(1)), breaks=1, graphs=2)
+    def one_that_answers_itself_is_read_by_torch_natively(x, p):
+        y = x * 2
+        return y + torch.tensor(OwnLength(1, 2)).sum() if hasattr(p, "a") else y
 
 
 @pytest.mark.parametrize("name", LATER)

@@ -66,7 +66,7 @@ def without_gradients(x):
 
 @programs(leaf)
 def one_inside_another(x):
-    inner = lambda t: checkpoint(torch.cos, t * 2, use_reentrant=False) + 1  # noqa: E731
+    inner = lambda t: checkpoint(torch.cos, t * 2, use_reentrant=False) + 1
     return checkpoint(inner, x.sin(), use_reentrant=False) * 2
 
 

@@ -257,7 +257,7 @@ def pulled_back_to_structures(x, v):
 
 @programs(two_vectors)
 def a_product_with_the_hessian(x, v):
-    energy = lambda a: (a**3).sum()  # noqa: E731
+    energy = lambda a: (a**3).sum()
     return vjp(grad(energy), x)[1](v)[0], jvp(grad(energy), (x,), (v,))[1]
 
 

@@ -194,7 +194,7 @@ add(lambda: encoder().eval(), *SEQUENCES, name="TransformerEncoder.eval")
 add(lambda: WithoutGradients(encoder(activation="gelu")), *SEQUENCES, name="TransformerEncoder without gradients")
 add(lambda: nn.TransformerDecoderLayer(8, 2, 16), (3, 2, 8), (4, 2, 8))
 add(lambda: nn.Transformer(8, 2, 1, 1, 16), (3, 2, 8), (4, 2, 8), name="Transformer")
-PADDING = lambda: torch.tensor([[False, False, True], [False, False, False]])  # noqa: E731
+PADDING = lambda: torch.tensor([[False, False, True], [False, False, False]])
 add(PaddedEncoder, *SEQUENCES, PADDING, name="padded encoder")
 
 
