@@ -29,6 +29,11 @@ def leaf() -> torch.Tensor:
     return torch.randn(4, requires_grad=True)
 
 
+def rows_of(table: type) -> list[Callable[..., Any]]:
+    """Returns the functions of a class that is a table of programs."""
+    return [row for row in vars(table).values() if isinstance(row, types.FunctionType)]
+
+
 def table(add: Callable[[str, Callable[..., Any]], None], known: Callable[[Any], bool]) -> Callable[[Any], Any]:
     """Returns a decorator that adds a function, or each function of a class that is not `known`, by its name."""
 

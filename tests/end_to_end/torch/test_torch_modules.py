@@ -42,32 +42,9 @@ def add(make, *inputs, name="", **expected):
 
 
 ACTIVATIONS = [
-    "ReLU",
-    "ReLU6",
-    "ELU",
-    "SELU",
-    "CELU",
-    "GELU",
-    "LeakyReLU",
-    "LogSigmoid",
-    "Hardshrink",
-    "Hardsigmoid",
-    "Hardswish",
-    "Hardtanh",
-    "Mish",
-    "SiLU",
-    "Sigmoid",
-    "Softplus",
-    "Softshrink",
-    "Softsign",
-    "Tanh",
-    "Tanhshrink",
-    "PReLU",
-    "RReLU",
-    "Dropout",
-    "AlphaDropout",
-    "FeatureAlphaDropout",
-    "GLU",
+    *("ReLU", "ReLU6", "ELU", "SELU", "CELU", "GELU", "LeakyReLU", "LogSigmoid", "Hardshrink", "Hardsigmoid"),
+    *("Hardswish", "Hardtanh", "Mish", "SiLU", "Sigmoid", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink"),
+    *("PReLU", "RReLU", "Dropout", "AlphaDropout", "FeatureAlphaDropout", "GLU"),
 ]
 for _name in ACTIVATIONS:
     add(getattr(nn, _name), *VECTORS)
@@ -123,13 +100,7 @@ add(nn.CosineSimilarity, (2, 4), (2, 4))
 add(nn.PairwiseDistance, (2, 4), (2, 4))
 
 LOSSES = [
-    "L1Loss",
-    "MSELoss",
-    "HuberLoss",
-    "SmoothL1Loss",
-    "BCEWithLogitsLoss",
-    "SoftMarginLoss",
-    "KLDivLoss",
+    *("L1Loss", "MSELoss", "HuberLoss", "SmoothL1Loss", "BCEWithLogitsLoss", "SoftMarginLoss", "KLDivLoss"),
     "PoissonNLLLoss",
 ]
 for _name in LOSSES:
