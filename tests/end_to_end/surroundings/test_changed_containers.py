@@ -1,7 +1,5 @@
 """Containers of every class as arguments, changed by the program and between calls."""
 
-# The histories keep the style of users, against the advice of linters.
-
 from __future__ import annotations
 
 import collections
@@ -17,86 +15,8 @@ histories = Histories()
 test_same_as_eager = histories.test()
 
 
-class L1(list):
-    log = []
-
-    def __init__(s, tag=0, n=()):
-        super().__init__(n)
-        s.tag = tag
-
-    def __getitem__(s, i):
-        L1.log.append(i)
-        return list.__getitem__(s, i) * 10
-
-    def append(s, v):
-        s.cnt = getattr(s, "cnt", 0) + 1
-        super().append(v)
-
-
 @histories
 class Cases:
-    def ls1(compiled):
-        L1.log.clear()
-        f = compiled(lambda l: l[0] + l[1])
-        l = L1(1, [torch.ones(3), torch.ones(3) * 2])
-        yield f(l), list(L1.log), f(l), list(L1.log)
-
-    def ls2(compiled):
-        class Bad(list):
-            def _r(s, *a):
-                raise RuntimeError("no")
-
-            __getitem__ = extend = clear = __setitem__ = _r
-
-        @compiled
-        def f(l, x):
-            l.append(x + 1)
-            l.tag = 2
-
-        l = Bad([vector()])
-        f(l, vector())
-        yield (len(l), list.__getitem__(l, 1), l.tag)
-        f(l, vector())
-        yield len(l)
-
-    def ls3(compiled):
-        @compiled
-        def f(x):
-            l = L1("t", [x, x + 1])
-            l.append(x * 2)
-            l.tag = "u"
-            return l
-
-        r = f(vector())
-        yield (type(r).__name__, list.copy(r), r.__dict__)
-
-    def ls7(compiled):
-        class T(tuple):
-            def __getitem__(s, i):
-                return tuple.__getitem__(s, i) * 3
-
-            def __len__(s):
-                return 7
-
-        @compiled
-        def f(l):
-            return (l[0], tuple.__getitem__(l, 0), len(l), list(l))
-
-        yield f(T((vector(), 2))), f(T((vector(), 3)))
-
-        @compiled
-        def g(x):
-            return T((x, x + 1))
-
-        r = g(vector())
-        yield (type(r).__name__, tuple.__getitem__(r, 1))
-
-        @compiled
-        def h(l):
-            return l.pop(7)
-
-        yield attempt(h, L1(0, [1]))
-
     def dsub(compiled):
         class D(dict):
             def __getitem__(s, k):
@@ -146,24 +66,6 @@ class Cases:
         d = collections.defaultdict(None)
         yield type(attempt(f, d, vector())).__name__
 
-    def counter(compiled):
-        @compiled
-        def f(x, s):
-            c = collections.Counter(s)
-            c["a"] += 2
-            return (c, x * c["zz"], c.most_common(1))
-
-        yield f(vector(), "abca"), f(vector(), "b")
-
-        @compiled
-        def g(c, x):
-            c["k"] += 1
-            c.update("ab")
-            return x * c["k"]
-
-        c = collections.Counter("k")
-        yield g(c, vector()), dict(c), g(c, vector()), dict(c)
-
     def odict(compiled):
         @compiled
         def f(d, x):
@@ -182,36 +84,6 @@ class Cases:
         yield g(e, vector())
         e.move_to_end("a", last=False)
         yield g(e, vector())
-
-    def deques(compiled):
-        @compiled
-        def f(d, x):
-            d.append(x)
-            d.appendleft(1)
-            d.rotate(1)
-            return (d[0], len(d), d.maxlen)
-
-        d = collections.deque([2, 3])
-        yield f(d, vector()), list(d)
-        d = collections.deque([2, 3], maxlen=3)
-        yield f(d, vector()), list(d)
-
-    def sets_args(compiled):
-        @compiled
-        def f(s, x):
-            s.add(5)
-            s |= {6}
-            return (x * len(s), 3 in s, sorted(s))
-
-        s = {1, 2}
-        yield f(s, vector()), s, f({3}, vector())
-        g = compiled(lambda s, x: ([x * v for v in s], x * sum(s)))
-        yield g({8, 0}, vector()), g({0, 8}, vector())
-        s = {0, 8}
-        s2 = {8, 0}
-        yield g(s, vector()), g(s2, vector())
-        h = compiled(lambda x: ([x * v for v in {3, 1, 2}], list({"b"}), [v for v in frozenset((9, 1, 5))]))
-        yield h(vector())
 
     def lst6(compiled):
         @compiled
@@ -311,35 +183,6 @@ class Cases:
         l, d = g(vector())
         yield (l[1] is l, d["d"] is d, d["l"] is l)
 
-    def cl7(compiled):
-        @compiled
-        def f(x):
-            g = lambda: v
-            try:
-                g()
-            except NameError:
-                x = x + 1
-            v = 5
-            r = x * g()
-            del v
-            try:
-                g()
-            except NameError:
-                r = r + 1
-            return r
-
-        yield f(vector())
-        yield f(vector())
-
-    def cl_late(compiled):
-        @compiled
-        def f(x):
-            a = [lambda i=i: x * i for i in range(3)]
-            b = [lambda: x * i for i in range(3)]
-            return ([h() for h in a], [h() for h in b])
-
-        yield f(vector())
-
     def exc_types(compiled):
         @compiled
         def f(x, k):
@@ -410,34 +253,6 @@ class Cases:
 
         yield f(iter([1, 2]), vector()), f(iter([]), vector()), f(iter((1, 2, 3)), vector())
         yield f(iter(range(2)), vector()), f(iter({1: 2}), vector())
-
-    def generator_fn(compiled):
-        def gen(x, n):
-            for i in range(n):
-                got = yield (x * i)
-                if got:
-                    x = x + got
-
-        f = compiled(lambda x: (list(gen(x, 3)), sum(gen(x, 2))))
-        yield f(vector())
-
-        @compiled
-        def g(x):
-            it = gen(x, 5)
-            a = next(it)
-            b = it.send(2)
-            minidynamo.graph_break()
-            return (a, b, list(it))
-
-        yield g(vector()), g(vector())
-
-        @compiled
-        def h(x):
-            it = gen(x, 3)
-            next(it)
-            return it
-
-        yield list(h(vector())), list(h(vector()))
 
     def itertools_arg(compiled):
         f = compiled(lambda it, x: x * next(it))

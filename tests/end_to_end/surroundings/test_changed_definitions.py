@@ -122,20 +122,6 @@ class Cases:
         scale.__kwdefaults__ = {"plus": 7}
         yield f(vector()), scale(vector(), 2)
 
-    def code_of_a_method(compiled):
-        class Scale:
-            def by(self, x):
-                return x * 2
-
-        @compiled
-        def f(scale, x):
-            return scale.by(x)
-
-        scale = Scale()
-        yield f(scale, vector())
-        Scale.by.__code__ = (lambda self, x: x * 5).__code__
-        yield f(scale, vector())
-
     def members_of_an_enum(compiled):
         factor = 2
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import enum
 import functools
 
 import torch
@@ -206,23 +205,6 @@ class Cases:
         Late.__hash__ = lambda self: 7
         table = {a: 3}
         yield f(vector(), b), f(vector(), a)
-
-    def members_of_an_enum(compiled):
-        class Color(enum.Enum):
-            RED = 1
-            BLUE = 2
-
-            def __eq__(self, other):
-                return self is other
-
-            def __hash__(self):
-                return 3
-
-        table = {Color.RED: 2}
-        f = compiled(lambda x, key: (x * table.get(key, 5), key in table, len({Color.RED, key})))
-        yield f(vector(), Color.RED), f(vector(), Color.BLUE)
-        Color.__eq__ = lambda self, other: True
-        yield f(vector(), Color.RED), f(vector(), Color.BLUE)
 
     def classes_whose_metaclass_compares(compiled):
         class Meta(type):

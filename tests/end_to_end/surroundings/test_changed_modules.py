@@ -1,7 +1,5 @@
 """Modules whose parts, parameters, flags and hooks change between calls."""
 
-# The histories keep the style of users, against the advice of linters.
-
 from __future__ import annotations
 
 import copy

@@ -1,7 +1,5 @@
 """Globals, closures, defaults, classes and imported modules that change between calls."""
 
-# The histories keep the style of users, against the advice of linters.
-
 from __future__ import annotations
 
 import sys
@@ -69,24 +67,6 @@ class Cases:
         del builtins.mynew
         yield attempt(f, vector())
 
-    def cells(compiled):
-        k = 1
-
-        def setk(v):
-            nonlocal k
-            k = v
-
-        f = compiled(lambda x: x * k)
-        yield f(vector())
-        setk(2)
-        yield f(vector())
-        setk(2.0)
-        yield f(vector())
-        setk(True)
-        yield f(vector())
-        setk(vector())
-        yield f(vector())
-
     def inner_cell(compiled):
         def mk():
             k = [1]
@@ -101,35 +81,6 @@ class Cases:
         k[0] = vector()
         yield f(vector())
 
-    def defaults(compiled):
-        def h(x, a=1, *, b=2):
-            return x * a + b
-
-        @compiled
-        def f(x):
-            return h(x)
-
-        yield f(vector())
-        h.__defaults__ = (5,)
-        yield f(vector())
-        h.__kwdefaults__ = {"b": 7}
-        yield f(vector())
-        h.__defaults__ = (vector(),)
-        yield f(vector())
-        h.__defaults__ = None
-        yield attempt(f, vector())
-
-    def own_defaults(compiled):
-        def f(x, a=1, *, b=2):
-            return x * a + b
-
-        f = compiled(f)
-        yield f(vector())
-        f.__defaults__ = (5,)
-        yield f(vector())
-        f.__kwdefaults__ = {"b": 7}
-        yield f(vector())
-
     def mutable_default(compiled):
         def f(x, a=[]):
             a.append(1)
@@ -137,21 +88,6 @@ class Cases:
 
         f = compiled(f)
         yield f(vector()), f(vector()), f(vector())
-
-    def code_swap(compiled):
-        def h(x):
-            return x + 1
-
-        def h2(x):
-            return x * 10
-
-        @compiled
-        def f(x):
-            return h(x)
-
-        yield f(vector())
-        h.__code__ = h2.__code__
-        yield f(vector())
 
     def monkey_method(compiled):
         class A:
@@ -229,26 +165,6 @@ class Cases:
         yield f(vector())
         del m.k
         yield attempt(f, vector())
-
-    def module_import(compiled):
-        m = types.ModuleType("mymod")
-        sys.modules["mymod"] = m
-        m.k = 2
-
-        @compiled
-        def f(x):
-            import mymod
-            from mymod import k
-
-            return x * k + mymod.k
-
-        yield f(vector())
-        m.k = 3
-        yield f(vector())
-        m2 = types.ModuleType("mymod")
-        m2.k = 7
-        sys.modules["mymod"] = m2
-        yield f(vector())
 
     def globals_as_a_dict(compiled):
         """The same variable is written as an item of `globals()` and read by its name."""

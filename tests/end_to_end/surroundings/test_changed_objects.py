@@ -1,7 +1,5 @@
 """Objects, methods and callables that change, are arguments or are created anew."""
 
-# The histories keep the style of users, against the advice of linters.
-
 from __future__ import annotations
 
 import collections
@@ -258,22 +256,6 @@ class Cases:
         A.__len__ = lambda s: 0
         yield f(a, vector())
 
-    def eq_hash(compiled):
-        class A:
-            def __init__(s, v):
-                s.v = v
-
-            def __eq__(s, o):
-                return s.v == o.v
-
-            def __hash__(s):
-                return 1
-
-        f = compiled(lambda a, b, x: (x + 1 if a == b else x - 1, a in [b], a != b))
-        yield f(A(1), A(1), vector()), f(A(1), A(2), vector())
-        a = A(1)
-        yield f(a, a, vector())
-
     def objkeys(compiled):
         class K:
             pass
@@ -294,19 +276,6 @@ class Cases:
         yield f({t: 1}, t, vector())
         u = vector()
         yield f({u: 5}, u, vector())
-
-    def namedtuples(compiled):
-        P = collections.namedtuple("P", "a b")
-
-        class Q(P):
-            def s(self):
-                return self.a + self.b
-
-        @compiled
-        def f(p, x):
-            return (p.a * x + p.b, p._replace(a=x), type(p).__name__)
-
-        yield f(P(1, 2), vector()), f(P(1, vector()), vector()), f(Q(1, 2), vector()), f(P(2, 2), vector())
 
     def threads(compiled):
         @compiled

@@ -1,7 +1,5 @@
 """Interpreter-wide torch settings, modes, kinds of tensors and their layouts from call to call."""
 
-# The histories keep the style of users, against the advice of linters.
-
 from __future__ import annotations
 
 import random
@@ -186,21 +184,8 @@ class Cases:
         f = compiled(lambda x: (x * 2 + 1, x.stride(), x.is_contiguous()))
         t = torch.arange(12.0).reshape(3, 4)
         for v in (
-            t,
-            t.t(),
-            t[:, ::2],
-            t[1:],
-            t.expand(2, 3, 4),
-            t[0],
-            t[0, 0],
-            t.flip(0),
-            torch.empty(0, 3),
-            t.double(),
-            t.int(),
-            t.bool(),
-            t.to(torch.bfloat16),
-            t.conj(),
-            t.to(torch.complex64).conj(),
+            *(t, t.t(), t[:, ::2], t[1:], t.expand(2, 3, 4), t[0], t[0, 0], t.flip(0), torch.empty(0, 3), t.double()),
+            *(t.int(), t.bool(), t.to(torch.bfloat16), t.conj(), t.to(torch.complex64).conj()),
         ):
             yield f(v)
 

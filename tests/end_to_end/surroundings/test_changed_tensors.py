@@ -1,7 +1,5 @@
 """Tensors that the program writes to, views, aliases and differentiates, from call to call."""
 
-# The histories keep the style of users, against the advice of linters.
-
 from __future__ import annotations
 
 import torch

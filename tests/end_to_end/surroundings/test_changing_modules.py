@@ -1,7 +1,5 @@
 """Modules that change themselves while compiled code runs, call after call."""
 
-# The histories keep the style of users, against the advice of linters.
-
 from __future__ import annotations
 
 import copy
@@ -15,6 +13,7 @@ from minidynamo import graph_break
 from minidynamo.core.events import MinidynamoNotice
 from minidynamo.testing import assert_same_as_eager, no_recompile
 from tests.end_to_end.histories import Histories, compare
+from tests.end_to_end.programs import rows_of
 
 histories = Histories()
 
@@ -306,29 +305,27 @@ def test_a_module_may_be_made_with_tables_that_were_made_before():
 COPIES = {"shallow copy": copy.copy, "shared attributes": shared_attributes, "deep copy": copy.deepcopy}
 
 
-def add_a_part(one, other, x):
-    other.part = nn.Identity()
-    return one(x), other.part(x), hasattr(one, "part"), len(list(one.children()))
+class Copied:
+    def add_a_part(one, other, x):
+        other.part = nn.Identity()
+        return one(x), other.part(x), hasattr(one, "part"), len(list(one.children()))
 
+    def add_a_part_and_ask(one, other, x):
+        other.part = nn.Identity()
+        return other.part(x), hasattr(one, "part")
 
-def add_a_part_and_ask(one, other, x):
-    other.part = nn.Identity()
-    return other.part(x), hasattr(one, "part")
+    def replace_a_part(one, other, x):
+        before = one(x)
+        other.linear, other.factor = nn.Identity(), 3.0
+        return before, one(x), other(x), one.linear is other.linear, one.factor
 
-
-def replace_a_part(one, other, x):
-    before = one(x)
-    other.linear, other.factor = nn.Identity(), 3.0
-    return before, one(x), other(x), one.linear is other.linear, one.factor
-
-
-def replace_a_buffer(one, other, x):
-    other.offset = x[0]
-    return one(x), other(x), one.offset is other.offset
+    def replace_a_buffer(one, other, x):
+        other.offset = x[0]
+        return one(x), other(x), one.offset is other.offset
 
 
 @pytest.mark.parametrize("how", [[name] for name in COPIES] + [["deep copy", "shallow copy"]], ids=" then ".join)
-@pytest.mark.parametrize("program", [add_a_part, add_a_part_and_ask, replace_a_part, replace_a_buffer])
+@pytest.mark.parametrize("program", rows_of(Copied))
 def test_copies_of_modules(program, how):
     def inputs(name):
         def make():

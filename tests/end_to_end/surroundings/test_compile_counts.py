@@ -114,14 +114,8 @@ def module_calls(cls, *more):
 
 
 for _cls, _expected, *_more in (
-    (Counting, 2),
-    (CountingInArithmetic, 2),
-    (EveryTenth, 3),
-    (RunningAverage, 2, lambda i: 1.0 / (i + 1)),
-    (Warmup, 2),
-    (Cosine, 2),
-    (Ring, 2),
-    (Slots, 2),
+    *((Counting, 2), (CountingInArithmetic, 2), (EveryTenth, 3), (RunningAverage, 2, lambda i: 1.0 / (i + 1))),
+    *((Warmup, 2), (Cosine, 2), (Ring, 2), (Slots, 2)),
 ):
     compiles[_cls.__name__] = (module_calls(_cls, *_more), _expected)
 
