@@ -1,7 +1,5 @@
 """Exceptions with more state than their arguments, exception groups, and `sys.exc_info`."""
 
-# The programs keep the style of users, against the advice of linters.
-
 from __future__ import annotations
 
 import sys
@@ -131,7 +129,7 @@ class Cases:
 
 
 @programs()
-class GroupsPrograms:
+class ExceptionGroups:
     a_kept_group_of_a_tuple = lambda x: (x + 1, ExceptionGroup("a", (ValueError(1), TypeError(2))))
 
     def a_group(x):

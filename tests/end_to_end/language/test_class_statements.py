@@ -1,7 +1,5 @@
 """Classes and type aliases created inside a compiled function: one clean break each, the same results."""
 
-# The programs keep the style of users, against the advice of linters.
-
 import ast
 
 import torch

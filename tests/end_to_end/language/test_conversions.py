@@ -3,9 +3,6 @@
 torch.compile 2.13 calls `__getitem__` of a dict subclass in `update` and `|=`, where CPython copies the entries.
 """
 
-# The conversions keep the style of users, against the advice of linters.
-# ruff: noqa: RUF005, SIM300
-
 import collections
 import copy
 import itertools
@@ -195,10 +192,7 @@ def test_conversions(base, names):
     cls = subclass(base, names)
     table = OF_DICTS if issubclass(base, dict) else OF_SEQUENCES if base in (list, tuple) else OF_SETS
     conversions = {name: convert for name, convert in table.items() if returns(convert, instance(cls, base))}
-
-    def convert_all(x, value):
-        return {name: convert(value) for name, convert in conversions.items()}, x + 1
-
+    convert_all = lambda x, value: ({name: convert(value) for name, convert in conversions.items()}, x + 1)
     compiled = minidynamo.compile(convert_all, backend="eager", fullgraph=True)
     for_eager, given = instance(cls, base), instance(cls, base)
     expected, actual = convert_all(torch.ones(1), for_eager), compiled(torch.ones(1), given)

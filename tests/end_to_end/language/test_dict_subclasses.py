@@ -1,8 +1,5 @@
 """Subclasses of dict, OrderedDict and defaultdict, and mappings written in Python."""
 
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: RUF005
-
 import collections
 import dataclasses
 from collections import OrderedDict, UserDict, UserList
@@ -87,14 +84,8 @@ class Cases:
         table.update(c=3)
         table.setdefault("q", x + 1)
         table.pop("b")
-        return (
-            table,
-            table | {"z": 1},
-            type(table | {}),
-            table.copy(),
-            type(table.copy()),
-            Plain([("k", 1)]) == {"k": 1},
-        )
+        made = table, table | {"z": 1}, type(table | {}), table.copy()
+        return *made, type(table.copy()), Plain([("k", 1)]) == {"k": 1}
 
     @programs(lambda: (vector(), Doubling(a=1, b=2)))
     def overridden_access(x, table):
@@ -263,9 +254,7 @@ def test_changed_classes_and_keys_are_noticed():
     class Late(dict):
         pass
 
-    def f(x, table):
-        return x * table["a"]
-
+    f = lambda x, table: x * table["a"]
     compiled = minidynamo.compile(f, backend="eager")
     one = torch.ones(2)
     assert torch.equal(compiled(one, Late(a=2)), one * 2)

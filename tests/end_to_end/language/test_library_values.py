@@ -46,22 +46,13 @@ class VersionsAndTypeHints:
     def the_version_of_python(x):
         major, minor = sys.version_info[:2]
         new = sys.version_info >= (3, 8) and sys.version_info.major == major
-        return (
-            x * major if new and sys.version_info > (3, 0, 0) else x,
-            minor,
-            sys.version_info[0],
-            len(sys.version_info),
-        )
+        made = x * major if new and sys.version_info > (3, 0, 0) else x, minor, sys.version_info[0]
+        return *made, len(sys.version_info)
 
     def parts_of_type_hints(x):
         pair = dict[str, int]
-        return (
-            x + 1,
-            typing.get_origin(Vectors),
-            typing.get_args(pair),
-            typing.get_origin(int),
-            Vectors == list[torch.Tensor],
-        )
+        made = x + 1, typing.get_origin(Vectors), typing.get_args(pair)
+        return *made, typing.get_origin(int), Vectors == list[torch.Tensor]
 
     @programs(lambda: (Layer(), torch.randn(4)), lambda: (WithoutScale(), torch.randn(4)), graphs=2, recompiles=1)
     def arguments_by_signature(layer, x):
@@ -105,7 +96,7 @@ def test_a_recursion_limit_that_changes_is_seen():
 
 
 @programs()
-class ChecksPrograms:
+class LibraryChecks:
     def checks_that_hold(x):
         torch._check(x.shape[0] == 4)
         torch._check_index(x.dim() == 1, lambda: "a vector is expected")
@@ -133,22 +124,13 @@ def test_what_torch_refuses_is_refused_in_its_words(condition):
 @programs()
 class ConstructorsOfOld:
     def from_numbers(x):
-        return (
-            torch.FloatTensor([1, 2.5]) * 2,
-            torch.LongTensor([[1, 2], [3, 4]]),
-            torch.Tensor([1, True]),
-            torch.BoolTensor([True, False]),
-            torch.DoubleTensor([[0.5]]).sum(),
-            x.new([1.0]) if False else x + 1,
-        )
+        made = torch.FloatTensor([1, 2.5]) * 2, torch.LongTensor([[1, 2], [3, 4]])
+        made += torch.Tensor([1, True]), torch.BoolTensor([True, False])
+        return *made, torch.DoubleTensor([[0.5]]).sum(), x.new([1.0]) if False else x + 1
 
     def of_a_size(x):
-        return (
-            torch.Tensor(2, 3).zero_(),
-            torch.LongTensor(x.shape).fill_(1),
-            torch.FloatTensor(),
-            torch.Tensor(0).shape,
-        )
+        made = torch.Tensor(2, 3).zero_(), torch.LongTensor(x.shape).fill_(1), torch.FloatTensor()
+        return *made, torch.Tensor(0).shape
 
 
 @pytest.mark.parametrize(
@@ -190,18 +172,13 @@ class Zone(datetime.tzinfo):
 
 
 @programs()
-class DatesPrograms:
+class DatesAndTimes:
     def arithmetic_of_dates(x):
         noon = datetime.datetime(2024, 1, 1, 12)
         day = datetime.date(2024, 2, 28) + datetime.timedelta(days=2)
         passed = datetime.datetime(2024, 1, 2) - noon
-        return (
-            x * day.day + passed.total_seconds(),
-            day.isoformat(),
-            noon < datetime.datetime.max,
-            noon.replace(hour=3),
-            day,
-        )
+        made = x * day.day + passed.total_seconds(), day.isoformat(), noon < datetime.datetime.max
+        return *made, noon.replace(hour=3), day
 
     def weeks_of_dates(x):
         found = datetime.date(2024, 1, 1).isocalendar()
@@ -220,12 +197,8 @@ class DatesPrograms:
         year, week, weekday = day.isocalendar()
         start = datetime.time(9, 30)
         opening = datetime.datetime.combine(day, start)
-        parts = (
-            day.isocalendar().week,
-            opening.time() == start,
-            start.replace(hour=week % 24),
-            start < datetime.time(10),
-        )
+        parts = day.isocalendar().week, opening.time() == start
+        parts += start.replace(hour=week % 24), start < datetime.time(10)
         return x * week + start.minute, year, weekday, day.isocalendar(), parts, str(start), start.isoformat(), opening
 
     @programs(

@@ -1,8 +1,5 @@
 """Subclasses of list and tuple: their overrides are traced, their items are accessed without the overrides."""
 
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: RUF005, C416
-
 from typing import ClassVar
 
 import pytest
@@ -61,9 +58,7 @@ def ones(by=1):
 
 
 def test_LS_1_an_override_runs_where_the_program_asks_and_nowhere_else():
-    def f(items):
-        return items[0] + items[1]
-
+    f = lambda items: items[0] + items[1]
     compiled = assert_same_as_eager(f, lambda: (filled(Logged, ones(), ones(2)),), graphs=1, breaks=0, calls=2)
     items = filled(Logged, ones(), ones(2))
     assert torch.equal(compiled(items), ones(30)) and items.log == [0, 1]
@@ -169,9 +164,7 @@ class Tripled(tuple):
 
 
 def test_LS_7_an_override_of_a_tuple_is_applied_once():
-    def f(items):
-        return items[0], tuple.__getitem__(items, 0), items[1], [*items], len(items)
-
+    f = lambda items: (items[0], tuple.__getitem__(items, 0), items[1], [*items], len(items))
     compiled = assert_same_as_eager(f, lambda: (Tripled((ones(), 2)),), graphs=1, breaks=0, calls=2)
     found = compiled(Tripled((ones(), 2)))
     assert torch.equal(found[0], ones(3)) and torch.equal(found[1], ones()) and found[2] == 6
@@ -311,14 +304,7 @@ class MorePrograms:
         same = items
         items += [5]
         read = (
-            len(items),
-            bool(items),
-            list(items),
-            [*items],
-            99 in items,
-            items == 3,
-            items + [1],
-            sum(items),
+            *(len(items), bool(items), list(items), [*items], 99 in items, items == 3, items + [1], sum(items)),
             max(items),
         )
         return x + 1, read, same is items, items.added, tuple(items), sorted(items), hash(items), {items: 1}[items]
@@ -348,16 +334,8 @@ class MorePrograms:
         items += [x + 9]
         items *= 2
         items.reverse()
-        return (
-            items,
-            items[1:],
-            items + [1],
-            [1] + items,
-            items.copy(),
-            type(items.copy()),
-            type(items * 2),
-            items != [1],
-        )
+        made = items, items[1:], items + [1], [1] + items, items.copy()
+        return *made, type(items.copy()), type(items * 2), items != [1]
 
     @programs(lambda: (vector(), filled(Plain, vector(), vector())), graphs=1, breaks=1)
     def written_back_before_a_break_and_read_again(x, items):
@@ -422,35 +400,17 @@ class MorePrograms:
     def sets(x, group, fixed):
         group.both(3)
         group.tag = 1
-        return (
-            3 in group,
-            x * len(group),
-            fixed.size(),
-            1 in fixed,
-            group | {5},
-            type(group | {5}),
-            Group([2]),
-            Fixed([3]),
-        )
+        made = 3 in group, x * len(group), fixed.size(), 1 in fixed, group | {5}
+        return *made, type(group | {5}), Group([2]), Fixed([3])
 
     def numbers_where_python_wants_numbers(x):
         two, three = Number(2), Number(3)
         made = (
-            range(three),
-            [1, 2, 3][two],
-            three // 2,
-            three == 3,
-            divmod(three, 2),
-            max(two, three),
+            *(range(three), [1, 2, 3][two], three // 2, three == 3, divmod(three, 2), max(two, three)),
             sum([two, three]),
         )
-        texts = (
-            f"{three:03d}",
-            "".join([Text("a"), "b"]),
-            Text("a b").split(),
-            {"ab": 1}[Text("ab")],
-            Text("a") in "abc",
-        )
+        texts = f"{three:03d}", "".join([Text("a"), "b"]), Text("a b").split()
+        texts += {"ab": 1}[Text("ab")], Text("a") in "abc"
         return x.view(two, 2).shape, x**two, made, texts, -three, bool(Number(0)), float(three), round(Ratio(2.567), 1)
 
     @programs(lambda: (vector(), Negated(3)))
@@ -462,9 +422,7 @@ def test_an_override_added_later_is_noticed():
     class Late(list):
         pass
 
-    def f(x, items):
-        return x * items[0]
-
+    f = lambda x, items: x * items[0]
     compiled = minidynamo.compile(f, backend="eager")
     assert torch.equal(compiled(ones(), Late([2])), ones(2))
     Late.__getitem__ = lambda self, index: 7

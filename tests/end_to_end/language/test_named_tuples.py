@@ -9,7 +9,7 @@ import torch
 
 import minidynamo
 from minidynamo.testing import assert_same_as_eager
-from tests.end_to_end.programs import Programs, vector
+from tests.end_to_end.programs import Programs, rows_of, vector
 
 programs = Programs()
 test_same_as_eager = programs.test()
@@ -53,39 +53,36 @@ def read(x, p):
     return x * p.scale + p[0]
 
 
-def read_or(x, p):
-    return x * getattr(p, "extra", 7), hasattr(p, "extra")
-
-
 def count(x, p):
     p.calls += 1
     return x * p.calls
 
 
-def set_and_return(x, p):
-    p.extra = x * 2
-    return p
+class Cases:
+    def read_or(x, p):
+        return x * getattr(p, "extra", 7), hasattr(p, "extra")
+
+    def set_and_return(x, p):
+        p.extra = x * 2
+        return p
+
+    def set_by_its_dict(x, p):
+        p.__dict__["extra"] = 4.0
+        vars(p).update(scale=3)
+        return x * p.extra * p.scale, dict(p.__dict__)
+
+    def set_and_delete(x, p):
+        p.extra = 3
+        del p.extra
+        return x, vars(p)
+
+    def copied(x, p):
+        q = copy.copy(p)
+        q.calls = p.calls + 9
+        return x, q.calls, p.calls, dict(vars(q))
 
 
-def set_by_its_dict(x, p):
-    p.__dict__["extra"] = 4.0
-    vars(p).update(scale=3)
-    return x * p.extra * p.scale, dict(p.__dict__)
-
-
-def set_and_delete(x, p):
-    p.extra = 3
-    del p.extra
-    return x, vars(p)
-
-
-def copied(x, p):
-    q = copy.copy(p)
-    q.calls = p.calls + 9
-    return x, q.calls, p.calls, dict(vars(q))
-
-
-PROGRAMS = (read, read_or, count, set_and_return, set_by_its_dict, set_and_delete, copied)
+PROGRAMS = [*rows_of(Cases), read, count]
 
 
 def write_a_field(x, p):
@@ -297,10 +294,7 @@ def test_a_method_that_comes_later(name):
         __slots__ = ()
 
     value, ask = LATER[name]
-
-    def asked_one(x, p):
-        return ask(p), x + 1
-
+    asked_one = lambda x, p: (ask(p), x + 1)
     compiled = assert_same_as_eager(asked_one, lambda: (vector(), Late(1, 2)))
     setattr(Late, name, value)
     assert compiled(torch.ones(1), Late(1, 2)) == asked_one(torch.ones(1), Late(1, 2))

@@ -1,7 +1,5 @@
 """Objects with `__index__` as subscripts, as parts of slices, and as bounds of ranges."""
 
-# The programs keep the style of users, against the advice of linters.
-
 from __future__ import annotations
 
 import torch

@@ -83,8 +83,6 @@ def test_an_attribute_that_comes_or_goes_is_noticed():
 
 
 def test_an_attribute_that_a_copy_would_take_along_is_noticed():
-    def fn(settings, x):
-        return copy.copy(settings), x + 1
-
+    fn = lambda settings, x: (copy.copy(settings), x + 1)
     without = lambda: (OrderedDict(a=1), vector())
     assert_same_as_eager(fn, without, lambda: (with_version(2), vector()), recompiles=1)

@@ -63,11 +63,8 @@ class Cases:
         d.remove(9)
         e = d.copy()
         e.reverse()
-        return (
-            x + 1,
-            (d, e, d.count(5), d.index(2), 5 in d, d == e, d + deque([1]), d * 2, list(reversed(d))),
-            (d.popleft(), d.pop(), deque([1]) < deque([2]), bool(deque()), repr(deque([1, "a"]))),
-        )
+        made = x + 1, (d, e, d.count(5), d.index(2), 5 in d, d == e, d + deque([1]), d * 2, list(reversed(d)))
+        return *made, (d.popleft(), d.pop(), deque([1]) < deque([2]), bool(deque()), repr(deque([1, "a"])))
 
     def deques_of_bounded_length(x):
         d = deque(maxlen=2)
@@ -81,21 +78,8 @@ class Cases:
         e += [x, 5]
         f = deque([1], 2)
         f *= 3
-        return (
-            x + 1,
-            d,
-            d.maxlen,
-            len(d),
-            d[0],
-            e,
-            e + deque([6]),
-            e * 2,
-            e.copy(),
-            f,
-            repr(f),
-            deque([1, 2], 0),
-            deque([1]).maxlen,
-        )
+        made = x + 1, d, d.maxlen, len(d), d[0], e, e + deque([6]), e * 2
+        return *made, e.copy(), f, repr(f), deque([1, 2], 0), deque([1]).maxlen
 
     @programs(
         lambda: (vector(), deque([1, 2, 3], maxlen=3)), lambda: (vector(), deque([1, 2, 3])), graphs=2, recompiles=1
@@ -119,17 +103,8 @@ class Cases:
         key, value = d.popitem(last=False)
         e = OrderedDict(d)
         e["z"] = 0
-        return (
-            x + 1,
-            d,
-            key,
-            value,
-            list(reversed(d)),
-            e == d,
-            d | {"q": 1},
-            OrderedDict.fromkeys("aba", 1),
-            repr(OrderedDict(a=1)),
-        )
+        made = x + 1, d, key, value, list(reversed(d)), e == d
+        return *made, d | {"q": 1}, OrderedDict.fromkeys("aba", 1), repr(OrderedDict(a=1))
 
     def default_dicts(x):
         d, e = defaultdict(list), defaultdict(lambda: 0)
@@ -139,17 +114,8 @@ class Cases:
             e[c] += 1
         nested = defaultdict(lambda: defaultdict(int))
         nested["x"]["y"] += 2
-        return (
-            x + 1,
-            d,
-            dict(e),
-            nested["x"]["y"],
-            "q" in d,
-            d.get("q"),
-            d.default_factory is list,
-            len(d),
-            sorted(e.items()),
-        )
+        made = x + 1, d, dict(e), nested["x"]["y"], "q" in d, d.get("q")
+        return *made, d.default_factory is list, len(d), sorted(e.items())
 
     def counters(x):
         c, d = Counter("abracadabra"), Counter(a=1, b=2)
@@ -193,13 +159,8 @@ class Cases:
             *(heapq.nsmallest(3, ranked), heapq.nlargest(3, ranked), heapq.nsmallest(1, ranked)),
             *(heapq.nlargest(2, iter(ranked), key=lambda one: -one.rank), heapq.nlargest(20, ranked)),
         ]
-        return (
-            x + 1,
-            [[one.rank for one in best] for best in found],
-            compared,
-            heapq.nlargest(0, [1]),
-            heapq.nsmallest(1, []),
-        )
+        made = x + 1, [[one.rank for one in best] for best in found], compared
+        return *made, heapq.nlargest(0, [1]), heapq.nsmallest(1, [])
 
     def sentinels(x):
         missing, other = object(), object()
@@ -224,15 +185,8 @@ class Cases:
 
     def named_tuples(x):
         pair = Pair(x)
-        return (
-            x + 1,
-            pair,
-            pair._replace(second=x),
-            Pair._fields,
-            pair._asdict()["second"],
-            Pair._make([1, 2]),
-            pair[1:],
-        )
+        made = x + 1, pair, pair._replace(second=x), Pair._fields
+        return *made, pair._asdict()["second"], Pair._make([1, 2]), pair[1:]
 
 
 @pytest.mark.parametrize("change", [lambda d: d.append(1), lambda d: d.rotate(1)])
@@ -252,12 +206,8 @@ def test_deques_that_change_while_they_are_looped_over(change):
 @pytest.mark.parametrize(
     "look_up",
     [
-        lambda d: d[Noting(3)],
-        lambda d: d.get(Noting(9), 1),
-        lambda d: d.pop(Noting(3)),
-        lambda d: d.pop(Noting(9), None),
-        lambda d: d.__delitem__(Noting(5)),
-        lambda d: d.setdefault(Noting(3), 5),
+        *(lambda d: d[Noting(3)], lambda d: d.get(Noting(9), 1), lambda d: d.pop(Noting(3))),
+        *(lambda d: d.pop(Noting(9), None), lambda d: d.__delitem__(Noting(5)), lambda d: d.setdefault(Noting(3), 5)),
         lambda d: Noting(5) in d,
     ],
 )

@@ -1,7 +1,3 @@
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: B023
-
-
 from tests.end_to_end.programs import Programs, two_vectors
 
 programs = Programs()
@@ -14,11 +10,8 @@ class Cases:
     with_condition_expression = lambda x: [x + i if i % 2 else x - i for i in range(3)]
 
     def of_lists(x):
-        return (
-            [x + i for i in range(3)],
-            [i for i in range(6) if i % 2 if i > 1],
-            [[j * i for j in range(2)] for i in range(2)],
-        )
+        made = [x + i for i in range(3)], [i for i in range(6) if i % 2 if i > 1]
+        return *made, [[j * i for j in range(2)] for i in range(2)]
 
     def of_dicts_and_sets(x):
         return {i: x * i for i in range(3)}, {i % 2 for i in range(5)}, {k: v for k, v in [("a", 1), ("b", x)]}
@@ -34,15 +27,6 @@ class Cases:
     def closing_over_a_local(x):
         n = 3
         return [x * n for _ in range(2)], dict.fromkeys("ab", n)
-
-    def closing_over_a_loop_variable(x):
-        fs = [lambda v, i=i: v * i for i in range(3)]
-        gs = [lambda v: v * i for i in range(3)]
-        return [f(x) for f in fs], [g(x) for g in gs]
-
-    @programs(graphs=0)
-    def walrus(x):
-        return [y for i in range(4) if (y := i * 2) > 2], y, x
 
     @programs(graphs=0)
     def iterable_evaluated_outside(x):

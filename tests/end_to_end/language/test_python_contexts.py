@@ -186,9 +186,6 @@ class OnlyEntry:
         return self
 
 
-# contextlib
-
-
 @contextlib.contextmanager
 def watched(log, swallows=False):
     log.append("in")
@@ -237,7 +234,7 @@ def multiplied(x):
 
 
 @programs()
-class ExceptionsInWithBlocks:
+class ExceptionsAndContextlib:
     context_decorator = lambda x: multiplied(x) + scaled.scale
 
     def swallowed(x):

@@ -1,7 +1,5 @@
 """Dataclasses and namedtuples: created, read, changed and returned while tracing."""
 
-# The programs keep the style of users, against the advice of linters.
-
 import collections
 import dataclasses
 import typing
@@ -117,14 +115,8 @@ class Cases:
     init_only_arguments = lambda x: (WithInitVar(1, 5), x * WithInitVar(2).w, Keywords(n=3).m)
 
     def made_here(x):
-        return (
-            Derived(1, xs=[x + 1]),
-            Frozen(x, n=3).x * 2,
-            Slotted(x, 2),
-            FrozenSlotted(x, 2),
-            Keywords(n=2),
-            Ordered(3),
-        )
+        made = Derived(1, xs=[x + 1]), Frozen(x, n=3).x * 2, Slotted(x, 2), FrozenSlotted(x, 2)
+        return *made, Keywords(n=2), Ordered(3)
 
     @programs(lambda: (vector(), FrozenSlotted(vector(), 2), Slotted(vector(), 2)))
     def slotted_arguments(x, frozen, slotted):
@@ -140,11 +132,8 @@ class Cases:
         return x
 
     def replaced(x):
-        return (
-            dataclasses.replace(Frozen(x + 1), n=7),
-            dataclasses.replace(Derived(3), d="z"),
-            dataclasses.replace(Ordered(1)),
-        )
+        made = dataclasses.replace(Frozen(x + 1), n=7), dataclasses.replace(Derived(3), d="z")
+        return *made, dataclasses.replace(Ordered(1))
 
     def order_and_equality(x):
         compared = Ordered(1) < Ordered(2), Ordered(1, 2) >= Ordered(1, 1), Ordered(1) == Ordered(1, 0), Ordered(1) != 3
@@ -153,24 +142,14 @@ class Cases:
     def keys(x):
         table = {Hashed(1): x, Hashed(2): x + 1, Key("a", 1): 3}
         table[Key("a", 1)] += 1
-        return (
-            table[Hashed(1)] + 1,
-            Hashed(2) in table,
-            len({Hashed(1), Hashed(1)}),
-            table[Key("a", 1)],
-            Key("b", 1) in table,
-        )
+        made = table[Hashed(1)] + 1, Hashed(2) in table, len({Hashed(1), Hashed(1)})
+        return *made, table[Key("a", 1)], Key("b", 1) in table
 
     @programs(lambda: (vector(), Nested(Base(1), [1, (2, Base(2))], {"k": Base(3)})))
     def as_plain_containers(x, nested):
         made = Nested(Base(1), [Base(2)], {"k": 3})
-        return (
-            x + 1,
-            dataclasses.asdict(nested),
-            dataclasses.astuple(nested),
-            dataclasses.asdict(made),
-            dataclasses.asdict,
-        )
+        found = x + 1, dataclasses.asdict(nested), dataclasses.astuple(nested)
+        return *found, dataclasses.asdict(made), dataclasses.asdict
 
     @programs(lambda: (vector(), Derived(2)))
     def fields(x, derived):
@@ -209,33 +188,16 @@ class Cases:
         point = Point(x)
         first, second = Pair(x, 2)
         made = Point._make([x, 2]), Pair(b=1, a=x), Pair(x), SubPair(x, 2), SubPair(x, 2)._replace(b=3)
-        return (
-            point,
-            point.total(),
-            point.twice,
-            point[0],
-            point[-1],
-            len(point),
-            first * second,
-            made,
-            SubPair(x, 1).total(),
-        )
+        found = point, point.total(), point.twice, point[0], point[-1]
+        return *found, len(point), first * second, made, SubPair(x, 1).total()
 
     def namedtuples_as_tuples(x):
         point = Point(x)._replace(b=9)
         fields = Point._fields, point._fields, Pair._field_defaults, hasattr(point, "_fields"), isinstance(point, tuple)
-        equal = (
-            Pair(1, 2) == Pair(1, 2),
-            Pair(1, 2) == (1, 2),
-            Pair(1, 2) < Pair(1, 3),
-            hash(Pair(1, 2)) == hash((1, 2)),
-        )
+        equal = Pair(1, 2) == Pair(1, 2), Pair(1, 2) == (1, 2)
+        equal += Pair(1, 2) < Pair(1, 3), hash(Pair(1, 2)) == hash((1, 2))
         text = (
-            repr(Pair(1, 2)),
-            str(Point(1)),
-            Pair(1, 2).index(2),
-            Pair(1, 2).count(1),
-            tuple(Pair(1, 2)),
+            *(repr(Pair(1, 2)), str(Point(1)), Pair(1, 2).index(2), Pair(1, 2).count(1), tuple(Pair(1, 2))),
             [*Pair(1, 2)],
         )
         return point._asdict(), fields, equal, {Pair(1, 2): 3}[1, 2], text, x + 1
@@ -256,9 +218,7 @@ def test_a_replaced_method_is_noticed():
         def scaled(self, x):
             return x * self.n
 
-    def f(x, late):
-        return late.scaled(x)
-
+    f = lambda x, late: late.scaled(x)
     compiled = minidynamo.compile(f, backend="eager")
     one = torch.ones(2)
     assert torch.equal(compiled(one, Late(2)), one * 2)

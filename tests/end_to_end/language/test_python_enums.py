@@ -1,8 +1,5 @@
 """Enums: members, values, names, look-up, arithmetic, and as keys."""
 
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: SIM300, UP042
-
 import enum
 
 import pytest
@@ -10,7 +7,7 @@ import torch
 
 import minidynamo
 from minidynamo.testing import assert_same_as_eager
-from tests.end_to_end.programs import Programs, vector
+from tests.end_to_end.programs import Programs, rows_of, vector
 
 programs = Programs()
 test_same_as_eager = programs.test()
@@ -111,23 +108,21 @@ def histories(program):
         yield [repr((function(torch.ones(3)), ASKED)) for _ in range(3)]
 
 
-def asked(x):
-    return x + 1, Version(1), Version([2]), Version(7), Version(value=8), Version(Version.NEW), [*ASKED]
+class OtherValues:
+    def asked(x):
+        return x + 1, Version(1), Version([2]), Version(7), Version(value=8), Version(Version.NEW), [*ASKED]
 
+    def asked_in_vain(x):
+        try:
+            return x, Version(0)
+        except ValueError:
+            return x + 1, len(ASKED)
 
-def asked_in_vain(x):
-    try:
-        return x, Version(0)
-    except ValueError:
-        return x + 1, len(ASKED)
+    def asked_once(x):
+        return x + 1, Kept(5).value, Kept(5) is Kept(5), [*ASKED]
 
-
-def asked_once(x):
-    return x + 1, Kept(5).value, Kept(5) is Kept(5), [*ASKED]
-
-
-def asked_by_an_operator(x):
-    return x + 1, Access(3), Access.READ | Access.WRITE, [*ASKED]
+    def asked_by_an_operator(x):
+        return x + 1, Access(3), Access.READ | Access.WRITE, [*ASKED]
 
 
 class Activation(enum.Enum):
@@ -186,12 +181,7 @@ class Cases:
 
     def look_up(x):
         found = (
-            Color(1),
-            Color["BLUE"],
-            Color((1, 2)),
-            Level(2),
-            Mode(3),
-            getattr(Color, "RED"),
+            *(Color(1), Color["BLUE"], Color((1, 2)), Level(2), Mode(3), getattr(Color, "RED")),
             getattr(Color, "NO", None),
         )
         try:
@@ -205,15 +195,8 @@ class Cases:
 
     def iteration(x):
         names = {color.name: color for color in Color}, list(Color.__members__), Color.__members__["RED"]
-        return (
-            x + 1,
-            list(Color),
-            [c.value for c in Color],
-            len(Color),
-            Color.RED in Color,
-            list(reversed(Color)),
-            names,
-        )
+        made = x + 1, list(Color), [c.value for c in Color], len(Color)
+        return *made, Color.RED in Color, list(reversed(Color)), names
 
     def numbers(x):
         order = Level.LOW < Level.HIGH, max(Level), Level.LOW == 1, int(Level.HIGH)
@@ -247,20 +230,10 @@ class Cases:
                 return x - 1, color is Color(1)
 
     def classes(x):
-        checks = (
-            isinstance(Color.RED, Color),
-            isinstance(Level.LOW, int),
-            type(Color.RED) is Color,
-            issubclass(Level, int),
-        )
-        return (
-            x + 1,
-            checks,
-            hash(Color.RED) == hash(Color.RED),
-            Color.RED != Color.BLUE,
-            Color.RED is Color(1),
-            Color.__name__,
-        )
+        checks = isinstance(Color.RED, Color), isinstance(Level.LOW, int)
+        checks += type(Color.RED) is Color, issubclass(Level, int)
+        made = x + 1, checks, hash(Color.RED) == hash(Color.RED), Color.RED != Color.BLUE
+        return *made, Color.RED is Color(1), Color.__name__
 
     def look_up_by_keyword(x):
         found = Color(value=1), Level(value=2), Mode(value=3), Planet(value=(3, 4.0)), StrictText("b")
@@ -288,7 +261,7 @@ class Cases:
         return y, LOOKED.index("value")
 
 
-@pytest.mark.parametrize("program", [asked, asked_in_vain, asked_once, asked_by_an_operator])
+@pytest.mark.parametrize("program", rows_of(OtherValues))
 def test_enums_that_are_asked_for_other_values(program):
     expected, found = histories(program)
     assert found == expected

@@ -1,8 +1,5 @@
 """Functions that are defined, decorated, bound, called with every kind of argument, and super()."""
 
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: F841, PIE804, UP008
-
 import functools
 
 import torch
@@ -29,9 +26,7 @@ def decorated(x):
 
 def with_arg(n):
     def d(fn):
-        def inner(v):
-            return fn(v) * n
-
+        inner = lambda v: fn(v) * n
         return inner
 
     return d
@@ -97,11 +92,6 @@ class Grand(Child):
 @programs()
 class Cases:
     uses_decorated = lambda x: decorated(x)
-
-    def default_lambdas(x):
-        early = [lambda v, i=i: v * i for i in (1, 2, 3)]
-        late = [lambda v: v * i for i in (1, 2, 3)]
-        return [f(x) for f in early], [f(x) for f in late]
 
     def kwdefaults(x):
         def f(a, *, b=2, c):
@@ -235,18 +225,20 @@ class Cases:
         a()
         return x * v, a, b
 
+    @programs(breaks=None, graphs=None)
+    def class_in_closure(x):
+        factor = 2
+
+        class Scale:
+            def __call__(self, v):
+                return v * factor
+
+        return Scale()(x) + 1
+
     def func_cmp(x):
         f = lambda: 1
         g = f
         return f is g, f == g, f != (lambda: 1), {f: 1}[f], x + 1
-
-    @programs(graphs=None, breaks=None)
-    def wrong_args(x):
-        f = lambda a, b: a
-        try:
-            return f(x)
-        except TypeError as e:
-            return str(e)
 
     @programs(lambda: ([slice(1, 2), int], torch.ones(3)), breaks=1, graphs=2)
     def annotations_that_are_computed(values, x):
@@ -260,9 +252,7 @@ class Cases:
 
 def test_attributes_that_are_no_names_arrive():
     def program(x):
-        def f():
-            return x
-
+        f = lambda: x
         setattr(f, "class", 3)
         setattr(f, "two words", 2)
         return f

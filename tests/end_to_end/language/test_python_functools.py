@@ -202,25 +202,14 @@ class Cases:
         table, items = {}, [1, 2]
         operator.setitem(table, "a", x)
         operator.delitem(items, 0)
-        return (
-            operator.add(x, 1),
-            table,
-            items,
-            operator.concat([1], [2]),
-            operator.countOf([1, 1, 2], 1),
-            operator.indexOf([1, 2], 2),
-            operator.iconcat(items, (3,)),
-            operator.inv(2),
-            operator.matmul(x, x),
-            operator.call(lambda v: v * 2, x),
-        )
+        made = operator.add(x, 1), table, items, operator.concat([1], [2])
+        made += operator.countOf([1, 1, 2], 1), operator.indexOf([1, 2], 2), operator.iconcat(items, (3,))
+        return *made, operator.inv(2), operator.matmul(x, x), operator.call(lambda v: v * 2, x)
 
 
 @pytest.mark.parametrize("change", [{"tag": "other"}, {"keywords": {"b": 5}}])
 def test_changed_subclass_of_partial(change):
-    def program(x, p):
-        return p(x, 2), p.tag
-
+    program = lambda x, p: (p(x, 2), p.tag)
     compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
     for keywords in ({"b": 3, "tag": "one"}, {"b": 3, "tag": "one", **change.get("keywords", change)}):
         x, p = torch.ones(2), Tagged(scaled, **keywords)
@@ -305,13 +294,8 @@ class LruCache:
         return y * CACHED_BODY(3), LOG
 
     def cached_tensors(x):
-        return (
-            mask_of(4) @ x,
-            mask_of(4, kind="upper") @ x,
-            mask_of(4),
-            table_of(3)[1]["name"],
-            table_of(3)[0] * x[:3].sum(),
-        )
+        made = mask_of(4) @ x, mask_of(4, kind="upper") @ x, mask_of(4)
+        return *made, table_of(3)[1]["name"], table_of(3)[0] * x[:3].sum()
 
     @programs(lambda: (Positions(), vector()))
     def cached_methods(m, x):
@@ -385,9 +369,7 @@ def test_a_cached_list_is_one_list():
 
 
 def test_a_cached_result_may_be_old():
-    def f(x):
-        return x * stale(3)
-
+    f = lambda x: x * stale(3)
     try:
         assert_same_as_eager(f, vector, graphs=1)
         FACTOR["value"] = 5
@@ -499,14 +481,8 @@ class ChangedSurroundings:
         return call(x), call.__name__, call.__module__, call.__wrapped__ is double
 
     def class_methods_by_type(x):
-        return (
-            x + 1,
-            Reader.read("a"),
-            LaterReader().read(x),
-            LaterReader.read(1),
-            Reader.size([x, x]),
-            Reader().size(x),
-        )
+        made = x + 1, Reader.read("a"), LaterReader().read(x), LaterReader.read(1)
+        return *made, Reader.size([x, x]), Reader().size(x)
 
 
 def test_another_implementation_is_noticed():
@@ -514,9 +490,7 @@ def test_another_implementation_is_noticed():
     def kind(value):
         return 1
 
-    def f(x):
-        return x * kind(x)
-
+    f = lambda x: x * kind(x)
     compiled = minidynamo.compile(f, backend="eager")
     for factor in (1, 2, 3):
         assert torch.equal(compiled(torch.ones(2)), torch.full((2,), float(factor)))
@@ -535,10 +509,7 @@ def test_a_class_registered_with_an_abstract_one_is_noticed():
         return 1
 
     kind.register(Abstract)(lambda value: 2)
-
-    def f(x, obj):
-        return x * kind(obj)
-
+    f = lambda x, obj: x * kind(obj)
     compiled = assert_same_as_eager(f, lambda: (torch.ones(2), Plain()))
     Abstract.register(Plain)
     assert torch.equal(compiled(torch.ones(2), Plain()), torch.full((2,), 2.0))
@@ -547,10 +518,7 @@ def test_a_class_registered_with_an_abstract_one_is_noticed():
 def test_other_getters_and_caches_are_noticed():
     holder = Layer()
     holder.get, holder.compute = operator.itemgetter(0), twice
-
-    def f(x, layer):
-        return x * layer.get([2, 3]) + layer.compute(2)
-
+    f = lambda x, layer: x * layer.get([2, 3]) + layer.compute(2)
     compiled = assert_same_as_eager(f, lambda: (torch.ones(2), holder), graphs=1)
     holder.get = operator.itemgetter(1)
     assert torch.equal(compiled(torch.ones(2), holder), torch.full((2,), 7.0))

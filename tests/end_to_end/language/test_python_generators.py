@@ -1,5 +1,4 @@
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: C400, C402, C417, C419, E741, F821, F841, PLC0415, UP028
+# ruff: noqa: F821
 
 import contextlib
 import functools
@@ -73,12 +72,8 @@ class Cases:
 
     @programs(breaks=None)
     def expressions(x):
-        return (
-            sum(x * i for i in range(3)),
-            any(i > 1 for i in range(3)),
-            max(i for i in (1, 3, 2)),
-            list(i + 1 for i in (1, 2)),
-        )
+        made = sum(x * i for i in range(3)), any(i > 1 for i in range(3)), max(i for i in (1, 3, 2))
+        return *made, list(i + 1 for i in (1, 2))
 
     @programs(breaks=None)
     def joined_text(x):
@@ -123,15 +118,6 @@ class Cases:
 
         return [x * i for i in itertools.islice(nat(), 3)]
 
-    def gen_infinite_takewhile(x):
-        def nat():
-            n = 0
-            while True:
-                yield n
-                n += 1
-
-        return [x * i for i in itertools.takewhile(lambda v: v < 3, nat())]
-
     def gen_in_object(x):
         h = Holder()
         h.g = count(3)
@@ -139,11 +125,8 @@ class Cases:
         return x + a + next(h.g)
 
     def gen_tensor_list(x):
-        return (
-            torch.stack([x * i for i in count(3)]),
-            torch.cat(list(x for _ in range(2))),
-            torch.stack(tuple(x * i for i in count(2))),
-        )
+        made = torch.stack([x * i for i in count(3)]), torch.cat(list(x for _ in range(2)))
+        return *made, torch.stack(tuple(x * i for i in count(2)))
 
     def gen_unpack(x):
         a, *b = (x * i for i in range(3))

@@ -1,13 +1,9 @@
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: UP007, UP033, UP045, RUF012, B019, SIM110, C416
-
 """Python idioms of model code, beyond the single features."""
 
-import functools
 import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import torch
 import torch.nn.functional as F
@@ -75,16 +71,6 @@ class Net(nn.Module):
         return x
 
 
-class Result(NamedTuple):
-    loss: torch.Tensor
-    aux: dict
-
-
-@functools.lru_cache(maxsize=None)
-def cached_size(n):
-    return n * 2
-
-
 class Registry:
     functions = {}
 
@@ -144,11 +130,6 @@ class Cases:
         y, hidden = m(x, cache, output_hidden=True)
         return y, hidden, list(cache), cache["layer1"], m.calls
 
-    def typed_namedtuple(x):
-        r = Result(loss=(x * x).sum(), aux={"n": x.numel()})
-        loss, aux = r
-        return r, loss * 2, aux["n"], r._replace(aux=None).aux
-
     @programs(lambda: ([torch.randn(2), torch.randn(3)], {"scale": 2.0, "bias": torch.ones(1)}))
     def map_over_a_structure(xs, options):
         def apply(value, fn):
@@ -173,10 +154,6 @@ class Cases:
         n = 2 if n is None else n
         return x * n
 
-    def default_arguments_of_all_kinds(x):
-        f = lambda a, b=2, *args, c, d=4, **kwargs: a * b + c + d + len(args) + len(kwargs)
-        return f(x, c=1), f(x, 3, 4, 5, c=1, d=0, e=1)
-
     def early_return_and_assert(x):
         assert x.dim() == 1, f"expected a vector, got {x.dim()} dimensions"
         assert isinstance(x, torch.Tensor)
@@ -194,36 +171,14 @@ class Cases:
         assert rank == 2, "not a matrix"
         return y
 
-    @programs(breaks=None, graphs=None)
-    def cached_function(x):
-        return x * cached_size(x.shape[0])
-
     @programs(lambda: torch.randn(4, 6))
     def shapes_and_views(x):
         b, n = x.shape
         h = n // 2
         y = x.view(b, 2, h).transpose(1, 2).contiguous().view(b, -1)
         z = x.reshape(*x.shape[:-1], 2, -1).flatten(1)
-        return (
-            y,
-            z,
-            x.new_zeros(b, h),
-            torch.arange(n, device=x.device, dtype=x.dtype),
-            x.expand(2, *x.shape),
-            x.size()[:-1],
-        )
-
-    @programs(lambda: torch.randn(4, 6))
-    def factories(x):
-        return (
-            torch.zeros(x.shape),
-            torch.zeros_like(x),
-            torch.ones(2, x.size(1)),
-            torch.full((2,), 3.0),
-            torch.linspace(0, 1, 5),
-            torch.tensor([1, 2, x.shape[0]]),
-            torch.empty(2, 0).shape,
-        )
+        made = y, z, x.new_zeros(b, h), torch.arange(n, device=x.device, dtype=x.dtype)
+        return *made, x.expand(2, *x.shape), x.size()[:-1]
 
     @programs(lambda: torch.randn(2, 3), lambda: torch.randn(2, 3).double(), graphs=2, recompiles=1)
     def dispatch_on_dtype(x):

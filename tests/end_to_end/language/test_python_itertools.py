@@ -33,14 +33,9 @@ LIBRARY_ITERATORS = {
 @programs()
 class Cases:
     def sums_and_chains(x):
-        return (
-            list(itertools.accumulate([1, 2, 3])),
-            list(itertools.accumulate([x, x], operator.add)),
-            list(itertools.accumulate([1, 2], lambda a, b: a * b, initial=5)),
-            list(itertools.chain([1], [x], "a")),
-            list(itertools.chain.from_iterable([[1], [x, 3]])),
-            list(itertools.chain()),
-        )
+        made = list(itertools.accumulate([1, 2, 3])), list(itertools.accumulate([x, x], operator.add))
+        made += list(itertools.accumulate([1, 2], lambda a, b: a * b, initial=5)), list(itertools.chain([1], [x], "a"))
+        return *made, list(itertools.chain.from_iterable([[1], [x, 3]])), list(itertools.chain())
 
     def choices(x):
         return (

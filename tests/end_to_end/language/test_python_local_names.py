@@ -1,7 +1,5 @@
 """`locals()` and `vars()` inside of captured functions."""
 
-# The programs keep the style of users, against the advice of linters.
-
 from __future__ import annotations
 
 import pytest

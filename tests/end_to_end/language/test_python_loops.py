@@ -1,9 +1,4 @@
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: B007
-
 import itertools
-
-import torch
 
 from tests.end_to_end.programs import Programs, leaf, two_vectors
 
@@ -86,44 +81,6 @@ class Cases:
                 xs.append(n + 2)
         return x, xs
 
-    def itertools_functions(x):
-        chained = list(itertools.chain([1], (2, 3)))
-        flat = list(itertools.chain.from_iterable([[x], [x * 2]]))
-        pairs = list(itertools.product([1, 2], "ab"))
-        return chained, flat, pairs, list(itertools.islice(range(10), 2, 8, 3)), list(itertools.accumulate([1, 2, 3]))
-
-    @programs(graphs=0)
-    def more_itertools(x):
-        return (
-            x,
-            list(itertools.combinations([1, 2, 3], 2)),
-            list(itertools.permutations("ab")),
-            list(itertools.zip_longest([4], [5, 6], fillvalue=0)),
-            list(itertools.pairwise([7, 8, 9])),
-            list(itertools.repeat(5, 2)),
-            list(itertools.takewhile(lambda v: v < 3, [1, 2, 3, 1])),
-            list(itertools.starmap(pow, [(2, 3), (3, 2)])),
-        )
-
-    @programs(lambda: torch.randn(3, 2))
-    def over_the_rows_of_a_tensor(x):
-        total = 0
-        for row in x:
-            total = total + row
-        return total, len(x)
-
-    @programs(lambda: torch.randn(3, 2))
-    def unpacking_a_tensor(x):
-        a, b, c = x
-        first, *rest = x
-        return a + b, c, first, rest
-
-    @programs(lambda: torch.randn(2, 4))
-    def over_split_and_chunk(x):
-        a, b = x.chunk(2, dim=1)
-        parts = [p * i for i, p in enumerate(torch.split(x, 1, dim=0))]
-        return a + b, parts
-
     @programs(breaks=1, graphs=0)
     def next_of_nothing_raises(x):
         return next(iter([]))
@@ -160,10 +117,3 @@ class Cases:
                 break
             numbers.append(n)
         return pairs, numbers
-
-    @programs(breaks=None, graphs=None)
-    def break_in_a_loop_over_itertools(x):
-        for a, b in itertools.product([1, 2], [3]):
-            x = x * a + b
-            print(a, b)
-        return x

@@ -1,5 +1,3 @@
-# The programs keep the style of users, against the advice of linters.
-
 import torch
 
 from minidynamo import compile as compile_function
@@ -23,16 +21,6 @@ def count_globally(x):
     TOTAL += 1
     SEEN.append(TOTAL)
     return x + TOTAL
-
-
-class Chain:
-    def __init__(self):
-        self.events = []
-
-    def __setattr__(self, name, value):
-        if name != "events":
-            self.events.append(name)
-        object.__setattr__(self, name, value)
 
 
 @programs(lambda: ([torch.ones(2), torch.zeros(2)],))
@@ -124,12 +112,6 @@ class Cases:
         y = x + len(xs)
         xs.append(float(y.sum().item()) * 0)
         return y, xs
-
-    @programs(lambda: (vector(), Chain()))
-    def setattr_of_the_user(x, chain):
-        chain.a = 1
-        chain.b = x + chain.a
-        return chain.events
 
 
 def test_globals_changed():

@@ -1,11 +1,3 @@
-# The programs keep the style of users, against the advice of linters.
-
-import dataclasses
-import enum
-from dataclasses import dataclass
-
-import torch
-
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
@@ -98,84 +90,6 @@ def with_scaler(cls=Scaler):
     return lambda: (vector(), cls(3))
 
 
-@dataclass
-class Config:
-    size: int
-    scale: float = 2.0
-    names: list = dataclasses.field(default_factory=list)
-
-    @property
-    def area(self):
-        return self.size**2
-
-
-@dataclass(frozen=True)
-class Frozen:
-    a: int
-    b: str = "x"
-
-
-class Color(enum.Enum):
-    RED = 1
-    BLUE = "b"
-
-    def mixed(self):
-        return self is Color.RED
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-    HIGH = 2
-
-
-class Lazy:
-    def __init__(self):
-        self.asked = []
-
-    def __getattr__(self, name):
-        self.asked.append(name)
-        return len(name)
-
-
-class Slotted:
-    __slots__ = ("a", "b")
-
-    def __init__(self, a):
-        self.a = a
-
-
-class Descriptor:
-    def __get__(self, obj, owner=None):
-        return self if obj is None else obj.n * 10
-
-
-class WithDescriptor:
-    ten = Descriptor()
-
-    def __init__(self, n):
-        self.n = n
-
-
-class Switch:
-    def __init__(self, log):
-        self.log = log
-
-    def __enter__(self):
-        self.log.append("enter")
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        self.log.append("exit")
-        return False
-
-
-class Counter:
-    total = 0
-
-    def __init__(self):
-        Counter.total += 0
-
-
 class Offset:
     def __init__(self, by):
         self.by = by
@@ -257,68 +171,6 @@ class Cases:
         bag = Bag(x, 1) + Bag(2)
         more = 5 + bag
         return (-Bag(x)).items, bag.items, more.items, Bag(1) < Bag(1, 2), Bag(1) > Bag(1, 2)
-
-    @programs(lambda: (vector(), Config(3)), lambda: (vector(), Config(4)), graphs=2, recompiles=1)
-    def dataclass_argument(x, c):
-        return x * c.area + c.scale
-
-    def dataclasses_made_while_tracing(x):
-        c = Config(2, names=["a"])
-        d = dataclasses.replace(c, scale=0.5)
-        return x * c.scale + d.scale, c.names, dataclasses.asdict(d), c == d, Config(1) == Config(1)
-
-    @programs(lambda: (vector(), Frozen(1)))
-    def frozen_dataclass(x, f):
-        return x + f.a, Frozen(2).b
-
-    @programs(lambda: (vector(), Color.RED), lambda: (vector(), Color.BLUE), graphs=2, recompiles=1)
-    def enums(x, color):
-        if color is Color.RED:
-            return x + 1, color.name, color.value
-        return x - 1, color.name, color.value
-
-    def more_enums(x):
-        return (
-            x * Level.HIGH,
-            Level.LOW < Level.HIGH,
-            Color.RED == Color.RED,
-            Color.RED.mixed(),
-            [c.name for c in Color],
-        )
-
-    @programs(lambda: (vector(), Lazy()))
-    def getattr_fallback(x, lazy):
-        return x * lazy.abc, lazy.asked
-
-    @programs(lambda: (vector(), Slotted(3)))
-    def slots(x, s):
-        s.b = x * s.a
-        return s.b
-
-    @programs(lambda: (vector(), WithDescriptor(2)))
-    def descriptors(x, o):
-        return x + o.ten
-
-    def context_manager_of_the_user(x):
-        log = []
-        with Switch(log) as s:
-            log.append("body")
-            y = x + len(s.log)
-        return y, log
-
-    def no_grad(x):
-        with torch.no_grad():
-            y = x + 1
-            inside = torch.is_grad_enabled()
-        return y, inside, torch.is_grad_enabled()
-
-    @programs(lambda: torch.randn(3, requires_grad=True))
-    def no_grad_cuts_the_gradient(x):
-        with torch.no_grad():
-            y = x * 2
-        with torch.enable_grad():
-            z = x * 3
-        return y * x + z
 
     @programs(lambda: (vector(), Scaler(2)), lambda: (vector(), None), graphs=1, recompiles=1)
     def optional_object(x, s):

@@ -8,7 +8,7 @@ import torch
 import minidynamo
 from minidynamo.core.events import MinidynamoNotice
 from minidynamo.testing import assert_same_as_eager
-from tests.end_to_end.programs import Programs
+from tests.end_to_end.programs import Programs, rows_of
 
 programs = Programs()
 test_same_as_eager = programs.test()
@@ -30,59 +30,54 @@ def _shown(value):
     return [type(value), list(value)] if isinstance(value, frozenset) else value
 
 
-def _changed_one_by_one(x, s, t):
-    s.add(40)
-    s.add(8)
-    s.discard(0)
-    s.discard(77)
-    t.clear()
-    t.add(24)
-    t.add(16)
-    return x
+class SetsThatChange:
+    def _changed_one_by_one(x, s, t):
+        s.add(40)
+        s.add(8)
+        s.discard(0)
+        s.discard(77)
+        t.clear()
+        t.add(24)
+        t.add(16)
+        return x
 
+    def _changed_by_others(x, s, t):
+        s |= t
+        s -= {8, 40}
+        s.update({64, 0, 16}, [32, 1], dict.fromkeys([9, 5]), t)
+        t.difference_update([1], s)
+        return x
 
-def _changed_by_others(x, s, t):
-    s |= t
-    s -= {8, 40}
-    s.update({64, 0, 16}, [32, 1], dict.fromkeys([9, 5]), t)
-    t.difference_update([1], s)
-    return x
+    def _exchanged(x, s, t):
+        s &= {0, 8, 16, 24, 32, 40, 1}
+        t ^= {0, 3, 8}
+        return x
 
+    def _results(x, s, t):
+        made = s | t, s & t, s - t, s ^ t, set(s), frozenset(t), s.copy(), s.union([64, 3], {0: 1}), s.difference([8])
+        s.add(99)
+        t.discard(8)
+        return x, *made, s.difference([0])
 
-def _exchanged(x, s, t):
-    s &= {0, 8, 16, 24, 32, 40, 1}
-    t ^= {0, 3, 8}
-    return x
+    def _views(x, s, t):
+        d = dict.fromkeys([8, 0, 16, 3])
+        return x, d.keys() | s, d.keys() - s, d.keys() & t, s & d.keys(), s - d.keys(), d.keys() ^ t, d.keys() & {8, 0}
 
+    def _made_here(x, s, t):
+        a = {0, 8, 16, 24, 32}
+        a.discard(8)
+        b, c = a - {0}, a & {32, 24, 16}
+        b.add(40)
+        d = frozenset([8, 0]) | c
+        return x, a, b, c, d, [n for n in b], list(d), [a.pop(), a.pop()], str(c)
 
-def _results(x, s, t):
-    made = s | t, s & t, s - t, s ^ t, set(s), frozenset(t), s.copy(), s.union([64, 3], {0: 1}), s.difference([8])
-    s.add(99)
-    t.discard(8)
-    return x, *made, s.difference([0])
-
-
-def _views(x, s, t):
-    d = dict.fromkeys([8, 0, 16, 3])
-    return x, d.keys() | s, d.keys() - s, d.keys() & t, s & d.keys(), s - d.keys(), d.keys() ^ t, d.keys() & {8, 0}
-
-
-def _made_here(x, s, t):
-    a = {0, 8, 16, 24, 32}
-    a.discard(8)
-    b, c = a - {0}, a & {32, 24, 16}
-    b.add(40)
-    d = frozenset([8, 0]) | c
-    return x, a, b, c, d, [n for n in b], list(d), [a.pop(), a.pop()], str(c)
-
-
-def _emptied(x, s, t):
-    a = {0, 8, 16}
-    a.pop()
-    a.clear()
-    a.update(t)
-    s -= s
-    return x, a
+    def _emptied(x, s, t):
+        a = {0, 8, 16}
+        a.pop()
+        a.clear()
+        a.update(t)
+        s -= s
+        return x, a
 
 
 _NAMES = {"constant", "reflect", "replicate"}
@@ -129,17 +124,8 @@ class Cases:
 
     def frozen(x):
         a, b = {1, 2, 3}, frozenset([1, 2])
-        return (
-            x + 1,
-            b | {3},
-            b & a,
-            {b: 1}[frozenset([2, 1])],
-            b == {1, 2},
-            type(b | a),
-            type(a | b),
-            {1, 2} in {b},
-            b.union([4]),
-        )
+        made = x + 1, b | {3}, b & a, {b: 1}[frozenset([2, 1])], b == {1, 2}, type(b | a)
+        return *made, type(a | b), {1, 2} in {b}, b.union([4])
 
     def loops_over_new_sets(x):
         out = []
@@ -150,17 +136,9 @@ class Cases:
         words = set(["q", "w", "e"])
         words.add("r")
         words.discard("q")
-        return (
-            x + len(out),
-            out,
-            list(words),
-            list({c + "x" for c in "abcdefg"}),
-            list(set("hello") | {"a", "b"}),
-            list(words.copy()),
-            ",".join(list(frozenset("xyz"))),
-            [k for k in set({"a": 1, "b": 2})],
-            list({(1, "a"), (2, "b"), (0, None)}),
-        )
+        made = x + len(out), out, list(words), list({c + "x" for c in "abcdefg"})
+        made += list(set("hello") | {"a", "b"}), list(words.copy()), ",".join(list(frozenset("xyz")))
+        return *made, [k for k in set({"a": 1, "b": 2})], list({(1, "a"), (2, "b"), (0, None)})
 
     def popping(x):
         words = {"aa", "bb", "cc", "dd", "e", "f"}
@@ -204,9 +182,7 @@ class Cases:
 
 
 def test_another_order_of_equal_items_is_noticed():
-    def f(x, items):
-        return x, list(items)
-
+    f = lambda x, items: (x, list(items))
     compiled = minidynamo.compile(f, backend="eager")
     # 0 and 8 collide in a small table: the first added comes first.
     for made in ([0, 8], [8, 0], [0, 8]):
@@ -237,10 +213,7 @@ def test_items_of_an_argument_are_guarded():
     assert_same_as_eager(f, *inputs, recompiles=2)
 
 
-@pytest.mark.parametrize(
-    "program",
-    [_changed_one_by_one, _changed_by_others, _exchanged, _results, _views, _made_here, _emptied],
-)
+@pytest.mark.parametrize("program", rows_of(SetsThatChange))
 def test_sets_are_those_of_eager_to_the_places_of_their_items(program):
     compiled = minidynamo.compile(program, backend="eager", recompile_limit=20)
     histories = [([0, 8, 16, 1], [8, 0, 32]), ([8, 16, 1, 0], [32, 8, 0]), (range(30), [0]), ([], [8])]

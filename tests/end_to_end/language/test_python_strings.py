@@ -1,6 +1,3 @@
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: UP031, UP032
-
 import enum
 import json
 import os
@@ -65,19 +62,11 @@ class Cases:
 
     def texts_of_members(x):
         SAID.clear()
-        texts = [
-            "%s %r %5s %%" % (Loud.A, Loud.A, Loud.A),
-            "%(a)s" % {"a": Loud.A},
-            "%s" % [Loud.A],
-            "%s" % ((Loud.A,),),
-        ]
+        texts = ["%s %r %5s %%" % (Loud.A, Loud.A, Loud.A), "%(a)s" % {"a": Loud.A}]
+        texts += ["%s" % [Loud.A], "%s" % ((Loud.A,),)]
         texts += ["{} {!s} {:>3} {a.name} {b[0]!r}".format(Loud.A, Loud.A, Loud.A, a=Loud.A, b=[Loud.A])]
-        texts += [
-            "{a}".format_map({"a": Loud.A}),
-            f"{[Loud.A]} {Loud.A}",
-            repr((Loud.A, {Loud.A: Loud.A})),
-            ascii(Loud.A),
-        ]
+        texts += ["{a}".format_map({"a": Loud.A}), f"{[Loud.A]} {Loud.A}"]
+        texts += [repr((Loud.A, {Loud.A: Loud.A})), ascii(Loud.A)]
         return x, texts, [*SAID]
 
     def slicing_text(x):
@@ -95,18 +84,8 @@ class Cases:
         return getattr(torch, name)(x)
 
     def text_of_constants(x):
-        return (
-            x,
-            str(None),
-            str(True),
-            repr("a"),
-            str((1, "b")),
-            repr([1.0]),
-            str({"a": 1}),
-            ascii("é"),
-            chr(65),
-            ord("A"),
-        )
+        made = x, str(None), str(True), repr("a"), str((1, "b")), repr([1.0])
+        return *made, str({"a": 1}), ascii("é"), chr(65), ord("A")
 
     def encode_and_decode(x):
         return x, "hé".encode(), b"abc".decode(), b"abc"[1], b"a" + b"b", "12".zfill(4), "a1".isalnum(), "7".isdigit()
@@ -118,23 +97,15 @@ class Cases:
 
 
 @programs()
-class CasesOfAVector:
+class OfOneVector:
     def f_strings(x):
         n = x.shape[0]
         return x + 1, f"{n}", f"{n:>5}|{n!r}|{n + 1:03d}", f"{1.5:.3f} {'a'!s} {'b'!r}", f"{x.dtype}", f"{[1, 2]}"
 
     def string_methods(x):
         s = "Hello, World"
-        return (
-            x * 2,
-            s.upper(),
-            s.lower(),
-            s.split(","),
-            s.replace("l", "L"),
-            s.startswith("He"),
-            s.find("W"),
-            s.strip("Hd"),
-        )
+        made = x * 2, s.upper(), s.lower(), s.split(","), s.replace("l", "L")
+        return *made, s.startswith("He"), s.find("W"), s.strip("Hd")
 
     def text_decides(x):
         mode = "mul"
@@ -149,31 +120,17 @@ class CasesOfAVector:
         s = "Hello World"
         return (
             (
-                x + 1,
-                s.casefold(),
-                s.center(20, "*"),
-                s.count("l"),
-                s.endswith(("d", "x")),
-                s.expandtabs(),
+                *(x + 1, s.casefold(), s.center(20, "*"), s.count("l"), s.endswith(("d", "x")), s.expandtabs()),
                 s.index("W"),
             ),
             (
-                s.isalpha(),
-                s.islower(),
-                s.ljust(15),
-                s.lstrip("H"),
-                s.removeprefix("He"),
-                s.removesuffix("ld"),
+                *(s.isalpha(), s.islower(), s.ljust(15), s.lstrip("H"), s.removeprefix("He"), s.removesuffix("ld")),
                 s.rfind("o"),
             ),
             (s.rjust(20), s.rpartition("o")[2], s.rsplit("o", 1), s.splitlines(), s.swapcase(), s.title(), s.zfill(20)),
             (s.translate({72: "J"}), str.maketrans("a", "b"), s.isidentifier(), s.encode("utf8").hex(), s[1:-1:2]),
             (
-                bytes.fromhex("00ff"),
-                b"ab".upper(),
-                b"a,b".split(b","),
-                bytes("é", "utf8"),
-                str(b"a", "ascii"),
+                *(bytes.fromhex("00ff"), b"ab".upper(), b"a,b".split(b","), bytes("é", "utf8"), str(b"a", "ascii")),
                 b"%d" % 3,
             ),
             ("{0}-{a}".format(1, a=2), "{a}".format_map({"a": 1}), "{:,}".format(12345), "%(k)s" % {"k": 3}),

@@ -1,7 +1,6 @@
 """Statements and expressions: unpacking, slices, del, formatting, imports, assignment in every form."""
 
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: E741, F401, F525, F821, F841, I001, PIE800, PLC0415, UP030
+# ruff: noqa: F401, F525, F821, I001
 
 import functools
 
@@ -70,15 +69,6 @@ class Cases:
         n = 2
         z = x[:n], x[n:], x[-n:]
         return y, l, z, s.indices(10), s.start
-
-    def slice_write(x):
-        y = x.clone()
-        y[1:3] = 0
-        y[0] += 5
-        y[..., -1] = 2
-        y[[0, 1]] = 3
-        y[y > 100] = 0
-        return y
 
     def augmented(x):
         o = Thing()
@@ -165,23 +155,13 @@ class Cases:
 
     def fstrings(x):
         a, b, n = 3.14159, "text", 5
-        return (
-            x + 1,
-            f"{a:.2f} {b!r:>10} {n:0{n}d} {a=} {n=!s} {'q'} {b:*^{n * 3}} {x.shape}",
-            f"{x.dtype} {n:,} {b!a} {{}} {[1, 2]} {None} {(1,)}",
-        )
+        made = x + 1, f"{a:.2f} {b!r:>10} {n:0{n}d} {a=} {n=!s} {'q'} {b:*^{n * 3}} {x.shape}"
+        return *made, f"{x.dtype} {n:,} {b!a} {{}} {[1, 2]} {None} {(1,)}"
 
     @programs(breaks=None, graphs=None)
     def percent(x):
-        return (
-            x + 1,
-            "%s %d %5.2f %r %%" % ("a", 3, 2.5, [1]),
-            "%(k)s" % {"k": 1},
-            "{} {a} {0!r:>5}".format(1, a=2),
-            "{0.shape}".format(x),
-            "%s" % (x.shape,),
-            "a{:>{w}}".format(3, w=5),
-        )
+        made = x + 1, "%s %d %5.2f %r %%" % ("a", 3, 2.5, [1]), "%(k)s" % {"k": 1}, "{} {a} {0!r:>5}".format(1, a=2)
+        return *made, "{0.shape}".format(x), "%s" % (x.shape,), "a{:>{w}}".format(3, w=5)
 
     @programs(graphs=None, breaks=None)
     def imports(x):
@@ -193,27 +173,13 @@ class Cases:
         from collections import abc as cabc
         import torch.nn
 
-        return (
-            F.relu(x) * math.pi,
-            osp.join("a", "b"),
-            reduce(lambda a, b: a + b, [1, 2]),
-            torch.nn.functional.relu(x),
-            cabc is collections.abc,
-        )
+        made = F.relu(x) * math.pi, osp.join("a", "b"), reduce(lambda a, b: a + b, [1, 2])
+        return *made, torch.nn.functional.relu(x), cabc is collections.abc
 
     def debug_(x):
         if __debug__:
             return x + 1
         return x
-
-    def comps(x):
-        i = 100
-        a = [x * i for i in range(3)]
-        b = {i: j for i in range(2) for j in range(2) if j}
-        c = {i for i in (1, 2)}
-        d = [[i * j for j in range(2)] for i in range(2)]
-        fs = [lambda: i for i in range(3)]
-        return a, b, c == {1, 2}, d, i, [f() for f in fs]
 
     def comp_class_cell(x):
         y = x + 1
@@ -248,10 +214,6 @@ class Cases:
         b = a is not None and a.shape[0] or 3
         return a * b, (None or 5), (0 and 1), ("" or "d")
 
-    def assert_(x):
-        assert x.dim() == 1, f"bad {x.dim()}"
-        return x + 1
-
     def while_else(x):
         n = 3
         while n:
@@ -271,32 +233,9 @@ class Cases:
             x = x + i
         return x
 
-    def swap_(x):
-        a, b = x, x + 1
-        a, b = b, a
-        a, b, c = b, a, 1
-        return a, b, c
-
     def multi_assign(x):
         a = b = c = x + 1
         o = Thing()
         o.p = d = [1]
         d.append(2)
         return a is b, c, o.p
-
-    def complex_(x):
-        return (
-            1j * 2,
-            x * 2,
-            (1 + 2j).real,
-            5 // 2,
-            -7 % 3,
-            2**-1,
-            ~5,
-            +3,
-            7 / 2,
-            divmod(7, 2),
-            round(2.5),
-            abs(-3),
-            pow(2, 3, 5),
-        )
