@@ -38,10 +38,12 @@ def table(add: Callable[[str, Callable[..., Any]], None], known: Callable[[Any],
     """Returns a decorator that adds a function, or each function of a class that is not `known`, by its name."""
 
     def decorate(decorated: Any) -> Any:
-        rows = vars(decorated) if isinstance(decorated, type) else {decorated.__name__: decorated}
-        for name, fn in rows.items():
-            if isinstance(fn, types.FunctionType) and not known(fn):
-                add(name, fn)
+        if not isinstance(decorated, type):
+            add(decorated.__name__, decorated)
+            return decorated
+        for name, row in vars(decorated).items():
+            if isinstance(row, types.FunctionType) and not known(row):
+                add(name, row)
         return decorated
 
     return decorate
