@@ -1,7 +1,5 @@
 """Attributes found on a class."""
 
-# The programs keep the style of users, against the advice of linters.
-
 import torch
 
 from minidynamo.guards.guard import GuardKind

@@ -1,7 +1,5 @@
 """Attributes of constants, namedtuples, dicts and tensors."""
 
-# The programs keep the style of users, against the advice of linters.
-
 import collections
 import enum
 

@@ -1,7 +1,5 @@
 """Attributes of functions and operators."""
 
-# The programs keep the style of users, against the advice of linters.
-
 import pytest
 import torch
 

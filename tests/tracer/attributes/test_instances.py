@@ -1,7 +1,5 @@
 """Attributes of instances."""
 
-# The programs keep the style of users, against the advice of linters.
-
 import pytest
 import torch
 

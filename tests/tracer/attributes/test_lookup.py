@@ -1,7 +1,5 @@
 """Attributes that a program reads or finds missing are guarded."""
 
-# The programs keep the style of users, against the advice of linters.
-
 import pytest
 import torch
 

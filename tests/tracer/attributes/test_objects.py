@@ -1,7 +1,5 @@
 """Python's order of lookup on objects."""
 
-# The programs keep the style of users, against the advice of linters.
-
 import pytest
 
 from tests.end_to_end.programs import Programs, vector

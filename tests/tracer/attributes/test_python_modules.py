@@ -1,7 +1,5 @@
 """Attributes of modules are their globals."""
 
-# The programs keep the style of users, against the advice of linters.
-
 import types
 
 import pytest
@@ -227,15 +225,6 @@ def loading():
     module = Loading("lazy")
     module.parts = {"shift": 2.0}
     return module
-
-
-LOADING = loading()
-
-
-@programs(lambda: (vector(), LOADING))
-def what_the_class_of_a_module_has(x, module):
-    found = hasattr(module, "nope"), getattr(module, "nope", 5), type(module) is Loading, isinstance(module, Loading)
-    return module.shifted(x) + module.doubled_shift, module.kind, found
 
 
 def test_what_the_class_of_a_module_gives_is_guarded(monkeypatch):

@@ -11,7 +11,7 @@ import torch
 import minidynamo
 from minidynamo.tracer.records.operator_table import BINARY, IN_PLACE, UNARY
 from minidynamo.tracer.records.registry import FUNCTIONS
-from tests.end_to_end.programs import Programs, two_vectors, vector
+from tests.end_to_end.programs import Programs, two_vectors
 from tests.pairs import pairs
 
 programs = Programs()
@@ -75,21 +75,9 @@ def special_methods_in_order(x):
     return results, right[4], log, not left, bool(right), x + 1
 
 
-@programs(graphs=0, breaks=1)
-def no_such_operator_raises(x):
-    return Left([]) - 1
-
-
 @programs(two_vectors)
 def tensors_and_others(x, y):
     return x == None, x is None, 2 - x, [1] * 2, (1,) + (2,), x is x, "a" * 3, x + y  # noqa: E711
-
-
-@programs(lambda: (vector(), [1, 2]))
-def lists(x, items):
-    items += [3]
-    items *= 2
-    return items == [1, 2, 3] * 2, items < [2], [x][0] + 1, [1] + [2], 3 in items
 
 
 @programs(graphs=1, breaks=1)

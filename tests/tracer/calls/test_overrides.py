@@ -1,7 +1,5 @@
 """Torch functions on objects that are not tensors: the arguments of the class's `__torch_function__`."""
 
-# The programs keep the style of users, against the advice of linters.
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 # The programs keep the style of users, against the advice of linters.
-# ruff: noqa: B007, C402, UP028
-
-import contextlib
+# ruff: noqa: B007, UP028
 
 import pytest
 import torch
@@ -24,12 +22,6 @@ def count(n):
 
 
 @programs()
-def consumed_by_builtins(x):
-    a = sum(i * x for i in range(3)), any(i > 1 for i in count(3)), all(i for i in count(2)), list(count(2))
-    return a, max(i for i in count(4)), dict((i, x) for i in count(2)), [*count(2)], tuple(zip(count(2), "ab"))
-
-
-@programs()
 def stopped_early(x):
     items = count(5)
     first = next(items)
@@ -39,31 +31,9 @@ def stopped_early(x):
     return x + first + next(items), next(count(0), "none")
 
 
-@contextlib.contextmanager
-def noted(log):
-    log.append("in")
-    yield len(log)
-    log.append("out")
-
-
-@programs()
-def context_manager_from_a_generator(x):
-    log = []
-    with noted(log) as n:
-        y = x + n
-    return y, log
-
-
 @programs(graphs=None, breaks=None)
 def break_inside(x):
     return sum(item.item() for item in x)
-
-
-@programs(breaks=2)
-def not_started_and_passed_to_a_break(x):
-    items = (i * 2 for i in range(3))
-    print(x.dim())
-    return list(items), x + 1
 
 
 @programs()
@@ -85,79 +55,6 @@ def sent_to(x):
 def looked_into_no_further_than_needed(x):
     items = count(6)
     return 2 in items, next(items), x + 1
-
-
-@programs()
-def endless(x):
-    def powers():
-        n = 1
-        while True:
-            yield x * n
-            n *= 2
-
-    items = powers()
-    first, second = next(items), next(items)
-    return first, second, [a for a, _ in zip(powers(), "abc")]
-
-
-@programs(backward=False)
-def started_and_returned(x):
-    def scaled(a, b=2, *c, d, **e):
-        for i in range(3):
-            try:
-                given = yield a * b + i
-                a = a if given is None else a + given
-            finally:
-                a = a + 1
-
-    items = scaled(x, 3, 4, d=x, z=1)
-    return next(items), items.send(x), items
-
-
-@programs(breaks=2)
-def started_before_a_break(x):
-    n = 0
-
-    def bumped():
-        nonlocal n
-        while n < 5:
-            n += 1
-            yield x * n
-
-    items = bumped()
-    first = next(items)
-    n = 3
-    print("break")
-    return first, next(items), n
-
-
-@programs(breaks=2)
-def used_up_before_a_break(x):
-    items = count(2)
-    kept = list(items)
-    print("break")
-    return x + 1, kept, list(items)
-
-
-@programs(graphs=2, breaks=3)
-def loop_with_a_break_in_its_body(x):
-    for value in (x * i for i in range(3)):
-        print("body")
-        x = x + value
-    return x
-
-
-@programs(graphs=2, breaks=2)
-def loop_with_a_break_in_the_generator(x):
-    def loud():
-        for i in range(3):
-            print("in", i)
-            yield x * i
-
-    total = x + 1
-    for value in loud():
-        total = total + value
-    return total
 
 
 @programs()
@@ -233,37 +130,6 @@ def asked_while_it_runs(x):
         next(items)
     except ValueError as error:
         return x + 1, str(error)
-
-
-@programs()
-def error_in_a_context(x):
-    log = []
-
-    @contextlib.contextmanager
-    def careful(value):
-        log.append("in")
-        try:
-            yield value * 2
-        except ValueError as error:
-            log.append(str(error))
-        finally:
-            log.append("out")
-
-    with careful(x) as y:
-        x = x + y
-    with careful(x) as y:
-        raise ValueError("bad")
-    return x, y, log
-
-
-@programs(graphs=2, breaks=2)
-def break_in_a_context(x):
-    log = []
-    with noted(log) as n:
-        y = x + n
-        print("inside")
-        y = y * 2
-    return y, log
 
 
 def test_a_generator_that_is_given_up_inside_try_runs_as_written():

@@ -1,7 +1,4 @@
-# The programs keep the style of users, against the advice of linters.
-
 import pytest
-import torch
 
 from tests.end_to_end.programs import Programs, vector
 
@@ -26,11 +23,6 @@ def numbers(x):
         pow(2, 5, 7),
         divmod(7.5, 2),
     )
-
-
-@programs(graphs=0, breaks=1)
-def text_that_is_no_number_raises(x):
-    return int("a")
 
 
 class Meters:
@@ -70,64 +62,10 @@ def conversions_of_objects(x, m):
     return x * int(m), float(m), str(m), f"{m:km}", len(m), bool(m), abs(m).n, round(m, 2), divmod(m, 5), not m
 
 
-@programs()
-def callable_and_len(x):
-    return x + 1, callable(len), callable(x), callable(3), callable(Meters), len("abc"), len(range(3)), len(x)
-
-
-@programs(graphs=0, breaks=1)
-def len_of_a_number_raises(x):
-    return len(3)
-
-
-@programs(breaks=1, graphs=2)
-def print_breaks(x):
-    y = x + 1
-    print("shape", tuple(y.shape))
-    return y * 2
-
-
-@programs(breaks=None, graphs=None)
-def print_of_a_tensor_breaks(x):
-    y = x + 1
-    print(y.sum().item() * 0 == 0)
-    return y * 2
-
-
 @programs(breaks=1, graphs=2)
 def int_of_a_tensor_breaks(x):
     y = x * 0 + 2
     return x * int(y.sum())
-
-
-@programs(breaks=1, graphs=1)
-def text_of_a_tensor_breaks(x):
-    y = x * 0
-    return str(y.sum())
-
-
-@programs()
-def slices_made_by_hand(x):
-    s = slice(1, None)
-    return x[s], s.start, s.step, slice(3).indices(2), [1, 2, 3][slice(0, 2)]
-
-
-@programs()
-def type_of_everything(x):
-    return (
-        x + 1,
-        int is int,
-        type([]) is list,
-        type(x) is torch.Tensor,
-        type(None) is type(None),
-        type(len) is type(print),
-    )
-
-
-@programs(lambda: (torch.ones(3), 1), breaks=1, graphs=1)
-def unsupported_polyfill_case_breaks(x, n):
-    y = x + n
-    return y, max([], default=0), [].copy() or min([y.shape[0]], default=1), eval("n")
 
 
 class Dishonest:

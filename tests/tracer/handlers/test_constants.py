@@ -1,5 +1,3 @@
-# The programs keep the style of users, against the advice of linters.
-
 import cmath
 import enum
 import math
@@ -7,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tests.end_to_end.programs import Programs, vector
+from tests.end_to_end.programs import Programs
 
 programs = Programs()
 
@@ -57,39 +55,9 @@ def torch_questions(x):
     )
 
 
-class Mode(enum.Enum):
-    A = "a"
-    B = ("b", 2)
-
-    @property
-    def label(self):
-        return self.value if self is Mode.A else self.value[0]
-
-    @classmethod
-    def default(cls):
-        return cls.B
-
-    def __str__(self):
-        return f"<{self.name}>"
-
-
 class Flag(enum.IntFlag):
     X = 1
     Y = 2
-
-
-@programs(lambda: (vector(), Mode.B), graphs=0)
-def enums(x, mode):
-    return (
-        x,
-        mode.label,
-        mode.name,
-        mode.value,
-        Mode.default() is mode,
-        Mode("a") is Mode.A,
-        Mode["A"].label,
-        mode in (Mode.A,),
-    )
 
 
 @programs()
@@ -119,8 +87,3 @@ def numbers_meet_other_kinds(x):
         (1).bit_length(),
         (0.5).as_integer_ratio(),
     )
-
-
-@programs(graphs=0, breaks=1)
-def number_plus_text_raises(x):
-    return 1 + "a"

@@ -70,13 +70,6 @@ def text_of_a_tensor(x):
 
 
 @programs(breaks=None, graphs=None)
-def notes(x):
-    error = ValueError("a")
-    error.add_note("b")
-    return x + 1, error.__notes__
-
-
-@programs(breaks=None, graphs=None)
 def changed_arguments(x):
     error = ValueError("a")
     error.args = ("b",)

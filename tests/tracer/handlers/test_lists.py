@@ -1,13 +1,10 @@
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: RUF005
-
 from collections import deque
 
 import pytest
 import torch
 
 import minidynamo
-from tests.end_to_end.programs import Programs, vector
+from tests.end_to_end.programs import Programs
 
 programs = Programs()
 
@@ -35,33 +32,6 @@ def slice_assigned_from_any_iterable(x):
     xs[:1] = "ab"
     xs[0:0] = (x, x + 1)
     return xs
-
-
-@programs(graphs=0, breaks=1)
-def extended_slice_of_wrong_length_raises(x):
-    xs = [1, 2, 3]
-    xs[::2] = [1]
-
-
-@programs(graphs=0, breaks=1)
-def pop_from_nothing_raises(x):
-    return [].pop()
-
-
-@programs(graphs=0, breaks=1)
-def index_of_a_missing_value_raises(x):
-    return [1, 2].index(3)
-
-
-@programs(graphs=0, breaks=1)
-def text_as_index_raises(x):
-    key = "a"
-    return [1, 2][key]
-
-
-@programs(graphs=0, breaks=1)
-def adding_a_tuple_to_a_list_raises(x):
-    return [1] + (2,)
 
 
 @programs(graphs=0, breaks=1)
@@ -105,61 +75,6 @@ def deques(x):
     q.extendleft([7, 8])
     q.reverse()
     return x + 1, q, q.count("a"), q.index("b"), list(reversed(q)), deque([1]) == deque([1]), deque([1]) + deque([2])
-
-
-@programs(graphs=0, breaks=None)
-def deque_with_a_bound_breaks(x):
-    q = deque([1], maxlen=1)
-    q.append(x)
-    return list(q)
-
-
-@programs(lambda: (vector(), deque([1, 2])))
-def deque_argument(x, q):
-    q.append(x * 2)
-    q.popleft()
-    return q[0]
-
-
-@programs(graphs=0)
-def sizes(x):
-    s = torch.Size([2, 3])
-    t = s + (4,)
-    return x, t, type(t) is torch.Size, type(s[1:]) is torch.Size, s * 2, s.numel(), type((1,) + s) is torch.Size
-
-
-@programs(graphs=0)
-def unpacking(x):
-    (a, *b), c = [1, 2, 3], x
-    d, e = deque([4, 5])
-    *f, g = range(4)
-    return a, b, c, d, e, f, g
-
-
-@programs(graphs=0, breaks=1)
-def unpacking_too_few_raises(x):
-    a, b = [x]
-    return a, b
-
-
-class Loud(list):
-    def append(self, item):
-        super().append(item)
-        super().append("!")
-
-
-@programs(lambda: (vector(), Loud([1])))
-def subclass_argument(x, xs):
-    xs.append(x + 1)
-    xs.extend([2])
-    return len(xs), xs[0]
-
-
-@programs()
-def subclass_made_while_tracing(x):
-    xs = Loud([1])
-    xs.append(x)
-    return len(xs), xs[-1], xs[1] + 1
 
 
 @programs()

@@ -1,6 +1,3 @@
-# The programs keep the style of users, against the advice of linters.
-
-import abc
 import collections.abc
 import typing
 
@@ -92,24 +89,6 @@ class Any(metaclass=Everything):
 def metaclass_that_decides_breaks(x):
     y = x + 1
     return y, isinstance(3, Any)
-
-
-class Shape(abc.ABC):
-    @abc.abstractmethod
-    def area(self): ...
-
-
-class Square(Shape):
-    def __init__(self, n):
-        self.n = n
-
-    def area(self):
-        return self.n**2
-
-
-@programs(lambda: (vector(), Square(3)))
-def abstract_base_class(x, s):
-    return x * s.area(), isinstance(s, Shape), Square(2).area()
 
 
 @programs(graphs=0, breaks=1)

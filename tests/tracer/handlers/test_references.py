@@ -153,14 +153,6 @@ def context_variables(x):
     return x * DEPTH.get(), x * DEPTH.get(5), SCALE.get(None), SCALE.get(x) is x
 
 
-@programs()
-def context_variables_that_are_set(x):
-    token = DEPTH.set(5)
-    y = x * DEPTH.get()
-    DEPTH.reset(token)
-    return y * DEPTH.get()
-
-
 @programs(graphs=0, breaks=1)
 def context_variables_without_a_value(x):
     return SCALE.get()

@@ -1,8 +1,6 @@
 """Functions that `torch.jit.script` has compiled are traced; functions with a different meaning in Python are left to
 torch."""
 
-# The programs keep the style of users, against the advice of linters.
-
 import warnings
 
 import pytest

@@ -1,5 +1,3 @@
-# The programs keep the style of users, against the advice of linters.
-
 import collections
 
 import pytest

@@ -1,5 +1,3 @@
-# The programs keep the style of users, against the advice of linters.
-
 import pytest
 
 from tests.end_to_end.programs import Programs

@@ -1,5 +1,3 @@
-# The programs keep the style of users, against the advice of linters.
-
 import pytest
 
 from minidynamo.errors import SkipFrame
@@ -12,23 +10,6 @@ programs = Programs()
 @pytest.mark.parametrize("program", programs)
 def test_same_as_eager(program):
     program.check()
-
-
-@programs()
-def yielded_values_in_order(x):
-    log = []
-
-    def squares(n):
-        for i in range(n):
-            log.append(i)
-            yield x * i * i
-        log.append("end")
-
-    total = x
-    for square in squares(3):
-        log.append("got")
-        total = total + square
-    return total, log
 
 
 @programs()
@@ -61,18 +42,6 @@ def delegated_sends(x):
 
     items = outer()
     return next(items), items.send(x), items.send(x * 2)
-
-
-@programs()
-def delegated_recursively(x):
-    def leaves(tree):
-        if isinstance(tree, tuple):
-            for part in tree:
-                yield from leaves(part)
-        else:
-            yield tree
-
-    return [x * leaf for leaf in leaves((1, (2, 3), ((4,),)))]
 
 
 @programs()
