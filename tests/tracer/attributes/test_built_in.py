@@ -5,7 +5,7 @@ import enum
 
 import pytest
 
-from tests.end_to_end.programs import Programs, vector
+from tests.end_to_end.programs import Programs
 
 programs = Programs()
 
@@ -28,12 +28,6 @@ def members_and_fields(x):
     p = Pair(x, Color.RED)
     top = x.topk(2)
     return p.left + top.values[0], p.right.name, p.right.value, p.right is Color.RED, top.indices, Color["BLUE"]
-
-
-@programs(lambda: (vector(), collections.OrderedDict(a=1)))
-def dicts_with_attributes(x, d):
-    d.note = x
-    return d.note + d["a"], hasattr(d, "nope")
 
 
 @programs()

@@ -1,7 +1,6 @@
 """`getattr` and its kin."""
 
 # The programs keep the style of users, against the advice of linters.
-# ruff: noqa: B009, B010
 
 import pytest
 
@@ -14,17 +13,6 @@ programs = Programs()
 @pytest.mark.parametrize("program", programs)
 def test_same_as_eager(program):
     program.check()
-
-
-@programs(lambda: (vector(), Thing(1)))
-def questions(x, t):
-    setattr(t, "new", x)
-    return hasattr(t, "new"), hasattr(t, "nope"), getattr(t, "nope", 5), getattr(t, "x"), t.__class__ is Thing, x + 1
-
-
-@programs(graphs=0, breaks=None)
-def missing_attribute_raises(x):
-    return Thing(1).nope
 
 
 @programs(lambda: (vector(), Thing(1)))

@@ -5,7 +5,7 @@
 
 import pytest
 
-from tests.end_to_end.programs import Programs, vector
+from tests.end_to_end.programs import Programs
 
 programs = Programs()
 
@@ -36,18 +36,3 @@ class Derived(Base):
 @programs()
 def methods_of_the_super_class(x):
     return Derived.make().scale(x)
-
-
-class Counted:
-    count = 0
-
-
-def reset_count():
-    Counted.count = 0
-    return (vector(),)
-
-
-@programs(reset_count)
-def a_written_class_attribute(x):
-    Counted.count += 2
-    return x + Counted.count + Counted().count

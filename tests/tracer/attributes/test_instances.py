@@ -22,17 +22,6 @@ def slots(x, s):
     return s.b + s.a
 
 
-@programs(lambda: (vector(), Slotted(1)))
-def an_empty_slot(x, s):
-    return x + hasattr(s, "b")
-
-
-@programs(lambda: (vector(), Thing(2)))
-def the_dictionary_of_an_object(x, t):
-    t.__dict__["y"] = x
-    return t.y + t.__dict__["x"]
-
-
 class Loud(dict):
     def __getitem__(self, key):
         return 100

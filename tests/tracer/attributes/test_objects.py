@@ -13,13 +13,6 @@ def test_same_as_eager(program):
     program.check()
 
 
-class Lazy:
-    def __getattr__(self, name):
-        if name.startswith("x"):
-            return len(name)
-        raise AttributeError(name)
-
-
 @programs(lambda: (vector(), Thing(vector())), graphs=0)
 def instance_before_class(x, t):
     t.shared = 9
@@ -27,8 +20,3 @@ def instance_before_class(x, t):
     a = t.shared, t.method()
     del t.shared
     return a, t.shared
-
-
-@programs(lambda: (vector(), Lazy()))
-def computed_attributes(x, lazy):
-    return x + lazy.xyz, getattr(lazy, "xx", None)

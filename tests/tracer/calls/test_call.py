@@ -10,7 +10,7 @@ from minidynamo import disable
 from minidynamo.tracer.records import registry
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import LazyVariable
-from tests.end_to_end.programs import Programs, two_vectors, vector
+from tests.end_to_end.programs import Programs, vector
 from tests.tracer.capturing import capture, guards_on, targets
 
 programs = Programs()
@@ -45,12 +45,6 @@ def unbound_methods(x):
     return torch.Tensor.add(x, 1), str.upper("a"), dict.fromkeys("ab", 1), words, "-".join(["a", "b"])
 
 
-@programs(graphs=0, breaks=1)
-def not_callable_raises(x):
-    five = 5
-    return five(x)
-
-
 @disable
 def as_written(x):
     return x + 1
@@ -59,11 +53,6 @@ def as_written(x):
 @programs(graphs=2, breaks=1)
 def disabled_function(x):
     return as_written(x * 2) * 3
-
-
-@programs(two_vectors)
-def operator_functions(x, y):
-    return functools.reduce(lambda a, b: a + b, [x, y, x]), max(3, 4), divmod(7, 2)
 
 
 def test_a_handler_gets_unread_what_it_only_moves():

@@ -13,17 +13,6 @@ def test_same_as_eager(program):
     program.check()
 
 
-@programs(lambda: torch.randn(2, 3))
-def facts(x):
-    y = x.t()
-    return y.shape, y.dtype, y.device, y.ndim, y.size(0), y.numel(), y.stride(), y.is_contiguous(), y.is_cpu, x + 1
-
-
-@programs(lambda: torch.randn(2, 3, dtype=torch.complex64))
-def computed_attributes(x):
-    return x.T + 1, x.real * 2, x.imag, x.mH, x.data * 2
-
-
 @programs(leaf)
 def gradient_that_is_not_there(x):
     return x.grad is None, x * 2
@@ -40,16 +29,6 @@ def gradient_that_is_there(x):
     y = x.grad * 2
     x.grad = None
     return y, x.grad
-
-
-@programs(leaf)
-def leaves(x):
-    return (x * 2).is_leaf, x.detach().is_leaf, x * 3
-
-
-@programs(lambda: torch.arange(3.0))
-def methods(x):
-    return x.add(1).mul_(2), x.view(3, 1).expand(3, 2), x.to(torch.float64), x.sum().expand(2), x.type_as(x.long())
 
 
 @programs(lambda: torch.arange(3.0), graphs=None, breaks=None)
@@ -75,7 +54,3 @@ def test_the_tables_name_attributes_that_tensors_have():
 def test_methods_that_break_say_why(name):
     diagnostic = capture(lambda x: getattr(x, name)(), vector()).exit.diagnostic
     assert diagnostic.code == "MD212" and name in diagnostic.what and diagnostic.why
-
-
-def test_every_fact_is_one_that_tensors_have():
-    assert all(hasattr(torch.ones(1), name) for name in FACTS)

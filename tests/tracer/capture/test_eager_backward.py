@@ -15,7 +15,6 @@ import minidynamo
 
 BACKENDS = ("eager", "aot_eager", "native")
 STATE: dict[str, Any] = {"scale": 1.0, "calls": 0, "seen": []}
-LIBRARY = torch.library.Library("minidynamo_eager_backward", "FRAGMENT")
 
 
 def grouped(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
@@ -61,17 +60,6 @@ class Grouped(torch.autograd.Function):
         return grouped_gradients(*ctx.saved_tensors, ctx.ends, grad)
 
 
-LIBRARY.define("doubled(Tensor x) -> Tensor")
-LIBRARY.impl("doubled", lambda x: x * 2, "CompositeExplicitAutograd")
-torch.library.register_fake("minidynamo_eager_backward::doubled", torch.empty_like, lib=LIBRARY)
-torch.library.register_autograd(
-    "minidynamo_eager_backward::doubled", lambda ctx, g: counted(g * 2 * STATE["scale"]), lib=LIBRARY
-)
-
-LIBRARY.define("tripled(Tensor x) -> Tensor")
-LIBRARY.impl("tripled", lambda x: x * 3 * STATE["scale"], "CompositeImplicitAutograd")
-
-
 def counted(grad: Tensor) -> Tensor:
     STATE["calls"] += 1
     return grad
@@ -95,28 +83,43 @@ factored.register_fake(torch.empty_like)
 factored.register_autograd(lambda ctx, g: g * STATE["factor"])
 
 
-class Amax(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, amax):
-        ctx.amax = amax
-        return x.clone()
+def keeping(backward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Returns a Function's `apply(x, kept)`; its gradient is `backward(kept, grad)`."""
 
-    @staticmethod
-    def backward(ctx, grad):
-        ctx.amax.copy_(torch.maximum(ctx.amax, grad.abs().max()))
-        return grad, None
+    class Keeping(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, kept):
+            ctx.kept = kept
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return backward(ctx.kept, grad), None
+
+    return Keeping.apply
 
 
-class Counts(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, steps):
-        ctx.steps = steps
-        return x.clone()
+@keeping
+def amax(kept: Tensor, grad: Tensor) -> Tensor:
+    kept.copy_(torch.maximum(kept, grad.abs().max()))
+    return grad
 
-    @staticmethod
-    def backward(ctx, grad):
-        ctx.steps.add_(1)
-        return grad * 2, None
+
+@keeping
+def counts(steps: Tensor, grad: Tensor) -> Tensor:
+    steps.add_(1)
+    return grad * 2
+
+
+@keeping
+def reads_number(limit: Tensor, grad: Tensor) -> Tensor:
+    return grad * 2 if limit > 2 else grad * int(limit)
+
+
+@keeping
+def notes(log: list[Any], grad: Tensor) -> Tensor:
+    log.append(tuple(grad.shape))
+    return grad
 
 
 class MainGrad(torch.autograd.Function):
@@ -147,29 +150,6 @@ class KeepsState(torch.autograd.Function):
     def backward(ctx, grad):
         ctx.state += 1
         return grad * ctx.state
-
-
-class ReadsNumber(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, limit):
-        ctx.limit = limit
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return (grad * 2 if ctx.limit > 2 else grad * int(ctx.limit)), None
-
-
-class Notes(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, log):
-        ctx.log = log
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        ctx.log.append(tuple(grad.shape))
-        return grad, None
 
 
 class Constant(torch.autograd.Function):
@@ -280,15 +260,13 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "a checkpoint": by_groups(
         lambda *args: checkpoint(torch.ops.minidynamo_eager_backward.grouped, *args, use_reentrant=False)
     ),
-    "reads a number": with_buffer(ReadsNumber.apply, lambda: torch.tensor(3.0)),
-    "a gradient goes into a buffer": with_buffer(Amax.apply, lambda: torch.zeros(())),
-    "backward counts": with_buffer(Counts.apply, lambda: torch.zeros(())),
-    "backward appends": with_buffer(Notes.apply, list),
+    "reads a number": with_buffer(reads_number, lambda: torch.tensor(3.0)),
+    "a gradient goes into a buffer": with_buffer(amax, lambda: torch.zeros(())),
+    "backward counts": with_buffer(counts, lambda: torch.zeros(())),
+    "backward appends": with_buffer(notes, list),
     "a count of forward": with_buffer(lambda x, _: KeepsState.apply(x), lambda: torch.zeros(())),
     "main_grad": main_grad,
     "a formula reads state": by_state(scaled),
-    "a formula of a library": by_state(torch.ops.minidynamo_eager_backward.doubled),
-    "a composite kernel": by_state(torch.ops.minidynamo_eager_backward.tripled),
     "a constant gradient": by_state(Constant.apply),
 }
 

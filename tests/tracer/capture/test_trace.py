@@ -10,8 +10,6 @@ from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.lazy.unpacking import next_lazy
 from minidynamo.variables.callables import BuiltinVariable
-from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.objects import OpaqueVariable
 from tests.end_to_end.programs import vector
 from tests.tracer.capturing import capture
@@ -23,20 +21,6 @@ def tx():
     tx = Trace(0, frozenset())
     tx.frames.append(Frame(tx, tx.call.__func__.__code__, globals(), {}, {}))
     return tx
-
-
-def test_real_callables_stand_for_themselves(tx):
-    assert tx.call(pow, [ConstantVariable(7), ConstantVariable(2)]).value == 49
-    assert tx.call_method(ConstantVariable("a"), "__add__", [ConstantVariable("b")]).value == "ab"
-    assert not tx.graph.guards
-
-
-def test_iteration_and_truth(tx):
-    items = ListVariable([ConstantVariable(1)])
-    iterator = tx.call(iter, [items])
-    assert next_lazy(tx, iterator).value == 1 and next_lazy(tx, iterator) is None
-    assert [item.value for item in tx.unpack(ConstantVariable("ab"))] == ["a", "b"]
-    assert tx.truth(items) and not tx.truth(ListVariable([]))
 
 
 def test_what_breaks(tx):

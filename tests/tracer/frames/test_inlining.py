@@ -4,15 +4,8 @@ import pytest
 import torch
 
 from minidynamo.testing import assert_same_as_eager
-from tests.end_to_end.programs import Programs, vector
+from tests.end_to_end.programs import vector
 from tests.tracer.capturing import capture, guards_on
-
-programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
 
 
 def recursive(n, x):
@@ -22,11 +15,6 @@ def recursive(n, x):
 @pytest.mark.filterwarnings("ignore:MD302")
 def test_calls_that_nest_too_deep_run_through_their_own_dispatchers():
     assert_same_as_eager(lambda x: recursive(100, x), vector, calls=2)
-
-
-@programs()
-def recursion(x):
-    return recursive(5, x)
 
 
 def test_a_function_argument_is_guarded_by_its_code():

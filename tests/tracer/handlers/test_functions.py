@@ -1,5 +1,3 @@
-import functools
-
 import pytest
 import torch
 
@@ -40,19 +38,6 @@ def changed_fields(x):
     scale.gone = 3
     del scale.gone
     return scale(x), scale.__annotations__ is scale.__annotations__, scale.__name__, hasattr(scale, "gone"), scale
-
-
-@programs()
-def copied_fields(x):
-    def scale(a: int):
-        "Scale it."
-        return a * 2
-
-    @functools.wraps(scale)
-    def wrapper(*args):
-        return scale(*args) + 1
-
-    return wrapper(x), wrapper.__name__, wrapper.__doc__, wrapper.__annotations__, wrapper.__wrapped__(x), wrapper
 
 
 @programs()

@@ -78,12 +78,6 @@ def address_of_a_constant(x):
     return id(None) == id(None)
 
 
-@programs(lambda: (vector(), Plain()), graphs=0)
-def variables(x, obj):
-    obj.a = x
-    return list(vars(obj)), vars(obj)["a"], "b" in vars(obj), len(vars(Plain()))
-
-
 @programs(graphs=1)
 def what_has_no_hash(x):
     messages = []

@@ -20,11 +20,6 @@ def test_same_as_eager(program):
 
 
 @programs()
-def joined(x):
-    return x + 1, ",".join(str(n) for n in range(3)), "-".join(map(str, [1, 2])), b"".join([b"a", b"b"])
-
-
-@programs()
 def joining_numbers_raises(x):
     try:
         return ",".join([1, 2])

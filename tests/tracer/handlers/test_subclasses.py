@@ -56,13 +56,6 @@ def ordered_dict_calls_what_is_overridden(x, table):
     return first, second, table.last, list(table), table.copy(), type(table.copy()) is Ordered, table | {"e": 1}
 
 
-@programs(graphs=0)
-def new_ordered_dict(x):
-    table = Ordered(a=x, b=2)
-    table.move_to_end("a")
-    return table, table.last, table.popitem(last=False)
-
-
 @programs(lambda: (vector(), Default(list, a=[1])), graphs=0)
 def default_dict(x, table):
     table["a"].append(x)
@@ -70,21 +63,7 @@ def default_dict(x, table):
     return table.copy(), type(table | {}) is Default, len(table)
 
 
-@programs(graphs=0)
-def new_default_dict(x):
-    table = Default(list)
-    table["a"].append(x)
-    return table, table.default_factory is list
-
-
 @programs(lambda: (vector(), Queue([1, 2], 2)), lambda: (vector(), Queue([1, 2], 3)), graphs=2, recompiles=1)
 def bounded_deques(x, queue):
     queue.append(3)
     return x * len(queue), queue[0]
-
-
-@programs(lambda: (vector(), Queue([1, 2])), graphs=0)
-def deques(x, queue):
-    queue.append(x)
-    queue.popleft()
-    return queue.copy(), type(queue + Queue([3])) is Queue, len(queue * 2), queue[1]

@@ -121,13 +121,6 @@ def test_a_range_that_a_break_has_left_open_is_left_behind_the_next_graph():
         assert "aten::sin" in names(compiled, fails)
 
 
-def test_transforms_end_the_graph_at_their_call():
-    def program(x):
-        return torch.func.grad(lambda t: (t * t).sum())(x * 2) + torch.vmap(lambda t: t * 2)(x)
-
-    assert_same_as_eager(program, vector)
-
-
 class Logged(torch.no_grad):
     def __enter__(self):
         super().__enter__()

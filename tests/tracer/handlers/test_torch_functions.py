@@ -73,18 +73,6 @@ def torch_function_of_the_user_breaks(x, w):
 
 
 @programs()
-def made_from_constants(x):
-    return (
-        torch.tensor([1.0, 2.0]) + 1,
-        torch.zeros(2, 3),
-        torch.full((2,), 7),
-        torch.arange(4),
-        torch.ones_like(x),
-        torch.eye(2),
-    )
-
-
-@programs()
 def assertion_that_holds(x):
     torch._assert(x.shape[0] == 4, "four")
     assert x.ndim == 1, "one dimension"

@@ -46,11 +46,6 @@ def test_expect_constant():
         values.expect_constant(TX, TupleVariable([OpaqueVariable(object())]), "it")
 
 
-def test_is_constant():
-    assert values.is_constant(ListVariable([ONE]))
-    assert not values.is_constant(ListVariable([ObjectVariable(Plain(), Plain)]))
-
-
 def test_expect_index():
     assert values.expect_index(TX, ConstantVariable(-1), "list") == -1
     assert values.expect_index(TX, ConstantVariable(True), "list") == 1
@@ -92,9 +87,3 @@ DAY = OpaqueVariable(datetime.date(2024, 1, 1))
 def test_keys_that_decide_their_equality_break(key):
     with pytest.raises(Broken, match="MD232"):
         values.expect_key(TX, key)
-
-
-def test_answers():
-    assert values.none().value is None
-    assert values.not_implemented().value is NotImplemented
-    assert values.constant([1, (2,)]).items[1].items[0].value == 2

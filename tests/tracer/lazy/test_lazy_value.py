@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import types
-from types import SimpleNamespace as Space
 
 import pytest
 import torch
@@ -41,23 +40,6 @@ def same(value):
     return value
 
 
-def kept(value, *, flag=False):
-    held = value
-    return held if not flag else None
-
-
-def assigned(x, holder):
-    value = holder.v
-    again = value
-    return x * 2, again
-
-
-def written(x, holder):
-    new = Space()
-    new.v = holder.v
-    return x * 2, new.v
-
-
 def unpacked(x, pair):
     _, second = pair
     return x * 2, second
@@ -65,14 +47,6 @@ def unpacked(x, pair):
 
 def global_of(x, _):
     return x * 2, HANDED
-
-
-def in_a_branch(x, holder):
-    if x.shape[0] > 2:
-        found = holder.v
-    else:
-        found = 0
-    return x * 2, found
 
 
 def behind_a_break(x, holder):
@@ -86,18 +60,11 @@ PROGRAMS = {
     "attribute": (lambda x, h: (x * 2, h.v), Holder),
     "a packed attribute": (lambda x, h: (x * 2, {"v": h.v}, [h.v]), Holder),
     "slot": (lambda x, h: (x * 2, h.v), Slots),
-    "local": (assigned, Holder),
-    "attribute of a new object": (written, Holder),
     "item of a tuple": (lambda x, t: (x * 2, t[0]), lambda v: (v, 1)),
-    "last item of a tuple": (lambda x, t: (x * 2, t[-1]), lambda v: (1, v)),
     "item of a list": (lambda x, t: (x * 2, t[1]), lambda v: [2, v]),
     "value of a dict": (lambda x, d: (x * 2, d["v"]), lambda v: {"v": v}),
     "unpacked": (unpacked, lambda v: (1, v)),
-    "through a function": (lambda x, h: (x * 2, same(h.v)), Holder),
-    "through functions and keywords": (lambda x, h: (x * 2, kept(value=same(h.v))), Holder),
     "through a method": (lambda x, h: (x * 2, h.get()), Holder),
-    "through a nested function": (lambda x, h: (x * 2, (lambda v: v)(h.v)), Holder),
-    "in a branch": (in_a_branch, Holder),
     "behind a break": (behind_a_break, Holder),
 }
 
@@ -187,17 +154,6 @@ def test_a_value_that_is_written_over_is_handed_on_as_it_was():
     assert compiled.stats.compiles == 1
 
 
-def test_a_value_that_is_looked_at_later_is_guarded():
-    def late(x, holder):
-        kept_back = holder.v
-        holder.v = None
-        return x * kept_back, kept_back
-
-    compiled = minidynamo.compile(late, backend="eager", dynamic=False)
-    for value in (2, 3, torch.ones(4), torch.full((4,), 5.0), 2.5):
-        assert torch.equal(compiled(X, Holder(value))[0], X * value)
-
-
 def test_the_same_object_under_two_names_is_one():
     def adds(x, a, b):
         moved = a.v
@@ -211,26 +167,12 @@ def test_the_same_object_under_two_names_is_one():
         assert compiled(X, first, second)[1] is items and items == [1] * shared
 
 
-def test_none_or_not_is_all_that_is_asked():
-    values = [torch.relu, torch.tanh, X, X.double(), types, torch, int, Holder(1), 1, 2.5, "a", [1], {}, Holder]
-    for program in (
-        lambda x, v: x * 2 if v is None else x,
-        lambda x, v: x * 2 if v is not None else x,
-        lambda x, v: x * (1 + (v is None)),
-        lambda x, v: x * (1 + (None is not v)),
-    ):
-        compiled = minidynamo.compile(program, backend="eager")
-        for value in (*values, None, *values, None):
-            assert torch.equal(compiled(X, value), program(X, value))
-        assert compiled.stats.compiles == 2
-
-
 def test_truth_of_a_function_asks_for_its_class():
     def doubles(x, v):
         return x * 2 if v else x * (1 + (not v))
 
     compiled = minidynamo.compile(doubles, backend="eager")
-    for value in (same, kept, None, torch, types, int, Holder, None, same):
+    for value in (same, unpacked, None, torch, types, int, Holder, None, same):
         assert torch.equal(compiled(X, value), doubles(X, value))
     assert compiled.stats.compiles == 4  # functions, None, Python modules, classes
 

@@ -104,14 +104,6 @@ def test_a_method_that_does_not_know_its_operand_says_so() -> None:
     assert compiles(lambda n: n.__add__("text"), 5, 6, 7) == 2
 
 
-def test_a_function_that_would_raise_does() -> None:
-    compiled = minidynamo.compile(lambda x, a: x * math.sqrt(a), backend="eager")
-    for number in (4.0, 9.0, 16.0):
-        assert torch.equal(compiled(X, number), X * math.sqrt(number))
-    with pytest.raises(ValueError, match="math domain error"):
-        compiled(X, -1.0)
-
-
 LISTS = {
     "floats": (lambda n: torch.tensor([n, 1.0, 2, n * 2]), (0.1, 0.2, 0.3), 2),
     "nested": (lambda n: torch.tensor([[n, 1], (2.5, n)]), (3, 4, 5), 2),

@@ -23,17 +23,6 @@ def test_the_condition_is_guarded_and_not_the_number():
     assert f.stats.graphs == 3
 
 
-def test_a_given_output_takes_constants():
-    def written(x, scale):
-        out = torch.empty(x.shape)
-        torch.sub(x.exp(), x, alpha=scale, out=out)
-        return out
-
-    f = compiled(written)
-    for scale in (0.1, 0.2, 0.3, 0.4):
-        assert torch.equal(f(X, scale), written(X, scale))
-
-
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_in_branches_as_well_as_beside_operands(backend):
     def f(x, n):

@@ -3,7 +3,6 @@
 import collections
 import copy
 import enum
-import functools
 import types
 
 import pytest
@@ -105,30 +104,6 @@ def test_deep_copies_keep_what_is_shared_and_circular():
 def test_what_is_not_copied(value):
     with pytest.raises(NotImplementedError):
         twins.copy_deepcopy(value)
-
-
-def test_cached_property():
-    class Box:
-        made = 0
-
-        @functools.cached_property
-        def value(self):
-            self.made += 1
-            return self.made
-
-    box = Box()
-    descriptor = vars(Box)["value"]
-    assert twins.cached_property_get(descriptor, None, Box) is descriptor
-    assert [twins.cached_property_get(descriptor, box, Box) for _ in range(2)] == [1, 1] and vars(box)["value"] == 1
-
-
-def test_namespaces_and_counting():
-    made = types.SimpleNamespace()
-    twins.simple_namespace_init(made, a=1)
-    assert made == types.SimpleNamespace(a=1)
-    counts = {"a": 1}
-    twins.count_elements(counts, "aab")
-    assert counts == {"a": 3, "b": 1}
 
 
 class Answering:

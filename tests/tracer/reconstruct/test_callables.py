@@ -21,38 +21,12 @@ from minidynamo.variables.containers import (
     ListVariable,
     TupleVariable,
 )
-from minidynamo.variables.objects import ClassVariable, ObjectVariable
+from minidynamo.variables.objects import ObjectVariable
 from tests.tracer.reconstruct.rebuilt import C, LoudList, key, rebuilt
 
 
 def _nested(function: Any, **facts: Any) -> NestedFunctionVariable:
     return NestedFunctionVariable(function.__code__, globals(), function.__qualname__, **facts)
-
-
-def test_nested_functions_with_defaults_closures_and_names() -> None:
-    total = 0
-
-    def add(x: int, y: int = 0, *, z: int = 0) -> int:
-        nonlocal total
-        total += x + y + z
-        return total
-
-    cell = CellVariable(C(100))
-    variable = _nested(
-        add,
-        defaults=TupleVariable([C(10)]),
-        kwdefaults=DictVariable({key("z"): C(1)}),
-        annotations=TupleVariable([C("x"), ClassVariable(int)]),
-        closure=(cell,),
-        attributes={"tag": C("t")},
-    )
-    made = rebuilt(variable)
-    assert made(1) == 112
-    assert made.__qualname__ == add.__qualname__
-    assert made.__annotations__ == {"x": int}
-    assert made.tag == "t"
-    assert made.__globals__ is globals()
-    assert made.__module__ == __name__
 
 
 def test_functions_share_cells_and_can_call_themselves() -> None:

@@ -1,76 +1,19 @@
 """Tests of minidynamo/tracer/reconstruct/effects.py: each kind of effect, replayed on real values."""
 
-import types
 from typing import Any
 
-import pytest
 import torch
 
-from minidynamo.guards.source import Constant, Local
+from minidynamo.guards.source import Local
 from minidynamo.tracer.reconstruct.effects import lost_effects
 from minidynamo.tracer.records.side_effects import AttrSet, Called, CellSet, ContentsChanged, GlobalSet
 from minidynamo.variables.callables import BuiltinVariable, CellVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, ListVariable
-from minidynamo.variables.objects import ClassVariable, ObjectVariable
+from minidynamo.variables.objects import ObjectVariable
 from tests.tracer.frame_builder import Box, FrameBuilder, ones
 
 C = ConstantVariable
-
-
-def test_what_a_property_hides_goes_into_the_dictionary() -> None:
-    class Hiding:
-        @property
-        def slot(self) -> int:
-            return 0
-
-    value = Hiding()
-    frame = FrameBuilder()
-    tracked = frame.object("r", Hiding)
-    frame.side_effects.set_attr(tracked, "slot", C(1))
-    frame.print(frame.returns(C(None))).body([value])
-    assert value.__dict__ == {"slot": 1} and value.slot == 0
-
-
-def test_attributes_that_come_and_go() -> None:
-    frame = FrameBuilder()
-    box = frame.object("m", Box)
-    frame.side_effects.set_attr(box, "passing", C(1))
-    frame.side_effects.delete_attr(box, "passing")
-    frame.side_effects.delete_attr(box, "count")
-    frame.side_effects.set_attr(box, "new", box)
-    value = Box()
-    frame.print(frame.returns(C(None))).body([value])
-    assert value.__dict__ == {"new": value}
-
-
-def test_class_attributes_go_through_type() -> None:
-    class Counter:
-        total = 0
-
-    frame = FrameBuilder()
-    cls = ClassVariable(Counter, source=Local(frame.parameter("cls")))
-    frame.side_effects.set_attr(cls, "total", C(5))
-    frame.print(frame.returns(C(None))).body([Counter])
-    assert Counter.total == 5
-
-
-def test_globals_and_cells() -> None:
-    namespace: dict[str, Any] = {"old": 1}
-    cell, emptied = types.CellType(1), types.CellType(2)
-    frame = FrameBuilder()
-    x = frame.tensor("x")
-    effects = frame.side_effects
-    effects.set_global(namespace, "made", frame.op(torch.neg, x))
-    effects.set_global(namespace, "old", None)
-    effects.set_cell(CellVariable(None, cell, source=Constant(cell, "total")), C(5))
-    effects.set_cell(CellVariable(None, emptied), None)
-    frame.print(frame.returns(C(None))).body([ones()])
-    assert list(namespace) == ["made"]
-    assert torch.equal(namespace["made"], -ones())
-    assert cell.cell_contents == 5
-    with pytest.raises(ValueError, match="empty"):
-        emptied.cell_contents  # noqa: B018
 
 
 def test_containers_keep_their_identity() -> None:

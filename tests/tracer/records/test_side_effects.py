@@ -77,12 +77,6 @@ def test_a_container_is_reported_once() -> None:
     assert len(effects.journal) == 1
 
 
-def test_effects_cannot_be_changed() -> None:
-    effect = AttrSet(_object(), "a", ONE)
-    with pytest.raises(AttributeError):
-        effect.name = "b"  # type: ignore[misc]
-
-
 def test_every_effect_is_announced_and_can_be_refused() -> None:
     effects, seen = SideEffects(), []
     effects.on_effect = seen.append

@@ -9,30 +9,7 @@ from minidynamo.errors import InternalError
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.source import Computed, Drawn, Local
 from minidynamo.tracer.records.side_effects import Draw
-from minidynamo.tracer.records.traced_frame import Break, Null, Return
-from tests.tracer.frame_builder import BREAK, FrameBuilder
-
-
-def test_a_frame_records_inputs_outputs_and_its_end() -> None:
-    frame = FrameBuilder()
-    x = frame.tensor("x")
-    result = frame.op(torch.neg, x)
-    traced = frame.returns(result)
-    assert isinstance(traced.exit, Return)
-    assert traced.exit.value is result
-    assert traced.outputs == (result,)
-    assert [(given.source, given.variable, given.is_emptied) for given in traced.inputs] == [(Local("x"), x, False)]
-    assert traced.graph is not None
-
-
-def test_a_break_tells_where_and_why() -> None:
-    frame = FrameBuilder()
-    x = frame.tensor("x")
-    cut = frame.breaks({"x": x}, stack=[Null(), x], compiled_callee=1).exit
-    assert isinstance(cut, Break)
-    assert cut.diagnostic is BREAK
-    assert cut.compiled_callee == 1
-    assert cut.stack[1] is x
+from tests.tracer.frame_builder import FrameBuilder
 
 
 def test_records_are_compared_by_identity_and_cannot_be_changed() -> None:
