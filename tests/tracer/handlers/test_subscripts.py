@@ -41,18 +41,5 @@ def keys_reach_the_users_methods_as_they_are(x):
 
 
 @programs()
-def numbers_that_objects_stand_for(x):
-    rows, place = [1, 2, 3], Place(1)
-    rows[place] = 5
-    del rows[Place(0)]
-    return x[place] + x[: Place(2)].sum(), rows, "abc"[place], (4, 5, 6)[place:]
-
-
-@programs()
 def generic_aliases(x):
     return x + 1, list[int] == list[int], dict[str, list[int]].__args__
-
-
-@programs(graphs=0, breaks=1)
-def what_has_no_items_raises(x):
-    return Place(1)[0]

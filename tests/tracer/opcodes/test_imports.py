@@ -29,15 +29,6 @@ def modules_that_are_loaded(x):
     return F.relu(x) * math.pi, os.path.sep
 
 
-@programs()
-def name_that_a_module_has_not(x):
-    try:
-        from json import this_is_no_name  # noqa: F401
-    except ImportError:
-        return x + 1
-    return x
-
-
 def test_whether_a_module_has_the_name_is_guarded():
     module = types.ModuleType("tests_part")
 

@@ -4,14 +4,8 @@ import pytest
 
 from minidynamo.guards.source import Local
 from minidynamo.tracer.records.side_effects import (
-    DELETED,
-    UNKNOWN,
     AttrDeleted,
     AttrSet,
-    Called,
-    CellSet,
-    ContentsChanged,
-    GlobalSet,
     SideEffects,
 )
 from minidynamo.variables.callables import BuiltinVariable, CellVariable
@@ -24,57 +18,6 @@ ONE, TWO = ConstantVariable(1), ConstantVariable(2)
 
 def _object() -> ObjectVariable:
     return ObjectVariable(object(), object, source=Local("m"))
-
-
-def test_the_journal_keeps_program_order() -> None:
-    effects, obj, cell = SideEffects(), _object(), CellVariable()
-    namespace: dict[str, object] = {}
-    items = ListVariable([])
-    effects.set_attr(obj, "a", ONE)
-    effects.contents_changed(items)
-    effects.set_global(namespace, "g", TWO)
-    effects.set_cell(cell, None)
-    effects.record_call(BuiltinVariable(print), ONE, end=TWO)
-    effects.delete_attr(obj, "a")
-    kinds = [type(effect) for effect in effects.journal]
-    assert kinds == [AttrSet, ContentsChanged, GlobalSet, CellSet, Called, AttrDeleted]
-    called = effects.journal[4]
-    assert isinstance(called, Called)
-    assert called.args == (ONE,)
-    assert called.kwargs == {"end": TWO}
-
-
-def test_reads_see_the_last_write() -> None:
-    effects, obj, other = SideEffects(), _object(), _object()
-    assert effects.attr(obj, "a") is UNKNOWN
-    effects.set_attr(obj, "a", ONE)
-    effects.set_attr(obj, "a", TWO)
-    assert effects.attr(obj, "a") is TWO
-    assert effects.attr(other, "a") is UNKNOWN
-    effects.delete_attr(obj, "a")
-    assert effects.attr(obj, "a") is DELETED
-    assert effects.written_attributes(obj) == {"a": DELETED}
-    assert effects.written_attributes(other) == {}
-
-
-def test_globals_are_told_apart_by_module() -> None:
-    effects = SideEffects()
-    first: dict[str, object] = {}
-    second: dict[str, object] = {}
-    effects.set_global(first, "g", ONE)
-    assert effects.read_global(first, "g") is ONE
-    assert effects.read_global(second, "g") is UNKNOWN
-    effects.set_global(first, "g", None)
-    assert effects.read_global(first, "g") is DELETED
-
-
-def test_a_container_is_reported_once() -> None:
-    effects, items = SideEffects(), ListVariable([])
-    assert not effects.is_changed(items)
-    effects.contents_changed(items)
-    effects.contents_changed(items)
-    assert effects.is_changed(items)
-    assert len(effects.journal) == 1
 
 
 def test_every_effect_is_announced_and_can_be_refused() -> None:
