@@ -6,21 +6,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from minidynamo.graph.autograd_calls import gradients, make_parameter, replace_data, require_grad, reserve_hook
+from minidynamo.graph.autograd_calls import replace_data, reserve_hook
 from minidynamo.tracer.records.traced_frame import Break
 from tests.tracer.capturing import capture, targets
-
-
-def test_a_parameter_is_a_node():
-    traced = capture(lambda x: torch.nn.Parameter(x, False).sin(), torch.ones(2))
-    assert targets(traced) == [make_parameter, "sin"]
-
-
-def test_nothing_happens_when_nothing_changes():
-    def program(x):
-        return x.requires_grad_(False) * 2
-
-    assert require_grad not in targets(capture(program, torch.ones(2)))
 
 
 def test_replaced_data_counts_as_written():
@@ -111,13 +99,6 @@ def a_view_from_inside_of_no_grad_that_was_written(x):
 def test_what_ends_the_graph(program):
     traced = capture(program, torch.ones(2, requires_grad=True))
     assert isinstance(traced.exit, Break)
-
-
-def test_gradients_are_a_node():
-    def program(x):
-        return torch.autograd.grad((x * x).sum(), [x])[0] + 1
-
-    assert gradients in targets(capture(program, torch.ones(2, requires_grad=True)))
 
 
 def gradients_through_an_argument(y, x):

@@ -74,13 +74,6 @@ def test_constants_need_no_cache():
     assert not isinstance(traced.exit, Break) and numbers.cache_info().currsize == 0
 
 
-def test_what_a_function_sees_is_that_of_its_first_call():
-    numbers_of_state = [capture(lambda x: x * reads(4), torch.ones(2)).graph(torch.ones(2))[0] for _ in range(2)]
-    STATE["n"] = 5
-    numbers_of_state.append(capture(lambda x: x * reads(4), torch.ones(2)).graph(torch.ones(2))[0])
-    assert [result.tolist() for result in numbers_of_state] == [[8, 8]] * 3
-
-
 def changed_before(x, state):
     state["n"] = 7
     return x * reads(5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from minidynamo.tracer.handlers.custom_functions import Context, applier
+from minidynamo.tracer.handlers.custom_functions import Context
 from tests.tracer.capturing import capture, guards_on, targets
 
 
@@ -28,12 +28,6 @@ def test_one_node_and_no_trace_of_the_trial():
     assert guards_on(traced, "FACTOR")
 
 
-def test_the_graph_can_be_run_as_it_is():
-    traced = capture(lambda x: Doubled.apply(x) + 1, torch.randn(2, requires_grad=True))
-    x = torch.randn(2, requires_grad=True)
-    assert torch.equal(traced.graph(x)[0], x * 2 + 1)
-
-
 def test_the_stand_in_for_ctx_has_what_functions_use():
     ctx = Context((True, False))
     ctx.save_for_backward(1, 2)
@@ -44,7 +38,3 @@ def test_the_stand_in_for_ctx_has_what_functions_use():
     assert ctx.saved_tensors == (1, 2) and ctx.needs_input_grad == (True, False)
     public = {name for name in dir(torch.autograd.function.FunctionCtx) if not name.startswith("_")}
     assert public <= {*dir(ctx), "mark_shared_storage"}
-
-
-def test_a_function_is_named_after_its_class():
-    assert applier(Doubled).__name__ == "Doubled_apply"

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 import torch
-from torch.func import functional_call, grad, grad_and_value, jacfwd, jacrev, vmap
+from torch.func import grad, grad_and_value, jacfwd, jacrev, vmap
 
 import minidynamo
 from minidynamo.tracer.records.traced_frame import Break
@@ -24,27 +24,6 @@ def test_one_node_with_what_the_function_reads():
     given = {"x": x, "w": w}
     arguments = [given[graph_input.source.display()] for graph_input in traced.inputs]
     assert torch.equal(traced.graph(*arguments)[0], x * w)
-
-
-def test_what_is_read_and_returned_is_repeated():
-    def program(x, w):
-        return vmap(lambda row: (w, torch.max(row, 0)))(x)
-
-    x, w = torch.randn(3, 2), torch.randn(2)
-    traced = capture(program, x, w)
-    shapes = [tuple(tensor.fake.shape) for tensor in traced.outputs]
-    assert not isinstance(traced.exit, Break) and shapes == [(3, 2), (3,), (3,)]
-
-
-def test_a_module_has_its_own_parameters_again():
-    module = torch.nn.Linear(2, 1)
-
-    def program(x):
-        loss = lambda params: functional_call(module, params, (x,)).sum()  # noqa: E731
-        return grad(loss)({"weight": torch.zeros(1, 2)})["weight"], module(x)
-
-    traced = capture(program, torch.ones(2))
-    assert not isinstance(traced.exit, Break)
 
 
 def keeps_something(x, seen):

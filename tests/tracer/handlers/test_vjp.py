@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 import torch
-from torch.func import vjp, vmap
+from torch.func import vjp
 
 import minidynamo
 from minidynamo.tracer.handlers.vjp import vjp_at
@@ -26,16 +26,6 @@ def test_the_function_is_traced_once():
     traced = capture(program, torch.ones(2), torch.ones(2))
     assert names(traced) == ["vjp", "getitem", "pull_back", "getitem", "add", "pull_back", "getitem"]
     assert sum(node.op == "get_attr" for node in traced.graph.graph.nodes) == 1
-
-
-def test_inside_of_another_transform():
-    def program(x):
-        pull_back = vjp(torch.sin, x)[1]
-        return vmap(pull_back)(torch.eye(2))
-
-    x = torch.randn(2)
-    traced = capture(program, x)
-    assert torch.allclose(traced.graph(x)[0], torch.diag(x.cos()))
 
 
 def test_parts_without_a_tracer():

@@ -2,7 +2,6 @@
 
 import functools
 import types
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,6 @@ from minidynamo.variables.callables import (
     CellVariable,
     FunctionVariable,
     MethodVariable,
-    NestedFunctionVariable,
     PartialVariable,
     SuperVariable,
 )
@@ -23,25 +21,6 @@ from minidynamo.variables.containers import (
 )
 from minidynamo.variables.objects import ObjectVariable
 from tests.tracer.reconstruct.rebuilt import C, LoudList, key, rebuilt
-
-
-def _nested(function: Any, **facts: Any) -> NestedFunctionVariable:
-    return NestedFunctionVariable(function.__code__, globals(), function.__qualname__, **facts)
-
-
-def test_functions_share_cells_and_can_call_themselves() -> None:
-    def get() -> Any:
-        return get, value
-
-    value = 1
-    value_cell, get_cell = CellVariable(C(5)), CellVariable()
-    closure = {"get": get_cell, "value": value_cell}
-    variable = _nested(get, closure=tuple(closure[name] for name in get.__code__.co_freevars))
-    get_cell.contents = variable
-    function, cell = rebuilt(variable, value_cell)
-    assert function() == (function, 5)
-    cell.cell_contents = 6
-    assert function() == (function, 6)
 
 
 def test_an_empty_cell_stays_empty() -> None:
