@@ -3,16 +3,10 @@
 # The programs keep the style of users, against the advice of linters.
 # ruff: noqa: UP008
 
-import pytest
-
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class Base:
@@ -34,5 +28,6 @@ class Derived(Base):
 
 
 @programs()
-def methods_of_the_super_class(x):
-    return Derived.make().scale(x)
+class Cases:
+    def methods_of_the_super_class(x):
+        return Derived.make().scale(x)

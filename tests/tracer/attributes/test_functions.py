@@ -1,6 +1,5 @@
 """Attributes of functions and operators."""
 
-import pytest
 import torch
 
 import minidynamo
@@ -8,20 +7,17 @@ from tests.end_to_end.programs import Programs
 from tests.tracer.attributes.things import Thing
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 @programs()
-def functions_and_classes(x):
-    def inner():
-        return x
+class Cases:
+    def functions_and_classes(x):
+        def inner():
+            return x
 
-    inner.note = 4
-    return inner.__name__, inner.note, Thing.__name__, Thing.shared, Thing.method(Thing(x)), inner() + 1
+        inner.note = 4
+        return inner.__name__, inner.note, Thing.__name__, Thing.shared, Thing.method(Thing(x)), inner() + 1
 
 
 def test_attributes_of_operators_are_not_denied():

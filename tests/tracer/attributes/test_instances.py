@@ -8,18 +8,15 @@ from tests.end_to_end.programs import Programs, vector
 from tests.tracer.attributes.things import Slotted, Thing
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 @programs(lambda: (vector(), Slotted(1)))
-def slots(x, s):
-    s.b = x * s.a
-    s.a = 2
-    return s.b + s.a
+class Cases:
+    def slots(x, s):
+        s.b = x * s.a
+        s.a = 2
+        return s.b + s.a
 
 
 class Loud(dict):

@@ -1,6 +1,5 @@
 """Attributes that a program reads or finds missing are guarded."""
 
-import pytest
 import torch
 
 from minidynamo.guards.guard import GuardKind
@@ -9,19 +8,16 @@ from tests.tracer.attributes.things import Thing
 from tests.tracer.capturing import capture, guards_on
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 @programs(lambda: (vector(), Thing(vector())))
-def order_of_lookup(x, t):
-    t.read_too = 1
-    t.both = 4
-    t.twice = x
-    return t.x, t.twice, t.shared, t.both, t.read, t.made[0], t.static(1), t.of(x).x, t.method(2), t.read_too
+class Cases:
+    def order_of_lookup(x, t):
+        t.read_too = 1
+        t.both = 4
+        t.twice = x
+        return t.x, t.twice, t.shared, t.both, t.read, t.made[0], t.static(1), t.of(x).x, t.method(2), t.read_too
 
 
 def test_what_was_found_and_what_was_not_is_guarded():

@@ -9,11 +9,7 @@ import minidynamo
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 def settings():
@@ -23,12 +19,6 @@ def settings():
 
 
 SETTINGS = settings()
-
-
-@programs(lambda: (vector(), SETTINGS))
-def reading_and_writing(x, module):
-    module.seen = x
-    return module.scale * module.seen, hasattr(module, "nope")
 
 
 def test_what_is_read_is_guarded():
@@ -75,12 +65,6 @@ def making_module():
 
 
 MAKING = making_module()
-
-
-@programs(lambda: (vector(), MAKING))
-def attributes_that_a_module_makes(x, module):
-    found = hasattr(module, "_hidden"), hasattr(module, "nope"), getattr(module, "nope", 5)
-    return module.doubled(x) + module.factor, found, module.__name__
 
 
 def test_what_a_module_makes_is_guarded_by_what_was_read_for_it():
@@ -133,11 +117,22 @@ class Lazy(types.ModuleType):
 LAZY = Lazy.make("lazy")
 
 
-@programs(lambda: (vector(), LAZY))
-def attributes_of_a_class_of_modules(x, module):
-    found = hasattr(module, "nope"), getattr(module, "nope", 5), module.late, module.base, module.__name__
-    classes = type(module) is Lazy, isinstance(module, types.ModuleType), module.__class__.__name__
-    return module.scaled(x) + module.shift, found, classes
+@programs(lambda: (vector(), SETTINGS))
+class Cases:
+    def reading_and_writing(x, module):
+        module.seen = x
+        return module.scale * module.seen, hasattr(module, "nope")
+
+    @programs(lambda: (vector(), MAKING))
+    def attributes_that_a_module_makes(x, module):
+        found = hasattr(module, "_hidden"), hasattr(module, "nope"), getattr(module, "nope", 5)
+        return module.doubled(x) + module.factor, found, module.__name__
+
+    @programs(lambda: (vector(), LAZY))
+    def attributes_of_a_class_of_modules(x, module):
+        found = hasattr(module, "nope"), getattr(module, "nope", 5), module.late, module.base, module.__name__
+        classes = type(module) is Lazy, isinstance(module, types.ModuleType), module.__class__.__name__
+        return module.scaled(x) + module.shift, found, classes
 
 
 def test_what_a_class_of_modules_answers_is_guarded():

@@ -3,7 +3,6 @@
 
 import functools
 
-import pytest
 import torch
 
 from minidynamo import disable
@@ -14,11 +13,7 @@ from tests.end_to_end.programs import Programs, vector
 from tests.tracer.capturing import capture, guards_on, targets
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 def scaled(x, factor=2, *, offset=torch.ones(4)):
@@ -33,26 +28,25 @@ class Multiplier:
         return x * self.factor
 
 
-@programs(lambda: (vector(), Multiplier(3), scaled, functools.partial(scaled, factor=5), torch.relu, vector().add))
-def callables_as_arguments(x, obj, function, partial, builtin, method):
-    return obj(x) + function(x) + partial(x, offset=1) + builtin(x) + method(x)
-
-
-@programs()
-def unbound_methods(x):
-    words = []
-    list.append(words, "a")
-    return torch.Tensor.add(x, 1), str.upper("a"), dict.fromkeys("ab", 1), words, "-".join(["a", "b"])
-
-
 @disable
 def as_written(x):
     return x + 1
 
 
-@programs(graphs=2, breaks=1)
-def disabled_function(x):
-    return as_written(x * 2) * 3
+@programs()
+class Cases:
+    @programs(lambda: (vector(), Multiplier(3), scaled, functools.partial(scaled, factor=5), torch.relu, vector().add))
+    def callables_as_arguments(x, obj, function, partial, builtin, method):
+        return obj(x) + function(x) + partial(x, offset=1) + builtin(x) + method(x)
+
+    def unbound_methods(x):
+        words = []
+        list.append(words, "a")
+        return torch.Tensor.add(x, 1), str.upper("a"), dict.fromkeys("ab", 1), words, "-".join(["a", "b"])
+
+    @programs(graphs=2, breaks=1)
+    def disabled_function(x):
+        return as_written(x * 2) * 3
 
 
 def test_a_handler_gets_unread_what_it_only_moves():

@@ -10,11 +10,7 @@ from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +37,10 @@ class Log(list):
 
 
 @programs(graphs=None, breaks=None)
-def a_module_is_made(x):
-    torch.manual_seed(0)
-    return torch.nn.Linear(4, 2)(x)
+class Cases:
+    def a_module_is_made(x):
+        torch.manual_seed(0)
+        return torch.nn.Linear(4, 2)(x)
 
 
 class HandsArgumentsOn:

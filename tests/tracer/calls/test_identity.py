@@ -1,30 +1,25 @@
-import pytest
 import torch
 
 import minidynamo
 from tests.end_to_end.programs import Programs, two_vectors
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class Plain:
     pass
 
 
-@programs(two_vectors)
-def tensors_and_constants(x, y):
-    return x is None, x is x, x is y, tuple({}) is tuple(set()), type(x) is torch.Tensor, len is not max, x + y
-
-
 @programs()
-def new_objects(x):
-    one, other = Plain(), Plain()
-    return x + 1, one is other, one == other, one != other, one == one, [one].index(one), other in [one]
+class Cases:
+    @programs(two_vectors)
+    def tensors_and_constants(x, y):
+        return x is None, x is x, x is y, tuple({}) is tuple(set()), type(x) is torch.Tensor, len is not max, x + y
+
+    def new_objects(x):
+        one, other = Plain(), Plain()
+        return x + 1, one is other, one == other, one != other, one == one, [one].index(one), other in [one]
 
 
 def test_two_objects_that_are_one_in_the_next_call_are_noticed():

@@ -15,11 +15,7 @@ from tests.end_to_end.programs import Programs, two_vectors
 from tests.pairs import pairs
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class Left:
@@ -66,23 +62,22 @@ class Right(Left):
 
 
 @programs()
-def special_methods_in_order(x):
-    log = []
-    left, right = Left(log), Right(log)
-    results = [left + right, 1 + right, -right, left < 3, 3 > left, left == 1, left != 2, 2 in left, 3 in left]
-    right += 1
-    right[1:2] = 3
-    return results, right[4], log, not left, bool(right), x + 1
+class Cases:
+    def special_methods_in_order(x):
+        log = []
+        left, right = Left(log), Right(log)
+        results = [left + right, 1 + right, -right, left < 3, 3 > left, left == 1, left != 2, 2 in left, 3 in left]
+        right += 1
+        right[1:2] = 3
+        return results, right[4], log, not left, bool(right), x + 1
 
+    @programs(two_vectors)
+    def tensors_and_others(x, y):
+        return x == None, x is None, 2 - x, [1] * 2, (1,) + (2,), x is x, "a" * 3, x + y  # noqa: E711
 
-@programs(two_vectors)
-def tensors_and_others(x, y):
-    return x == None, x is None, 2 - x, [1] * 2, (1,) + (2,), x is x, "a" * 3, x + y  # noqa: E711
-
-
-@programs(graphs=1, breaks=1)
-def looking_into_a_tensor(x):
-    return 3 in (x + 1)
+    @programs(graphs=1, breaks=1)
+    def looking_into_a_tensor(x):
+        return 3 in (x + 1)
 
 
 def test_every_operator_of_python_has_its_handler():

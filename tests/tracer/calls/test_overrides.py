@@ -7,11 +7,7 @@ import minidynamo
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class Box:
@@ -39,31 +35,28 @@ NOTED = Noted()
 
 
 @programs()
-def functions_and_methods(x):
-    box = Box(x)
-    return torch.sin(box).x, torch.add(x, box, alpha=2).x, (x + box).x, x.sub(box).x, torch.nn.functional.relu(box).x
+class Cases:
+    def functions_and_methods(x):
+        box = Box(x)
+        made = torch.sin(box).x, torch.add(x, box, alpha=2).x
+        return *made, (x + box).x, x.sub(box).x, torch.nn.functional.relu(box).x
 
+    def what_the_class_is_asked(x):
+        noted = Noted()
+        return (
+            x + 1,
+            [torch.sin(noted), torch.add(x, noted, alpha=2), x.add(noted), x + NOTED, torch.sum(noted, 0)],
+            [torch.sin(noted), torch.sin(*[noted]), x > noted],
+            [torch.nn.functional.relu(noted), torch.nn.functional.relu(input=noted), torch.stack((noted,), dim=0)],
+        )
 
-@programs()
-def what_the_class_is_asked(x):
-    noted = Noted()
-    return (
-        x + 1,
-        [torch.sin(noted), torch.add(x, noted, alpha=2), x.add(noted), x + NOTED, torch.sum(noted, 0)],
-        [torch.sin(noted), torch.sin(*[noted]), x > noted],
-        [torch.nn.functional.relu(noted), torch.nn.functional.relu(input=noted), torch.stack((noted,), dim=0)],
-    )
+    def other_arguments_of_functions_in_python(x):
+        made = torch.nn.functional.cross_entropy(Noted(), x)
+        return x + 1, made[:3], [name for name, _ in made[3]]
 
-
-@programs()
-def other_arguments_of_functions_in_python(x):
-    made = torch.nn.functional.cross_entropy(Noted(), x)
-    return x + 1, made[:3], [name for name, _ in made[3]]
-
-
-@programs(lambda: (vector(), torch.nn.Parameter(vector())))
-def parameters_beside_an_object(x, weight):
-    return x + 1, torch.einsum("i,i->", weight, Noted())[:3], torch.einsum("i,i->", x, Noted())[:3]
+    @programs(lambda: (vector(), torch.nn.Parameter(vector())))
+    def parameters_beside_an_object(x, weight):
+        return x + 1, torch.einsum("i,i->", weight, Noted())[:3], torch.einsum("i,i->", x, Noted())[:3]
 
 
 class Other(Noted):

@@ -6,16 +6,7 @@ from tests.end_to_end.programs import Programs, leaf, vector
 from tests.tracer.capturing import capture
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
-
-
-@programs(leaf)
-def gradient_that_is_not_there(x):
-    return x.grad is None, x * 2
+test_same_as_eager = programs.test()
 
 
 def with_gradient():
@@ -24,22 +15,25 @@ def with_gradient():
     return x
 
 
-@programs(with_gradient, backward=False)
-def gradient_that_is_there(x):
-    y = x.grad * 2
-    x.grad = None
-    return y, x.grad
+@programs(leaf)
+class Cases:
+    def gradient_that_is_not_there(x):
+        return x.grad is None, x * 2
 
+    @programs(with_gradient, backward=False)
+    def gradient_that_is_there(x):
+        y = x.grad * 2
+        x.grad = None
+        return y, x.grad
 
-@programs(lambda: torch.arange(3.0), graphs=None, breaks=None)
-def values_are_needed(x):
-    y = x + 1
-    return y.tolist(), y[0].item(), int(y[1]), float(y.sum()), y.nonzero(), str(y.shape)
+    @programs(lambda: torch.arange(3.0), graphs=None, breaks=None)
+    def values_are_needed(x):
+        y = x + 1
+        return y.tolist(), y[0].item(), int(y[1]), float(y.sum()), y.nonzero(), str(y.shape)
 
-
-@programs(graphs=0, breaks=None)
-def no_such_method_raises(x):
-    return x.no_such_method()
+    @programs(graphs=0, breaks=None)
+    def no_such_method_raises(x):
+        return x.no_such_method()
 
 
 def test_the_tables_name_attributes_that_tensors_have():

@@ -1,28 +1,7 @@
-import pytest
-
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
-
-
-@programs(graphs=0)
-def numbers(x):
-    return (
-        x,
-        int(" 12 "),
-        int("z", 36),
-        float("1e3"),
-        complex("1j"),
-        round(-2.5),
-        round(1.25, 1),
-        pow(2, 5, 7),
-        divmod(7.5, 2),
-    )
+test_same_as_eager = programs.test()
 
 
 class Meters:
@@ -57,17 +36,6 @@ class Meters:
         return self.n, other
 
 
-@programs(lambda: (vector(), Meters(3)))
-def conversions_of_objects(x, m):
-    return x * int(m), float(m), str(m), f"{m:km}", len(m), bool(m), abs(m).n, round(m, 2), divmod(m, 5), not m
-
-
-@programs(breaks=1, graphs=2)
-def int_of_a_tensor_breaks(x):
-    y = x * 0 + 2
-    return x * int(y.sum())
-
-
 class Dishonest:
     def __len__(self):
         return 2.5
@@ -79,17 +47,40 @@ class Dishonest:
         return "one"
 
 
-@programs(
-    lambda: (vector(), Dishonest(), len),
-    lambda: (vector(), Dishonest(), str),
-    lambda: (vector(), Dishonest(), int),
-    graphs=None,
-    breaks=None,
-)
-def special_methods_that_give_another_class_raise(x, o, function):
-    return function(o)
+@programs(graphs=0)
+class Cases:
+    def numbers(x):
+        return (
+            x,
+            int(" 12 "),
+            int("z", 36),
+            float("1e3"),
+            complex("1j"),
+            round(-2.5),
+            round(1.25, 1),
+            pow(2, 5, 7),
+            divmod(7.5, 2),
+        )
 
+    @programs(lambda: (vector(), Meters(3)))
+    def conversions_of_objects(x, m):
+        return x * int(m), float(m), str(m), f"{m:km}", len(m), bool(m), abs(m).n, round(m, 2), divmod(m, 5), not m
 
-@programs(graphs=0, breaks=1)
-def enumerate_from_a_fraction_raises(x):
-    return list(enumerate([x], 1.5))
+    @programs(breaks=1, graphs=2)
+    def int_of_a_tensor_breaks(x):
+        y = x * 0 + 2
+        return x * int(y.sum())
+
+    @programs(
+        lambda: (vector(), Dishonest(), len),
+        lambda: (vector(), Dishonest(), str),
+        lambda: (vector(), Dishonest(), int),
+        graphs=None,
+        breaks=None,
+    )
+    def special_methods_that_give_another_class_raise(x, o, function):
+        return function(o)
+
+    @programs(graphs=0, breaks=1)
+    def enumerate_from_a_fraction_raises(x):
+        return list(enumerate([x], 1.5))

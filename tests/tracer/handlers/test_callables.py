@@ -1,15 +1,9 @@
 import functools
 
-import pytest
-
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 def scale(x, by=2):
@@ -17,18 +11,18 @@ def scale(x, by=2):
     return x * by
 
 
-@programs(breaks=1, graphs=1)
-def update_wrapper_of_a_real_function_breaks(x):
-    y = x + 1
-    functools.update_wrapper(scale, scale, assigned=(), updated=())
-    return y
-
-
 @programs()
-def bound_methods(x):
-    xs = []
-    add = xs.append
-    add(x + 1)
-    up = "a".upper
-    join = ", ".join
-    return xs, up(), join(["a", "b"]), list(map(str.upper, ["p", "q"])), list(map("{}!".format, [1]))
+class Cases:
+    @programs(breaks=1, graphs=1)
+    def update_wrapper_of_a_real_function_breaks(x):
+        y = x + 1
+        functools.update_wrapper(scale, scale, assigned=(), updated=())
+        return y
+
+    def bound_methods(x):
+        xs = []
+        add = xs.append
+        add(x + 1)
+        up = "a".upper
+        join = ", ".join
+        return xs, up(), join(["a", "b"]), list(map(str.upper, ["p", "q"])), list(map("{}!".format, [1]))

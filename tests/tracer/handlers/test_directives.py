@@ -1,4 +1,3 @@
-import pytest
 import torch
 
 import minidynamo
@@ -6,26 +5,7 @@ from minidynamo.core.events import on_event
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
-
-
-@programs(breaks=1, graphs=2)
-def graph_break_cuts(x):
-    y = x + 1
-    minidynamo.graph_break()
-    return y * 2
-
-
-@programs(breaks=None, graphs=2)  # then the loop's iterator comes from outside, and each of its steps is a break
-def graph_break_in_a_loop_of_one(x):
-    for _ in range(1):
-        x = x + 1
-        minidynamo.graph_break("here")
-    return x * 2
+test_same_as_eager = programs.test()
 
 
 def test_the_message_is_reported():
@@ -45,5 +25,19 @@ def test_the_message_is_reported():
 
 
 @programs()
-def torch_is_not_tracing(x):
-    return x + (0 if torch.jit.is_tracing() else 1)
+class Cases:
+    @programs(breaks=1, graphs=2)
+    def graph_break_cuts(x):
+        y = x + 1
+        minidynamo.graph_break()
+        return y * 2
+
+    @programs(breaks=None, graphs=2)  # then the loop's iterator comes from outside, and each of its steps is a break
+    def graph_break_in_a_loop_of_one(x):
+        for _ in range(1):
+            x = x + 1
+            minidynamo.graph_break("here")
+        return x * 2
+
+    def torch_is_not_tracing(x):
+        return x + (0 if torch.jit.is_tracing() else 1)

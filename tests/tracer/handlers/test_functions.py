@@ -1,4 +1,3 @@
-import pytest
 import torch
 
 import minidynamo
@@ -6,67 +5,63 @@ from minidynamo.testing import CompileCounterWithBackend
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 @programs()
-def fields(x):
-    def scale(a: int, b: "str" = 3, *, c=4) -> float:
-        "Scale it."
-        return a * b * c
+class Cases:
+    def fields(x):
+        def scale(a: int, b: "str" = 3, *, c=4) -> float:
+            "Scale it."
+            return a * b * c
 
-    code = scale.__code__.co_argcount, scale.__code__.co_varnames, scale.__doc__, scale.__module__, scale.__qualname__
-    return scale(x), scale.__defaults__, scale.__kwdefaults__, scale.__annotations__, code, scale.__closure__
+        code = (
+            scale.__code__.co_argcount,
+            scale.__code__.co_varnames,
+            scale.__doc__,
+            scale.__module__,
+            scale.__qualname__,
+        )
+        return scale(x), scale.__defaults__, scale.__kwdefaults__, scale.__annotations__, code, scale.__closure__
 
+    def changed_fields(x):
+        def scale(a, b: int = 3, *, c=4):
+            return a * b * c
 
-@programs()
-def changed_fields(x):
-    def scale(a, b: int = 3, *, c=4):
-        return a * b * c
+        scale.__kwdefaults__["c"] = 5
+        scale.__annotations__["d"] = float
+        scale.__name__ = "other"
+        scale.__doc__ = "Other."
+        scale.unit = x + 1
+        scale.count = 1
+        scale.count += 1
+        scale.gone = 3
+        del scale.gone
+        return scale(x), scale.__annotations__ is scale.__annotations__, scale.__name__, hasattr(scale, "gone"), scale
 
-    scale.__kwdefaults__["c"] = 5
-    scale.__annotations__["d"] = float
-    scale.__name__ = "other"
-    scale.__doc__ = "Other."
-    scale.unit = x + 1
-    scale.count = 1
-    scale.count += 1
-    scale.gone = 3
-    del scale.gone
-    return scale(x), scale.__annotations__ is scale.__annotations__, scale.__name__, hasattr(scale, "gone"), scale
+    def called_and_bound(x):
+        def scale(self, factor):
+            return self * factor
 
+        return scale.__call__(x, 2), scale.__get__(x)(3), scale.__get__(None, int) is scale
 
-@programs()
-def called_and_bound(x):
-    def scale(self, factor):
-        return self * factor
+    def cells(x):
+        n = 2
 
-    return scale.__call__(x, 2), scale.__get__(x)(3), scale.__get__(None, int) is scale
+        def read():
+            return n * x
 
+        return read(), [cell.cell_contents is x for cell in read.__closure__]
 
-@programs()
-def cells(x):
-    n = 2
+    @programs(breaks=None, graphs=None)
+    def a_name_that_is_no_text(x):
+        def f():
+            return x + 1
 
-    def read():
-        return n * x
-
-    return read(), [cell.cell_contents is x for cell in read.__closure__]
-
-
-@programs(breaks=None, graphs=None)
-def a_name_that_is_no_text(x):
-    def f():
-        return x + 1
-
-    try:
-        f.__name__ = 3
-    except TypeError as error:
-        return f(), str(error)
+        try:
+            f.__name__ = 3
+        except TypeError as error:
+            return f(), str(error)
 
 
 def _known(x, function):

@@ -1,25 +1,21 @@
-import pytest
 import torch
 
 from tests.end_to_end.programs import Programs, leaf
 from tests.tracer.capturing import capture, targets
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 MANAGER = torch.no_grad()
 
 
 @programs(leaf)
-def manager_made_outside(x):
-    with MANAGER:
-        y = x * 2
-    return y, x * 3
+class Cases:
+    def manager_made_outside(x):
+        with MANAGER:
+            y = x * 2
+        return y, x * 3
 
 
 def test_a_block_without_effect_leaves_no_switch():

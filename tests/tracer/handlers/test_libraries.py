@@ -12,25 +12,21 @@ from minidynamo.tracer.handlers import libraries
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 @programs()
-def joining_numbers_raises(x):
-    try:
-        return ",".join([1, 2])
-    except TypeError as error:
-        return str(error), x * 2
+class Cases:
+    def joining_numbers_raises(x):
+        try:
+            return ",".join([1, 2])
+        except TypeError as error:
+            return str(error), x * 2
 
-
-@programs(breaks=1)
-def replacing_by_a_function_breaks(x):
-    y = x + 1
-    return y, re.sub("a", lambda found: found.group(0).upper(), "banana")
+    @programs(breaks=1)
+    def replacing_by_a_function_breaks(x):
+        y = x + 1
+        return y, re.sub("a", lambda found: found.group(0).upper(), "banana")
 
 
 def test_environment_variables_are_guarded_one_by_one(monkeypatch):

@@ -8,11 +8,7 @@ import minidynamo
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class Animal:
@@ -43,39 +39,6 @@ class Puppy(Dog):
         return super().speak() * inner()
 
 
-@programs(lambda: (vector(), Puppy()))
-def class_checks(x, p):
-    return (
-        x * p.speak(),
-        isinstance(p, Dog),
-        isinstance(p, (int, Animal)),
-        isinstance(p, int | str),
-        isinstance(3, int | None),
-        isinstance(x, torch.Tensor),
-        isinstance(x, torch.nn.Parameter),
-        issubclass(Puppy, Animal),
-        issubclass(bool, (int, str)),
-        type(p) is Puppy,
-        type(p).__name__,
-        p.__class__ is Puppy,
-        p.parent,
-        type(Dog.make()) is Dog,
-    )
-
-
-@programs()
-def abstract_classes(x):
-    return (
-        x + 1,
-        isinstance([], collections.abc.Sequence),
-        isinstance({}, collections.abc.Mapping),
-        isinstance((), collections.abc.Hashable),
-        isinstance(len, collections.abc.Callable),
-        isinstance(3, collections.abc.Iterable),
-        isinstance(True, int),
-    )
-
-
 class Everything(type):
     def __instancecheck__(cls, obj):
         return True
@@ -83,23 +46,6 @@ class Everything(type):
 
 class Any(metaclass=Everything):
     pass
-
-
-@programs(breaks=1, graphs=1)
-def metaclass_that_decides_breaks(x):
-    y = x + 1
-    return y, isinstance(3, Any)
-
-
-@programs(graphs=0, breaks=1)
-def isinstance_of_a_number_raises(x):
-    return isinstance(x, 3)
-
-
-@programs(breaks=1, graphs=1)
-def class_made_while_tracing_breaks(x):
-    y = x + 1
-    return y, type("New", (), {}).__name__
 
 
 class Failing(Animal):
@@ -147,18 +93,68 @@ def test_what_super_says_when_it_fails(call):
 TUPLE, LIST, CALLABLE = typing.Tuple, typing.List, typing.Callable  # noqa: UP006
 
 
-@programs(lambda: (vector(), (1,)))
-def names_of_typing(x, pair):
-    checks = isinstance(pair, TUPLE), isinstance(x, (TUPLE, LIST)), isinstance(len, CALLABLE), isinstance(x, CALLABLE)
-    return x + 1, checks, issubclass(type(pair), TUPLE), issubclass(list, TUPLE), issubclass(list, LIST)
-
-
 class SaysList:
     __class__ = property(lambda self: list)
 
 
-@programs(lambda: (vector(),), breaks=None, graphs=None)
-def names_of_typing_ask_what_an_object_is(x):
-    claiming = SaysList()
-    alone = isinstance(claiming, LIST), isinstance(claiming, list), isinstance(claiming, SaysList)
-    return x + 1, alone, isinstance(claiming, (LIST, int)), isinstance(claiming, (LIST, list))
+@programs()
+class Cases:
+    @programs(lambda: (vector(), Puppy()))
+    def class_checks(x, p):
+        return (
+            x * p.speak(),
+            isinstance(p, Dog),
+            isinstance(p, (int, Animal)),
+            isinstance(p, int | str),
+            isinstance(3, int | None),
+            isinstance(x, torch.Tensor),
+            isinstance(x, torch.nn.Parameter),
+            issubclass(Puppy, Animal),
+            issubclass(bool, (int, str)),
+            type(p) is Puppy,
+            type(p).__name__,
+            p.__class__ is Puppy,
+            p.parent,
+            type(Dog.make()) is Dog,
+        )
+
+    def abstract_classes(x):
+        return (
+            x + 1,
+            isinstance([], collections.abc.Sequence),
+            isinstance({}, collections.abc.Mapping),
+            isinstance((), collections.abc.Hashable),
+            isinstance(len, collections.abc.Callable),
+            isinstance(3, collections.abc.Iterable),
+            isinstance(True, int),
+        )
+
+    @programs(breaks=1, graphs=1)
+    def metaclass_that_decides_breaks(x):
+        y = x + 1
+        return y, isinstance(3, Any)
+
+    @programs(graphs=0, breaks=1)
+    def isinstance_of_a_number_raises(x):
+        return isinstance(x, 3)
+
+    @programs(breaks=1, graphs=1)
+    def class_made_while_tracing_breaks(x):
+        y = x + 1
+        return y, type("New", (), {}).__name__
+
+    @programs(lambda: (vector(), (1,)))
+    def names_of_typing(x, pair):
+        checks = (
+            isinstance(pair, TUPLE),
+            isinstance(x, (TUPLE, LIST)),
+            isinstance(len, CALLABLE),
+            isinstance(x, CALLABLE),
+        )
+        return x + 1, checks, issubclass(type(pair), TUPLE), issubclass(list, TUPLE), issubclass(list, LIST)
+
+    @programs(lambda: (vector(),), breaks=None, graphs=None)
+    def names_of_typing_ask_what_an_object_is(x):
+        claiming = SaysList()
+        alone = isinstance(claiming, LIST), isinstance(claiming, list), isinstance(claiming, SaysList)
+        return x + 1, alone, isinstance(claiming, (LIST, int)), isinstance(claiming, (LIST, list))

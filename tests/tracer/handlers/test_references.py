@@ -1,10 +1,9 @@
-"""Weak references are read while tracing; their referents are guarded."""
+"""Weak references, context variables and the state of threads are read while tracing, and guarded."""
 
 import contextvars
 import threading
 import weakref
 
-import pytest
 import torch
 
 import minidynamo
@@ -13,11 +12,7 @@ from minidynamo.testing import CompileCounter, no_recompile
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class Node:
@@ -30,79 +25,11 @@ def node_and_reference():
     return node, weakref.ref(node), torch.randn(4)
 
 
-@programs(node_and_reference)
-def read_a_reference(node, reference, x):
-    found = reference()
-    return x * found.scale, found is node
-
-
-@programs(node_and_reference)
-def make_and_return_a_reference(node, reference, x):
-    made = weakref.ref(node)
-    return x * made().scale, made() is node, made
-
-
-@programs(node_and_reference, breaks=1)
-def reference_with_a_callback(node, reference, x):
-    made = weakref.ref(node, print)
-    return x * made().scale
-
-
-@programs()
-def reference_to_a_new_object(x):
-    node = Node(2)
-    made = weakref.ref(node)
-    return x * made().scale, node.scale, made() is node, weakref.ref(node) is made
-
-
 class Tree:
     def __init__(self, scale, parent=None):
         self.scale = scale
         self.parent = parent and weakref.ref(parent)
         self.children = []
-
-
-@programs()
-def references_to_parents(x):
-    root = Tree(2)
-    root.children.append(Tree(3, root))
-    (child,) = root.children
-    child.children.append(Tree(4, child))
-    return x * child.children[0].parent().scale + child.parent().scale
-
-
-@programs(graphs=2, breaks=1)
-def a_new_object_that_is_gone(x):
-    y = x + 1
-    made = weakref.ref(Node(2))
-    return y * 2, made() is None
-
-
-@programs(breaks=None, graphs=None)
-def a_new_object_that_goes(x):
-    node = Node(2)
-    made = weakref.ref(node)
-    y = x * made().scale
-    del node
-    return y * 2, made()
-
-
-@programs(breaks=None, graphs=None)
-def a_reference_that_is_kept(x):
-    node = Node(2)
-    made = weakref.ref(node)
-    y = x * made().scale
-    minidynamo.graph_break()
-    return y * made().scale, made
-
-
-@programs(breaks=None, graphs=None)
-def a_new_object_in_a_list_that_is_emptied(x):
-    nodes = [Node(2)]
-    made = weakref.ref(nodes[0])
-    y = x * made().scale
-    nodes.clear()
-    return y * 2, made() is None
 
 
 def test_a_dead_or_other_referent_is_noticed():
@@ -139,9 +66,6 @@ def test_compiling_keeps_no_referent_alive():
     assert reference() is None
 
 
-# Context variables, and the state of threads
-
-
 DEPTH: contextvars.ContextVar[int] = contextvars.ContextVar("depth", default=2)
 SCALE: contextvars.ContextVar[torch.Tensor] = contextvars.ContextVar("scale")
 LOCAL = threading.local()
@@ -149,22 +73,77 @@ LOCAL.depth = 3
 
 
 @programs()
-def context_variables(x):
-    return x * DEPTH.get(), x * DEPTH.get(5), SCALE.get(None), SCALE.get(x) is x
+class Cases:
+    @programs(node_and_reference)
+    def read_a_reference(node, reference, x):
+        found = reference()
+        return x * found.scale, found is node
 
+    @programs(node_and_reference)
+    def make_and_return_a_reference(node, reference, x):
+        made = weakref.ref(node)
+        return x * made().scale, made() is node, made
 
-@programs(graphs=0, breaks=1)
-def context_variables_without_a_value(x):
-    return SCALE.get()
+    @programs(node_and_reference, breaks=1)
+    def reference_with_a_callback(node, reference, x):
+        made = weakref.ref(node, print)
+        return x * made().scale
 
+    def reference_to_a_new_object(x):
+        node = Node(2)
+        made = weakref.ref(node)
+        return x * made().scale, node.scale, made() is node, weakref.ref(node) is made
 
-@programs()
-def state_of_a_thread(x):
-    LOCAL.depth += 1
-    LOCAL.last = y = x * LOCAL.depth
-    del LOCAL.last
-    LOCAL.depth -= 1
-    return y, getattr(LOCAL, "other", 7), hasattr(LOCAL, "last")
+    def references_to_parents(x):
+        root = Tree(2)
+        root.children.append(Tree(3, root))
+        (child,) = root.children
+        child.children.append(Tree(4, child))
+        return x * child.children[0].parent().scale + child.parent().scale
+
+    @programs(graphs=2, breaks=1)
+    def a_new_object_that_is_gone(x):
+        y = x + 1
+        made = weakref.ref(Node(2))
+        return y * 2, made() is None
+
+    @programs(breaks=None, graphs=None)
+    def a_new_object_that_goes(x):
+        node = Node(2)
+        made = weakref.ref(node)
+        y = x * made().scale
+        del node
+        return y * 2, made()
+
+    @programs(breaks=None, graphs=None)
+    def a_reference_that_is_kept(x):
+        node = Node(2)
+        made = weakref.ref(node)
+        y = x * made().scale
+        minidynamo.graph_break()
+        return y * made().scale, made
+
+    @programs(breaks=None, graphs=None)
+    def a_new_object_in_a_list_that_is_emptied(x):
+        nodes = [Node(2)]
+        made = weakref.ref(nodes[0])
+        y = x * made().scale
+        nodes.clear()
+        return y * 2, made() is None
+
+    def context_variables(x):
+        return x * DEPTH.get(), x * DEPTH.get(5), SCALE.get(None), SCALE.get(x) is x
+
+    @programs(graphs=0, breaks=1)
+    def context_variables_without_a_value(x):
+        return SCALE.get()
+
+    def state_of_a_thread(x):
+        LOCAL.depth += 1
+        LOCAL.last = y = x * LOCAL.depth
+        del LOCAL.last
+        LOCAL.depth -= 1
+        return y, getattr(LOCAL, "other", 7), hasattr(LOCAL, "last")
 
 
 def test_another_value_of_a_context_variable_is_noticed():

@@ -3,18 +3,13 @@ torch."""
 
 import warnings
 
-import pytest
 import torch
 
 import minidynamo
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 def script(function):
@@ -63,24 +58,21 @@ with warnings.catch_warnings():
     traced = torch.jit.trace(lambda x: x * 3, torch.ones(2))
 
 
-@programs(lambda: (vector(),))
-def scripted_functions(x):
-    return capped(x, 2.0), capped(x, bound=3.0, factor=2, turn=True), both(x), scaled(x, 1.5), refused(x[:3])
-
-
-@programs(lambda: (torch.tensor([1, 2]),), graphs=0, breaks=1)
-def a_number_that_is_converted(x):
-    return scaled(x, 2)
-
-
 @programs(lambda: (vector(),), graphs=0, breaks=1)
-def a_function_that_asks_who_runs_it(x):
-    return asked_inside(x)
+class Cases:
+    @programs(lambda: (vector(),))
+    def scripted_functions(x):
+        return capped(x, 2.0), capped(x, bound=3.0, factor=2, turn=True), both(x), scaled(x, 1.5), refused(x[:3])
 
+    @programs(lambda: (torch.tensor([1, 2]),), graphs=0, breaks=1)
+    def a_number_that_is_converted(x):
+        return scaled(x, 2)
 
-@programs(lambda: (vector(),), graphs=0, breaks=1)
-def a_function_that_was_traced(x):
-    return traced(x)
+    def a_function_that_asks_who_runs_it(x):
+        return asked_inside(x)
+
+    def a_function_that_was_traced(x):
+        return traced(x)
 
 
 def test_errors_are_those_of_torchscript():

@@ -1,13 +1,7 @@
-import pytest
-
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class Place:
@@ -33,13 +27,12 @@ class Table:
 
 
 @programs()
-def keys_reach_the_users_methods_as_they_are(x):
-    table, place = Table(), Place(1)
-    table[1:2] = 3
-    del table[place, 0]
-    return x + 1, table[place] is place, table[..., None], table.log[0], len(table.log)
+class Cases:
+    def keys_reach_the_users_methods_as_they_are(x):
+        table, place = Table(), Place(1)
+        table[1:2] = 3
+        del table[place, 0]
+        return x + 1, table[place] is place, table[..., None], table.log[0], len(table.log)
 
-
-@programs()
-def generic_aliases(x):
-    return x + 1, list[int] == list[int], dict[str, list[int]].__args__
+    def generic_aliases(x):
+        return x + 1, list[int] == list[int], dict[str, list[int]].__args__

@@ -1,41 +1,34 @@
 # The programs keep the style of users, against the advice of linters.
 # ruff: noqa: RUF015
 
-import pytest
 import torch
 
 import minidynamo
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
-
-
-@programs(lambda: torch.randn(3, 2))
-def sequence_of_rows(x):
-    return len(x), [row * i for i, row in enumerate(x)], list(x), tuple(x)[0], reversed(x), dict(zip("abc", x)), sum(x)
+test_same_as_eager = programs.test()
 
 
 @programs(lambda: torch.tensor(3.0), graphs=0, breaks=1)
-def scalar_has_no_length(x):
-    return len(x)
+class Cases:
+    @programs(lambda: torch.randn(3, 2))
+    def sequence_of_rows(x):
+        made = len(x), [row * i for i, row in enumerate(x)], list(x)
+        return *made, tuple(x)[0], reversed(x), dict(zip("abc", x)), sum(x)
 
+    def scalar_has_no_length(x):
+        return len(x)
 
-@programs(lambda: torch.tensor(3.0), graphs=0, breaks=1)
-def scalar_is_not_iterable(x):
-    for _ in x:
-        pass
+    def scalar_is_not_iterable(x):
+        for _ in x:
+            pass
 
-
-@programs(lambda: torch.randn(2, 3))
-def unpacked_results(x):
-    values, indices = x.max(dim=1)
-    (a, b), c = x.split([1, 2], dim=1), x.topk(1)
-    return values, indices, a, b, c.values, torch.sort(x)[0], [*x.unbind(1)]
+    @programs(lambda: torch.randn(2, 3))
+    def unpacked_results(x):
+        values, indices = x.max(dim=1)
+        (a, b), c = x.split([1, 2], dim=1), x.topk(1)
+        return values, indices, a, b, c.values, torch.sort(x)[0], [*x.unbind(1)]
 
 
 def test_a_new_tensor_of_a_size_is_not_one_that_holds_its_numbers():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch.profiler import record_function
 
@@ -12,11 +11,7 @@ from tests.end_to_end.programs import Programs, leaf, vector
 from tests.tracer.capturing import capture, targets
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 @torch.no_grad()
@@ -39,22 +34,6 @@ def in_a_range(x):
     return x * 5
 
 
-@programs(leaf)
-def decorated_outside(x):
-    return without_grad(x), with_grad(x), switched_off(x), in_a_range(x)
-
-
-@programs(leaf)
-def decorated_inside(x):
-    @torch.no_grad()
-    def inner(y, *, factor=5):
-        return y * factor
-
-    enabled = torch.enable_grad()(lambda y: y * 7)
-    off = torch.set_grad_enabled(False)(lambda y: y * 9)
-    return inner(x), inner(x, factor=x), enabled(x), off(x), inner.__name__, torch.is_grad_enabled(), x * 2
-
-
 @programs(vector)
 def ranges(x):
     with record_function("outer"), torch.autograd.profiler.record_function("inner", "arguments"):
@@ -62,15 +41,29 @@ def ranges(x):
     return y + 1
 
 
-@programs(leaf, graphs=2, breaks=1)
-def break_in_a_range(x):
-    with record_function("outer"):
-        with torch.no_grad():
-            y = x * 2
-            minidynamo.graph_break()
-            z = y + x
-        w = z * x
-    return w, y.requires_grad
+@programs(leaf)
+class Cases:
+    def decorated_outside(x):
+        return without_grad(x), with_grad(x), switched_off(x), in_a_range(x)
+
+    def decorated_inside(x):
+        @torch.no_grad()
+        def inner(y, *, factor=5):
+            return y * factor
+
+        enabled = torch.enable_grad()(lambda y: y * 7)
+        off = torch.set_grad_enabled(False)(lambda y: y * 9)
+        return inner(x), inner(x, factor=x), enabled(x), off(x), inner.__name__, torch.is_grad_enabled(), x * 2
+
+    @programs(leaf, graphs=2, breaks=1)
+    def break_in_a_range(x):
+        with record_function("outer"):
+            with torch.no_grad():
+                y = x * 2
+                minidynamo.graph_break()
+                z = y + x
+            w = z * x
+        return w, y.requires_grad
 
 
 def test_a_range_is_no_node():

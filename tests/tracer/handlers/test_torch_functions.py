@@ -5,26 +5,7 @@ import minidynamo
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
-
-
-@programs()
-def questions(x):
-    return (
-        x + 1,
-        torch.is_tensor(x),
-        torch.is_tensor(3),
-        torch.jit.is_scripting(),
-        torch.overrides.has_torch_function((x,)),
-        torch.is_floating_point(x),
-        torch.is_complex(x),
-        torch.numel(x),
-        torch.get_default_dtype(),
-    )
+test_same_as_eager = programs.test()
 
 
 @pytest.mark.filterwarnings("ignore:where received a uint8 condition")
@@ -66,14 +47,27 @@ class Wrapped:
         return 1
 
 
-@programs(lambda: (vector(), Wrapped()), breaks=1, graphs=1)
-def torch_function_of_the_user_breaks(x, w):
-    y = x + 1
-    return y, torch.overrides.has_torch_function((w,))
-
-
 @programs()
-def assertion_that_holds(x):
-    torch._assert(x.shape[0] == 4, "four")
-    assert x.ndim == 1, "one dimension"
-    return x + 1
+class Cases:
+    def questions(x):
+        return (
+            x + 1,
+            torch.is_tensor(x),
+            torch.is_tensor(3),
+            torch.jit.is_scripting(),
+            torch.overrides.has_torch_function((x,)),
+            torch.is_floating_point(x),
+            torch.is_complex(x),
+            torch.numel(x),
+            torch.get_default_dtype(),
+        )
+
+    @programs(lambda: (vector(), Wrapped()), breaks=1, graphs=1)
+    def torch_function_of_the_user_breaks(x, w):
+        y = x + 1
+        return y, torch.overrides.has_torch_function((w,))
+
+    def assertion_that_holds(x):
+        torch._assert(x.shape[0] == 4, "four")
+        assert x.ndim == 1, "one dimension"
+        return x + 1

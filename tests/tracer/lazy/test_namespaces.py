@@ -11,11 +11,7 @@ from minidynamo.errors import MinidynamoError
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class Box:
@@ -37,90 +33,6 @@ def box(cls=Box, **attributes):
     return lambda: (vector(), cls(**attributes))
 
 
-@programs(box(a=1))
-def reading(x, obj):
-    names = obj.__dict__
-    return x * names["a"], "a" in names, "shared" in names, names.get("nothing", 7), len(names), list(names.items())
-
-
-@programs(box(a=1, b=2))
-def writing(x, obj):
-    obj.__dict__["a"] = x
-    obj.__dict__.update(c=x + 1, d=4)
-    del obj.__dict__["b"]
-    obj.e = 5
-    return obj.a + obj.c, obj.__dict__.pop("d"), list(obj.__dict__), hasattr(obj, "b"), obj.__dict__.setdefault("f", 6)
-
-
-@programs()
-def on_a_new_object(x):
-    obj = Box(a=x)
-    obj.b = obj.__dict__["a"] + 1
-    obj.__dict__["c"] = 3
-    return obj, list(obj.__dict__), obj.c, dict(obj.__dict__)
-
-
-@programs(box(a=1), graphs=0)
-def order_of_the_names(x, obj):
-    obj.b = x
-    del obj.a
-    obj.a = 2
-    return list(obj.__dict__), next(reversed(obj.__dict__.values()))
-
-
-@programs(box(a=1), graphs=0)
-def behind_a_property(x, obj):
-    obj.__dict__["hidden"] = x
-    return obj.hidden, obj.__dict__["hidden"]
-
-
-@programs()
-def behind_a_property_of_a_new_object(x):
-    obj = Box()
-    obj.__dict__["hidden"] = x + 1
-    return obj, obj.hidden
-
-
-@programs(box(a=1))
-def the_dictionary_itself(x, obj):
-    names = obj.__dict__
-    obj.b = x + 1
-    return names is obj.__dict__, names
-
-
-@programs()
-def dictionary_of_a_new_object_returned(x):
-    obj = Box(a=x + 1)
-    return obj.__dict__, obj
-
-
-@programs(box(Slotted, a=1))
-def slots_are_elsewhere(x, obj):
-    obj.slot = x
-    return list(obj.__dict__), "slot" in vars(obj), obj.slot + 1
-
-
-@programs(box(a=1), box(a=1, b=2), graphs=2, recompiles=1)
-def another_number_of_names(x, obj):
-    return x * len(obj.__dict__)
-
-
-@programs(box(a=1, b=2), box(a=1, b=3), graphs=1, recompiles=0)
-def what_is_not_read_is_not_guarded(x, obj):
-    return x * obj.__dict__["a"]
-
-
-@programs(box(a=1), box(b=1), graphs=2, recompiles=1)
-def only_whether_it_is_there(x, obj):
-    return x + 1 if "a" in vars(obj) else x - 1
-
-
-@programs()
-def of_a_class(x):
-    names = Box.__dict__
-    return x * names["shared"], "shared" in names, "nothing" in Slotted.__dict__, names.get("nothing", 4)
-
-
 def with_its_dictionary():
     obj = Box(a=1)
     return vector(), obj, obj.__dict__
@@ -128,33 +40,6 @@ def with_its_dictionary():
 
 def with_another_dictionary():
     return vector(), Box(a=1), {"a": 1}
-
-
-@programs(with_another_dictionary, with_its_dictionary, graphs=None, breaks=None)
-def object_and_its_dictionary_as_arguments(x, obj, names):
-    names["a"] = 5
-    return x * obj.a
-
-
-@programs(with_another_dictionary, with_its_dictionary, graphs=None, breaks=None)
-def dictionary_read_behind_a_write_to_the_object(x, obj, names):
-    obj.a = 5
-    return x * names["a"]
-
-
-@programs(box(a=1), graphs=None, breaks=None)
-def dictionary_across_a_break(x, obj):
-    names = obj.__dict__
-    print("here")
-    names["a"] = 4
-    return x * obj.a
-
-
-@programs(lambda: (vector(), [shared := Box(a=1), Box(a=1)], shared), graphs=None, breaks=None)
-def two_objects_with_one_dictionary(x, boxes, shared):
-    boxes[1].__dict__ = shared.__dict__
-    boxes[1].a = 7
-    return x * shared.a
 
 
 RATE, STEPS, SEEN = 2.0, 0, []
@@ -173,19 +58,109 @@ def reading_globals(x):
 
 
 @programs()
-def writing_globals(x):
-    globals()["STEPS"] = 1
-    globals().update(STEPS=STEPS + 1)
-    globals()["NEW"] = x
-    y = NEW * STEPS  # noqa: F821
-    del globals()["NEW"]
-    globals()["SEEN"][:] = [STEPS]
-    return y, "NEW" in globals(), SEEN
+class Cases:
+    @programs(box(a=1))
+    def reading(x, obj):
+        names = obj.__dict__
+        return x * names["a"], "a" in names, "shared" in names, names.get("nothing", 7), len(names), list(names.items())
 
+    @programs(box(a=1, b=2))
+    def writing(x, obj):
+        obj.__dict__["a"] = x
+        obj.__dict__.update(c=x + 1, d=4)
+        del obj.__dict__["b"]
+        obj.e = 5
+        made = obj.a + obj.c, obj.__dict__.pop("d")
+        return *made, list(obj.__dict__), hasattr(obj, "b"), obj.__dict__.setdefault("f", 6)
 
-@programs()
-def names_of_libraries(x):
-    return vars(torch)["sin"](x), F.__dict__["relu"](x), "sin" in vars(math), "nothing" in vars(math)
+    def on_a_new_object(x):
+        obj = Box(a=x)
+        obj.b = obj.__dict__["a"] + 1
+        obj.__dict__["c"] = 3
+        return obj, list(obj.__dict__), obj.c, dict(obj.__dict__)
+
+    @programs(box(a=1), graphs=0)
+    def order_of_the_names(x, obj):
+        obj.b = x
+        del obj.a
+        obj.a = 2
+        return list(obj.__dict__), next(reversed(obj.__dict__.values()))
+
+    @programs(box(a=1), graphs=0)
+    def behind_a_property(x, obj):
+        obj.__dict__["hidden"] = x
+        return obj.hidden, obj.__dict__["hidden"]
+
+    def behind_a_property_of_a_new_object(x):
+        obj = Box()
+        obj.__dict__["hidden"] = x + 1
+        return obj, obj.hidden
+
+    @programs(box(a=1))
+    def the_dictionary_itself(x, obj):
+        names = obj.__dict__
+        obj.b = x + 1
+        return names is obj.__dict__, names
+
+    def dictionary_of_a_new_object_returned(x):
+        obj = Box(a=x + 1)
+        return obj.__dict__, obj
+
+    @programs(box(Slotted, a=1))
+    def slots_are_elsewhere(x, obj):
+        obj.slot = x
+        return list(obj.__dict__), "slot" in vars(obj), obj.slot + 1
+
+    @programs(box(a=1), box(a=1, b=2), graphs=2, recompiles=1)
+    def another_number_of_names(x, obj):
+        return x * len(obj.__dict__)
+
+    @programs(box(a=1, b=2), box(a=1, b=3), graphs=1, recompiles=0)
+    def what_is_not_read_is_not_guarded(x, obj):
+        return x * obj.__dict__["a"]
+
+    @programs(box(a=1), box(b=1), graphs=2, recompiles=1)
+    def only_whether_it_is_there(x, obj):
+        return x + 1 if "a" in vars(obj) else x - 1
+
+    def of_a_class(x):
+        names = Box.__dict__
+        return x * names["shared"], "shared" in names, "nothing" in Slotted.__dict__, names.get("nothing", 4)
+
+    @programs(with_another_dictionary, with_its_dictionary, graphs=None, breaks=None)
+    def object_and_its_dictionary_as_arguments(x, obj, names):
+        names["a"] = 5
+        return x * obj.a
+
+    @programs(with_another_dictionary, with_its_dictionary, graphs=None, breaks=None)
+    def dictionary_read_behind_a_write_to_the_object(x, obj, names):
+        obj.a = 5
+        return x * names["a"]
+
+    @programs(box(a=1), graphs=None, breaks=None)
+    def dictionary_across_a_break(x, obj):
+        names = obj.__dict__
+        print("here")
+        names["a"] = 4
+        return x * obj.a
+
+    @programs(lambda: (vector(), [shared := Box(a=1), Box(a=1)], shared), graphs=None, breaks=None)
+    def two_objects_with_one_dictionary(x, boxes, shared):
+        boxes[1].__dict__ = shared.__dict__
+        boxes[1].a = 7
+        return x * shared.a
+
+    def writing_globals(x):
+        globals()["STEPS"] = 1
+        globals().update(STEPS=STEPS + 1)
+        globals()["NEW"] = x
+        y = NEW * STEPS  # noqa: F821
+        del globals()["NEW"]
+        globals()["SEEN"][:] = [STEPS]
+        return y, "NEW" in globals(), SEEN
+
+    def names_of_libraries(x):
+        return vars(torch)["sin"](x), F.__dict__["relu"](x), "sin" in vars(math), "nothing" in vars(math)
 
 
 def test_globals_that_change(monkeypatch):

@@ -6,27 +6,23 @@
 import sys
 import types
 
-import pytest
 import torch
 
 import minidynamo
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 @programs()
-def modules_that_are_loaded(x):
-    import math
-    import os.path
-    from torch.nn import functional as F
+class Cases:
+    def modules_that_are_loaded(x):
+        import math
+        import os.path
+        from torch.nn import functional as F
 
-    return F.relu(x) * math.pi, os.path.sep
+        return F.relu(x) * math.pi, os.path.sep
 
 
 def test_whether_a_module_has_the_name_is_guarded():
