@@ -54,13 +54,7 @@ custom(
 )
 custom("two", "(Tensor x) -> (Tensor, Tensor)", lambda x: (x * 2, x * 3), lambda ctx, a, b: a * 2 + b * 3)
 # `setup_context` that changes Python objects.
-custom(
-    "noted",
-    "(Tensor x, int n=3) -> Tensor",
-    lambda x, n=3: x * n,
-    lambda ctx, g: (g * ctx.numbers[0], None),
-    setup,
-)
+custom("noted", "(Tensor x, int n=3) -> Tensor", lambda x, n=3: x * n, lambda ctx, g: (g * ctx.numbers[0], None), setup)
 # Lists of tensors, keyword-only parameters, no formula at all.
 custom(
     "summed",

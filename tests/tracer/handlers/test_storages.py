@@ -69,8 +69,7 @@ def behind_other_data(x):
 
 
 @pytest.mark.parametrize(
-    ("program", "code"),
-    [(address, "MD212"), (no_size, "MD212"), (in_part, "MD219"), (behind_other_data, "MD212")],
+    ("program", "code"), [(address, "MD212"), (no_size, "MD212"), (in_part, "MD219"), (behind_other_data, "MD212")]
 )
 def test_what_breaks(program, code):
     traced = capture(program, torch.ones(4))

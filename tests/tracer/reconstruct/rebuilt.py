@@ -8,10 +8,7 @@ from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
 from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import (
-    DictKey,
-    ListVariable,
-)
+from minidynamo.variables.containers import DictKey, ListVariable
 
 C = ConstantVariable
 

@@ -14,11 +14,7 @@ from minidynamo.variables.callables import (
     PartialVariable,
     SuperVariable,
 )
-from minidynamo.variables.containers import (
-    DictVariable,
-    ListVariable,
-    TupleVariable,
-)
+from minidynamo.variables.containers import DictVariable, ListVariable, TupleVariable
 from minidynamo.variables.objects import ObjectVariable
 from tests.tracer.reconstruct.rebuilt import C, LoudList, key, rebuilt
 

@@ -2,13 +2,8 @@
 
 import collections
 
-from minidynamo.variables.callables import (
-    BuiltinVariable,
-)
-from minidynamo.variables.containers import (
-    DictVariable,
-    DictViewVariable,
-)
+from minidynamo.variables.callables import BuiltinVariable
+from minidynamo.variables.containers import DictVariable, DictViewVariable
 from tests.tracer.reconstruct.rebuilt import C, key, rebuilt
 
 

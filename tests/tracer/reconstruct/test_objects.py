@@ -3,12 +3,7 @@
 import collections
 
 from minidynamo.tracer.records.side_effects import SideEffects
-from minidynamo.variables.containers import (
-    DictKey,
-    DictVariable,
-    ListVariable,
-    TupleVariable,
-)
+from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, TupleVariable
 from minidynamo.variables.objects import ObjectVariable
 from tests.tracer.reconstruct.rebuilt import C, Loud, LoudList, key, rebuilt
 

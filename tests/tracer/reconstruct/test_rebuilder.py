@@ -14,17 +14,8 @@ from minidynamo.errors import InternalError
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
 from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import (
-    BuiltinVariable,
-    FunctionVariable,
-)
-from minidynamo.variables.containers import (
-    DictVariable,
-    ListVariable,
-    SetVariable,
-    SliceVariable,
-    TupleVariable,
-)
+from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, SliceVariable, TupleVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable, PythonModuleVariable
 from tests.tracer.reconstruct.rebuilt import C, key, rebuilt
 
