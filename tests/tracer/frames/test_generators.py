@@ -18,24 +18,22 @@ def count(n):
 
 
 @programs()
-def closed(x):
-    log = []
-
-    def loud():
-        try:
-            yield x * 2
-        finally:
-            log.append("closed")
-
-    started, fresh = loud(), loud()
-    first = next(started)
-    started.close()
-    fresh.close()
-    return first, log, list(started), list(fresh), started.close()
-
-
-@programs()
 class Cases:
+    def closed(x):
+        log = []
+
+        def loud():
+            try:
+                yield x * 2
+            finally:
+                log.append("closed")
+
+        started, fresh = loud(), loud()
+        first = next(started)
+        started.close()
+        fresh.close()
+        return first, log, list(started), list(fresh), started.close()
+
     def stopped_early(x):
         items = count(5)
         first = next(items)

@@ -81,6 +81,14 @@ class Reads(nn.Module):
         return y + t
 
 
+def _check_all_lengths(check: Callable[[int], None]) -> None:
+    for length in LENGTHS:
+        check(length)
+    with no_recompile():
+        for length in LATER:
+            check(length)
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     **{kind: lambda kind=kind: Recurrent(kind) for kind in ("GRU", "LSTM", "RNN")},  # type: ignore[misc]
     **{cls.__name__: cls for cls in (Cell, Rows, Reads)},
@@ -104,11 +112,7 @@ def test_few_versions_serve_all_lengths(name: str, backend: str) -> None:
         x = torch.randn(2, length, 4)
         torch.testing.assert_close(_trained(model, compiled, x), _trained(model, model, x))
 
-    for length in LENGTHS:
-        check(length)
-    with no_recompile():
-        for length in LATER:
-            check(length)
+    _check_all_lengths(check)
 
 
 def _stacked(xs: Sequence[Tensor]) -> Tensor:
@@ -131,11 +135,7 @@ def test_lists_of_tensors_may_have_any_length(function: Callable[..., Tensor], m
         xs = make(torch.randn(3) for _ in range(length))
         torch.testing.assert_close(compiled(xs), function(xs), rtol=0, atol=0)
 
-    for length in LENGTHS:
-        check(length)
-    with no_recompile():
-        for length in LATER:
-            check(length)
+    _check_all_lengths(check)
 
 
 def _summed(x: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 # The programs keep the style of users, against the advice of linters.
 # ruff: noqa: C416, PIE800
 
-
-from tests.end_to_end.programs import Programs, vector
+from tests.end_to_end.programs import Programs, two_vectors, vector
 
 programs = Programs()
 test_same_as_eager = programs.test()
@@ -19,3 +18,8 @@ class Cases:
     @programs(lambda: (vector(), iter([1, 2, 3])), graphs=None, breaks=None)
     def comprehensions_over_an_iterator(x, items):
         return [x * n for n in items], {n for n in items}, {n: x + n for n in items}
+
+    @programs(two_vectors, graphs=1, breaks=1)
+    def not_of_a_tensor(x, y):
+        z = (x * y).sum() > 1000
+        return x if not z else y, z
