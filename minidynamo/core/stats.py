@@ -27,6 +27,10 @@ class _Counts:
         """Returns the sum of all counters since the last reset."""
         return sum(map(_position, self._counts)) - self._forgotten
 
+    def take_back(self) -> None:
+        """Takes back one count. The caller holds a lock."""
+        self._forgotten += 1
+
     def reset(self) -> None:
         """Starts from zero; the counting functions stay in use."""
         self._forgotten += self.total()
@@ -91,7 +95,14 @@ class Stats:
 
         `of_calls`: the frame is a call of the function itself, not a frame after a break.
         """
-        return (self._of_calls if of_calls else self._of_other_frames).new()
+        return self._counts(of_calls).new()
+
+    def take_back(self, *, of_calls: bool) -> None:
+        """Takes back the count of a frame that is entered again. The caller holds a lock."""
+        self._counts(of_calls).take_back()
+
+    def _counts(self, of_calls: bool) -> _Counts:
+        return self._of_calls if of_calls else self._of_other_frames
 
     def add_timed_call(self, nanoseconds: int) -> None:
         """Records the time of the guards of one call."""

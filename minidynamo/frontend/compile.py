@@ -25,7 +25,13 @@ from minidynamo.core.events import forget_notices, notice
 from minidynamo.core.stats import Stats
 from minidynamo.errors import ArgumentError, Diagnostic
 from minidynamo.frontend.arguments import CompileKeywords, checked_options
-from minidynamo.frontend.compiled_function import CompiledFunction, all_compiled, compile_function, is_current
+from minidynamo.frontend.compiled_function import (
+    CompiledFunction,
+    all_compiled,
+    compile_function,
+    eager_function,
+    is_current,
+)
 from minidynamo.frontend.donation import check_are_arguments, donated_names
 from minidynamo.frontend.explain import Explanation, with_answers
 from minidynamo.graph.checked_results import forget_wrong_operators
@@ -95,7 +101,9 @@ compile.__signature__ = _signature_of_compile()  # type: ignore[attr-defined]
 
 def _compile(target: Any, *, options: CompileOptions) -> Any:
     """Compiles `target` according to its kind."""
-    if config.disable or options.disable:
+    if config.disable:
+        options = replace(options, disable=True)
+    if options.disable and not callable(target) and not isinstance(target, (staticmethod, classmethod)):
         return target
     if type(target) in weakref.ProxyTypes:  # first: a proxy claims the class of its referent
         raise ArgumentError(_not_compilable(target))
@@ -202,6 +210,8 @@ def _compile_function(fn: types.FunctionType, options: CompileOptions) -> types.
         return _unchanged(fn, "async functions hand control to an event loop in the middle")
     if inspect.isgeneratorfunction(fn):
         return _unchanged(fn, "a generator hands control to its caller in the middle; compile the function that loops")
+    if options.disable:
+        return with_answers(eager_function(fn, options))
     return with_answers(compile_function(_with_caller(fn), _with_stolen(fn, options)))
 
 
@@ -243,7 +253,8 @@ def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.n
     known = (function for function in versions if compiled_record(function).options == named)
     function = next(known, None)
     if function is None:
-        function = with_answers(compile_function(module_call(type(module)), named, module=module))
+        make = eager_function if named.disable else compile_function
+        function = with_answers(make(module_call(type(module)), named, module=module))
     # A bound method would tie module and code into a cycle that only the garbage collector could free.
     owner = weakref.ref(module)
 
@@ -285,7 +296,6 @@ def compiled_record(target: Any) -> CompiledFunction:
     if not isinstance(record, CompiledFunction):
         what = f"{_name_of(argument)} was not returned by minidynamo.compile"
         why = "A copy of a compiled module is a plain module." if isinstance(argument, torch.nn.Module) else ""
-        why = "minidynamo.config.disable is set, so compile returns its target unchanged." if config.disable else why
         fix = "Pass the compiled function or module itself."
         raise ArgumentError(Diagnostic("MD106", what, why=why, fix=fix))
     return record
@@ -364,7 +374,10 @@ def freeze(target: Any, *, check_every: int = 1000) -> Any:
     between two checks return wrong results without an error: see `f.guards()`. With several versions, each call checks
     the distinguishing guards. Raises ArgumentError without a compiled version.
     """
-    function = compiled_record(target).freeze(check_every)
+    record = compiled_record(target)
+    if record.options.disable:
+        return target
+    function = record.freeze(check_every)
     owner = target if isinstance(target, torch.nn.Module) else getattr(target, "__self__", None)
     if owner is None:
         return function

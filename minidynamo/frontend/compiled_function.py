@@ -79,6 +79,21 @@ def compile_function(
     return function
 
 
+def eager_function(
+    fn: types.FunctionType, options: CompileOptions, *, module: torch.nn.Module | None = None
+) -> types.FunctionType:
+    """Returns a function that calls `fn`, and answers questions as a compiled function does: nothing is compiled."""
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    record = CompiledFunction(fn, options, None)
+    record.module = (lambda: None) if module is None else weakref.ref(module)
+    call.__dict__.update({COMPILED: record} | NOT_FOR_TORCH_COMPILE)
+    return cast(types.FunctionType, call)
+
+
 def name_of_point(point: FramePoint | None) -> str:
     """Returns a frame point in the form used in profiles."""
     return "0" if point is None else f"{point.index}({', '.join(point.parameters)})"
@@ -364,7 +379,8 @@ class CompiledFunction:
     def compile_again(self) -> tuple[Callable[..., Any], CompiledFunction]:
         """Compiles the same function, or the call of the same module, again with a separate record; returns both."""
         module = self.module()
-        function = compile_function(self.py_func, self.options, module=module)
+        make = eager_function if self.options.disable else compile_function
+        function = make(self.py_func, self.options, module=module)
         record: CompiledFunction = vars(function)[COMPILED]
         return (function if module is None else functools.partial(function, module)), record
 

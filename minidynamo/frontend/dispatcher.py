@@ -88,6 +88,7 @@ class Dispatcher:
         self._waits = waits
         self._in_force = self._settings()
         self._count = self.stats.counter(of_calls=counts_calls)
+        self._counts_calls = counts_calls
         self._stopped_backends: set[Hashable] = set()
         self._timed: Callable[..., int] | None = None
         self._generation = 0
@@ -268,6 +269,7 @@ class Dispatcher:
 
     def _resolve_locked(self, boxed: list[Any], generation: int) -> BoxedCallable:
         if generation != self._generation:
+            self.stats.take_back(of_calls=self._counts_calls)
             return self._frame.bind(self.function)
         self.stats.misses += 1
         # Capture may call the frame itself, if it needs a value at once.

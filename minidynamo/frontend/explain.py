@@ -166,14 +166,15 @@ class Explanation:
 
     def saved(self) -> SavedTensors:
         """Returns every tensor that forward graphs save for backward: shape, dtype, bytes, operation, your line, and
-        why.
+        why. Of several versions the newest counts.
         """
         return SavedTensors([value for artifact in self._artifacts_of("saved") for value in artifact.data])
 
     def memory_plan(self) -> MemoryReport:
         """Returns the plan of each buffer of the generated programs: bytes, birth, death, reused memory; and the peak.
 
-        A backward graph is included once it has been compiled. Backends that generate no code plan nothing.
+        A backward graph is included once it has been compiled. Of several versions the newest counts. Backends that
+        generate no code plan nothing.
         """
         return MemoryReport(artifact.data for artifact in self._artifacts_of("memory"))
 
@@ -182,9 +183,12 @@ class Explanation:
         return [Explanation(record) for record in self._record.called()]
 
     def _artifacts_of(self, kind: str) -> list[Artifact]:
-        """Returns the artifacts of one kind, for every entry; functions called at graph breaks are last."""
-        points = self._record.profiles
-        own = [text for point in points for texts in self._record.texts(point) for text in texts if text.kind == kind]
+        """Returns the artifacts of one kind: for every frame of a call, those of the newest version that has any.
+        Functions called at graph breaks are last."""
+        own: list[Artifact] = []
+        for point in self._record.profiles:
+            versions = ([text for text in texts if text.kind == kind] for texts in reversed(self._record.texts(point)))
+            own += next(filter(None, versions), [])
         return own + [text for called in self._called() for text in called._artifacts_of(kind)]
 
     def profile(self) -> str:

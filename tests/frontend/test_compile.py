@@ -140,15 +140,43 @@ def test_options_are_in_force_for_this_function_alone():
     assert "fuse" not in str(compiled_record(together).options.backend.key())
 
 
-def test_disabled_by_keyword_it_comes_back():
-    assert minidynamo.compile(plain, disable=True) is plain and minidynamo.compile(disable=True)(plain) is plain
+class Callable:
+    def __call__(self, x):
+        return plain(x)
+
+    def method(self, x):
+        return plain(x)
 
 
-def test_disabled_by_the_settings_everything_comes_back():
+TARGETS = {
+    "function": lambda: plain,
+    "method": lambda: Callable().method,
+    "callable": Callable,
+    "partial": lambda: functools.partial(plain),
+    "module": lambda: torch.nn.Threshold(3.0, 5.0),
+}
+
+
+@pytest.mark.parametrize("by", ["keyword", "settings"])
+@pytest.mark.parametrize("kind", TARGETS)
+def test_disabled_a_target_runs_eagerly_and_answers(kind, by):
+    target = TARGETS[kind]()
+    with minidynamo.config.patch(disable=by == "settings"):
+        f = minidynamo.compile(target, disable=by == "keyword")
+    assert f(torch.ones(1)).item() == 5
+    record = minidynamo.stats(f)
+    assert (record.calls, record.compiles, record.graphs) == (0, 0, 0)
+    assert "was not recompiled" in minidynamo.why(f) and "not compiled yet" in str(minidynamo.explain(f))
+    assert minidynamo.saved(f) == [] and minidynamo.freeze(f) is f
+    if kind == "function":
+        assert f.py_func is f.__wrapped__ is plain and f.stats is record
+        assert (f.guards(), f.code(), f.breaks()) == ("", "", "plain has no graph breaks.")
+        assert f.reset() is None and minidynamo.uncompile(f) is plain
+
+
+def test_what_cannot_be_compiled_comes_back_if_disabled():
     with minidynamo.config.patch(disable=True):
-        assert minidynamo.compile(plain) is plain
-        with pytest.raises(ArgumentError, match=r"MD106 plain(?s:.*)config\.disable is set"):
-            minidynamo.stats(plain)
+        assert minidynamo.compile(3) == 3
         with pytest.raises(UnknownName):
             minidynamo.compile(plain, backend="nativ")
     f = eager(plain)
