@@ -95,29 +95,6 @@ class Training:
         loss.backward()
         return [loss, x.grad]
 
-    def gradients_add_up_and_graphs_are_retained(compile_it):
-        model = nn.Linear(3, 2)
-        compiled = compile_it(model)
-        for turn in range(3):
-            compiled(torch.full((2, 3), float(turn))).pow(2).sum().backward()
-        x = leaf(3)
-        loss = compile_it(lambda x: x.sin() * x.exp())(x).sum()
-        loss.backward(retain_graph=True)
-        loss.backward()
-        with pytest.raises(RuntimeError, match="a second time"):
-            loss.backward()
-        return [model.weight.grad, model.bias.grad, x.grad]
-
-    def some_outputs_are_used(compile_it):
-        def f(x, y):
-            values, places = x.max(-1)
-            return x * y, values, places, y.sin()
-
-        x, y = leaf(3, 4), leaf(3, 4)
-        _, values, places, _ = compile_it(f)(x, y)
-        values.sum().backward()
-        return [values, places, places.requires_grad, x.grad, y.grad]
-
     def parts_without_gradient(compile_it):
         def f(x, y):
             with torch.no_grad():
@@ -151,11 +128,6 @@ class Training:
             optimizer.step()
             found.append(loss)
         return [*found, *model.parameters()]
-
-    def gradients_are_asked_for_directly(compile_it):
-        x, y = leaf(3), leaf(3)
-        f = compile_it(lambda x, y: (x * y.exp()).sum())
-        return [*torch.autograd.grad(f(x, y), [x, y]), *torch.autograd.grad(f(x, y), [y]), x.grad, y.grad]
 
     def hooks_on_outputs_and_parameters(compile_it):
         model, seen = nn.Linear(3, 3), []
