@@ -12,6 +12,7 @@ import torch
 import minidynamo
 from minidynamo.testing import CompileCounter
 from tests.end_to_end.histories import Histories, compare, vector
+from tests.tables import functions_of
 
 histories = Histories()
 
@@ -279,36 +280,33 @@ def gradients(compiled):
         yield read(vector(), weakref.ref(layer.weight.grad))
 
 
-def deleted(x, dead):
-    y = x + 1
-    del x
-    return y, len(dead)
+class OfTensors:
+    def deleted(x, dead):
+        y = x + 1
+        del x
+        return y, len(dead)
 
+    def bound_anew(x, dead):
+        x = x + 1
+        between = len(dead)
+        x = x * 2
+        return x, between, len(dead)
 
-def bound_anew(x, dead):
-    x = x + 1
-    between = len(dead)
-    x = x * 2
-    return x, between, len(dead)
+    def behind_an_effect(x, dead):
+        dead.append("before")
+        y = x + 1
+        del x
+        dead.append("after")
+        return y, [*dead]
 
+    def behind_a_break(x, dead):
+        y = x + 1
+        minidynamo.graph_break()
+        del x
+        return y, len(dead)
 
-def behind_an_effect(x, dead):
-    dead.append("before")
-    y = x + 1
-    del x
-    dead.append("after")
-    return y, [*dead]
-
-
-def behind_a_break(x, dead):
-    y = x + 1
-    minidynamo.graph_break()
-    del x
-    return y, len(dead)
-
-
-def on_the_stack(x, dead):
-    return x + two(x := None), len(dead), x
+    def on_the_stack(x, dead):
+        return x + two(x := None), len(dead), x
 
 
 def two(_):
@@ -316,39 +314,37 @@ def two(_):
     return 2
 
 
-def emptied(xs, dead):
-    a, b = xs
-    y = a + b
-    xs.clear()
-    found = [len(dead)]
-    del a
-    found.append(len(dead))
-    del b
-    return y, found, len(dead)
+class OfLists:
+    def emptied(xs, dead):
+        a, b = xs
+        y = a + b
+        xs.clear()
+        found = [len(dead)]
+        del a
+        found.append(len(dead))
+        del b
+        return y, found, len(dead)
 
+    def popped(xs, dead):
+        y = xs.pop() + 1
+        found = [len(dead)]
+        a = xs.pop()
+        y = y + a
+        found.append(len(dead))
+        del a
+        return y, found, len(dead)
 
-def popped(xs, dead):
-    y = xs.pop() + 1
-    found = [len(dead)]
-    a = xs.pop()
-    y = y + a
-    found.append(len(dead))
-    del a
-    return y, found, len(dead)
+    def list_bound_anew(xs, dead):
+        xs = xs[0] + xs[1]
+        return xs, len(dead)
 
+    def list_in_a_callee(xs, dead):
+        def total(xs):
+            found = xs[0] + xs[1]
+            del xs[:]
+            return found
 
-def list_bound_anew(xs, dead):
-    xs = xs[0] + xs[1]
-    return xs, len(dead)
-
-
-def list_in_a_callee(xs, dead):
-    def total(xs):
-        found = xs[0] + xs[1]
-        del xs[:]
-        return found
-
-    return total(xs), len(dead)
+        return total(xs), len(dead)
 
 
 @histories
@@ -361,12 +357,12 @@ def tensors_in_locals(compiled):
             weakref.finalize(tensor, dead.append, 1)
         return tensor
 
-    for program in (deleted, bound_anew, behind_an_effect, behind_a_break, on_the_stack):
+    for program in functions_of(OfTensors):
         fn = compiled(program)
         for is_watched in (False, False, True, True, False):
             dead.clear()
             yield fn(made(is_watched), dead), list(dead)
-    for program in (emptied, popped, list_bound_anew, list_in_a_callee):
+    for program in functions_of(OfLists):
         fn = compiled(program)
         for is_watched in (False, False, True, True, False):
             dead.clear()

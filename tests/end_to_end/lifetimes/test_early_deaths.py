@@ -117,7 +117,7 @@ histories_of(
 
 
 @histories
-def what_dies_along(compiled):
+def elements_die_along(compiled):
     log = []
 
     @compiled
@@ -126,29 +126,9 @@ def what_dies_along(compiled):
         log.append("written")
         return y
 
-    @compiled
-    def of_attribute(x, log):
-        y = x * 2
-        log.append("written")
-        return y
-
-    def with_attribute(is_watched):
-        made = torch.ones(3)
-        made.tag = call_with_temporary(Holder, log, is_watched)
-        return made
-
-    def with_gradient(is_watched):
-        made = torch.ones(3, requires_grad=True)
-        made.grad = call_with_temporary(vector, log, is_watched)
-        return made
-
     for is_watched in PATTERN:
         log.clear()
         yield of_list([call_with_temporary(vector, log, is_watched)], log), list(log)
-        for make in (with_attribute, with_gradient):
-            log.clear()
-            with torch.no_grad():
-                yield of_attribute(make(is_watched), log), list(log)
 
 
 @histories
@@ -226,25 +206,6 @@ def made_and_watched_at_a_break(compiled):
     for is_watched in PATTERN:
         log.clear()
         yield f(vector(), is_watched), list(log)
-
-
-@histories
-def graph_that_only_a_tensor_holds(compiled):
-    log = []
-
-    @compiled
-    def f(x, log):
-        y = x * 2
-        log.append("written")
-        return y + 1
-
-    for is_watched in PATTERN:
-        log.clear()
-        saved = call_with_temporary(vector, log, is_watched)
-        x = [saved * torch.ones(3, requires_grad=True)]
-        del saved
-        with torch.no_grad():
-            yield f(x.pop(), log), list(log)
 
 
 @histories

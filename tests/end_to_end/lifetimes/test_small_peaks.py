@@ -572,6 +572,29 @@ DROPPED = {
     "handed on": (lambda x, w: (x + w, torch.cat([x, x * x]), w.exp()), the_first_of_several, computed),
 }
 
+
+def the_first_alone(made):
+    del made[1:]
+    return mean_squares(made)
+
+
+def first_of_three(x, w):
+    h = x @ w
+    return h.tanh(), (h.sin() @ w).sin(), h.exp().cumsum(0)
+
+
+def first_of_parts(x, w):
+    one, other = (x @ w).chunk(2)
+    return one.sin(), other.sin().cumsum(0).sin()
+
+
+#: The tensors that an unused result needs die with the result.
+FIRST = {
+    "of two": lambda x, w: (torch.tanh(x @ w), torch.sin(x) @ w),
+    "of three": first_of_three,
+    "of parts": first_of_parts,
+}
+
 ON_ALL_BACKENDS = [
     *rows(SEVERAL, sums),
     *rows(SUMMED, sums),
@@ -581,6 +604,7 @@ ON_ALL_BACKENDS = [
     *rows(OF_COMPUTED, given=computed),
     *rows(DRAWN, sums),
     *rows(PARTS),
+    *rows(FIRST, the_first_alone),
 ]
 ON_ATEN = [
     *rows(OF_ARGUMENTS_THAT_DIE, given=computed),

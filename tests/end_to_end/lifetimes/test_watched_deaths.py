@@ -76,6 +76,7 @@ def deaths(make):
 
             history.__name__ = program.__name__
             histories(history)
+        return programs
 
     return add
 
@@ -388,37 +389,6 @@ def tensors(compiled):
                     weakref.finalize(tensor, dead.append, 1)
             del state, last, grad
             yield fn(vector())
-
-
-@histories
-def what_only_it_holds(compiled):
-    dead = []
-    holder = Holder()
-
-    @compiled
-    def replace(x):
-        holder.tree = None
-        return x + 1, len(dead)
-
-    def closure(part):
-        return lambda: part
-
-    shared = Part()
-    for make in (
-        lambda part: {"a": [part]},
-        lambda part: closure(part),
-        lambda part: [shared, (part,)],
-        lambda part: part.__init__,
-    ):
-        for _ in range(2):
-            dead.clear()
-            part = Part()
-            weakref.finalize(part, dead.append, 1)
-            holder.tree = make(part)
-            del part
-            yield replace(vector())
-            holder.tree = None
-            minidynamo.reset()
 
 
 @histories
