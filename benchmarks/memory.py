@@ -1,27 +1,22 @@
 """Measures the peak memory of training steps and of inference, and compares the peaks with the predictions.
 
-Counts every allocation and release of torch's CPU allocator through the profiler, whoever the caller, so that buffers
-of generated code count like those of eager operations.
+`minidynamo.memory_timeline` counts every allocation and release of torch's allocators through the profiler, whoever the
+caller, so that buffers of generated code count like those of eager operations.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.profiler import ProfilerActivity, profile
 
 import minidynamo
 from benchmarks.measure import SYSTEMS, Limit, Result
 from benchmarks.memory_models import ACCUMULATED, MODELS, POINTWISE
-
-# The profiler announces each start and stop on standard error.
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+from minidynamo.observe.memory_timeline import record_memory
 
 LIMITS: tuple[Limit, ...] = (Limit("eager", 1.0), Limit("torch.compile", 1.0))
 INFERENCE: tuple[Limit, ...] = (Limit("eager", 0.8),)
@@ -30,13 +25,7 @@ PREDICTED: tuple[Limit, ...] = (Limit("eager", 1.02),)
 
 def peak_bytes(function: Callable[[], object]) -> int:
     """Returns the most bytes that `function` allocates and holds at a time. Releasing older memory gives no credit."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
-        function()
-    results = recorded.profiler.kineto_results
-    changes = [(event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]"]
-    changes.sort(key=lambda change: change[0])
-    held: list[int] = list(itertools.accumulate((size for _, size in changes), initial=0))
-    return max(held)
+    return record_memory(function).peak
 
 
 def accumulation(call: Callable[..., Tensor], x: Tensor, model: nn.Module) -> None:

@@ -8,6 +8,7 @@ run do not run again.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -86,26 +87,24 @@ def print_value(e: Any) -> None:
     print(e)
 
 
-# Attributes of `comptime`. Functions with a stack level print the context and return None.
-_SHOW: dict[Callable[..., Any], Callable[..., None]] = {
+# The action of each function during capture, called with the context and the arguments of the function.
+_ACTIONS: dict[Callable[..., Any], Callable[..., object]] = {
+    print_graph: ComptimeContext.print_graph,
+    print_guards: ComptimeContext.print_guards,
     print_locals: ComptimeContext.print_locals,
     print_value_stack: ComptimeContext.print_value_stack,
+    print_value_stack_and_return: lambda ctx, e, **level: ctx.print_value_stack(**level),
     print_disas: ComptimeContext.print_disas,
     print_bt: ComptimeContext.print_bt,
+    print_value: lambda ctx, e: ctx.print(e),
+    assert_static: lambda ctx, val: ctx.assert_static(val),
+    force_static: lambda ctx, val: val.force_static(),
+    sleep: lambda ctx, sec: ctx.sleep(sec),
+    enter_debugger: lambda ctx: breakpoint(),
 }
-_WITHOUT_STACKLEVEL = (
-    print_graph,
-    print_guards,
-    print_value_stack_and_return,
-    graph_break,
-    assert_static,
-    force_static,
-    sleep,
-)
-for _convenience in (*_SHOW, *_WITHOUT_STACKLEVEL):
-    setattr(comptime, _convenience.__name__, _convenience)
-for _name, _convenience in (("print", print_value), ("breakpoint", enter_debugger)):
-    setattr(comptime, _name, _convenience)
+_NAMES = {print_value: "print", enter_debugger: "breakpoint"}
+for _function in (*_ACTIONS, graph_break):
+    setattr(comptime, _NAMES.get(_function, _function.__name__), _function)
 
 
 @registry.function(comptime)
@@ -117,71 +116,25 @@ def _comptime(tx: Tracer, fn: VariableTracker, fallback_fn: VariableTracker | No
     return ConstantVariable(None)
 
 
-def _once(tx: Tracer, act: Callable[[ComptimeContext], object]) -> VariableTracker:
-    """Acts in the first of two traces of a frame."""
-    if tx.attempt == 0:
-        with _callback_errors():
-            act(ComptimeContext(tx))
-    return ConstantVariable(None)
+def _handler(function: Callable[..., Any], act: Callable[..., object]) -> Callable[..., VariableTracker]:
+    """Returns the handler of a function: it acts in the first of two traces of a frame."""
+    signature = inspect.signature(function)
 
+    def handler(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        given = signature.bind(*args, **kwargs).arguments
+        numbers = {name: as_constant(given[name]) for name in ("stacklevel", "sec") if name in given}
+        if tx.attempt == 0:
+            with _callback_errors():
+                act(ComptimeContext(tx), **{name: ComptimeVar(tx, value) for name, value in given.items()} | numbers)
+        return given["e"] if function is print_value_stack_and_return else ConstantVariable(None)
 
-def _show(show: Callable[..., None]) -> Callable[..., VariableTracker]:
-    def handler(tx: Tracer, stacklevel: VariableTracker | None = None) -> VariableTracker:
-        level = 0 if stacklevel is None else as_constant(stacklevel)
-        return _once(tx, lambda ctx: show(ctx, stacklevel=level))
-
+    tracer = inspect.Parameter("tx", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    handler.__signature__ = signature.replace(parameters=[tracer, *signature.parameters.values()])  # type: ignore[attr-defined]
     return handler
 
 
-for _convenience, _method in _SHOW.items():
-    registry.function(_convenience)(_show(_method))
-
-
-@registry.function(print_value_stack_and_return)
-def _print_value_stack_and_return(
-    tx: Tracer, e: VariableTracker, stacklevel: VariableTracker | None = None
-) -> VariableTracker:
-    _show(ComptimeContext.print_value_stack)(tx, stacklevel)
-    return e
-
-
-@registry.function(print_value)
-def _print_value(tx: Tracer, e: VariableTracker) -> VariableTracker:
-    return _once(tx, lambda ctx: ctx.print(ComptimeVar(tx, e)))
-
-
-@registry.function(print_graph)
-def _print_graph(tx: Tracer) -> VariableTracker:
-    return _once(tx, ComptimeContext.print_graph)
-
-
-@registry.function(print_guards)
-def _print_guards(tx: Tracer) -> VariableTracker:
-    return _once(tx, ComptimeContext.print_guards)
-
-
-@registry.function(assert_static)
-def _assert_static(tx: Tracer, val: VariableTracker) -> VariableTracker:
-    return _once(tx, lambda ctx: ctx.assert_static(ComptimeVar(tx, val)))
-
-
-@registry.function(force_static)
-def _force_static(tx: Tracer, val: VariableTracker) -> VariableTracker:
-    return _once(tx, lambda ctx: ComptimeVar(tx, val).force_static())
-
-
-@registry.function(enter_debugger)
-def _enter_debugger(tx: Tracer) -> VariableTracker:
-    return _once(tx, _debug)
-
-
-def _debug(ctx: ComptimeContext) -> None:
-    breakpoint()
-
-
-@registry.function(sleep)
-def _sleep(tx: Tracer, sec: VariableTracker) -> VariableTracker:
-    return _once(tx, lambda ctx: ctx.sleep(as_constant(sec)))
+for _function, _act in _ACTIONS.items():
+    registry.function(_function)(_handler(_function, _act))
 
 
 @registry.function(graph_break)

@@ -20,9 +20,6 @@ AXES = ("backend", "target", "dynamic", "vary", "training", "grad", "lay_out", "
 """What tests call the parameter that says what compiles a program or, where they have one backend, how: for which
 sizes, with gradients or without, with a stage of the compiler or without."""
 
-FEW = 3
-"""Tests with fewer programs run each on all backends."""
-
 
 def is_thinned(config: pytest.Config) -> bool:
     """True if all tests were requested, without further options."""
@@ -38,7 +35,7 @@ def left_out(items: Iterable[pytest.Item], minor: int = sys.version_info.minor) 
     """
     out: list[pytest.Item] = []
     for programs in tables(items):
-        for index, tests in enumerate(programs if len(programs) >= FEW else ()):
+        for index, tests in enumerate(programs):
             chosen = (turn(index, len(tests)) + minor) % len(tests)
             out += tests[:chosen] + tests[chosen + 1 :]
     return out

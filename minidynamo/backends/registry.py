@@ -21,9 +21,7 @@ from minidynamo.autograd.graph.graph_builder import copied
 from minidynamo.autograd.graph.inplace_variants import in_place
 from minidynamo.autograd.graph.numbers import has_symbols
 from minidynamo.autograd.partition.saving import SavePolicy
-from minidynamo.autograd.reinplace.backward_reuse import reinplace_backward
-from minidynamo.autograd.reinplace.delay_results import postpone
-from minidynamo.autograd.reinplace.reuse import hide_overwrites, reinplace_graph, reinplace_inputs, with_versions
+from minidynamo.autograd.reinplace.reuse import reinplace
 from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.trace.decompositions import masked, splittable
 from minidynamo.backends.stored_graphs import StoredGraphs
@@ -60,15 +58,14 @@ def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[.
     A graph whose autograd records may have to be undone uses the autograd stage instead: that stage writes to inputs
     after all other work.
     """
-    return aot_eager(gm, example_inputs) if RECORDS_WRITES in gm.meta else _interpreted(gm, "captured")
+    return aot_eager(gm, example_inputs) if RECORDS_WRITES in gm.meta else _interpreted(gm)
 
 
-def _interpreted(gm: torch.fx.GraphModule, stage: str) -> BoxedCallable:
+def _interpreted(gm: torch.fx.GraphModule) -> BoxedCallable:
     """Returns `make_boxed(gm)`, after publishing the predicted life of each value."""
-    handing_over = stage == "backward"  # autograd may accumulate gradients in place
-    plan = graph_plan(gm, stage, handing_over=handing_over)
-    artifacts.write("memory", stage, f"{plan}\n", ".txt", plan)
-    return make_boxed(gm, handing_over=handing_over)
+    plan = graph_plan(gm, "captured")
+    artifacts.write("memory", "captured", f"{plan}\n", ".txt", plan)
+    return make_boxed(gm)
 
 
 def boxed_nop(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -97,7 +94,7 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
         if refused.code == "MD401" and has_symbols(list(example_inputs)) and not _is_about_values(refused):
             raise
         notice(replace(refused.diagnostic, what=f"a graph runs operation by operation: {refused.diagnostic.what}"))
-        return _interpreted(gm, "captured")
+        return _interpreted(gm)
     if not has_cuts(gm):  # after a cut, more is computed
         gm.meta[COMPUTES_FIRST] = True
     return compiled
@@ -116,28 +113,9 @@ def _show(stage: str, graph: torch.fx.GraphModule) -> str:
     return text
 
 
-def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Uses the autograd stage and runs ATen operations one by one."""
-    stages = {stage: functools.partial(_run_operations, stage) for stage in STAGES}
-    return _with_autograd(gm, example_inputs, **stages, keep=splittable)
-
-
-def _run_operations(stage: str, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    _show(stage, graph)
-    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mkldnn_rnn_layer.default):
-        node.target = compat.runtime_target(node)
-    if stage == "backward":
-        versions = reinplace_backward(graph.graph)
-        return with_versions(_interpreted(graph, stage), versions)
-    if stage == "forward":
-        postpone(graph.graph)
-    overwritten = reinplace_graph(graph.graph)
-    return hide_overwrites(_interpreted(graph, stage), overwritten)
-
-
 def _with_input_writes(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Returns `graph`, after making ATen operators write to inputs wherever eager does."""
-    reinplace_inputs(graph.graph, lambda op: True)
+    reinplace(graph.graph)
     _mark_in_place(graph.graph)
     return graph
 
@@ -155,61 +133,57 @@ def _lowered() -> Collection[compat.OpOverload]:
 class _Generator:
     """Generates code for the stages of one graph. The backward graph is compiled later, under the same settings."""
 
-    #: "auto", "cpp" or "triton".
+    #: "auto", "cpp", "triton" or "aten".
     target: str
     settings: Config
     on_error: str
     #: None if the graph is not stored.
     cache: StoredGraphs | None
 
-    def compile_arguments(self, stage: str, graph: torch.fx.GraphModule) -> dict[str, Any]:
-        """Prepares a graph and returns the keyword arguments of `compile_graph`."""
-        fallback_graph = None
-        if graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
-            fallback_graph = functools.partial(_with_input_writes, copied(graph))
-        if stage != "backward":
-            reinplace_inputs(graph.graph, lambda op: compile_graph.find(op) is None)
-        _mark_in_place(graph.graph)
-        return {
-            "target": self.target,
-            "name": stage,
-            "handing_over": stage == "backward",
-            "fallback_graph": fallback_graph,
-        }
-
     def compile(self, stage: str, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Returns the graph of a stage as a boxed callable."""
         text = _show(stage, graph)
-        arguments = self.compile_arguments(stage, graph)
+        fallback_graph = None
+        kernels = self.target != "aten"
+        if kernels and graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+            fallback_graph = functools.partial(_with_input_writes, copied(graph))
+        if stage != "backward":
+            reinplace(graph.graph, lambda op: not kernels or compile_graph.find(op) is None, own_memory=not kernels)
+        _mark_in_place(graph.graph)
+        handing_over = stage == "backward"
         try:
             with phase("codegen"), config.using(self.settings):
-                compiled = compile_graph.compile_graph(graph, **arguments)
+                compiled = compile_graph.compile_graph(
+                    graph, target=self.target, name=stage, handing_over=handing_over, fallback_graph=fallback_graph
+                )
         except Exception as error:
             failure = _stage_error(stage, error)
             if stage != "backward" or self.on_error == "raise":
                 raise failure from (error.__cause__ or error)
             notice(failure.diagnostic)
             publish("fallback", f"{stage} graph", diagnostic=failure.diagnostic)
-            return make_boxed(graph, handing_over=True)
+            return make_boxed(graph)
         if self.cache is not None and compiled.is_storable:
             self.cache.remember(compiled, text)
         return compiled.call
 
 
 def _generated(target: str) -> Backend:
+    kernels = target != "aten"
+
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         settings = config.current
-        by_rules = _save_policy.get() is None  # no key contains the decisions of a user's function
-        cache = StoredGraphs(target, settings, to_inline.get()) if settings.graph_cache and by_rules else None
+        stored = kernels and settings.graph_cache and _save_policy.get() is None  # no key contains a user's function
+        cache = StoredGraphs(target, settings, to_inline.get()) if stored else None
         generator = _Generator(target, settings, _on_error.get(), cache)
         stages = {stage: functools.partial(generator.compile, stage) for stage in STAGES}
         return _with_autograd(
             gm,
             example_inputs,
             **stages,
-            keep=_lowered,
+            keep=_lowered if kernels else splittable,
             cache=cache,
-            images=settings.channels_last,
+            images=kernels and settings.channels_last,
         )
 
     return backend
@@ -218,6 +192,7 @@ def _generated(target: str) -> Backend:
 native = _generated("auto")
 cpp = _generated("cpp")
 triton = _generated("triton")
+aot_eager = _generated("aten")
 
 
 def inductor(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ runtime. The only decision made here is the target.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -95,6 +96,11 @@ def compile_graph(
         return replace(compiled, is_storable=not isinstance(unavailable, KernelBuildError))
 
 
+def _unlimited(taken: bool, held: bool) -> int:
+    """Returns the limit of the peak of a graph without kernels, whose order is fixed."""
+    return sys.maxsize
+
+
 def _planned(
     gm: fx.GraphModule,
     *,
@@ -103,7 +109,7 @@ def _planned(
     handing_over: bool,
     fallback_graph: Callable[[], fx.GraphModule] | None,
 ) -> tuple[LoopProgram, HostProgram]:
-    limit = functools.cache(functools.partial(peak_of_operations, gm))
+    limit = functools.cache(functools.partial(peak_of_operations, gm)) if target != "aten" else _unlimited
     schedule = functools.partial(_scheduled, target=target, name=name, handing_over=handing_over)
     loops, program, above = schedule(gm, limit)
     if fallback_graph is not None and above > 0:

@@ -39,6 +39,7 @@ _FUNCTIONS: dict[str, Any] = {
     "bernoulli": random_numbers.bernoulli,
     "fill_bernoulli": random_numbers.fill_bernoulli,
     **RANDOM_FUNCTIONS,
+    **{str(op): write_part for op, write_part in host_functions.PART_WRITERS.items()},
     "increment_version": compat.increment_version,
     "recurrent_layer_for_training": compat.recurrent_layer_for_training,
     **NUMBER_FUNCTIONS,

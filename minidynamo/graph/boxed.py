@@ -5,11 +5,13 @@ position and the value of each tensor result, as soon as the result is final, an
 its place.
 
 Does not choose the operations: `make_boxed` prints an FX graph as Python, node by node, with the functions that the
-graph names. The eager and aot_eager backends run such programs.
+graph names. The eager backend runs such programs; `codegen/printers/host.py` prints programs that hand over results.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable, Iterable
@@ -50,33 +52,6 @@ def hands_over(function: Callable[..., Any]) -> bool:
     return getattr(function, "_hands_over", False) is True
 
 
-def final_results(nodes: list[fx.Node]) -> dict[fx.Node, list[tuple[int, fx.Node]]]:
-    """Maps each node of a graph to the tensor results that are final after it, with their positions.
-
-    Results that are returned twice are left out.
-    """
-    *body, output = nodes
-    last = {value: node for node in body for value in (*node.all_input_nodes, node, *_written_around(node))}
-    found: dict[fx.Node, list[tuple[int, fx.Node]]] = {}
-    results: Any = output.args[0]
-    for position, value in enumerate(results):
-        if isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor) and results.count(value) == 1:
-            found.setdefault(last[value], []).append((position, value))
-    return found
-
-
-def _written_around(node: fx.Node) -> list[fx.Node]:
-    """Lists the tensors that `node` writes through a view."""
-    found: list[fx.Node] = []
-    writes = isinstance(node.target, compat.OpOverload) and compat.schema_of(node.target).is_mutable
-    base: Any = node if writes else None
-    while isinstance(base, fx.Node) and isinstance(base.target, compat.OpOverload):
-        shares = any(result.alias_info is not None for result in compat.schema_of(base.target).returns)
-        base = base.args[0] if shares and base.args else None
-        found += [base] if isinstance(base, fx.Node) else []
-    return found
-
-
 def make_boxed_func(function: Callable[..., Any]) -> BoxedCallable:
     """Adapts `function(*args)` to the boxed signature. No argument is freed early: `function` owns its arguments.
 
@@ -102,8 +77,54 @@ def as_boxed(function: Callable[..., Any], who: str, noticed: set[tuple[str, str
 
     `noticed` holds the notices already shown for the compiled function of the graph.
     """
-    if is_boxed(function):
+    if not is_boxed(function):
+        return _adapted(function, who, noticed)
+    if _takes_one_list(function):
         return function
+    return _tried(function, functools.partial(_adapted, who=who, noticed=noticed))
+
+
+def _takes_one_list(function: Callable[..., Any]) -> bool:
+    """Returns whether the mark of a boxed callable is surely its own: wrappers copy the mark, and may take anything."""
+    try:
+        parameters = [*inspect.signature(function, follow_wrapped=False).parameters.values()]
+    except (TypeError, ValueError):  # a callable without a signature
+        return False
+    required = [each for each in parameters if each.default is each.empty]
+    single = len(required) == 1 and required[0].kind in (required[0].POSITIONAL_ONLY, required[0].POSITIONAL_OR_KEYWORD)
+    return single and not hasattr(function, "__wrapped__")
+
+
+def _tried(function: BoxedCallable, adapt: Callable[[Callable[..., Any]], BoxedCallable]) -> BoxedCallable:
+    """Returns a boxed form of a function that has the mark, but may take its arguments separately: the first call tries
+    the list first. The arguments of that call live until it ends."""
+    chosen: list[BoxedCallable] = []
+
+    def call(args: list[Any]) -> Any:
+        if chosen:
+            return chosen[0](args)
+        values = [*args]
+        try:
+            results = function(args)
+        except (TypeError, ValueError, AttributeError, StopIteration) as error:
+            # A function that takes a list has used it.
+            if len(args) < len(values) or any(arg is not value for arg, value in zip(args, values)):
+                raise
+            args.clear()
+            separate = adapt(function)
+            try:
+                results = separate(values)
+            except Exception:
+                raise error from None
+            chosen.append(separate)
+        else:
+            chosen.append(function)
+        return results
+
+    return mark_boxed(call)
+
+
+def _adapted(function: Callable[..., Any], who: str, noticed: set[tuple[str, str]] | None = None) -> BoxedCallable:
     notice(
         Diagnostic(
             "MD521",
@@ -121,8 +142,8 @@ def reject_unboxed(args: object) -> None:
     raise TypeError(UNBOXED.format(type(args).__name__))
 
 
-def make_boxed(gm: fx.GraphModule, name: str = "graph", *, handing_over: bool = False) -> BoxedCallable:
-    """Builds a boxed function that runs the graph of `gm` node by node; with `handing_over`, results are handed over.
+def make_boxed(gm: fx.GraphModule, name: str = "graph") -> BoxedCallable:
+    """Builds a boxed function that runs the graph of `gm` node by node.
 
     The function is Python source in a separate file (kind "host"). It unpacks and empties the list, drops unused
     inputs, and deletes each value after the last use. Elements of a list placeholder marked `steal_arg` are extracted
@@ -130,28 +151,22 @@ def make_boxed(gm: fx.GraphModule, name: str = "graph", *, handing_over: bool = 
 
     Raises InternalError if a graph holds a value that no Python expression can name.
     """
-    program = _Program(gm, handing_over)
+    program = _Program(gm)
     source = program.print()
-    made = mark_boxed(artifacts.load("host", name, source, program.names.values, "call"))
-    made._hands_over = handing_over  # type: ignore[attr-defined]
-    return made
+    return mark_boxed(artifacts.load("host", name, source, program.names.values, "call"))
 
 
 class _Program:
     """The text of one graph, and its global names."""
 
-    def __init__(self, gm: fx.GraphModule, handing_over: bool) -> None:
+    def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm
         self.nodes = list(gm.graph.nodes)
         self.names = Namespace({node.name for node in self.nodes} | {"call"})
         self.args = self.names.fresh("args")
         self.hoisted = [node for node in self.nodes if _is_stolen_element(node)]
         self.dying = _last_uses(self.nodes, self.hoisted)
-        self.final = final_results(self.nodes) if handing_over else {}
-        self.receiver = self.names.fresh("hand_over") if handing_over else ""
         self.location: object = None
-        # A gradient of another dtype is converted, as autograd does: no frame can be rerun after it.
-        self.converts = handing_over
         self.symbols = _sizes_of_inputs(self.nodes) if any(_operator_of_users(n.target) for n in self.nodes) else {}
         self.bound: dict[Any, str] = {}  # names of the symbols that checks compare
         self.comparisons = {node: self.comparison(node) for node in self.nodes}
@@ -163,11 +178,9 @@ class _Program:
                 body += self.location_comment(node)
                 body += self.conditional(node) if is_cond(node) else [self.statement(node) + self.deletion(node)]
                 body += self.comparisons[node]
-                body += self.handing_over(node)
         if any(is_switch(node.target) for node in self.nodes):
             body = self.restoring_settings(body)
-        taken = f", {self.receiver}=None" if self.receiver else ""
-        return "\n".join([f"def call({self.args}{taken}):", *(f"    {line}" for line in body), ""])
+        return "\n".join([f"def call({self.args}):", *(f"    {line}" for line in body), ""])
 
     def prologue(self) -> list[str]:
         inputs = [node for node in self.nodes if node.op == "placeholder"]
@@ -183,15 +196,7 @@ class _Program:
                 lines += self.steal(node)
         if unused:
             lines.append(f"del {', '.join(unused)}")
-        return [*lines, *(line for node in inputs for line in self.handing_over(node))]
-
-    def handing_over(self, node: fx.Node) -> list[str]:
-        """Hands over the results that are final after `node`."""
-        take = self.receiver
-        return [
-            f"if {take} is not None: {result.name} = {take}({position}, {result.name})"
-            for position, result in self.final.get(node, ())
-        ]
+        return lines
 
     def steal(self, node: fx.Node) -> list[str]:
         """Extracts the elements of a donated list, then empties it."""
@@ -251,9 +256,7 @@ class _Program:
         if not isinstance(promised, torch.Tensor) or promised.layout is not torch.strided or promised.is_neg():
             return []
         shape, stride = [*map(self.size, promised.shape)], [*map(self.size, promised.stride())]
-        promise = Promise(
-            name, shape, stride, promised.dtype, promised.device, converts=self.converts, relays=not captured
-        )
+        promise = Promise(name, shape, stride, promised.dtype, promised.device, relays=not captured)
         return promise.check(node.name, self.names)
 
     def size(self, size: Any) -> str | None:

@@ -82,7 +82,7 @@ NODE_KEYS = {
         "the fake value of a node of an ATen graph",
         "autograd/functional/written_inputs autograd/graph/graph_builder autograd/layout/dim_order "
         "autograd/partition/packing autograd/partition/partition autograd/partition/saved_views "
-        "autograd/partition/writing_calls autograd/reinplace/backward_reuse autograd/reinplace/reuse "
+        "autograd/partition/writing_calls autograd/reinplace/reuse "
         "autograd/runtime/partial_backward autograd/trace/eigenvalues_only graph_cache/graphs",
         "autograd codegen graph graph_cache memory",
     ),

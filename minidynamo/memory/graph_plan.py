@@ -1,6 +1,6 @@
-"""Owns the memory plan of a graph that runs operation by operation: birth and death of each result.
+"""Owns the memory plan of a captured graph that runs operation by operation: birth and death of each result.
 
-`codegen/memory/` plans generated code. Tensors that torch's autograd keeps while a captured graph runs are unknown
+`codegen/memory/` plans ATen graphs. Tensors that torch's autograd keeps while a captured graph runs are unknown
 here.
 """
 
@@ -14,10 +14,8 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.graph.boxed import final_results
 from minidynamo.memory.plan import MemoryPlan, PlanRecorder
 from minidynamo.memory.storages import storage_bytes, strided_in
-from minidynamo.memory.workspace import workspace_of
 
 # Operators whose results are views of the argument although their schemas declare no alias.
 _UNDECLARED = frozenset(("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "_unsafe_view"))
@@ -44,12 +42,11 @@ IN_PLACE_FILLS = {
 """Operator that fills a copy of its first argument -> operator that fills the argument itself."""
 
 
-def graph_plan(gm: fx.GraphModule, stage: str, *, handing_over: bool = False) -> MemoryPlan:
+def graph_plan(gm: fx.GraphModule, stage: str) -> MemoryPlan:
     """Returns the plan of a graph whose nodes carry fake values; each value dies after its last use."""
     nodes = list(gm.graph.nodes)
     last = {source: node for node in nodes for source in node.all_input_nodes}
-    final = final_results(nodes) if handing_over else {}
-    return GraphWalk(stage, last, {node: [result for _, result in found] for node, found in final.items()}).run(nodes)
+    return GraphWalk(stage, last, {}).run(nodes)
 
 
 class GraphWalk:
@@ -77,8 +74,6 @@ class GraphWalk:
             if made_by:
                 self.recorder.step(made_by[0])
             self.record(node, *made_by)
-            if made_by:
-                self.recorder.add_workspace(node.name, self.workspace(node), *made_by)
             self.recorder.free(name for dead in dying.get(node, ()) for name in self.names[dead])
             for result in self.final.get(node, ()):
                 for name in self.names[result]:
@@ -101,13 +96,6 @@ class GraphWalk:
         results = value if isinstance(value, (list, tuple)) else (value,)
         return [(position, tensor) for position, result in enumerate(results) for tensor in strided_in(result)]
 
-    def workspace(self, node: fx.Node) -> int:
-        """Returns the bytes of workspace of a call."""
-        if not isinstance(node.target, compat.OpOverload):
-            return getattr(node.target, "inside", 0)
-        args = fx.map_arg(node.args, lambda argument: argument.meta.get("val"))
-        return workspace_of(node.target, args, node.meta.get("val"))
-
     def needs_memory(self, node: fx.Node) -> bool:
         """Returns whether new results of a node take memory."""
         return True
@@ -116,17 +104,7 @@ class GraphWalk:
         """Returns a name of the memory that a result shares; None for a result in memory of its own."""
         if node.op != "placeholder" and not may_share(node):
             return None
-        return self.owners.get(compat.memory_of(value)) or self.enclosing_buffer(node)
-
-    def enclosing_buffer(self, node: fx.Node) -> str | None:
-        """Returns the buffer of a view whose fake value has a separate storage, because it precedes a write of the
-        graph; else None."""
-        if node.target is not operator.getitem and not isinstance(node.target, compat.OpOverload):
-            return None
-        source = node.args[0] if node.args else None
-        names = self.names.get(source, []) if isinstance(source, fx.Node) else []
-        parts = isinstance(source, fx.Node) and node.target is operator.getitem and may_share(source)
-        return names[0] if names and (parts or len(names) == 1) else None
+        return self.owners.get(compat.memory_of(value))
 
 
 def _label(node: fx.Node) -> str:

@@ -59,10 +59,6 @@ class _Operations(GraphWalk):
         )
         return [found for found in super().tensors(node) if is_tensor[found[0]]]
 
-    def workspace(self, node: fx.Node) -> int:
-        """Returns 0: the peak of fused code, which is compared, has no workspace either."""
-        return 0
-
     def needs_memory(self, node: fx.Node) -> bool:
         """Returns False for intermediate results of a call: its kernel need not keep them in memory."""
         return not is_inside(node)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import minidynamo
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)]
 
@@ -91,7 +91,7 @@ def counts(program, requires_grad):
 @pytest.mark.parametrize(
     ("program", "requires_grad"),
     [
-        *itertools.product(functions_of(Results), [False, True]),
+        *itertools.product(rows_of(Results), [False, True]),
         (part_of_it, True),
     ],
 )

@@ -17,16 +17,30 @@ import torch
 
 import minidynamo
 from minidynamo.observe.comparison import seed_generators
+from tests.end_to_end.programs import table
 
 History = Callable[[Callable[..., Any]], Iterator[Any]]
 
 
 class Histories(list[Any]):
-    """A list of pytest parameters; as a decorator, adds a history."""
+    """A list of pytest parameters; as a decorator, adds a history, or each history of a class."""
 
-    def __call__(self, history: History) -> History:
-        self.append(pytest.param(history, id=history.__name__))
-        return history
+    def __call__(self, decorated: Any) -> Any:
+        def add(name: str, history: History) -> None:
+            self.append(pytest.param(history, id=name))
+
+        return table(add, lambda fn: any(row.values[0] is fn for row in self))(decorated)
+
+    def test(self, *backends: Any) -> Callable[..., None]:
+        """Returns the test of all histories, with each of the `backends`; warnings are ignored."""
+
+        @pytest.mark.filterwarnings("ignore")
+        @pytest.mark.parametrize("backend", backends or ("eager",))
+        @pytest.mark.parametrize("history", self)
+        def same_as_eager(history: History, backend: str) -> None:
+            compare(history, backend)
+
+        return same_as_eager
 
 
 def vector() -> torch.Tensor:

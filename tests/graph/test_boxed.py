@@ -1,12 +1,15 @@
 """Tests of minidynamo/graph/boxed.py."""
 
+import functools
 import inspect
 import math
 import operator
+import warnings
 import weakref
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import fx
 
 from minidynamo import compat
@@ -158,46 +161,65 @@ def test_an_adapted_function_takes_one_list_too():
         boxed.make_boxed_func(torch.neg)(torch.ones(2))
 
 
-def test_results_are_handed_over_as_soon_as_they_are_final():
-    handed, gone = [], []
-
-    def build(graph):
-        a, b = graph.placeholder("a"), graph.placeholder("b")
-        first = graph.call_function(torch.add, (a, 1))
-        second = graph.call_function(torch.mul, (first, b))
-        last = graph.call_function(look, (second,))
-        for node in (a, b, first, second, last):
-            node.meta["val"] = torch.empty(3)
-        graph.output((second, first, None, last, last, b))
-
-    def look(x):
-        gone.append([ref() is None for _, ref in handed])
-        return x + 1
-
-    def take(position, tensor):
-        handed.append((position, weakref.ref(tensor)))
-        return None if position < 2 else tensor
-
-    plain, call = (boxed.make_boxed(graph_of(build), handing_over=over) for over in (False, True))
-    assert not boxed.hands_over(plain) and boxed.hands_over(call)
-    second, first, nothing, *rest = call([torch.ones(3), torch.ones(3)], take)
-    assert second is first is nothing is None and len(rest) == 3
-    assert [position for position, _ in handed] == [1, 5, 0]  # a result that is returned twice is not handed over
-    assert gone == [[True, False]]  # `second` is still needed
-    assert call([torch.ones(3), torch.ones(3)])[1].tolist() == [2.0, 2.0, 2.0]
+def pair(x, y):
+    return (x - y, x * y)
 
 
-def test_results_are_handed_over_behind_writes_to_a_part_of_them():
-    def build(graph):
-        a = graph.placeholder("a")
-        made = graph.call_function(torch.ops.aten.clone.default, (a,))
-        part = graph.call_function(torch.ops.aten.slice.Tensor, (made, 0, 1, 3))
-        last = graph.call_function(torch.ops.aten.view.default, (part, [2]))
-        graph.call_function(torch.ops.aten.fill_.Scalar, (last, 7))
-        made.meta["val"] = torch.empty(3)
-        graph.output((made,))
+@functools.wraps(boxed.mark_boxed(lambda args: pair(*args)))
+def separate_with_a_copied_mark(*args):
+    return pair(*args)
 
-    handed = []
-    call = boxed.make_boxed(graph_of(build), handing_over=True)
-    call([torch.ones(3)], lambda _, made: handed.append(made.tolist()))
-    assert handed == [[1.0, 7.0, 7.0]]
+
+@functools.wraps(boxed.mark_boxed(lambda args: pair(*args)))
+def list_with_a_copied_mark(*args):
+    (values,) = args
+    x, y = values
+    values.clear()
+    return pair(x, y)
+
+
+class Boxed:
+    _boxed_call = True
+
+    def __call__(self, args):
+        x, y = args
+        args.clear()
+        return pair(x, y)
+
+
+CALLABLES = {
+    "no mark": (pair, True),
+    "partial": (functools.partial(pair), True),
+    "a list": (boxed.mark_boxed(lambda args: pair(*args)), False),
+    "an instance that takes a list": (Boxed(), False),
+    "a copied mark, separate": (separate_with_a_copied_mark, True),
+    "a copied mark, a list": (list_with_a_copied_mark, False),
+    "torch's adapter": (make_boxed_func(pair), False),
+}
+
+
+@pytest.mark.parametrize("kind", CALLABLES)
+def test_what_a_callable_takes_is_found_out(kind):
+    function, is_separate = CALLABLES[kind]
+    x, y = torch.ones(2), torch.full((2,), 3.0)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        call = boxed.as_boxed(function, "backend")
+        for _ in range(3):
+            results = call([x, y])
+            assert [value.tolist() for value in results] == [[-2, -2], [3, 3]]
+    assert len(shown) == is_separate
+
+
+def test_an_error_of_the_graph_is_no_sign_of_separate_arguments():
+    seen = []
+
+    @functools.wraps(boxed.mark_boxed(lambda args: None))
+    def fails(*args):
+        seen.append(args)
+        raise IndexError("index 9 is out of bounds")
+
+    call, args = boxed.as_boxed(fails, "backend"), [torch.ones(2)]
+    with pytest.raises(IndexError, match="index 9"):
+        call(args)
+    assert len(seen) == 1

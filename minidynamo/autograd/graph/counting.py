@@ -23,22 +23,15 @@ class StorageCounter(compat.TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         #: Tracked storages, by address.
         self.live: dict[int, weakref.ref[Any]] = {}
-        #: Addresses of tracked storages that another node passed in.
-        self.from_outside: set[object] = set()
         self.level = self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.update_peak()
-        if torch.is_inference_mode_enabled():  # here composite functions are not decomposed
-            with self:
-                result = func.decompose(*args, **(kwargs or {}))
-            if result is not NotImplemented:
-                return result
         result = func(*args, **(kwargs or {}))
         self.record(strided_in(result))
         # When torch adds several gradients of one tensor, it writes over the first, if tensors have data. Without data,
-        # the first dies by the next operation. A gradient from outside may have another owner.
-        if func is not torch.ops.aten.add.Tensor or compat.memory_of(args[0]) in self.from_outside:
+        # the first dies by the next operation.
+        if func is not torch.ops.aten.add.Tensor:
             self.update_peak(workspace_of(func, args, result))
         return result
 
@@ -58,7 +51,6 @@ class StorageCounter(compat.TorchDispatchMode):
     def _forgetting(self, key: int, nbytes: int) -> Callable[[Any], None]:
         def forget(_: Any) -> None:
             del self.live[key]
-            self.from_outside.discard(key)  # the next storage may get the same address
             self.level -= nbytes
 
         return forget

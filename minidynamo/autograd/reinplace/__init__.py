@@ -1,6 +1,6 @@
-"""Reinplacing of graphs that run operation by operation.
+"""Reinplacing: operator calls that write to inputs, and to parts of tensors, where the program does.
 
-Owns operations that write their result over memory that is no longer read.
-Does not own generated kernels, whose memory `codegen/memory/` plans.
-Enter at `reuse.reinplace_graph`, `backward_reuse.reinplace_backward`.
+Owns the rewriting of functional operations as writes, and the alias sets of a graph.
+Does not own memory that dies: `codegen/memory/` plans it, for kernels and operator calls alike.
+Enter at `reuse.reinplace`.
 """

@@ -78,14 +78,6 @@ class AliasSets:
         """Returns the position of the last node that reads a memory."""
         return max((self.position[user] for node in self.members[owner] for user in node.users), default=-1)
 
-    def is_whole(self, node: fx.Node) -> bool:
-        """Returns whether `node` fills its memory, and the memory was allocated in the graph."""
-        owner = self.owner_of(node)
-        if owner is None or owner.op != "call_function" or memory_of(node) is None or memory_of(owner) is None:
-            return False
-        value, whole = node.meta["val"], owner.meta["val"]
-        return bool(key(value.numel()) == key(whole.numel()) and value.itemsize == whole.itemsize)
-
 
 def _sources(node: fx.Node) -> list[fx.Node]:
     """Returns the arguments whose memory the result of `node` may share."""

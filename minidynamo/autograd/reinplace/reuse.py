@@ -1,7 +1,7 @@
-"""Owns reinplacing: operations of a functional graph become writes again, over memory that is no longer read.
+"""Owns reinplacing: operations of a functional graph become writes again, where the program writes.
 
-The memory was allocated in the graph, or belongs to an input about to get the new data. The write is the in-place
-variant of the operator, or a write into a part of a tensor.
+The memory belongs to an input about to get the new data, or to a part of a tensor that was allocated in the graph. The
+write is the in-place variant of the operator, or a write into a part of a tensor.
 
 In this module `target` is the value whose memory is overwritten, and `result` the value that is stored there.
 """
@@ -18,7 +18,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.functional.written_inputs import memory_of
-from minidynamo.autograd.graph.graph_builder import GraphBuilder, fake, has_same_result_layout, same_layout
+from minidynamo.autograd.graph.graph_builder import GraphBuilder, fake, same_layout
 from minidynamo.autograd.graph.inplace_variants import InplaceVariant, inplace_variant_of, out_variant
 from minidynamo.autograd.graph.mutation import is_torch_operator, is_view
 from minidynamo.autograd.graph.numbers import is_number, key, keys
@@ -26,92 +26,37 @@ from minidynamo.autograd.graph.overlaps import same_elements, share_elements
 from minidynamo.autograd.graph.views import SCATTER_VIEWS
 from minidynamo.autograd.reinplace.alias_sets import READING_LAYOUT, AliasSets, is_simple_tensor, is_window, same_kind
 from minidynamo.compat import OpOverload
-from minidynamo.graph.boxed import BoxedCallable, HandOver, hands_over, mark_boxed
-from minidynamo.graph.marks import OUT, WRITTEN
+from minidynamo.graph.marks import OUT
 from minidynamo.graph.pytree import nodes_in
 
 aten = torch.ops.aten
 
-COMMUTATIVE = frozenset((aten.add.Tensor, aten.mul.Tensor))
-"""Operators whose result is the same, to the last bit, in either order of their two arguments."""
-
-Slots = list[tuple[fx.Node, fx.Node | None]]
-"""Pairs (written argument, result stored there); None for a result without reader."""
-
-Overwritten = dict[int, bool]
-"""Positions of results in overwritten memory; the value says whether the result was a view before."""
+Slots = list[tuple[fx.Node, fx.Node]]
+"""Pairs (written argument, result stored there)."""
 
 
-def reinplace_graph(graph: fx.Graph) -> Overwritten:
-    """Makes operations write over dying arguments, as far as aliasing is known.
+def reinplace(
+    graph: fx.Graph, is_called: Callable[[OpOverload], bool] = lambda op: True, *, own_memory: bool = False
+) -> None:
+    """Makes operators write to inputs, and with `own_memory` to parts of tensors that the graph allocates.
 
-    Returns the results in overwritten memory: torch must not count the writes, nor show new views to the program.
+    `is_called` says whether an operator is called, rather than computed by a kernel. Kernels store into an input once,
+    at the end: before that, new data is not in the memory of the input.
     """
-    if not any(isinstance(node.meta.get("val"), torch.Tensor) for node in graph.nodes):
-        return {}
-    walk = _Reinplacer(graph)
-    results = _results(graph)
-    before = {position: _is_a_view(node) for position, node in results.items()}
-    walk.run()
-    return {position: before[position] for position, node in _results(graph).items() if walk.is_overwritten(node)}
-
-
-def hide_overwrites(run: BoxedCallable, overwritten: Overwritten) -> BoxedCallable:
-    """Wraps `run` so that overwritten results have the version and the base that they had before `reinplace_graph`."""
-    if not overwritten:
-        return run
-    counting = with_versions(run, dict.fromkeys(overwritten, 0))
-    views = [position for position, was_view in overwritten.items() if not was_view]
-
-    def call(args: list[Any]) -> list[Any]:
-        results: list[Any] = counting(args)
-        for position in views:
-            if results[position]._is_view():
-                results[position] = results[position].detach()
-        return results
-
-    return mark_boxed(call)
-
-
-def with_versions(run: BoxedCallable, versions: Mapping[int, int]) -> BoxedCallable:
-    """Wraps `run` so that results get these versions, by position. Results that the `hand_over` callback took are
-    skipped."""
-    if not versions:
-        return run
-
-    def call(args: list[Any], hand_over: HandOver | None = None) -> list[Any]:
-        results = list(run(args) if hand_over is None else run(args, hand_over))  # type: ignore[call-arg]
-        counted = {i: version for i, version in versions.items() if results[i] is not None}
-        counted = {i: version for i, version in counted.items() if compat.version_of(results[i]) is not None}
-        compat.set_versions([results[i] for i in counted], counted.values())
-        return results
-
-    call._hands_over = hands_over(run)  # type: ignore[attr-defined]
-    return mark_boxed(call)
-
-
-def reinplace_inputs(graph: fx.Graph, is_operator_call: Callable[[OpOverload], bool]) -> None:
-    """Makes operators write to inputs, if called as ATen operators rather than computed by generated code.
-
-    The code generator plans the memory of all other values.
-    """
-    if graph.find_nodes(op="call_function", target=aten.copy_.default):
-        _InputReinplacer(graph, is_operator_call).run()
+    written = [node for node in graph.nodes if node.target is aten.copy_.default or node.target in SCATTER_VIEWS]
+    if any(own_memory or _is_store(node) for node in written):
+        _Reinplacer(graph, is_called, own_memory).run()
 
 
 class _Reinplacer:
     """A single walk over a graph; `aliases` always describes the rewritten graph."""
 
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, is_called: Callable[[OpOverload], bool], own_memory: bool) -> None:
         self.graph = graph
+        self.is_operator_call = is_called
+        self.own_memory = own_memory
         #: Alias sets of the graph as rewritten so far.
         self.aliases = AliasSets(graph)
-        #: Owners of memory that was overwritten.
-        self.written: set[fx.Node] = set()
-
-    def is_overwritten(self, node: fx.Node) -> bool:
-        """Returns whether a value may be in memory that was allocated in the graph and overwritten."""
-        return any(owner in self.written and owner.op == "call_function" for owner in self.aliases.owners[node])
 
     def run(self) -> None:
         for node in list(self.graph.nodes):
@@ -123,20 +68,16 @@ class _Reinplacer:
                 self.fill_part(node)
             elif not self.is_operator_call(node.target):
                 continue
-            elif node.target is aten.clone.default and self.limit(node, node.args[0], node) == math.inf:
-                self.replace_by(node.args[0], node)  # the clone's argument has no later reader
             elif node.target is aten.full_like.default:
                 self.fill(node)
-            elif not self.by_variant(node) and not self.by_variant_swapped(node):
+            elif not self.by_variant(node):
                 self.to_output(node)
 
-    def is_operator_call(self, op: OpOverload) -> bool:
-        """Returns whether an operator is called as an ATen operator."""
-        return True
-
     def is_writable(self, target: fx.Node) -> bool:
-        """Returns whether a call may write to `target`."""
-        return True
+        """Returns whether a call may write to `target`: not if a kernel may have to compute its data first."""
+        while isinstance(target.target, OpOverload) and is_view(target.target):
+            target = target.args[0]  # type: ignore[assignment]
+        return self.own_memory or target.op == "placeholder"
 
     def simplify_store(self, copy: fx.Node) -> None:
         """Removes a copy into an input that already has the data; otherwise makes it copy from the original instead of
@@ -234,43 +175,17 @@ class _Reinplacer:
         owners = [self.aliases.owner_of(target) for target, _ in slots]
         if len({*owners}) < len(owners) or any(self.is_read_late(node, variant, target) for target, _ in slots):
             return False
-        if not all(self.may_write(node, target, result) for target, result in slots):
+        if any(self.limit(node, target, result) is None for target, result in slots):
             return False
         node.target, (node.args, node.kwargs) = variant.op, call
         for target, result in slots:
             if result is node:
                 self.write_to(node, target)
-            elif result is not None:
+            else:
                 self.replace_by(target, result)
         if slots[0][1] is not node:
             _drop_written_results(node, variant.own)
         return True
-
-    def by_variant_swapped(self, node: fx.Node) -> bool:
-        """Does the same with two arguments exchanged, for symmetric operators."""
-        if node.target not in COMMUTATIVE or node.kwargs or WRITTEN in node.meta or OUT in node.meta:
-            return False
-        first, second = node.args
-        values = [arg.meta["val"] for arg in (first, second) if isinstance(arg, fx.Node)]
-        if len(values) < 2 or not all(isinstance(value, torch.Tensor) for value in values) or not same_kind(*values):
-            return False
-        node.args = (second, first)
-        if self.by_variant(node):
-            return True
-        node.args = (first, second)
-        return False
-
-    def may_write(self, node: fx.Node, target: fx.Node, result: fx.Node | None) -> bool:
-        """Returns whether `node` may store `result` at `target`."""
-        if result is not None:
-            return self.limit(node, target, result) is not None
-        owner = self.aliases.owner_of(target)
-        return (
-            owner is not None
-            and self.is_writable(target)
-            and self.aliases.is_whole(target)
-            and not self.aliases.readers(owner, self.aliases.position[node])
-        )
 
     def limit(self, node: fx.Node, target: fx.Node, result: fx.Node) -> float | None:
         """Returns the position before which `result`, computed by `node`, must be read for the last time if stored at
@@ -287,13 +202,11 @@ class _Reinplacer:
         readers = aliases.readers(owner, aliases.position[node])
         limit: float | None = None
         if not readers:
-            limit = math.inf if self.is_all_of(target, result) else None
+            limit = math.inf if node.target in SCATTER_VIEWS and self.is_all_of(target, result) else None
         elif readers[0].target in SCATTER_VIEWS:
             limit = self.limit_by_part(readers[0], target, result)
         elif _is_store(readers[0]) and readers[0].args[0] is owner:
             limit = self.limit_by_store(readers, target, result)
-        elif result is node and WRITTEN in node.meta and node.args[0] is target and owner.op == "call_function":
-            limit = self.limit_by_window(readers, target, result)
         if limit is None or (owner.op == "placeholder" and not _fails_nowhere_between(node, readers[0])):
             return None
         return limit if aliases.last_read(result) < limit else None
@@ -327,30 +240,6 @@ class _Reinplacer:
                 return None
         return self.aliases.position[later[0]] if later else self.aliases.position[self.graph.output_node()]
 
-    def limit_by_window(self, readers: Sequence[fx.Node], target: fx.Node, result: fx.Node) -> float | None:
-        """Returns the same if the program itself wrote to `target`, and only the rest of the memory is read later. The
-        memory lives for these readers alone."""
-        owner = self.aliases.owner_of(target)
-        for reader in readers:
-            for node in reader.all_input_nodes:
-                value = node.meta["val"]
-                if owner in self.aliases.owners[node] and (
-                    not is_simple_tensor(value) or share_elements(value, target.meta["val"])
-                ):
-                    return None
-        if not all(self.keeps_layout(user, result, target) for user in result.users):
-            return None
-        return self.aliases.position[readers[-1]] + 1
-
-    def keeps_layout(self, user: fx.Node, result: fx.Node, target: fx.Node) -> bool:
-        """Returns whether `user` computes the same elements in the same layout from `target` instead of `result`."""
-        op = user.target
-        return (
-            isinstance(op, OpOverload)
-            and torch.Tag.pointwise in op.tags
-            and has_same_result_layout(user, result, target)
-        )
-
     def is_read(self, node: fx.Node, target: fx.Node) -> bool:
         """Returns whether an argument may share the memory of `target`."""
         owner = self.aliases.owner_of(target)
@@ -369,9 +258,9 @@ class _Reinplacer:
         return not all(arg is target or same_elements(arg.meta["val"], target.meta["val"]) for arg in found)
 
     def is_all_of(self, target: fx.Node, result: fx.Node) -> bool:
-        """Returns whether `result` fills the memory of `target`."""
-        alike = self.aliases.owners[result] == {result} and same_layout(target.meta["val"], result.meta["val"])
-        return alike and self.is_writable(target) and self.aliases.is_whole(target)
+        """Returns whether `target` was allocated in the graph, and `result` fills its memory."""
+        allocated = self.aliases.owner_of(target) is target and target.op == "call_function"
+        return allocated and self.is_writable(target) and same_layout(target.meta["val"], result.meta["val"])
 
     def is_in_other_memory(self, node: fx.Node, owner: fx.Node) -> bool:
         """Returns whether a value cannot be in the memory of `owner`."""
@@ -411,7 +300,6 @@ class _Reinplacer:
         owner = self.aliases.owner_of(target)
         assert owner is not None
         self.aliases.merge(result, owner)
-        self.written.add(owner)
 
     def update_views(self, node: fx.Node) -> None:
         """Recomputes the fake values of the views of `node`, which has moved."""
@@ -424,40 +312,6 @@ class _Reinplacer:
         for owner in self.aliases.owners.pop(node):
             self.aliases.members[owner].remove(node)
         self.graph.erase_node(node)
-
-
-class _InputReinplacer(_Reinplacer):
-    """Reinplaces operator calls in a graph of which the rest becomes generated code. Generated code stores into an
-    input once, at the end: before that, new data is not in the memory of the input."""
-
-    def __init__(self, graph: fx.Graph, is_operator_call: Callable[[OpOverload], bool]) -> None:
-        super().__init__(graph)
-        self._is_called = is_operator_call
-
-    def is_operator_call(self, op: OpOverload) -> bool:
-        """Returns whether an operator is called, rather than computed by a kernel."""
-        return self._is_called(op)
-
-    def is_writable(self, target: fx.Node) -> bool:
-        """Returns whether `target` is an input or a view of an input, with the data of the input at this point of the
-        graph."""
-        while isinstance(target.target, OpOverload) and is_view(target.target):
-            target = target.args[0]  # type: ignore[assignment]
-        return target.op == "placeholder"
-
-
-def _results(graph: fx.Graph) -> dict[int, fx.Node]:
-    """Returns the tensors that a graph returns, by position."""
-    results: Any = graph.output_node().args[0]
-    return {
-        position: node
-        for position, node in enumerate(results)
-        if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
-    }
-
-
-def _is_a_view(node: fx.Node) -> bool:
-    return isinstance(node.target, OpOverload) and is_view(node.target)
 
 
 def _is_store(node: fx.Node) -> bool:
@@ -522,7 +376,7 @@ def _fails_nowhere_between(node: fx.Node, reader: fx.Node) -> bool:
 
 def _slots(node: fx.Node, variant: InplaceVariant) -> Slots | None:
     """Returns the arguments that the in-place variant of an operation would write, with its present results; None if
-    unknown."""
+    unknown, or if a result has no reader."""
     if any(position >= len(node.args) for position in variant.written):
         return None
     written: list[Any] = [node.args[position] for position in variant.written]
@@ -535,9 +389,9 @@ def _slots(node: fx.Node, variant: InplaceVariant) -> Slots | None:
         for user in node.users:
             elements.setdefault(user.args[1], []).append(user)
         found = [(target, elements.get(variant.own + k, [])) for k, target in enumerate(targets) if target is not None]
-    if any(len(results) > 1 or not isinstance(target, fx.Node) for target, results in found):
+    if any(len(results) != 1 or not isinstance(target, fx.Node) for target, results in found):
         return None
-    return [(target, results[0] if results else None) for target, results in found]
+    return [(target, result) for target, (result,) in found]
 
 
 def _drop_written_results(node: fx.Node, own: int) -> None:

@@ -186,48 +186,36 @@ def _with_constants(signature: GraphSignature, run: BoxedCallable) -> BoxedCalla
 def _with_user_outputs(
     signature: GraphSignature, run: BoxedCallable, result_nodes: ResultNodes | None = None
 ) -> BoxedCallable:
-    """Wraps `run` with the steps on real tensors: write to inputs under autograd, make views, and, with `result_nodes`,
-    join results computed from results."""
+    """Wraps `run` with the steps on real tensors: make views, and, with `result_nodes`, write to inputs under autograd
+    and join results computed from results."""
     plain = [OutputPlan("graph", i) for i in range(signature.results)]
-    pending = [(m.index, m.result) for m in signature.mutations if m.result is not None]
-    counted = {m.index: m.writes for m in signature.mutations if m.writes is not None and m.result is not None}
-    if not pending and not counted and list(signature.outputs) == plain and result_nodes is None:
+    if list(signature.outputs) == plain and result_nodes is None:
         return run if is_boxed(run) else mark_boxed(run)
+    pending = [(m.index, m.writes) for m in signature.mutations if m.result is not None]
     from_inputs = {i for origin, i in map(signature.origin, signature.outputs) if origin == "input"}
-    needed = sorted({i for i, _ in pending} | from_inputs | counted.keys())
+    needed = sorted({i for i, _ in pending} | from_inputs)
     positions = {index: position for position, index in enumerate(needed)}
     partial = signature.graph.partial_positions
     output_builders = [
         watching_hooks(output_builder(plan, positions), *signature.origin(plan), partial) for plan in signature.outputs
     ]
     view_builders = [output_builder(plan, positions) for plan in signature.views]
-    writes = [(positions[index], result) for index, result in pending]
-    counts = [(positions[index], writes) for index, writes in counted.items()]
     early = [i for i, plan in enumerate(signature.outputs) if plan.early and result_nodes is None]
 
     def call(args: list[Any]) -> Any:
-        kept = [args[i] for i in needed]
-        if early:
-            found = CallValues(kept, (), view_builders)
-            viewed = {i: output_builders[i](found) for i in early}
+        found = CallValues([args[i] for i in needed], (), view_builders)
+        viewed = {i: output_builders[i](found) for i in early}
+        if result_nodes is None:
             found.values = run(args)
-            return tuple([viewed[i] if i in viewed else make(found) for i, make in enumerate(output_builders)])
-        written, versions = _counted((kept[index], count) for index, count in counts)
-        values = run(args)
-        if result_nodes is not None:
-            return with_result_nodes(result_nodes, kept, list(values), dict(zip(map(id, written), versions)))
-        for index, result in writes:
-            _write(kept[index], values[result])
-            if result in partial:
-                watch_view(kept[index], values[result])
-        if versions:
-            _count(written, versions)
-        found = CallValues(kept, values, view_builders)
-        return tuple([make(found) for make in output_builders])
+        else:
+            written, counts = _counted((args[i], count) for i, count in pending if count is not None)
+            versions = dict(zip(map(id, written), counts))
+            found.values = values = list(run(args))
+            inputs = [found.kept[positions[index]] for index, _ in pending]
+            viewed = result_nodes.join(values, inputs, lambda i: output_builders[i](found), writing(versions))
+        return tuple([viewed[i] if i in viewed else make(found) for i, make in enumerate(output_builders)])
 
-    def with_result_nodes(
-        result_nodes: ResultNodes, kept: list[Any], values: list[Any], versions: dict[int, int]
-    ) -> Any:
+    def writing(versions: dict[int, int]) -> Callable[[torch.Tensor, torch.Tensor], None]:
         def write(target: torch.Tensor, value: torch.Tensor) -> None:
             _write(target, value)
             if id(target) in versions:  # before views are made, which take over the version
@@ -235,11 +223,7 @@ def _with_user_outputs(
             if partial:
                 watch_view(target, value)
 
-        found = CallValues(kept, values, view_builders)
-        views = result_nodes.join(
-            values, [kept[index] for index, _ in writes], lambda i: output_builders[i](found), write
-        )
-        return tuple([views[i] if i in views else make(found) for i, make in enumerate(output_builders)])
+        return write
 
     return mark_boxed(call)
 

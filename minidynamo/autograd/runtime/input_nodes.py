@@ -72,8 +72,13 @@ def links_to(values: Links) -> Links:
     A leaf is its own link: it lives as long as its history, and autograd allows no writes to it. Every link has a
     separate node, since gradients of gradients may reach some links only.
     """
-    with torch.enable_grad():
-        return [value if value is None or value.is_leaf else _link(None, 0, value)[0] for value in values]
+    links = list(values)
+    others = [i for i, value in enumerate(links) if value is not None and not value.is_leaf]
+    if others:
+        with torch.enable_grad():
+            for i in others:
+                links[i] = _link(None, 0, links[i])[0]
+    return links
 
 
 # Makes autograd create a node even if no input requires grad; never gets a gradient.

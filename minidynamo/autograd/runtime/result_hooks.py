@@ -42,9 +42,11 @@ def graph_node(node: Any, number: int | None = None) -> tuple[Any, int | None]:
 def kept_by(node: Any) -> Any:
     """Returns the values that a call keeps for higher derivatives, given the graph's node: its own, and those of the
     results that are alive. None after a backward has freed them."""
-    kept, references = getattr(node, "double_backward", None), getattr(node, "owned", {})
+    kept, references = getattr(node, "double_backward", None), getattr(node, "owned", None)
+    if kept is None or not references:
+        return kept
     alive = [owned for reference in references.values() if (owned := reference()) and (owned.inputs or owned.ends)]
-    if kept is None or not alive:
+    if not alive:
         return kept
     held, links = {**kept.held}, [*kept.links]
     for owned in alive:

@@ -164,8 +164,8 @@ class ResultNodes:
         saved = [number for number, node in enumerate(graph.nodes) if node.is_saved]
         #: The nodes that may be watched: direct inputs, and targets saved by eager.
         self.sources = sorted({*saved, *(number for node in graph.nodes for number in node.inputs)})
-        #: Whether a node joins results: results are computed from results, or a saved target is written to an input.
-        self.joins = any(node.inputs for node in graph.nodes) or not {*saved}.isdisjoint(self.written)
+        #: Whether each call needs `join`: results are computed from results, or written to inputs.
+        self.joins = any(node.inputs for node in graph.nodes) or bool(self.written)
         #: The targets and the views among `sources`, each after the direct inputs and the base.
         self.order = _in_dependency_order({number: self.dependencies(number) for number in range(len(graph.nodes))})
         self.order = [number for number in self.order if graph.nodes[number].output is None or number in self.sources]

@@ -66,6 +66,8 @@ def _freed_with(targets: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
 
 def _direct_inputs(targets: Sequence[torch.Tensor], watchable: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     """Returns, per target, the values of `watchable` that the target is computed from with no other target between."""
+    if len(watchable) < 2:
+        return [()] * len(targets)
     functions = reachable_functions(watchable)  # kept alive until all edges are compared
     positions: dict[Any, int] = {}
     for position, value in enumerate(watchable):

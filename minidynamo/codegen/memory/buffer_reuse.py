@@ -6,13 +6,19 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
 
 from minidynamo.codegen.ir.expr import Load, loads
 from minidynamo.codegen.ir.loops import Buffer, Extern, Kernel, Name, Store, names_in
 from minidynamo.codegen.memory.write_regions import leaves_reads_unchanged
-from minidynamo.compat import OpOverload
+from minidynamo.codegen.runtime.host_functions import PART_WRITERS
 from minidynamo.memory.graph_plan import IN_PLACE_FILLS
+
+aten = torch.ops.aten
 
 
 def same_layout(a: Buffer, b: Buffer) -> bool:
@@ -46,6 +52,13 @@ def may_overwrite(kernel: Kernel, read: str, written: str) -> bool:
     return not (same_iteration or later) or leaves_reads_unchanged(kernel, same_iteration, later, read, written)
 
 
+def argument_orders(call: Extern) -> Iterator[Extern]:
+    """Yields `call`, and the call with exchanged arguments if the result is the same to the last bit."""
+    yield call
+    if call.op in (aten.add.Tensor, aten.mul.Tensor) and not call.kwargs and isinstance(call.args[1], Name):
+        yield replace(call, args=call.args[::-1])
+
+
 def fillable_argument(call: Extern, owners: Callable[[str], Collection[str]]) -> str | None:
     """Returns the argument that `call` copies and fills, if `call` may fill the argument itself instead; else None.
 
@@ -60,8 +73,6 @@ def fillable_argument(call: Extern, owners: Callable[[str], Collection[str]]) ->
     return None if any(not storage.isdisjoint(owners(name)) for name in rest) else first.name
 
 
-def in_place_operator(call: Extern) -> OpOverload | None:
-    """Returns the operator that fills the first argument of `call`, where `call` fills a copy; None if torch has no
-    such operator."""
-    found: OpOverload | None = call.in_place or IN_PLACE_FILLS.get(call.op)
-    return found
+def in_place_operator(call: Extern) -> Any:
+    """Returns the function that fills the first argument of `call`, where `call` fills a copy; None without one."""
+    return call.in_place or IN_PLACE_FILLS.get(call.op) or PART_WRITERS.get(call.op)

@@ -27,8 +27,7 @@ from minidynamo.codegen.ir.loops import (
     numbers_between,
 )
 from minidynamo.codegen.memory.buffer_reuse import fillable_argument, fits, may_overwrite, same_layout
-from minidynamo.codegen.memory.liveness import Call, Liveness, analyze, defined
-from minidynamo.codegen.scheduling.lifetimes import defines, reads
+from minidynamo.codegen.scheduling.lifetimes import Call, Liveness, analyze, defined, defines, reads
 
 Placements = dict[str, str]
 """Value -> its memory: an input, or a value that was computed in the memory of an input."""

@@ -119,7 +119,7 @@ def read_by(step: Step) -> Iterator[str]:
             yield from mentioned(step.values)
             yield from step.versions_to_reset
     if isinstance(step, (Extern, GetItem)) and step.layout is not None:
-        yield from mentioned(step.layout.stride)
+        yield from mentioned((step.layout.shape, step.layout.stride))  # the check of the result
 
 
 def mentioned(value: object) -> Iterator[str]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel, LoopProgram, Name, names_in
 from minidynamo.codegen.memory.buffer_reuse import (
+    argument_orders,
     fillable_argument,
     fits,
     in_place_operator,
@@ -18,7 +19,6 @@ from minidynamo.codegen.memory.buffer_reuse import (
     same_layout,
 )
 from minidynamo.codegen.memory.input_placement import place_in_inputs
-from minidynamo.codegen.memory.liveness import Call, analyze
 from minidynamo.codegen.memory.plan import (
     Allocate,
     Free,
@@ -32,6 +32,7 @@ from minidynamo.codegen.memory.plan import (
     mentioned,
     read_by,
 )
+from minidynamo.codegen.scheduling.lifetimes import Call, analyze
 from minidynamo.compat import OpOverload
 
 
@@ -98,9 +99,11 @@ class Planner:
                 if isinstance(call, Extern) and not call.is_view:
                     self._free(self.dead_buffers)
                     self.dead_buffers = []
-                taken_over = self._fill_in_place(call, k)
+                orders = argument_orders(call) if isinstance(call, Extern) else ()
+                taken_over = next(filter(None, (self._fill_in_place(order, k) for order in orders)), set())
                 if not taken_over:
                     self.steps.append(call)
+                    self._count_writes(call)
                 if call.out not in self.placements and (taken_over or self._is_new(call)) and call.layout is not None:
                     self.owned[call.out] = call.layout
                     if isinstance(call, Extern) and not any(names_in((call.args, [a for _, a in call.kwargs]))):
@@ -115,11 +118,11 @@ class Planner:
         self.steps.append(Return(self.program.outputs, version_bumped))
         return self.steps
 
-    def _fill_in_place(self, call: Extern | GetItem, position: int) -> set[str]:
+    def _fill_in_place(self, call: Extern, position: int) -> set[str]:
         """Lets a call that fills a copy of its first argument fill the argument itself, if the argument dies; returns
         the names whose memory is now in use under another name."""
-        first = fillable_argument(call, self.live.owners) if isinstance(call, Extern) else None
-        if first is None or not isinstance(call, Extern) or call.layout is None:
+        first = fillable_argument(call, self.live.owners)
+        if first is None or call.layout is None:
             return set()
         out = replace(call.layout, name=call.out)
         filling = replace(call, op=in_place_operator(call), args=(Name(call.out), *call.args[1:]), mutates=(call.out,))
@@ -132,6 +135,11 @@ class Planner:
         self.steps += [Reuse(out, first), filling]
         self.version_bumped.add(call.out)
         return {first}
+
+    def _count_writes(self, call: Extern | GetItem) -> None:
+        """Notes which tensors of this program a call writes."""
+        written = call.mutates if isinstance(call, Extern) else ()
+        self.version_bumped.update(owner for name in written for owner in self.live.owners(name) if owner in self.owned)
 
     def _is_new(self, call: Extern | GetItem) -> bool:
         """Returns whether the result is in memory of its own.

@@ -66,6 +66,7 @@ class _HostPrinter:
         self.program = program
         self.launchers = launchers
         self.calling = calling
+        self.draws = calling is Calling.ADDRESSES  # a C++ library draws
         self.lines = Lines("    ", "#")
         self.names = Namespace({*_names_of(program), *program.constants, "call"})
         self.addressed = _addressed(program)
@@ -92,11 +93,18 @@ class _HostPrinter:
                 self.lines(self.number(number))
             if self.calling is Calling.ON_STREAM:
                 self.print_gpu_setup()
+            bound, checks = "", list[str]()  # the checks of a result, to be printed after the arguments are freed
             for step in self.program.steps:
                 self.lines.origins(origins_of(step))
+                if not isinstance(step, Free) or bound in step.names:
+                    self.lines(*checks)
+                    checks = []
                 self.lines(self.step(step))
                 if isinstance(step, (Extern, GetItem)):
-                    self.lines(*self.check(step))
+                    bound, checks = step.out, self.check(step)
+                elif isinstance(step, Free):
+                    self.lines(*checks)
+                    checks = []
         self.lines("", "", "call._boxed_call = True")
         if self.receiver:
             self.lines("call._hands_over = True")
@@ -123,9 +131,9 @@ class _HostPrinter:
         return self.names.constant(compat.operator_function(op), _operator_name(op))
 
     def called(self, step: Extern) -> str:
-        if step.op is torch.ops.aten.bernoulli.p and not step.kwargs:
+        if self.draws and step.op is torch.ops.aten.bernoulli.p and not step.kwargs:
             return self.bernoulli()
-        if step.op is torch.ops.aten.bernoulli_.float and not step.kwargs:
+        if self.draws and step.op is torch.ops.aten.bernoulli_.float and not step.kwargs:
             return self.names.constant(random_numbers.fill_bernoulli, "fill_bernoulli")
         return self.function(step.op)
 
@@ -151,7 +159,8 @@ class _HostPrinter:
             case Extern():
                 arguments = [self.value(a) for a in step.args]
                 arguments += [f"{key}={self.value(a)}" for key, a in step.kwargs]
-                if step.op in (draw, draw_again) and step.args[0] == str(torch.ops.aten.bernoulli.p):
+                draws = self.draws and step.op in (draw, draw_again)
+                if draws and step.args[0] == str(torch.ops.aten.bernoulli.p):
                     arguments[0] = self.bernoulli()
                 return f"{step.out} = {self.called(step)}({', '.join(arguments)})"
             case GetItem():

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from minidynamo import compat
+
+aten = torch.ops.aten
 
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 
@@ -27,6 +30,25 @@ def on_gpu(device: torch.device) -> tuple[int, Empty]:
 def _empty_on(device: torch.device) -> Empty:
     """Returns `compat.empty_strided_cuda` for a GPU that is not the current one."""
     return lambda sizes, strides, dtype: torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+
+
+def _part_writer(view: Any) -> Any:
+    """Returns a function that writes `source` into the part of `base` that `view` selects, and returns `base`."""
+
+    def write_part(base: torch.Tensor, source: torch.Tensor, *where: Any, **named: Any) -> torch.Tensor:
+        view(base, *where, **named).copy_(source)
+        return base
+
+    return write_part
+
+
+PART_WRITERS = {
+    aten.slice_scatter.default: _part_writer(aten.slice.Tensor),
+    aten.select_scatter.default: _part_writer(aten.select.int),
+    aten.diagonal_scatter.default: _part_writer(aten.diagonal.default),
+    aten.as_strided_scatter.default: _part_writer(aten.as_strided.default),
+}
+"""Operator that writes a part of a copy of its first argument -> function that writes the part of the argument."""
 
 
 def count_as_new(*tensors: torch.Tensor | None) -> None:

@@ -12,24 +12,15 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from minidynamo.compat import PY313, name_in_errors
-from minidynamo.tracer.attributes.binding import (
-    built_in,
-    or_getattr,
-)
+from minidynamo.tracer.attributes.binding import built_in, or_getattr
 from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.fix_hints import CHANGE_OUTSIDE
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import (
-    SuperVariable,
-)
+from minidynamo.variables.callables import SuperVariable
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.objects import (
-    ClassVariable,
-    ObjectVariable,
-    PythonModuleVariable,
-)
+from minidynamo.variables.objects import ClassVariable, ObjectVariable, PythonModuleVariable
 
 # lookup(tx, obj, name) -> tracker, or None if the attribute is missing.
 Lookup = Callable[[Tracer, Any, str], VariableTracker | None]

@@ -53,10 +53,7 @@ from minidynamo.variables.callables import BoundBuiltin, MethodVariable
 from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable
 from minidynamo.variables.exceptions import ExceptionVariable
-from minidynamo.variables.objects import (
-    ModuleVariable,
-    ObjectVariable,
-)
+from minidynamo.variables.objects import ModuleVariable, ObjectVariable
 
 # Classes that also keep attributes elsewhere, or have a dictionary per thread.
 _WITH_OTHER_STORAGE = (torch.nn.Module, BaseException, threading.local)
@@ -195,7 +192,7 @@ def default_write(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTra
             text = f"property {name!r} of {obj.cls.__qualname__!r} object has no {what}"
             tx.raises(AttributeError(text), exact=True)
         if function is None:
-            fix = "fill the dict that is there: vars(obj).update(...)" if name == "__dict__" else ""
+            fix = "fill the present dict: vars(obj).update(...)" if name == "__dict__" else ""
             tx.break_graph("MD206", f"writing `{name}` of a {obj.cls.__name__} cannot be captured", fix=fix)
         field = "fset" if value is not None else "fdel"
         setter = tx.wrap(function, Attr(class_source(owner, name), field))

@@ -128,8 +128,8 @@ def _constructs_natively(tx: Tracer, cls: type[BaseException]) -> bool:
 
 def _skip_for_finalizer(tx: Tracer, cls: type) -> NoReturn:
     """Skips the frame that makes an object with `__del__`; inside a callee, breaks the graph instead."""
-    what = f"a {cls.__name__} is made, which has `__del__`"
-    why = "When the object dies is a part of what the program does."
+    what = f"an object with `__del__` is created: a {cls.__name__}"
+    why = "The program observes when the object dies."
     if len(tx.frames) == 1:
         raise SkipFrame(Diagnostic("MD211", what, why=why, where=tx.frames[0].location))
     tx.break_graph("MD211", what, why=why)

@@ -53,10 +53,7 @@ from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.tracer.records.traced_frame import GraphInput
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import (
-    ListVariable,
-    TupleVariable,
-)
+from minidynamo.variables.containers import ListVariable, TupleVariable
 from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import HookVariable, StorageVariable, TensorVariable
 

@@ -127,7 +127,7 @@ def _remove(tx: Tracer, handle: VariableTracker) -> VariableTracker:
 def _of_hook(tx: Tracer, handle: HookVariable, name: str) -> VariableTracker:
     if name == "remove":
         return BoundBuiltin(handle, name)
-    tx.break_graph("MD206", f"`{name}` of the handle of a hook is used", why="The handle is made when the graph runs.")
+    tx.break_graph("MD206", f"`{name}` of the handle of a hook is used", why="The graph creates the handle.")
 
 
 # Gradients

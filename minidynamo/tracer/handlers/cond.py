@@ -266,11 +266,11 @@ def _check_results(tx: Tracer, subgraph: Subgraph, result: VariableTracker) -> N
             tx.break_graph("MD224", f"it returns {name}", why="A branch returns tensors: the graph has nothing else.")
         memory = memory_of(leaf.fake)
         if subgraph.input_in_memory_of(leaf.fake) is not None or leaf.node.graph is not subgraph.graph:
-            what = "it returns a tensor from outside, or a view of one"
-            tx.break_graph("MD224", what, why="What cond returns is memory of its own.", fix="Return `x.clone()`.")
+            what = "it returns an external tensor, or a view of one"
+            tx.break_graph("MD224", what, why="The results of cond are new memory.", fix="Return `x.clone()`.")
         if memory in seen:
             what = "two of its results share memory"
-            tx.break_graph("MD224", what, why="What cond returns is memory of its own.", fix="Return `x.clone()`.")
+            tx.break_graph("MD224", what, why="The results of cond are new memory.", fix="Return `x.clone()`.")
         seen.add(memory)
 
 

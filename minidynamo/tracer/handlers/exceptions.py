@@ -95,8 +95,8 @@ def _group(cls: type[BaseExceptionGroup[Any]]) -> registry.Handler:
         if not known or not isinstance(message, ConstantVariable) or (cls is ExceptionGroup and not usual):
             tx.break_graph("MD211", f"a {cls.__name__} is made", why=_HAS_OWN_FIELDS, fix=MAKE_OUTSIDE)
         if isinstance(exceptions, ListVariable):
-            what = "the exceptions of a group are in a list that is changed, or is there at the end"
-            why = "A group keeps the list that it was made of, in addition to its exceptions."
+            what = "the list of the exceptions in a group is changed or returned"
+            why = "A group also refers to the list itself."
             where = tx.frames[-1].location
             tx.side_effects.record_stand_in(
                 exceptions, Diagnostic("MD211", what, why=why, fix="pass a tuple", where=where)
@@ -114,7 +114,7 @@ def _group(cls: type[BaseExceptionGroup[Any]]) -> registry.Handler:
 @registry.accepts_lazy("args")
 def _init(tx: Tracer, self: ExceptionVariable, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     if kwargs:
-        _break(tx, self, "is made with keywords")
+        _break(tx, self, "a construction with keywords")
     self.args = TupleVariable([*args])
     tx.frames[-1].forget_message(self)
     return ConstantVariable(None)
@@ -122,7 +122,7 @@ def _init(tx: Tracer, self: ExceptionVariable, /, *args: VariableTracker, **kwar
 
 def _break(tx: Tracer, exception: ExceptionVariable, what: str) -> None:
     name = exception.cls.__name__
-    tx.break_graph("MD206", f"a {name} {what}", why="Only an exception that Python itself raises knows all of it.")
+    tx.break_graph("MD206", f"{what} of a {name} is used", why="Only Python knows it, after raising the exception.")
 
 
 def _args(tx: Tracer, exception: ObjectVariable) -> TupleVariable:
@@ -131,7 +131,7 @@ def _args(tx: Tracer, exception: ObjectVariable) -> TupleVariable:
         assert isinstance(args, TupleVariable)
         return args
     if exception.args is None:
-        _break(tx, exception, "is asked what it says")
+        _break(tx, exception, "the message")
     assert exception.args is not None
     return exception.args
 
@@ -158,7 +158,7 @@ def _text_from_fields(tx: Tracer, self: ExceptionVariable) -> VariableTracker:
     """Returns the text of an exception whose class computes it from the fields."""
     written = tx.side_effects.written_attributes(self)
     if self.text is None or any(name in written for name in self.fields):
-        _break(tx, self, "is asked what it says")
+        _break(tx, self, "the message")
     return ConstantVariable(self.text)
 
 
@@ -193,8 +193,8 @@ def _handled(tx: Tracer) -> VariableTracker:
     if isinstance(error, ExceptionVariable):
         return error
     if error is not None or sys.exception() is not None:
-        why = "No `except` is around it here, but around the call of the function."
-        tx.break_graph("MD233", "it is asked which exception is being handled", why=why)
+        why = "The `except` block is in a caller of the compiled function."
+        tx.break_graph("MD233", "the handled exception is read", why=why)
     tx.guard(_HANDLED_OUTSIDE, GuardKind.IDENTITY, None)
     return ConstantVariable(None)
 
@@ -210,7 +210,7 @@ def _attribute(tx: Tracer, obj: ExceptionVariable, name: str) -> VariableTracker
     if name in obj.fields and owner in _BUILTINS:
         return obj.fields[name]
     if name in own_fields(obj.cls) or (owner is None and obj.args is None and obj.cls not in EXCEPTIONS):
-        _break(tx, obj, f"is asked for its `{name}`")
+        _break(tx, obj, f"`{name}`")
     if owner not in EXCEPTIONS:
         return None
     if name == "args":
@@ -228,6 +228,6 @@ def _attribute(tx: Tracer, obj: ExceptionVariable, name: str) -> VariableTracker
         return obj.context
     if name in ("__context__", "__traceback__", *_FILLED_BY_PYTHON):
         if obj.is_raised:  # the caller of the traced program may be handling an exception, too
-            _break(tx, obj, f"is asked for its `{name}`")
+            _break(tx, obj, f"`{name}`")
         return ConstantVariable(None)
     return None

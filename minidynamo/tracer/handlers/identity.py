@@ -69,7 +69,7 @@ def _refuse_reused_addresses(tx: Tracer, asked: VariableTracker) -> None:
     kept, ids = _referenced_values(tx)
     known = [*(number.of for number in ids if number.of.source is None), *([asked] if is_made else [])]
     if not kept.issuperset(known):
-        what, why = "`id` of a new object that nobody keeps", "Objects are made where others have died."
+        what, why = "`id` of a new object without references", "Python reuses the addresses of dead objects."
         raise SkipFrame(Diagnostic("MD233", what, why=why, fix="compare with `is`", where=tx.frames[0].location))
 
 

@@ -24,7 +24,7 @@ from minidynamo.tracer.frames.unrolling import unroll
 from minidynamo.tracer.handlers.subscripts import as_index
 from minidynamo.tracer.handlers.values import class_has, expect_constant
 from minidynamo.tracer.lazy.unpacking import next_lazy
-from minidynamo.tracer.polyfills.itertools import until
+from minidynamo.tracer.polyfills.itertools import tee, until
 from minidynamo.tracer.reachable import has_changed_keys
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
@@ -52,9 +52,10 @@ LONGEST_UNROLLED = 100_000
 _DICTS: tuple[Any, ...] = ({}, collections.OrderedDict())
 _VIEWS: list[Any] = [view for d in _DICTS for view in (d.keys(), d.values(), d.items())]
 _ITERABLE_EXAMPLES: list[Any] = [[], (), set(), collections.deque(), range(0), range(2**70), "", chr(233), b"", *_VIEWS]
+_TEE_ITERATOR: type = type(itertools.tee(())[0])
 CALLABLE_ITERATOR: type = type(iter(int, 1))
 _ITERATORS: list[type] = [
-    *(zip, enumerate, map, filter, reversed, BY_INDEX, CALLABLE_ITERATOR),
+    *(zip, enumerate, map, filter, reversed, BY_INDEX, CALLABLE_ITERATOR, _TEE_ITERATOR),
     *(cls for cls in vars(itertools).values() if isinstance(cls, type) and issubclass(cls, Iterator)),
     *(type(iter(container)) for container in _ITERABLE_EXAMPLES),
     *(type(reversed(container)) for container in ([], collections.deque(), *_VIEWS)),
@@ -170,6 +171,13 @@ def _chain(tx: Tracer, *iterables: VariableTracker) -> VariableTracker:
 @registry.method(itertools.chain, "from_iterable")
 def _chain_from_iterable(tx: Tracer, cls: VariableTracker, iterables: VariableTracker, /) -> VariableTracker:
     return ChainIterator(tx.call(iter, [iterables]))
+
+
+@registry.function(itertools.tee)
+def _tee(tx: Tracer, *args: VariableTracker) -> VariableTracker:
+    branches = tx.unpack(tx.call(tee, args))
+    # The buffer that the branches share cannot be made again, so the branches count as started.
+    return TupleVariable([LibraryIterator(_TEE_ITERATOR, branch, itertools.tee, started=True) for branch in branches])
 
 
 @registry.function(itertools.islice)

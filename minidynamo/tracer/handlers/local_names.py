@@ -46,7 +46,7 @@ def _count_locals_loads(frame: Frame) -> int:
 def _refuse_locals(tx: Tracer) -> NoReturn:
     """Skips the root frame: all its calls return the same dict. A call in an inlined frame breaks the graph."""
     what = "`locals` may be called twice"
-    why = "In this version of Python each call gives the same dict, which then shows what is bound."
+    why = "In this version of Python each call updates and returns the same dict."
     if len(tx.frames) == 1:
         raise SkipFrame(Diagnostic("MD233", what, why=why, fix="name what you need", where=tx.frames[0].location))
     tx.break_graph("MD233", what, why=why, fix="name what you need")

@@ -60,7 +60,7 @@ def _get_logger(tx: Tracer, name: VariableTracker | None = None) -> VariableTrac
     loggers = logging.Logger.manager.loggerDict
     known = loggers.get(name.value) if isinstance(name, ConstantVariable) else None
     if not isinstance(known, logging.Logger):
-        why = "A logger is made by its first call."
+        why = "The first call creates the logger."
         tx.break_graph("MD207", "getLogger() cannot be captured", why=why, fix="get it outside of the function")
     assert isinstance(name, ConstantVariable)
     manager = Attr(Constant(logging.Logger, "logging.Logger"), "manager")

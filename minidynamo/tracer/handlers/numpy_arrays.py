@@ -62,11 +62,11 @@ def run(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker
     if type(result) is np.ndarray:
         if any(np.may_share_memory(result, given) for given in _arrays([*plain, *named.values()])):
             tx.break_graph(
-                "MD208", f"{name} gives a second array over the same memory", why="Writes to one change both."
+                "MD208", f"{name} returns a second array over the same memory", why="Writes to one change both."
             )
         if result.dtype.kind not in "biufc" or not 0 < result.size <= LARGEST_RESULT:
             tx.break_graph(
-                "MD208", f"{name} gives a large or empty array, or one of objects", why="It is left to numpy."
+                "MD208", f"{name} returns a large or empty array, or an array of objects", why="It is left to numpy."
             )
         value = result if result.base is None else result.copy(order="K")
         value.setflags(write=False)
@@ -74,7 +74,7 @@ def run(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker
     try:
         return from_constant(result)
     except NotConstant as error:
-        tx.break_graph("MD208", f"{name} gives a {error}", why="Its contents can neither be tracked nor guarded.")
+        tx.break_graph("MD208", f"{name} returns a {error}", why="Its contents can neither be tracked nor guarded.")
 
 
 def _arrays(values: Iterable[Any]) -> Iterator[np.ndarray[Any, Any]]:
@@ -125,7 +125,7 @@ def _attribute(tx: Tracer, obj: ArrayVariable, name: str) -> VariableTracker | N
         return from_constant(getattr(obj.value, name))
     if callable(getattr(np.ndarray, name, None)):
         return BoundBuiltin(obj, name)
-    tx.break_graph("MD206", f"`{name}` of a ndarray is used", why="It would show the array's memory.")
+    tx.break_graph("MD206", f"`{name}` of a ndarray is used", why="It would expose the memory of the array.")
 
 
 def _method(name: str) -> registry.Handler:
@@ -148,7 +148,7 @@ def _length(tx: Tracer, array: VariableTracker, /) -> VariableTracker:
     shape = _fact_of_argument(tx, array, "shape") if isinstance(array, OpaqueVariable) else None
     if shape is None:
         name = array.python_type.__name__
-        tx.break_graph("MD206", f"len() of a {name} is asked for", why="Its class may say what that is.")
+        tx.break_graph("MD206", f"len() of a {name} is used", why="Its class may define the length.")
     if not tx.truth(shape):
         tx.raises(TypeError("len() of unsized object"), exact=True)
     return tx.call(operator.getitem, [shape, ConstantVariable(0)])
@@ -182,7 +182,7 @@ def _item(tx: Tracer, array: VariableTracker, key: VariableTracker, /) -> Variab
     items = key.items if isinstance(key, TupleVariable) else [key]
     indices = [as_constant(item) for item in items if item.python_type in (int, np.int64)]
     if len(indices) != len(items):
-        _refuse_read(tx, "a part of an ndarray from outside is taken")
+        _refuse_read(tx, "a part of an external ndarray is read")
     return _element(tx, np.ndarray.__getitem__, array, tuple(map(int, indices)))
 
 
@@ -191,7 +191,7 @@ def _only_item(tx: Tracer, array: VariableTracker, /, *args: VariableTracker) ->
     if isinstance(array, ArrayVariable):
         return run(tx, np.ndarray.item, [array, *args], {})
     if args:
-        _refuse_read(tx, "an item of an ndarray from outside is asked for by its place")
+        _refuse_read(tx, "an item of an external ndarray is read by its position")
     return _element(tx, np.ndarray.item, array)
 
 
@@ -201,7 +201,7 @@ def _elements(tx: Tracer, method: Callable[..., Any], array: VariableTracker) ->
         return [run(tx, method, [array, ConstantVariable(index)], {}) for index in range(len(array.value))]
     real = array.value if isinstance(array, OpaqueVariable) else None
     if type(real) is not np.ndarray or real.ndim != 1 or len(real) > _MOST_ELEMENTS_READ:
-        _refuse_read(tx, "an ndarray from outside is looped over, or made a list")
+        _refuse_read(tx, "a loop over an external ndarray, or a list of it")
     assert real is not None
     length = tx.call(np.ndarray.__len__, [array])
     unroll(tx, len(real), "a loop over an array")
@@ -212,7 +212,7 @@ def _element(tx: Tracer, method: Callable[..., Any], array: VariableTracker, *in
     """Calls a method that reads a number from an external array, before the graph."""
     real, source = (array.value, array.source) if isinstance(array, OpaqueVariable) else (None, None)
     if type(real) is not np.ndarray or source is None or real.dtype.type not in NUMPY_SCALARS or tx.graph.subgraph:
-        _refuse_read(tx, "an item of an ndarray is asked for")
+        _refuse_read(tx, "an item of an ndarray is read")
     if tx.graph.may_have_written():
         _refuse_read(tx, "an ndarray is read after a write to a tensor, which may share its memory")
     assert isinstance(array, OpaqueVariable) and isinstance(real, np.ndarray) and source is not None
@@ -224,13 +224,13 @@ def _element(tx: Tracer, method: Callable[..., Any], array: VariableTracker, *in
         as_constant(shape)  # guards the shape
         tx.raises(error, exact=True)
     if isinstance(value, np.ndarray):
-        _refuse_read(tx, "a part of an ndarray from outside is taken")
+        _refuse_read(tx, "a part of an external ndarray is read")
     given = [Constant(index, str(index)) for index in indices]
     return tx.wrap(value, Element(Constant(method, f"numpy.ndarray.{method.__name__}"), (source, *given)))
 
 
 def _refuse_read(tx: Tracer, what: str) -> NoReturn:
-    why = "Of an array from outside, single numbers are read while tracing, up to 64 of one dimension."
+    why = "Of an external array, single numbers are read while tracing, up to 64 of one dimension."
     tx.break_graph("MD206", what, why=why, fix=HINTS_BY_CLASS["ndarray"])
 
 
@@ -240,7 +240,7 @@ def _refuse_read(tx: Tracer, what: str) -> NoReturn:
 def _tensor_of_array(tx: Tracer, array: ArrayVariable, kwargs: dict[str, VariableTracker]) -> TensorVariable:
     """Makes a tensor with the contents of the array."""
     if array.shared is not None:
-        tx.break_graph("MD208", "another tensor is made from an array", why="Its memory is that of a tensor by now.")
+        tx.break_graph("MD208", "another tensor is made from an array", why="A tensor already uses its memory.")
     dtype = ConstantVariable(torch.from_numpy(array.value.copy()).dtype)
     made = tx.emit(torch.tensor, [from_constant(array.value.tolist())], {"dtype": dtype, **kwargs})
     assert isinstance(made, TensorVariable)

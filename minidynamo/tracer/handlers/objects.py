@@ -83,7 +83,7 @@ def _expect_standard_check(tx: Tracer, cls: type, checks: tuple[str, ...]) -> No
         tx.break_graph(
             "MD237",
             f"a class check against `{cls.__name__}`",
-            why=f"Its metaclass `{type(cls).__name__}` decides by code of its own.",
+            why=f"Its metaclass `{type(cls).__name__}` decides with its own code.",
             fix="check against an ordinary class",
         )
 
@@ -116,7 +116,7 @@ def _implements_protocol(tx: Tracer, obj: VariableTracker, protocol: type) -> Va
         tx.break_graph(
             "MD237",
             f"a class check of a `{obj.python_type.__name__}` against `{protocol.__name__}`",
-            why="Its attributes are made when they are asked for.",
+            why="Its attributes are computed on each read.",
             fix="check against an ordinary class",
         )
     listed = protocol_members(protocol)

@@ -69,7 +69,7 @@ def _draw(method: Callable[..., Any], tx: Tracer, generator: VariableTracker, /,
     parameters += [f"{key}={{{n}}}" for n, key in enumerate(kwargs, len(args) + 2)]
     call = computed_text(f"{{0}}({', '.join(parameters)})", Constant(method, name), generator_source, *given)
     if call is None or type(example) not in (int, float, type(None)):
-        tx.break_graph("MD206", f"Random.{name} is used", why="What it gives is no plain number.")
+        tx.break_graph("MD206", f"Random.{name} is used", why="Its result is no plain number.")
     number = None if example is None else Drawn(_unused_name(tx, len(draws)))
     late = any(draw.late for draw in draws[-1:])
     late = late or any(node.op != "placeholder" and not is_pure(node) for node in nodes)

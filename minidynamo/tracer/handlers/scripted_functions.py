@@ -46,7 +46,7 @@ def _call(
     if _depends_on_torchscript(original, set()):
         _refuse(tx, "It prints, or asks whether TorchScript runs it.")
     if not _needs_no_conversion(scripted.value, original, args, kwargs):
-        _refuse(tx, "TorchScript converts what it is given.")
+        _refuse(tx, "TorchScript converts an argument.")
     tx.guard(scripted.source, GuardKind.IDENTITY, scripted.value)
     function = tx.wrap(original, Attr(scripted.source, SCRIPTED_FROM))
     result = catch_raised(Exception, lambda: tx.call(function, [*args], kwargs), lambda _: None)

@@ -65,7 +65,7 @@ def _size_on_entry(tx: Tracer, storage: StorageVariable) -> VariableTracker:
     if size_source is None:
         nbytes = tx.graph.use(storage.of).untyped_storage().nbytes()
         if not isinstance(nbytes, int):
-            tx.break_graph("MD212", "the size of memory that the graph makes is asked for, and varies", why=_WHY)
+            tx.break_graph("MD212", "the size of memory that the graph allocates is read, and varies", why=_WHY)
         return from_constant(nbytes)
     nbytes = _real_size(tx, storage)
     if tx.graph.shapes.varies(size_source, nbytes):
@@ -113,7 +113,7 @@ def _copy(tx: Tracer, self: VariableTracker, src: VariableTracker) -> VariableTr
     if not isinstance(self, TensorVariable) or not isinstance(src, TensorVariable):
         tx.break_graph("MD212", "torch.ops.minidynamo.copy_() is not given two tensors", why="Torch raises the error.")
     if tx.graph.subgraph is not None or tx.graph.owner_of(memory_of(tx.graph.use(self))) is None:
-        why = "It is there for tensors from outside that somebody may have saved."
+        why = "It is for external tensors that may have been saved for backward."
         tx.break_graph("MD212", "torch.ops.minidynamo.copy_() fills a tensor that the graph makes", why=why)
     return _emit_unversioned(tx, copy_unseen, self, src)
 
@@ -159,7 +159,7 @@ def _refuse_partial(tx: Tracer, what: str) -> None:
     tx.break_graph(
         "MD219",
         what,
-        why="A graph knows memory that is there, and memory that is not; none that is there in part.",
+        why="A graph handles memory that is allocated or freed as a whole.",
         fix="Resize to 0, and from 0 to what the tensor needs: x.untyped_storage().resize_(x.nbytes)",
     )
 
@@ -185,4 +185,4 @@ def _guard_distinct(tx: Tracer, storage: StorageVariable, others: Iterable[Stora
     if not facts.guard_no_shared_memory(
         tx, storage.owner, [other.owner for other in others if other.owner is not None]
     ):
-        tx.break_graph("MD212", "two tensors in one storage are resized, or asked for its size", why=_WHY)
+        tx.break_graph("MD212", "two tensors of a storage are resized, or its size is read through both", why=_WHY)

@@ -78,9 +78,7 @@ def _attribute(tx: Tracer, context: ContextVariable, name: str) -> VariableTrack
             return ConstantVariable(context.saved)
         if name == "mode" and context.args:
             return ConstantVariable(context.args[0])
-    tx.break_graph(
-        "MD206", f"`{name}` of torch.{context.python_type.__name__} is asked for", why="Only Python knows it."
-    )
+    tx.break_graph("MD206", f"`{name}` of torch.{context.python_type.__name__} is read", why="Only Python knows it.")
 
 
 @registry.function(record_function)

@@ -310,7 +310,7 @@ def emit_transform(
         is_own = "INTERNAL ASSERT FAILED" in str(error) or isinstance(error, AssertionError)
         refuse("torch fails to run it on tensors without data" if is_own else f"it raises {summary(error)}")
     if any(not isinstance(leaf, torch.Tensor) for leaf in leaves_of(outcome)):
-        refuse("it gives something other than tensors")
+        refuse("it returns values other than tensors")
     return tracker_of(outcome, iter(tensors))
 
 
@@ -423,7 +423,7 @@ def spec_of(value: VariableTracker, tensors: list[TensorVariable], refuse: Refus
     try:
         return as_constant(value)
     except NotConstant as error:
-        return refuse(f"it takes or gives a {error}")
+        return refuse(f"it takes or returns a {error}")
 
 
 def tracker_of(value: Any, tensors: Iterator[VariableTracker]) -> VariableTracker:

@@ -132,7 +132,7 @@ def why_stale(pull_back: PullBackVariable, now: Settings) -> str:
     if tuple(map(_version, pull_back.inputs)) != pull_back.versions:
         return "a tensor that its function took has been written to since"
     if replace(now, grad_enabled=pull_back.settings.grad_enabled) != pull_back.settings:
-        return "a setting of torch is another one than where its function ran"
+        return "a setting of torch has changed since its function ran"
     return ""
 
 

@@ -14,23 +14,14 @@ from minidynamo.tracer.calls.length_hint import unpack_sized
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.frames.unrolling import unroll_copy
 from minidynamo.tracer.handlers.values import expect_key
-from minidynamo.tracer.lazy.unpacking import (
-    next_lazy,
-    unpack_mapping,
-)
+from minidynamo.tracer.lazy.unpacking import next_lazy, unpack_mapping
 from minidynamo.tracer.numbers.formatting import joined
 from minidynamo.tracer.opcodes.exceptions_with import stop_iteration_error
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.containers import (
-    DictKey,
-    DictVariable,
-    ListVariable,
-    SequenceVariable,
-    TupleVariable,
-)
+from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.objects import OpaqueVariable
 
 

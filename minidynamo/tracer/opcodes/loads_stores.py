@@ -149,7 +149,7 @@ def _break_if_death_runs_code(frame: Frame, name: str) -> None:
     """Breaks the graph, so that Python drops the value, if its death runs code."""
     if record_unbinding(frame, name):
         what = "the program drops an object with `__del__`, or with weak references that have callbacks"
-        frame.tx.break_graph("MD206", what, why="When the object dies is a part of what the program does.")
+        frame.tx.break_graph("MD206", what, why="The program observes when the object dies.")
 
 
 # Cells

@@ -199,6 +199,11 @@ def _rows(columns, fillvalue):
         yield tuple(row)
 
 
+@polyfill(itertools.compress)
+def compress(data, selectors):
+    return (item for item, selected in zip(data, selectors) if selected)
+
+
 @polyfill(itertools.takewhile)
 def takewhile(predicate, iterable, /):
     return _take_while(predicate, iter(iterable))
@@ -209,6 +214,19 @@ def _take_while(predicate, source):
         if not predicate(item):
             return
         yield item
+
+
+@polyfill(itertools.dropwhile)
+def dropwhile(predicate, iterable, /):
+    return _rest(predicate, iter(iterable))
+
+
+def _rest(predicate, source):
+    dropping = True
+    while (item := next(source, _END)) is not _END:
+        dropping = dropping and bool(predicate(item))
+        if not dropping:
+            yield item
 
 
 @polyfill(itertools.groupby)
@@ -246,6 +264,33 @@ def _groups(source, key):
                 return
         wanted = current
         yield current, items(number, current)
+
+
+def tee(iterable, n=2, /):
+    if n < 0:
+        cannot_trace("`itertools.tee` with a negative number", "it raises ValueError")
+    source = iter(iter(iterable))  # the original calls `iter` twice, too
+    queues: list[list[Any]] = [[] for _ in range(n)]
+    return tuple([Branch(source, queues, mine) for mine in queues])
+
+
+class Branch:
+    """An iterator of `tee`. An exhausted branch reads the source again on the next call."""
+
+    def __init__(self, source, queues, mine):
+        self.source = source
+        self.queues = queues
+        self.mine = mine
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not self.mine:
+            item = next(self.source)
+            for queue in self.queues:
+                queue.append(item)
+        return self.mine.pop(0)
 
 
 def until(function, sentinel):

@@ -1,4 +1,4 @@
-"""Owns the polyfills of library functions: math, datetime, dataclasses, contextlib and torch.
+"""Owns the polyfills of library functions: math, datetime, inspect, dataclasses, contextlib and torch.
 
 Libraries with more than a few polyfills are not here but have files of their own."""
 
@@ -12,7 +12,9 @@ import collections
 import contextlib
 import dataclasses
 import datetime
+import inspect
 import math
+import types
 
 import torch
 
@@ -38,6 +40,27 @@ def math_prod(iterable, /, *, start=1):
 @polyfill(datetime.timedelta.total_seconds)
 def total_seconds(span, /):
     return ((span.days * 86400 + span.seconds) * 10**6 + span.microseconds) / 10**6
+
+
+# --- inspect ----------------------------------------------------------------------------------------------------------
+
+
+@polyfill(inspect.get_annotations)
+def get_annotations(obj, *, globals=None, locals=None, eval_str=False):
+    if eval_str:
+        cannot_trace("`inspect.get_annotations` with `eval_str`", "it evaluates text")
+    if isinstance(obj, type):
+        namespace = obj.__dict__
+        found = namespace.get("__annotations__")
+    elif isinstance(obj, types.ModuleType) or callable(obj):
+        found = getattr(obj, "__annotations__", None)
+    else:
+        raise TypeError(f"{obj!r} is not a module, class, or callable.")
+    if found is None or isinstance(found, types.GetSetDescriptorType):
+        return {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{obj!r}.__annotations__ is neither a dict nor None")
+    return dict(found)
 
 
 # --- dataclasses --------------------------------------------------------------------------------------------------

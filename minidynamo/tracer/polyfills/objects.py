@@ -204,7 +204,7 @@ def _deep_copy(x, memo):
 
 
 def _deep_copied_tensor(x, memo):
-    why, fix = "the copy has memory, and a gradient, of its own", "x.detach().clone()"
+    why, fix = "the copy has its own memory and gradient", "x.detach().clone()"
     if not is_copied_by_clone(x) or not x.is_leaf or x.grad is not None:
         return cannot_trace("`copy.deepcopy` of this tensor", why, fix)
     tensors = [original for original, _ in memo[_NOTHING] if isinstance(original, torch.Tensor)]
@@ -242,15 +242,14 @@ def _deep_copied_container(cls, x, memo):
 
 def slot_names(cls: type) -> tuple[str, ...] | None:
     """Returns the slots in the state of an object; None if its class, or code in C, decides how it is copied."""
-    ordered = issubclass(cls, collections.OrderedDict)
-    usual = collections.OrderedDict if ordered else object
-    if any(getattr(cls, name) is not getattr(usual, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__")):
-        return None
-    if any(hasattr(cls, name) for name in ("__getnewargs_ex__", "__setstate__", "__getattr__")):
+    base: Any = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else object
+    base = torch.nn.Module if issubclass(cls, torch.nn.Module) else base
+    methods = ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getattr__", "__getnewargs_ex__")
+    if any(getattr(cls, name, None) is not getattr(base, name, None) for name in methods):
         return None
     if has_own_getattribute(cls) or cls in copyreg.dispatch_table or not cls.__flags__ & (1 << 9):  # made in C
         return None
-    return () if ordered else tuple(copyreg._slotnames(cls))  # type: ignore[attr-defined]
+    return tuple(copyreg._slotnames(cls)) if base is object else ()  # type: ignore[attr-defined]
 
 
 def has_own_getattribute(cls: type) -> bool:
@@ -267,7 +266,7 @@ def _state(x):
     slots = slot_names(type(x))
     if slots is None:
         return cannot_trace(f"a copy of a {type(x).__name__}", "its class decides how it is copied")
-    state = dict(getattr(x, "__dict__", {}))
+    state = x.__getstate__() if isinstance(x, torch.nn.Module) else dict(getattr(x, "__dict__", {}))
     for name in slots:
         if hasattr(x, name):
             state[name] = getattr(x, name)
@@ -283,8 +282,11 @@ def _rebuilt(x, state, memo):
     if memo is not None:
         memo[_NOTHING].append((x, y))
         state = copy_deepcopy(state, memo)
-    for name, value in state.items():
-        object.__setattr__(y, name, value)
+    if isinstance(x, torch.nn.Module):
+        y.__setstate__(state)
+    else:
+        for name, value in state.items():
+            object.__setattr__(y, name, value)
     if issubclass(cls, list):
         add = y.append
         for item in x:

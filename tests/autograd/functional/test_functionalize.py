@@ -19,7 +19,7 @@ from tests.autograd.programs import (
     run,
     targets,
 )
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 
 class Pure:
@@ -103,7 +103,7 @@ class Pure:
         return (x * torch.tensor(2.0) + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), y * torch.tensor(3))
 
 
-PURE = functions_of(Pure)
+PURE = rows_of(Pure)
 
 
 @pytest.mark.parametrize("program", PURE, ids=lambda f: f.__name__)
@@ -154,7 +154,7 @@ class Writes:
         return (a,)
 
 
-WRITES = functions_of(Writes)
+WRITES = rows_of(Writes)
 KINDS = [("data", "data"), ("inner", "inner"), ("data", "leaf"), ("inner", "data"), ("inner", "leaf")]
 
 

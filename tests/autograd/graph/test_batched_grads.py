@@ -5,7 +5,7 @@ import torch
 
 from minidynamo.autograd.graph.batched_grads import has_batches, one_by_one
 from tests.autograd.programs import compile_program, inputs, intermediate_inputs
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 
 def program(x, w):
@@ -46,7 +46,7 @@ def compiled():
     return compile_program(program, inputs((3, 4), (4, 4))()[0])
 
 
-@pytest.mark.parametrize("way", functions_of(Ways))
+@pytest.mark.parametrize("way", rows_of(Ways))
 def test_batches_of_gradients(way, compiled):
     results = []
     for call in (compiled, lambda args: program(*args)):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import minidynamo
 from benchmarks.memory import peak_bytes
 from minidynamo.core.events import MinidynamoNotice
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
@@ -20,8 +20,8 @@ def halves(h, g, v):
     made = torch.zeros(64, 64)
     made[:32] = h[:32]
     made[32:] = (h @ g)[32:]
-    made.view(-1)[::2].fill_(2)
-    return made.t().mul_(2)
+    made[::2].fill_(2)
+    return made.mul_(2)
 
 
 def transposed(h, g, v):
@@ -75,9 +75,6 @@ class Writes:
     def optimizer(h, g, v):
         g.mul_(0.9).addcmul_(h, h, value=0.1)
         h.addcdiv_(h, g.sqrt().add_(1e-8), value=-0.1)
-
-    def normalized(h, g, v):
-        return F.batch_norm(h, v, v.new_ones(64), training=True)
 
 
 def indexed(h, g, v):
@@ -178,8 +175,9 @@ class OfParts:
         return h.sum()
 
 
-OF_PARTS = functions_of(OfParts)
-PROGRAMS = [*functions_of(Writes), beside, halves, transposed, drawn, indexed, swapped, through_transposed, *OF_PARTS]
+OF_PARTS = rows_of(OfParts)
+PROGRAMS = [*rows_of(Writes), beside, halves, transposed, drawn, indexed, swapped, through_transposed]
+PROGRAMS += [normalized_in_rows, normalized_by_half, *OF_PARTS]
 
 
 def outcome(call):
@@ -248,7 +246,7 @@ class BetweenKernels:
         return h.sum()
 
 
-WITH_KERNELS = [*functions_of(BetweenKernels), between_writes, beside, through_transposed, *OF_PARTS]
+WITH_KERNELS = [*rows_of(BetweenKernels), between_writes, beside, through_transposed, *OF_PARTS]
 
 
 @pytest.mark.cpp
@@ -348,7 +346,7 @@ class ReadLater:
 
 
 @pytest.mark.parametrize("layout", ["whole", "transposed", "inside"])
-@pytest.mark.parametrize("program", [*functions_of(ReadLater), transposed, drawn, halves])
+@pytest.mark.parametrize("program", [*rows_of(ReadLater), transposed, drawn, halves])
 def test_what_is_read_later_is_not_written(program, layout):
     sizes = []
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from minidynamo.autograd.runtime import backward_call
-from minidynamo.graph.boxed import make_boxed, mark_boxed
+from minidynamo.codegen.compile_graph import compile_graph
+from minidynamo.graph.boxed import mark_boxed
 from tests.autograd.programs import compile_program
 
 taken = []
@@ -23,7 +24,7 @@ def clear():
 
 def watched(gm, examples):
     """Runs a backward graph, and records the positions of the gradients taken during the run."""
-    call = make_boxed(gm, handing_over=True)
+    call = compile_graph(gm, target="aten", handing_over=True).call
 
     def run(args, hand_over=None):
         def hand_on(place, gradient):

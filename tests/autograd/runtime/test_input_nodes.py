@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 import minidynamo
 from minidynamo.graph.boxed import mark_boxed
 from tests.autograd.programs import compile_program
+from tests.end_to_end.programs import rows_of
 from tests.pairs import pairs
-from tests.tables import functions_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using backward")
 
@@ -119,7 +119,7 @@ class Ways:
         return [g if g is None else g.detach() for g in found]
 
 
-WAYS = [*functions_of(Ways), asked_for(0), asked_for(1)]
+WAYS = [*rows_of(Ways), asked_for(0), asked_for(1)]
 
 
 def behind(x, y, calls, hooked):

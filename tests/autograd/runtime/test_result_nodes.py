@@ -9,7 +9,7 @@ import torch
 import minidynamo
 from minidynamo.errors import Unsupported
 from tests.autograd.programs import compile_program, interpret
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 
 def chain(x, w):
@@ -112,7 +112,7 @@ class Asks:
         return [leaf.grad for leaf in given]
 
 
-@pytest.mark.parametrize("ask", functions_of(Asks))
+@pytest.mark.parametrize("ask", rows_of(Asks))
 @pytest.mark.parametrize("program", [chain, partial, halves])
 def test_a_gradient_is_seen_on_its_way(program, ask):
     compiled = Counted(program)

@@ -9,7 +9,7 @@ import minidynamo
 from minidynamo.autograd.aot import aot_graphs
 from minidynamo.testing import assert_same_as_eager
 from tests.autograd.programs import graph_of
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
@@ -37,7 +37,7 @@ class Unused:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn", functions_of(Unused))
+@pytest.mark.parametrize("fn", rows_of(Unused))
 @pytest.mark.parametrize("grad", [False, True])
 def test_an_error_is_raised_for_an_unused_result(fn, backend, grad):
     arguments = torch.ones(1, requires_grad=grad), torch.tensor([5])

@@ -15,7 +15,7 @@ import torch
 import minidynamo
 from minidynamo import compat
 from minidynamo.testing import CompileCounterWithBackend
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 MODES = {"grad": contextlib.nullcontext, "no_grad": torch.no_grad, "inference": torch.inference_mode}
@@ -98,7 +98,7 @@ def program(*makers):
 
     def add(decorated):
         known = [row.values[0] for row in PROGRAMS]
-        for fn in functions_of(decorated) if isinstance(decorated, type) else [decorated]:
+        for fn in rows_of(decorated) if isinstance(decorated, type) else [decorated]:
             if fn not in known:
                 PROGRAMS.extend(pytest.param(fn, make, id=f"{fn.__name__}-{make.__name__}") for make in makers)
         return decorated

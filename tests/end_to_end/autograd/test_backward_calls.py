@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import minidynamo
 from minidynamo.observe.comparison import seed_generators
 from tests.custom_functions import Doubled
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
@@ -110,7 +110,7 @@ class OfThree:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("ask", functions_of(OfThree))
+@pytest.mark.parametrize("ask", rows_of(OfThree))
 def test_ways_to_ask(ask, backend):
     assert_alike(three, ask, *SHAPES, backend=backend)
 
@@ -335,8 +335,8 @@ class Asks:
         return [*seen, x.grad]
 
 
-@pytest.mark.parametrize("ask", functions_of(Asks))
-@pytest.mark.parametrize("fn", functions_of(Programs))
+@pytest.mark.parametrize("ask", rows_of(Asks))
+@pytest.mark.parametrize("fn", rows_of(Programs))
 def test_a_gradient_from_one_result_to_another(fn, ask):
     """Computes the gradient after the call, even if the program computes gradients inside, too, or breaks the graph."""
     assert_alike(fn, lambda call, given: ask(*call(*given), *given), (3,), backend="aot_eager", fullgraph=False)

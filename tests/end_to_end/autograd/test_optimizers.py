@@ -20,7 +20,7 @@ from torch import nn
 import minidynamo
 from minidynamo.observe.comparison import seed_generators
 from minidynamo.testing import CompileCounter, no_recompile
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 optim = torch.optim
 STEPS = 20  # more than the recompile limit of an entry
@@ -396,7 +396,7 @@ class Changes:
 
 
 @pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
-@pytest.mark.parametrize("change", functions_of(Changes))
+@pytest.mark.parametrize("change", rows_of(Changes))
 def test_changes_between_steps_are_noticed(change):
     def run(compile_it):
         net = model()

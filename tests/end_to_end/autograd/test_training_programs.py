@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import minidynamo
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
@@ -207,7 +207,7 @@ def outcome(program, compile_it):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", functions_of(Training), ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", rows_of(Training), ids=lambda program: program.__name__)
 def test_a_training_program_does_what_it_does_in_eager(program, backend):
     expected = outcome(program, unchanged)
     found = outcome(program, lambda function: minidynamo.compile(function, backend=backend))

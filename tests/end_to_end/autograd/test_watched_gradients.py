@@ -12,7 +12,7 @@ import torch
 import minidynamo
 from minidynamo.errors import Unsupported
 from minidynamo.observe.comparison import seed_generators
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
@@ -108,7 +108,7 @@ class Written:
 
 
 @pytest.mark.parametrize("factor", [None, 5])
-@pytest.mark.parametrize("program", functions_of(Written))
+@pytest.mark.parametrize("program", rows_of(Written))
 def test_a_hook_of_what_the_program_writes_to_afterwards(program, factor):
     outcomes = []
     for call in (program, minidynamo.compile(program, backend="aot_eager")):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import minidynamo
 from minidynamo.observe.comparison import seed_generators
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 PROGRAMS = {
     "activation": lambda x, w: x.sigmoid(),
@@ -82,7 +82,7 @@ def gradients(program, write, leaf):
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_writes_before_backward(program):
     compiled = minidynamo.compile(program, backend="aot_eager")
-    for write in functions_of(Writes):
+    for write in rows_of(Writes):
         for leaf in (False, True):
             expected, found = gradients(program, write, leaf), gradients(compiled, write, leaf)
             if expected is not None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import minidynamo
+from tests.end_to_end.programs import rows_of
 
 
 class Mode(enum.Enum):
@@ -71,31 +72,29 @@ OWNERS = {
 }
 
 
-def read(x, owner):
-    return x * getattr(owner, "tag", 1)
-
-
-def asked(x, owner):
-    return x * 2 if hasattr(owner, "tag") else x
-
-
-def tried(x, owner):
-    try:
-        return x * owner.tag
-    except AttributeError:
-        return x - 1
-
-
 def counted(x, owner):
     owner.tag = getattr(owner, "tag", 0) + 1
     return x * owner.tag
 
 
-def counted_twice(x, owner):
-    owner.tag = getattr(owner, "tag", 0) + 1
-    print(end="")
-    owner.tag += 1
-    return x * owner.tag
+class Cases:
+    def read(x, owner):
+        return x * getattr(owner, "tag", 1)
+
+    def asked(x, owner):
+        return x * 2 if hasattr(owner, "tag") else x
+
+    def tried(x, owner):
+        try:
+            return x * owner.tag
+        except AttributeError:
+            return x - 1
+
+    def counted_twice(x, owner):
+        owner.tag = getattr(owner, "tag", 0) + 1
+        print(end="")
+        owner.tag += 1
+        return x * owner.tag
 
 
 def deleted(x, owner):
@@ -129,7 +128,7 @@ def history(program, owner):
     return seen
 
 
-@pytest.mark.parametrize("program", [read, asked, tried, counted, counted_twice, deleted])
+@pytest.mark.parametrize("program", [*rows_of(Cases), counted, deleted])
 @pytest.mark.parametrize("owner", OWNERS)
 def test_an_attribute_that_comes_and_goes_is_noticed(owner, program):
     if program is deleted and owner == "class of torch":

@@ -1,12 +1,9 @@
 """Exceptions with more state than their arguments, exception groups, and `sys.exc_info`."""
 
-# The programs keep the style of users, against the advice of linters.
-
 from __future__ import annotations
 
 import sys
 
-import pytest
 import torch
 
 import minidynamo
@@ -14,60 +11,7 @@ from minidynamo.testing import assert_same_as_eager, no_recompile
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
-
-
-@programs()
-def what_the_system_says(x):
-    try:
-        raise OSError(2, "no such file", "a.txt")
-    except FileNotFoundError as error:
-        return x + error.errno, error.strerror, error.filename, error.filename2, error.args, str(error), repr(error)
-
-
-@programs()
-def what_the_system_does_not_say(x):
-    try:
-        raise OSError("something else")
-    except FileNotFoundError:
-        return x
-    except OSError as error:
-        return x + 1, error.errno, error.args, str(error)
-
-
-@programs()
-def an_exit(x):
-    found = []
-    for code in (3, None, "text"):
-        try:
-            raise SystemExit(code)
-        except SystemExit as stop:
-            found.append((stop.code, str(stop)))
-    try:
-        raise SystemExit
-    except BaseException as stop:
-        return x + 1, stop.code, stop.args, found
-
-
-@programs()
-def errors_of_texts_and_imports(x):
-    try:
-        raise UnicodeDecodeError("utf8", b"abc", 0, 1, "odd")
-    except ValueError as error:
-        found = error.encoding, error.object, error.start, error.end, error.reason, str(error)
-    try:
-        raise ImportError("no such module", name="a", path="b")
-    except ImportError as error:
-        found += error.name, error.path, error.msg, error.args
-    try:
-        raise SyntaxError("odd", ("a.py", 3, 4, "text"))
-    except SyntaxError as error:
-        found += error.lineno, error.offset, error.msg, error.filename
-    return x + 1, found
+test_same_as_eager = programs.test()
 
 
 class Missing(OSError):
@@ -82,130 +26,151 @@ class MissingModule(ImportError):
 
 
 @programs()
-def classes_of_the_programs_own(x):
-    found = []
-    for make in (lambda: Missing(2, "none"), lambda: Missing("plain"), lambda: MissingModule("odd", name="a")):
+class Cases:
+    def what_the_system_says(x):
         try:
-            raise make()
+            raise OSError(2, "no such file", "a.txt")
+        except FileNotFoundError as error:
+            return x + error.errno, error.strerror, error.filename, error.filename2, error.args, str(error), repr(error)
+
+    def what_the_system_does_not_say(x):
+        try:
+            raise OSError("something else")
+        except FileNotFoundError:
+            return x
         except OSError as error:
-            found.append((type(error) is Missing, error.errno, error.args, str(error)))
+            return x + 1, error.errno, error.args, str(error)
+
+    def an_exit(x):
+        found = []
+        for code in (3, None, "text"):
+            try:
+                raise SystemExit(code)
+            except SystemExit as stop:
+                found.append((stop.code, str(stop)))
+        try:
+            raise SystemExit
+        except BaseException as stop:
+            return x + 1, stop.code, stop.args, found
+
+    def errors_of_texts_and_imports(x):
+        try:
+            raise UnicodeDecodeError("utf8", b"abc", 0, 1, "odd")
+        except ValueError as error:
+            found = error.encoding, error.object, error.start, error.end, error.reason, str(error)
+        try:
+            raise ImportError("no such module", name="a", path="b")
         except ImportError as error:
-            found.append((str(error), error.name))
-    kept = Missing(5, "kept")
-    kept.x = x
-    return x + 1, found, kept
-
-
-@programs()
-def made_and_kept(x):
-    name = "a" + "b"
-    error = OSError(2, "no such file", name)
-    return x + 1, error, error.args, error.filename is name, [SystemExit(3), ImportError("a", name="n")]
-
-
-@programs()
-def from_another_error(x):
-    try:
+            found += error.name, error.path, error.msg, error.args
         try:
-            raise KeyError("a", 2)
-        except KeyError as first:
-            raise OSError(1, "b") from first
-    except OSError as error:
-        return x + 1, type(error.__cause__), error.__cause__.args, error.__context__ is error.__cause__
+            raise SyntaxError("odd", ("a.py", 3, 4, "text"))
+        except SyntaxError as error:
+            found += error.lineno, error.offset, error.msg, error.filename
+        return x + 1, found
 
+    def classes_of_the_programs_own(x):
+        found = []
+        for make in (lambda: Missing(2, "none"), lambda: Missing("plain"), lambda: MissingModule("odd", name="a")):
+            try:
+                raise make()
+            except OSError as error:
+                found.append((type(error) is Missing, error.errno, error.args, str(error)))
+            except ImportError as error:
+                found.append((str(error), error.name))
+        kept = Missing(5, "kept")
+        kept.x = x
+        return x + 1, found, kept
 
-@programs()
-def made_in_the_wrong_way(x):
-    found = []
-    for make in (lambda: UnicodeDecodeError("utf8"), lambda: ImportError("a", nothing=1)):
+    def made_and_kept(x):
+        name = "a" + "b"
+        error = OSError(2, "no such file", name)
+        return x + 1, error, error.args, error.filename is name, [SystemExit(3), ImportError("a", name="n")]
+
+    def from_another_error(x):
         try:
-            raise make()
-        except TypeError as error:
-            found.append(str(error))
-    return x + 1, found
+            try:
+                raise KeyError("a", 2)
+            except KeyError as first:
+                raise OSError(1, "b") from first
+        except OSError as error:
+            return x + 1, type(error.__cause__), error.__cause__.args, error.__context__ is error.__cause__
 
+    def made_in_the_wrong_way(x):
+        found = []
+        for make in (lambda: UnicodeDecodeError("utf8"), lambda: ImportError("a", nothing=1)):
+            try:
+                raise make()
+            except TypeError as error:
+                found.append(str(error))
+        return x + 1, found
 
-@programs(breaks=2)
-def with_a_tensor(x):
-    y = x + 1
-    try:
-        raise OSError(2, y)
-    except OSError as error:
-        return y * 2, error.errno
-
-
-@programs(graphs=0, breaks=1)
-def nobody_catches(x):
-    raise OSError(2, "no such file")
-
-
-@programs(lambda: (vector(), 2), lambda: (vector(), 13), lambda: (vector(), 999), graphs=3, recompiles=2)
-def numbers_from_outside(x, number):
-    try:
-        raise OSError(number, "said")
-    except PermissionError:
-        return x + 1
-    except FileNotFoundError:
-        return x + 2
-    except OSError as error:
-        return x + error.errno
-
-
-# Groups
-
-
-@programs()
-def a_group(x):
-    try:
-        raise ExceptionGroup("several", (ValueError(1), TypeError("a")))
-    except ExceptionGroup as group:
-        kinds = [type(error) for error in group.exceptions]
-        return x + len(group.exceptions), group.message, kinds, str(group), repr(group), group.exceptions[0].args
-
-
-@programs()
-def the_class_of_a_group(x):
-    groups = BaseExceptionGroup("a", [ValueError(1)]), BaseExceptionGroup("b", [KeyboardInterrupt()])
-    return x + 1, [type(group) for group in groups], [isinstance(group, Exception) for group in groups]
-
-
-@programs()
-def a_group_in_a_group(x):
-    try:
-        raise ExceptionGroup("outer", [ExceptionGroup("inner", [ValueError(1)]), KeyError(2)])
-    except ExceptionGroup as group:
-        return x + 1, str(group), str(group.exceptions[0]), type(group.exceptions[0].exceptions[0])
-
-
-@programs()
-def a_kept_group_of_a_tuple(x):
-    return x + 1, ExceptionGroup("a", (ValueError(1), TypeError(2)))
-
-
-@programs(breaks=None, graphs=None)
-def a_kept_group_of_a_list(x):
-    errors = [ValueError(1)]
-    group = ExceptionGroup("a", errors)
-    errors.append(TypeError(2))
-    return x + 1, group, str(group), repr(group), len(group.exceptions)
-
-
-@programs(breaks=None, graphs=None)
-def parts_of_a_group(x):
-    y = x + 1
-    some, others = ExceptionGroup("a", (ValueError(1), TypeError(2))).split(ValueError)
-    return y * 2, some.exceptions[0].args, others.exceptions[0].args
-
-
-@programs(breaks=None, graphs=None)
-def no_group(x):
-    found = []
-    for arguments in (("a", ()), ("a", (1,)), (1, (ValueError(),)), ("a", [KeyboardInterrupt()])):
+    @programs(breaks=2)
+    def with_a_tensor(x):
+        y = x + 1
         try:
-            raise ExceptionGroup(*arguments)
-        except (TypeError, ValueError) as error:
-            found.append(str(error))
-    return x + 1, found
+            raise OSError(2, y)
+        except OSError as error:
+            return y * 2, error.errno
+
+    @programs(graphs=0, breaks=1)
+    def nobody_catches(x):
+        raise OSError(2, "no such file")
+
+    @programs(lambda: (vector(), 2), lambda: (vector(), 13), lambda: (vector(), 999), graphs=3, recompiles=2)
+    def numbers_from_outside(x, number):
+        try:
+            raise OSError(number, "said")
+        except PermissionError:
+            return x + 1
+        except FileNotFoundError:
+            return x + 2
+        except OSError as error:
+            return x + error.errno
+
+
+@programs()
+class ExceptionGroups:
+    a_kept_group_of_a_tuple = lambda x: (x + 1, ExceptionGroup("a", (ValueError(1), TypeError(2))))
+
+    def a_group(x):
+        try:
+            raise ExceptionGroup("several", (ValueError(1), TypeError("a")))
+        except ExceptionGroup as group:
+            kinds = [type(error) for error in group.exceptions]
+            return x + len(group.exceptions), group.message, kinds, str(group), repr(group), group.exceptions[0].args
+
+    def the_class_of_a_group(x):
+        groups = BaseExceptionGroup("a", [ValueError(1)]), BaseExceptionGroup("b", [KeyboardInterrupt()])
+        return x + 1, [type(group) for group in groups], [isinstance(group, Exception) for group in groups]
+
+    def a_group_in_a_group(x):
+        try:
+            raise ExceptionGroup("outer", [ExceptionGroup("inner", [ValueError(1)]), KeyError(2)])
+        except ExceptionGroup as group:
+            return x + 1, str(group), str(group.exceptions[0]), type(group.exceptions[0].exceptions[0])
+
+    @programs(breaks=None, graphs=None)
+    def a_kept_group_of_a_list(x):
+        errors = [ValueError(1)]
+        group = ExceptionGroup("a", errors)
+        errors.append(TypeError(2))
+        return x + 1, group, str(group), repr(group), len(group.exceptions)
+
+    @programs(breaks=None, graphs=None)
+    def parts_of_a_group(x):
+        y = x + 1
+        some, others = ExceptionGroup("a", (ValueError(1), TypeError(2))).split(ValueError)
+        return y * 2, some.exceptions[0].args, others.exceptions[0].args
+
+    @programs(breaks=None, graphs=None)
+    def no_group(x):
+        found = []
+        for arguments in (("a", ()), ("a", (1,)), (1, (ValueError(),)), ("a", [KeyboardInterrupt()])):
+            try:
+                raise ExceptionGroup(*arguments)
+            except (TypeError, ValueError) as error:
+                found.append(str(error))
+        return x + 1, found
 
 
 # The exception in flight
@@ -240,7 +205,7 @@ def test_what_the_caller_handles_is_left_to_python():
         raise ValueError
     except ValueError:
         assert compiled(torch.ones(2))[1] is ValueError
-        assert "around the call" in compiled.breaks()
+        assert "in a caller of the compiled function" in compiled.breaks()
     with no_recompile():
         assert compiled(torch.ones(2))[1] is None
     assert_same_as_eager(asked, lambda: torch.ones(2), graphs=1, breaks=0)

@@ -1,84 +1,18 @@
 """Classes and type aliases created inside a compiled function: one clean break each, the same results."""
 
-# The programs keep the style of users, against the advice of linters.
-
 import ast
 
-import pytest
 import torch
 
 from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
-
-
-# A class is a new object at each call, so the code after the class is compiled again.
-@programs(graphs=3, breaks=1)
-def class_over_variables(x):
-    y = x + 1
-    n = 2
-
-    class Scale:
-        factor = n * 2
-
-        def act(self):
-            return y * self.factor * n
-
-    return Scale().act()
+test_same_as_eager = programs.test()
 
 
 class Meta(type):
     pass
-
-
-@programs(graphs=3, breaks=1)
-def decorated_with_bases(x):
-    y = x * 2
-
-    def marked(cls):
-        cls.extra = 5
-        return cls
-
-    @marked
-    class Table(dict, metaclass=Meta):
-        def act(self):
-            return y * self.extra
-
-    return Table().act()
-
-
-@programs(graphs=2, breaks=2)
-def super_and_class_cell(x):
-    class Base:
-        def act(self):
-            return x + 1
-
-    class Child(Base):
-        def act(self):
-            return super().act() * 2
-
-        def name(self):
-            return __class__.__name__
-
-    return Child().act(), Child().name()
-
-
-@programs(graphs=3, breaks=2)
-def made_in_a_callee(x):
-    def make(n):
-        class Scale:
-            def act(self):
-                return n * 2
-
-        return Scale
-
-    return make(x + 1)().act() + 1
 
 
 NEW_SYNTAX = """
@@ -111,6 +45,62 @@ def new_syntax():
     if hasattr(ast, "TypeAlias"):
         exec(compile(NEW_SYNTAX, __file__, "exec"), namespace)
     return [value for name, value in namespace.items() if name in ("type_parameters", "type_alias") or "text" in name]
+
+
+@programs(graphs=3, breaks=1)
+class Cases:
+    # A class is a new object at each call, so the code after the class is compiled again.
+    def class_over_variables(x):
+        y = x + 1
+        n = 2
+
+        class Scale:
+            factor = n * 2
+
+            def act(self):
+                return y * self.factor * n
+
+        return Scale().act()
+
+    def decorated_with_bases(x):
+        y = x * 2
+
+        def marked(cls):
+            cls.extra = 5
+            return cls
+
+        @marked
+        class Table(dict, metaclass=Meta):
+            def act(self):
+                return y * self.extra
+
+        return Table().act()
+
+    @programs(graphs=2, breaks=2)
+    def super_and_class_cell(x):
+        class Base:
+            def act(self):
+                return x + 1
+
+        class Child(Base):
+            def act(self):
+                return super().act() * 2
+
+            def name(self):
+                return __class__.__name__
+
+        return Child().act(), Child().name()
+
+    @programs(graphs=3, breaks=2)
+    def made_in_a_callee(x):
+        def make(n):
+            class Scale:
+                def act(self):
+                    return n * 2
+
+            return Scale
+
+        return make(x + 1)().act() + 1
 
 
 def test_new_syntax():

@@ -1,7 +1,5 @@
 """The acceptance checks of closures: cells in root and inlined frames, and their introspection."""
 
-# The programs keep the style of users, against the advice of linters.
-
 from __future__ import annotations
 
 import pytest
@@ -18,9 +16,7 @@ def ones():
 
 def test_CL_1_inner_function_reads_an_argument():
     def f(x):
-        def g(y):
-            return y + x
-
+        g = lambda y: y + x
         return g(x * 2)
 
     assert_same_as_eager(f, ones, graphs=1, breaks=0, fullgraph=True)
@@ -90,10 +86,7 @@ def test_CL_5_cell_from_outside_is_written():
 
 def test_CL_6_changed_contents_of_a_cell_are_noticed():
     n, t = 2, ones()
-
-    def f(x):
-        return x * n + t
-
+    f = lambda x: x * n + t
     counter = CompileCounter()
     compiled = compile_function(f, backend=counter, fullgraph=True)
     for value in (2, 3, 4):

@@ -1,7 +1,5 @@
 """Context variables that a program sets and resets."""
 
-# The programs keep the style of users, against the advice of linters.
-
 from __future__ import annotations
 
 import contextlib
@@ -12,6 +10,7 @@ import torch
 
 import minidynamo
 from minidynamo.testing import CompileCounter
+from tests.end_to_end.programs import rows_of
 
 SCALE = contextvars.ContextVar("scale", default=2)
 NAME = contextvars.ContextVar("name")
@@ -26,31 +25,6 @@ def scaled_by(scale):
         SCALE.reset(token)
 
 
-def set_and_reset(x):
-    token = SCALE.set(5)
-    y = x * SCALE.get()
-    SCALE.reset(token)
-    return y + SCALE.get()
-
-
-def around_a_block(x):
-    with scaled_by(3):
-        x = x * SCALE.get()
-        with scaled_by(x + 1):
-            x = x * SCALE.get()
-        x = x * SCALE.get()
-    return x * SCALE.get()
-
-
-def reset_by_an_error(x):
-    try:
-        with scaled_by(3):
-            x = x * SCALE.get()
-            raise ValueError
-    except ValueError:
-        return x * SCALE.get()
-
-
 def set_for_good(x):
     SCALE.set(SCALE.get() + 1)
     NAME.set(x * 2)
@@ -58,52 +32,72 @@ def set_for_good(x):
     return x * SCALE.get() + NAME.get()
 
 
-def reset_to_what_came_before(x):
-    SCALE.set(3)
-    token = SCALE.set(4)
-    SCALE.set(5)
-    SCALE.reset(token)
-    return x * SCALE.get()
-
-
-def never_set(x):
-    token = NAME.set("a")
-    length = len(NAME.get())
-    NAME.reset(token)
-    return x * length + NAME.get(7)
-
-
-def token_is_returned(x):
-    y = x + 1
-    return y * 2, SCALE.set(3)
-
-
-def break_between(x):
-    x = x + 1
-    token = SCALE.set(3)
-    x = x * SCALE.get()
-    minidynamo.graph_break()
-    x = x * SCALE.get()
-    SCALE.reset(token)
-    return x * SCALE.get()
-
-
-def resets_in_another_order(x):
-    y = x + 1
-    first = SCALE.set(3)
-    second = SCALE.set(4)
-    SCALE.reset(first)
-    SCALE.reset(second)
-    return y * SCALE.get()
-
-
-def reset_twice(x):
-    token = SCALE.set(3)
-    SCALE.reset(token)
-    try:
+class Captured:
+    def set_and_reset(x):
+        token = SCALE.set(5)
+        y = x * SCALE.get()
         SCALE.reset(token)
-    except RuntimeError:
+        return y + SCALE.get()
+
+    def around_a_block(x):
+        with scaled_by(3):
+            x = x * SCALE.get()
+            with scaled_by(x + 1):
+                x = x * SCALE.get()
+            x = x * SCALE.get()
         return x * SCALE.get()
+
+    def reset_by_an_error(x):
+        try:
+            with scaled_by(3):
+                x = x * SCALE.get()
+                raise ValueError
+        except ValueError:
+            return x * SCALE.get()
+
+    def reset_to_what_came_before(x):
+        SCALE.set(3)
+        token = SCALE.set(4)
+        SCALE.set(5)
+        SCALE.reset(token)
+        return x * SCALE.get()
+
+    def never_set(x):
+        token = NAME.set("a")
+        length = len(NAME.get())
+        NAME.reset(token)
+        return x * length + NAME.get(7)
+
+
+class Broken:
+    def token_is_returned(x):
+        y = x + 1
+        return y * 2, SCALE.set(3)
+
+    def break_between(x):
+        x = x + 1
+        token = SCALE.set(3)
+        x = x * SCALE.get()
+        minidynamo.graph_break()
+        x = x * SCALE.get()
+        SCALE.reset(token)
+        return x * SCALE.get()
+
+    def resets_in_another_order(x):
+        y = x + 1
+        first = SCALE.set(3)
+        second = SCALE.set(4)
+        SCALE.reset(first)
+        SCALE.reset(second)
+        return y * SCALE.get()
+
+    def reset_twice(x):
+        token = SCALE.set(3)
+        SCALE.reset(token)
+        try:
+            SCALE.reset(token)
+        except RuntimeError:
+            return x * SCALE.get()
 
 
 def in_a_context(context, fn, x):
@@ -117,15 +111,8 @@ def in_a_context(context, fn, x):
     return shown(result[0]), result[1] is None, {var.name: shown(value) for var, value in context.items()}
 
 
-CAPTURED = [
-    set_and_reset,
-    around_a_block,
-    reset_by_an_error,
-    set_for_good,
-    reset_to_what_came_before,
-    never_set,
-]
-BROKEN = [token_is_returned, break_between, resets_in_another_order, reset_twice]
+CAPTURED = [*rows_of(Captured), set_for_good]
+BROKEN = rows_of(Broken)
 
 
 @pytest.mark.parametrize("program", CAPTURED + BROKEN)

@@ -3,9 +3,6 @@
 torch.compile 2.13 calls `__getitem__` of a dict subclass in `update` and `|=`, where CPython copies the entries.
 """
 
-# The conversions keep the style of users, against the advice of linters.
-# ruff: noqa: RUF005, SIM300
-
 import collections
 import copy
 import itertools
@@ -20,11 +17,7 @@ from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 def keywords(**named):
@@ -195,10 +188,7 @@ def test_conversions(base, names):
     cls = subclass(base, names)
     table = OF_DICTS if issubclass(base, dict) else OF_SEQUENCES if base in (list, tuple) else OF_SETS
     conversions = {name: convert for name, convert in table.items() if returns(convert, instance(cls, base))}
-
-    def convert_all(x, value):
-        return {name: convert(value) for name, convert in conversions.items()}, x + 1
-
+    convert_all = lambda x, value: ({name: convert(value) for name, convert in conversions.items()}, x + 1)
     # `|` of the other two classes of dicts breaks the graph.
     compiled = minidynamo.compile(convert_all, backend="eager", fullgraph=base not in (OrderedDict, defaultdict))
     for_eager, given = instance(cls, base), instance(cls, base)
@@ -209,9 +199,6 @@ def test_conversions(base, names):
     assert actual[1] == 2
 
 
-# --- whole programs -----------------------------------------------------------------------------------------------
-
-
 class Scaled(dict):
     def __getitem__(self, key):
         return super().__getitem__(key) * 10
@@ -220,15 +207,6 @@ class Scaled(dict):
 class Reporting(list):
     def __iter__(self):
         return iter([7, 8])
-
-
-@programs(lambda: (vector(), Reporting([1, 2])))
-def added_to_itself(x, s):
-    s.extend(s)
-    s += s
-    s += [3]
-    s[1:2] = s
-    return x * len(s), [list.__getitem__(s, place) for place in range(7)], [*s]
 
 
 class Output(OrderedDict):
@@ -252,43 +230,9 @@ class Config(dict):
         return type(self)()
 
 
-@programs(lambda: (vector(), Scaled(a=1)), lambda: (vector(), Scaled(a=2)), graphs=2)
-def raw_entries(x, d):
-    plain = {}
-    plain.update(d)
-    other = {}
-    other |= d
-    return x * plain["a"] + d["a"], plain, other, {**d}, dict(d), keywords(**d), d | {}, {} | d, OrderedDict(d)
-
-
-@programs(lambda: (vector(), Output(a=1)), breaks=None, graphs=None)
-def merged_from_the_right(x, d):
-    made = {"b": x} | d
-    return made, type(made), made.made, made.last, {"b": x} | Output(c=x), OrderedDict(b=x) | d, d | {"b": x}
-
-
-@programs(lambda: (vector(), Config(lr=2, sub=Config(k=3))), breaks=1, graphs=None)
-def attributes_as_entries(x, c):
-    c.extra = x + 1
-    return x * c.lr * c.sub.k, dict(c), {**c}, c | {"z": 1}, c.copy(), type(c.nothing), copy.copy(c), keywords(**c)
-
-
 class Counting(defaultdict):
     def __setitem__(self, key, value):
         super().__setitem__(key, value + 1)
-
-
-@programs(lambda: (vector(), Counting(int, {"a": 1})), breaks=2, graphs=None)
-def default_is_stored_by_the_class(x, d):
-    return x * d["b"], d, d | {"c": 5}, {"c": 5} | d, d.copy()
-
-
-@programs(breaks=1, graphs=2)
-def methods_of_dict_that_change_an_ordered_one(x):
-    y = x * 2
-    made = OrderedDict(a=1)
-    dict.update(made, {"b": y})
-    return y + 1, list(made)
 
 
 class Position(int):
@@ -306,26 +250,8 @@ class Name(str):
         return "shown"
 
 
-@programs(lambda: (vector(), Position(1)))
-def numbers_as_positions(x, i):
-    items = [10, 20, 30, 40]
-    items[i] = 5
-    del items[i]
-    items.insert(i, 7)
-    return x[i], items[i], (1, 2, 3)[i], torch.zeros(i), items.pop(i), Position(3) + 1, [0] * i, items
-
-
 def numbers_as_bounds(x, i):
     return x * 2, "abc"[i], range(5)[i], [1, 2, 3][i:], list(range(i)), list(itertools.repeat(0, i))
-
-
-def test_numbers_as_bounds():
-    assert_same_as_eager(numbers_as_bounds, lambda: (vector(), Position(1)), calls=2)
-
-
-@programs(lambda: (vector(), Name("ab"), b"ab"), graphs=0)
-def texts_of_texts(x, name, data):
-    return x, str(name), repr(name), f"{name}", f"{name!r}", "%s" % (name,), "{}".format(name), str(data)  # noqa: UP031, UP032
 
 
 def proxied(x, d):
@@ -333,12 +259,67 @@ def proxied(x, d):
     return x * 2, dict(proxy), {**proxy}, proxy.get("a"), proxy["a"], len(proxy)
 
 
-def test_read_only_views_of_instances_of_a_subclass():
-    assert_same_as_eager(proxied, lambda: (vector(), Scaled(a=1)), calls=2)
-
-
 def without_dict(x):
     return vars((x, 1))
+
+
+@programs(lambda: (vector(), Reporting([1, 2])))
+class WholePrograms:
+    def added_to_itself(x, s):
+        s.extend(s)
+        s += s
+        s += [3]
+        s[1:2] = s
+        return x * len(s), [list.__getitem__(s, place) for place in range(7)], [*s]
+
+    @programs(lambda: (vector(), Scaled(a=1)), lambda: (vector(), Scaled(a=2)), graphs=2)
+    def raw_entries(x, d):
+        plain = {}
+        plain.update(d)
+        other = {}
+        other |= d
+        return x * plain["a"] + d["a"], plain, other, {**d}, dict(d), keywords(**d), d | {}, {} | d, OrderedDict(d)
+
+    @programs(lambda: (vector(), Output(a=1)), breaks=None, graphs=None)
+    def merged_from_the_right(x, d):
+        made = {"b": x} | d
+        return made, type(made), made.made, made.last, {"b": x} | Output(c=x), OrderedDict(b=x) | d, d | {"b": x}
+
+    @programs(lambda: (vector(), Config(lr=2, sub=Config(k=3))), breaks=1, graphs=None)
+    def attributes_as_entries(x, c):
+        c.extra = x + 1
+        return x * c.lr * c.sub.k, dict(c), {**c}, c | {"z": 1}, c.copy(), type(c.nothing), copy.copy(c), keywords(**c)
+
+    @programs(lambda: (vector(), Counting(int, {"a": 1})), breaks=2, graphs=None)
+    def default_is_stored_by_the_class(x, d):
+        return x * d["b"], d, d | {"c": 5}, {"c": 5} | d, d.copy()
+
+    @programs(breaks=1, graphs=2)
+    def methods_of_dict_that_change_an_ordered_one(x):
+        y = x * 2
+        made = OrderedDict(a=1)
+        dict.update(made, {"b": y})
+        return y + 1, list(made)
+
+    @programs(lambda: (vector(), Position(1)))
+    def numbers_as_positions(x, i):
+        items = [10, 20, 30, 40]
+        items[i] = 5
+        del items[i]
+        items.insert(i, 7)
+        return x[i], items[i], (1, 2, 3)[i], torch.zeros(i), items.pop(i), Position(3) + 1, [0] * i, items
+
+    @programs(lambda: (vector(), Name("ab"), b"ab"), graphs=0)
+    def texts_of_texts(x, name, data):
+        return x, str(name), repr(name), f"{name}", f"{name!r}", "%s" % (name,), "{}".format(name), str(data)  # noqa: UP031, UP032
+
+
+def test_numbers_as_bounds():
+    assert_same_as_eager(numbers_as_bounds, lambda: (vector(), Position(1)), calls=2)
+
+
+def test_read_only_views_of_instances_of_a_subclass():
+    assert_same_as_eager(proxied, lambda: (vector(), Scaled(a=1)), calls=2)
 
 
 def test_vars_of_an_object_without_attributes():

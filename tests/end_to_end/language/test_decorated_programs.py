@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import functools
 
-import pytest
 import torch
 
 import minidynamo
-from tests.end_to_end.histories import Histories, compare, vector
+from tests.end_to_end.histories import Histories, vector
 
 histories = Histories()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("history", histories)
-def test_same_as_eager(history):
-    compare(history, "eager")
+test_same_as_eager = histories.test()
 
 
 def doubling(log):
@@ -34,103 +28,81 @@ def doubling(log):
 
 
 @histories
-def around_a_compiled_function(compiled):
-    log = []
-    double = doubling(log)
+class Cases:
+    def around_a_compiled_function(compiled):
+        log = []
+        double = doubling(log)
 
-    @double
-    @compiled
-    @double
-    def f(x, k=2):
-        return x + k
-
-    again = compiled(f)
-
-    @compiled
-    def both(x):
-        return f(x) + again(x, k=1)
-
-    for _ in range(2):
-        yield f(vector()), f(vector(), k=3), again(vector()), both(vector()), list(log)
-
-
-@histories
-def around_compiled_methods(compiled):
-    log = []
-    double = doubling(log)
-
-    class Net(torch.nn.Module):
         @double
         @compiled
-        def forward(self, x):
+        @double
+        def f(x, k=2):
+            return x + k
+
+        again = compiled(f)
+        both = compiled(lambda x: f(x) + again(x, k=1))
+        for _ in range(2):
+            yield f(vector()), f(vector(), k=3), again(vector()), both(vector()), list(log)
+
+    def around_compiled_methods(compiled):
+        log = []
+        double = doubling(log)
+
+        class Net(torch.nn.Module):
+            @double
+            @compiled
+            def forward(self, x):
+                return x + 1
+
+            @property
+            @double
+            @compiled
+            def weight(self):
+                return torch.ones(3)
+
+        plain, inside = Net(), compiled(Net())
+        f = compiled(lambda x: plain(x) + inside.forward(x) * plain.weight)
+        for _ in range(2):
+            yield plain(vector()), inside(vector()), f(vector()), list(log)
+
+    def around_a_compiled_function_behind_breaks(compiled):
+        log = []
+
+        @doubling(log)
+        @compiled
+        def inner(x):
+            log.append(float(x.sum()))
             return x + 1
 
-        @property
-        @double
         @compiled
-        def weight(self):
-            return torch.ones(3)
+        def f(x):
+            y = inner(x)
+            minidynamo.graph_break()
+            return y * inner(y)
 
-    plain, inside = Net(), compiled(Net())
+        for _ in range(2):
+            yield f(vector()), list(log)
 
-    @compiled
-    def f(x):
-        return plain(x) + inside.forward(x) * plain.weight
+    def around_a_function_that_is_allowed_in_graphs(compiled):
+        log = []
 
-    for _ in range(2):
-        yield plain(vector()), inside(vector()), f(vector()), list(log)
+        @minidynamo.allow_in_graph
+        def triple(x):
+            return x * 3
 
+        more = doubling(log)(triple)
+        f = compiled(lambda x: more(x) + triple(x))
+        for number in (1, 1, 2):
+            yield f(vector() + number), list(log)
 
-@histories
-def around_a_compiled_function_behind_breaks(compiled):
-    log = []
+    def around_a_disabled_function(compiled):
+        log = []
 
-    @doubling(log)
-    @compiled
-    def inner(x):
-        log.append(float(x.sum()))
-        return x + 1
+        @doubling(log)
+        @minidynamo.disable
+        def d(x):
+            return x * 3
 
-    @compiled
-    def f(x):
-        y = inner(x)
-        minidynamo.graph_break()
-        return y * inner(y)
-
-    for _ in range(2):
-        yield f(vector()), list(log)
-
-
-@histories
-def around_a_function_that_is_allowed_in_graphs(compiled):
-    log = []
-
-    @minidynamo.allow_in_graph
-    def triple(x):
-        return x * 3
-
-    more = doubling(log)(triple)
-
-    @compiled
-    def f(x):
-        return more(x) + triple(x)
-
-    for number in (1, 1, 2):
-        yield f(vector() + number), list(log)
-
-
-@histories
-def around_a_disabled_function(compiled):
-    log = []
-
-    @doubling(log)
-    @minidynamo.disable
-    def d(x):
-        return x * 3
-
-    @compiled
-    def f(x):
-        return d(x) + 1
-
-    for _ in range(2):
-        yield f(vector()), compiled(d)(vector()), list(log)
+        f = compiled(lambda x: d(x) + 1)
+        for _ in range(2):
+            yield f(vector()), compiled(d)(vector()), list(log)

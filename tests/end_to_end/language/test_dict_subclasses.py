@@ -1,25 +1,17 @@
 """Subclasses of dict, OrderedDict and defaultdict, and mappings written in Python."""
 
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: RUF005
-
 import collections
 import dataclasses
 from collections import OrderedDict, UserDict, UserList
 from collections.abc import MutableMapping, Sequence
 
-import pytest
 import torch
 
 import minidynamo
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class Plain(dict):
@@ -50,41 +42,6 @@ def filled(cls, **items):
     return made
 
 
-@programs(lambda: (vector(), Plain(a=1, b=2)))
-def argument(x, table):
-    table["c"] = x
-    table["a"] = 5
-    del table["b"]
-    table.tag = len(table)
-    return table["a"] * x, list(table), table.get("z", 1), "a" in table, dict(table), list(table.items())
-
-
-@programs()
-def made_here(x):
-    table = Plain(a=x)
-    table["b"] = 2
-    table.update(c=3)
-    table.setdefault("q", x + 1)
-    table.pop("b")
-    return table, table | {"z": 1}, type(table | {}), table.copy(), type(table.copy()), Plain([("k", 1)]) == {"k": 1}
-
-
-@programs(lambda: (vector(), Doubling(a=1, b=2)))
-def overridden_access(x, table):
-    table["c"] = x + 1
-    table.update(d=4)
-    copied = dict(table), {**table}, list(table.values()), table.get("a"), (lambda **kw: kw)(**table)
-    return table["a"] * x, table["c"], copied, table.log
-
-
-@programs(lambda: (vector(), filled(Hostile, a=3)))
-def behind_its_back(x, table):
-    dict.__setitem__(table, "b", x)
-    table.tag = 1
-    found = dict.__getitem__(table, "a") * x, dict.get(table, "b"), dict.__contains__(table, "c")
-    return found, dict.__len__(table), list(dict.items(table)), list(dict.__iter__(table))
-
-
 class Attributes(dict):
     def __getattr__(self, key):
         try:
@@ -105,45 +62,71 @@ class Aliases(dict):
     __delattr__ = dict.__delitem__
 
 
-@programs(*[lambda cls=cls: (vector(), cls(a=3)) for cls in (Attributes, Aliases)], graphs=2, recompiles=1)
-def attributes_are_items(x, table):
-    table.b = x
-    del table["a"]
-    table.a = 4
-    return table.a * x, table["b"], list(table)
-
-
-@programs()
-def attributes_are_items_of_a_new_one(x):
-    first, second = Attributes(a=3), Aliases(a=3)
-    first.b = second.b = x + 1
-    del first.a
-    return first, second, first.b, hasattr(first, "nothing"), getattr(first, "nothing", 1), vars(second)
-
-
 class Shared(dict):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.__dict__ = self
 
 
-@programs(lambda: (vector(), Shared(a=3)))
-def its_own_dictionary(x, table):
-    table["a"] = 5
-    y = x * table.a
-    table.b = y
-    return table["b"], table.a
+@programs()
+class Cases:
+    @programs(lambda: (vector(), Plain(a=1, b=2)))
+    def argument(x, table):
+        table["c"] = x
+        table["a"] = 5
+        del table["b"]
+        table.tag = len(table)
+        return table["a"] * x, list(table), table.get("z", 1), "a" in table, dict(table), list(table.items())
 
+    def made_here(x):
+        table = Plain(a=x)
+        table["b"] = 2
+        table.update(c=3)
+        table.setdefault("q", x + 1)
+        table.pop("b")
+        made = table, table | {"z": 1}, type(table | {}), table.copy()
+        return *made, type(table.copy()), Plain([("k", 1)]) == {"k": 1}
 
-@programs(lambda: (vector(), collections.Counter("aab")))
-def counters(x, counter):
-    counter["a"] += 1
-    counter.update("bbb")
-    made = collections.Counter([1, 1, 2])
-    return counter["a"] * x, counter["nothing"], sum(counter.values()), made[1], len(made), made
+    @programs(lambda: (vector(), Doubling(a=1, b=2)))
+    def overridden_access(x, table):
+        table["c"] = x + 1
+        table.update(d=4)
+        copied = dict(table), {**table}, list(table.values()), table.get("a"), (lambda **kw: kw)(**table)
+        return table["a"] * x, table["c"], copied, table.log
 
+    @programs(lambda: (vector(), filled(Hostile, a=3)))
+    def behind_its_back(x, table):
+        dict.__setitem__(table, "b", x)
+        table.tag = 1
+        found = dict.__getitem__(table, "a") * x, dict.get(table, "b"), dict.__contains__(table, "c")
+        return found, dict.__len__(table), list(dict.items(table)), list(dict.__iter__(table))
 
-# Dataclasses that are dicts, as in model libraries
+    @programs(*[lambda cls=cls: (vector(), cls(a=3)) for cls in (Attributes, Aliases)], graphs=2, recompiles=1)
+    def attributes_are_items(x, table):
+        table.b = x
+        del table["a"]
+        table.a = 4
+        return table.a * x, table["b"], list(table)
+
+    def attributes_are_items_of_a_new_one(x):
+        first, second = Attributes(a=3), Aliases(a=3)
+        first.b = second.b = x + 1
+        del first.a
+        return first, second, first.b, hasattr(first, "nothing"), getattr(first, "nothing", 1), vars(second)
+
+    @programs(lambda: (vector(), Shared(a=3)))
+    def its_own_dictionary(x, table):
+        table["a"] = 5
+        y = x * table.a
+        table.b = y
+        return table["b"], table.a
+
+    @programs(lambda: (vector(), collections.Counter("aab")))
+    def counters(x, counter):
+        counter["a"] += 1
+        counter.update("bbb")
+        made = collections.Counter([1, 1, 2])
+        return counter["a"] * x, counter["nothing"], sum(counter.values()), made[1], len(made), made
 
 
 class Output(OrderedDict):
@@ -185,26 +168,20 @@ class ModelOutput(Output):
 
 
 @programs()
-def output_made_here(x):
-    return ModelOutput(loss=x.sum(), logits=x + 1)
+class DataclassesThatAreDictsAsInModelLibraries:
+    output_made_here = lambda x: ModelOutput(loss=x.sum(), logits=x + 1)
 
+    def output_read(x):
+        output = ModelOutput(loss=x.sum(), logits=x + 1)
+        keys = list(output.keys()), len(output), "loss" in output, output.hidden
+        return output.loss, output["logits"], output[0], output.to_tuple(), keys
 
-@programs()
-def output_read(x):
-    output = ModelOutput(loss=x.sum(), logits=x + 1)
-    keys = list(output.keys()), len(output), "loss" in output, output.hidden
-    return output.loss, output["logits"], output[0], output.to_tuple(), keys
-
-
-@programs(lambda: (vector(), ModelOutput(logits=vector())))
-def output_changed(x, output):
-    read = output.logits + x, output[0], output["logits"]
-    output["logits"] = x + 2
-    output.hidden = x + 1
-    return read, output, output.to_tuple()
-
-
-# Mappings and sequences written in Python
+    @programs(lambda: (vector(), ModelOutput(logits=vector())))
+    def output_changed(x, output):
+        read = output.logits + x, output[0], output["logits"]
+        output["logits"] = x + 2
+        output.hidden = x + 1
+        return read, output, output.to_tuple()
 
 
 class Own(MutableMapping):
@@ -239,50 +216,45 @@ class Row(Sequence):
 
 
 @programs()
-def mapping_of_the_user(x):
-    table = Own()
-    table["a"] = x
-    table.update(b=2, c=3)
-    table.setdefault("q", 7)
-    popped = table.pop("b")
-    read = list(table.items()), list(table.keys()), list(table.values()), "a" in table, table.get("zz"), len(table)
-    return table["a"] * popped, read, table == {"a": 1}, {**table}, table
+class MappingsAndSequencesWrittenInPython:
+    def mapping_of_the_user(x):
+        table = Own()
+        table["a"] = x
+        table.update(b=2, c=3)
+        table.setdefault("q", 7)
+        popped = table.pop("b")
+        read = list(table.items()), list(table.keys()), list(table.values()), "a" in table, table.get("zz"), len(table)
+        return table["a"] * popped, read, table == {"a": 1}, {**table}, table
 
+    def sequence_of_the_user(x):
+        row = Row(1, x, 3)
+        found = 3 in Row(1, 3), Row(1, 2).index(2), Row(1, 1).count(1)
+        return list(row), row[1] + 1, found, list(reversed(row)), len(row), bool(row)
 
-@programs()
-def sequence_of_the_user(x):
-    row = Row(1, x, 3)
-    found = 3 in Row(1, 3), Row(1, 2).index(2), Row(1, 1).count(1)
-    return list(row), row[1] + 1, found, list(reversed(row)), len(row), bool(row)
+    @programs(lambda: (vector(), UserDict({"a": 2, "b": 3})))
+    def user_dict(x, table):
+        table["c"] = x
+        table.pop("b")
+        made = UserDict({"a": x})
+        made["b"] = 2
+        made.update(c=3)
+        del made["b"]
+        return x * table["a"], list(table.keys()), "a" in table, table.get("q", 1), made, len(made)
 
-
-@programs(lambda: (vector(), UserDict({"a": 2, "b": 3})))
-def user_dict(x, table):
-    table["c"] = x
-    table.pop("b")
-    made = UserDict({"a": x})
-    made["b"] = 2
-    made.update(c=3)
-    del made["b"]
-    return x * table["a"], list(table.keys()), "a" in table, table.get("q", 1), made, len(made)
-
-
-@programs(lambda: (vector(), UserList([1, 2])))
-def user_list(x, items):
-    items.append(x)
-    items[0] = 5
-    made = UserList([1, x])
-    made += [3]
-    return x * items[1], list(items), items.pop(), made, made[0:1], made + [1], len(made)
+    @programs(lambda: (vector(), UserList([1, 2])))
+    def user_list(x, items):
+        items.append(x)
+        items[0] = 5
+        made = UserList([1, x])
+        made += [3]
+        return x * items[1], list(items), items.pop(), made, made[0:1], made + [1], len(made)
 
 
 def test_changed_classes_and_keys_are_noticed():
     class Late(dict):
         pass
 
-    def f(x, table):
-        return x * table["a"]
-
+    f = lambda x, table: x * table["a"]
     compiled = minidynamo.compile(f, backend="eager")
     one = torch.ones(2)
     assert torch.equal(compiled(one, Late(a=2)), one * 2)

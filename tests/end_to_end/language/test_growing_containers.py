@@ -48,135 +48,154 @@ CONTAINERS = ("history", "table", "logs", "recent", "seen", "counts", "ordered",
 compiles = Counted()
 
 
-@compiles(1)
-def append_to_list(m, x, i):
-    loss = m.lin(x).sum()
-    m.history.append(loss.detach())
-    return loss
+def contents(model):
+    return {name: getattr(model, name) for name in CONTAINERS}
 
 
-@compiles(3)  # for a length of one, two, and three or more
-def append_and_average_the_last_three(m, x, i):
-    m.history.append(x.sum())
-    return torch.stack(m.history[-3:]).mean() + len(m.history[-2:])
+LENGTHS = []
 
 
-@compiles(3)
-def look_at_the_first_two(m, x, i):
-    m.history.append(x * i)
-    first = m.history[:2]
-    first.append(x)
-    return sum(first)
-
-
-@compiles(1)
-def append_and_look_at_the_last(m, x, i):
-    m.history.append(x.sum())
-    return m.history[-1] * 2
-
-
-@compiles(1)
-def last_of_the_call_before(m, x, i):
-    before = m.recent[-1]
-    m.recent.append(x.sum())
-    return x * before
-
-
-@compiles(2)  # in the first call, first and last are the same word
-def first_and_last(m, x, i):
-    m.words.append(x)
-    return m.words[0] + m.words[-1] + m.words[-2]
-
-
-@compiles(1)
-def push_and_pop(m, x, i):
-    m.history.append("inner")
-    y = m.lin(x)
-    assert m.history.pop() == "inner"
-    return y
-
-
-@compiles(1)
-def extend_list(m, x, i):
-    m.history.extend([x + 1, x.shape[0]])
-    m.history += [x * 2]
+@LENGTHS.append
+def window(xs, x):
+    xs.append(float(x.shape[0]))
+    if len(xs) > 5:
+        xs.pop(0)
     return x
 
 
-@compiles(1)
-def clear_list(m, x, i):
-    m.history.clear()
-    m.history.append(x + 1)
-    return x
+@LENGTHS.append
+def emptied_when_full(xs, x):
+    if len(xs) >= 7:
+        xs.clear()
+    xs.append(x)
+    return x * 2
 
 
-@compiles(1)
-def set_item(m, x, i):
-    m.table["last"] = x + 1
-    m.table.update(sum=x.sum(), size=x.shape)
-    return x
+@LENGTHS.append
+def length_as_a_number(xs, x):
+    xs.extend([1, 2])
+    return x * len(xs)
 
 
-@compiles(2)  # without and with the list
-def append_to_default_list(m, x, i):
-    m.logs["train"].append(x.sum())
-    return x
+@LENGTHS.append
+def whether_there_are_any(xs, x):
+    y = x * 2 if xs else x
+    xs.append(x)
+    return y if not xs else y + 1
 
 
-@compiles(3)  # numbers are inputs from the second value on; even and odd numbers differ
-def other_keys_do_not_matter(m, x, i):
-    m.table[("even", "odd")[i % 2]] = x
-    return x * m.table.get("factor", 2)
+def _loop_over_a_dict(x, d):
+    return x + sum(d[key] for key in d)
 
 
-@compiles(1)
-def append_to_deque(m, x, i):
-    m.recent.append(x.sum())
-    return x
-
-
-@compiles(1)
-def add_to_set(m, x, i):
-    m.seen.add(tuple(x.shape))
-    m.seen.add("name")
+def _change_while_looping(x, d):
+    for key in d:
+        d[key] += 1
     return x + 1
 
 
-@compiles(3)  # missing, 1, any number
-def count(m, x, i):
-    m.counts["calls"] += 1
-    return x * m.counts["calls"]
+def _loop_over_sets(x, d):
+    made = {key + 1 for key in d}
+    return x + sum(key for key in made) + sum(key for key in set(d))
 
 
 @compiles(1)
-def set_item_of_ordered_dict(m, x, i):
-    m.ordered["last"] = x
-    return x
+class Cases:
+    def append_to_list(m, x, i):
+        loss = m.lin(x).sum()
+        m.history.append(loss.detach())
+        return loss
 
+    @compiles(3)  # for a length of one, two, and three or more
+    def append_and_average_the_last_three(m, x, i):
+        m.history.append(x.sum())
+        return torch.stack(m.history[-3:]).mean() + len(m.history[-2:])
 
-@compiles(1)
-def subclasses(m, x, i):
-    m.words.append(x)
-    m.options["x"] = x
-    return x
+    @compiles(3)
+    def look_at_the_first_two(m, x, i):
+        m.history.append(x * i)
+        first = m.history[:2]
+        first.append(x)
+        return sum(first)
 
+    def append_and_look_at_the_last(m, x, i):
+        m.history.append(x.sum())
+        return m.history[-1] * 2
 
-@compiles(1)
-def one_element_of_many(m, x, i):
-    m.table["a"] = x
-    return x + (1 if "b" in m.table else 2)
+    def last_of_the_call_before(m, x, i):
+        before = m.recent[-1]
+        m.recent.append(x.sum())
+        return x * before
 
+    @compiles(2)  # in the first call, first and last are the same word
+    def first_and_last(m, x, i):
+        m.words.append(x)
+        return m.words[0] + m.words[-1] + m.words[-2]
 
-@compiles(2)
-def delete_and_set_again(m, x, i):
-    m.ordered.pop("a", None)
-    m.ordered["a"] = x
-    m.ordered["b"] = x + 1
-    return x
+    def push_and_pop(m, x, i):
+        m.history.append("inner")
+        y = m.lin(x)
+        assert m.history.pop() == "inner"
+        return y
 
+    def extend_list(m, x, i):
+        m.history.extend([x + 1, x.shape[0]])
+        m.history += [x * 2]
+        return x
 
-def contents(model):
-    return {name: getattr(model, name) for name in CONTAINERS}
+    def clear_list(m, x, i):
+        m.history.clear()
+        m.history.append(x + 1)
+        return x
+
+    def set_item(m, x, i):
+        m.table["last"] = x + 1
+        m.table.update(sum=x.sum(), size=x.shape)
+        return x
+
+    @compiles(2)  # without and with the list
+    def append_to_default_list(m, x, i):
+        m.logs["train"].append(x.sum())
+        return x
+
+    @compiles(3)  # numbers are inputs from the second value on; even and odd numbers differ
+    def other_keys_do_not_matter(m, x, i):
+        m.table[("even", "odd")[i % 2]] = x
+        return x * m.table.get("factor", 2)
+
+    def append_to_deque(m, x, i):
+        m.recent.append(x.sum())
+        return x
+
+    def add_to_set(m, x, i):
+        m.seen.add(tuple(x.shape))
+        m.seen.add("name")
+        return x + 1
+
+    @compiles(3)  # missing, 1, any number
+    def count(m, x, i):
+        m.counts["calls"] += 1
+        return x * m.counts["calls"]
+
+    def set_item_of_ordered_dict(m, x, i):
+        m.ordered["last"] = x
+        return x
+
+    def subclasses(m, x, i):
+        m.words.append(x)
+        m.options["x"] = x
+        return x
+
+    def one_element_of_many(m, x, i):
+        m.table["a"] = x
+        return x + (1 if "b" in m.table else 2)
+
+    @compiles(2)
+    def delete_and_set_again(m, x, i):
+        m.ordered.pop("a", None)
+        m.ordered["a"] = x
+        m.ordered["b"] = x + 1
+        return x
 
 
 @pytest.mark.parametrize("name", compiles)
@@ -254,38 +273,6 @@ def test_an_element_that_is_replaced_leaves_the_others_alone():
         assert xs[0] is before and float(xs[1][0]) == 2 * n and xs[2] == 5 + n
         xs[2] += 1  # not read
     assert program.stats.compiles == 1
-
-
-LENGTHS = []
-
-
-@LENGTHS.append
-def window(xs, x):
-    xs.append(float(x.shape[0]))
-    if len(xs) > 5:
-        xs.pop(0)
-    return x
-
-
-@LENGTHS.append
-def emptied_when_full(xs, x):
-    if len(xs) >= 7:
-        xs.clear()
-    xs.append(x)
-    return x * 2
-
-
-@LENGTHS.append
-def length_as_a_number(xs, x):
-    xs.extend([1, 2])
-    return x * len(xs)
-
-
-@LENGTHS.append
-def whether_there_are_any(xs, x):
-    y = x * 2 if xs else x
-    xs.append(x)
-    return y if not xs else y + 1
 
 
 @pytest.mark.parametrize("cls", [list, Words])
@@ -422,21 +409,6 @@ def test_an_object_that_is_a_key_and_an_argument():
     assert float(program(two, {two: 1}, x)) == 2 and float(program(one, {two: 1}, x)) == 1
 
 
-def _loop_over_a_dict(x, d):
-    return x + sum(d[key] for key in d)
-
-
-def _change_while_looping(x, d):
-    for key in d:
-        d[key] += 1
-    return x + 1
-
-
-def _loop_over_sets(x, d):
-    made = {key + 1 for key in d}
-    return x + sum(key for key in made) + sum(key for key in set(d))
-
-
 @pytest.mark.parametrize("program", [_loop_over_a_dict, _change_while_looping, _loop_over_sets])
 def test_each_step_of_a_loop_looks_at_few_keys(program):
     def looks(items):
@@ -456,5 +428,5 @@ def test_each_step_of_a_loop_looks_at_few_keys(program):
         minidynamo.reset()
         return calls
 
-    few, some, many = map(looks, (15, 30, 60))
+    few, some, many = map(looks, (45, 90, 180))
     assert 30 < many - some < 2.3 * (some - few)

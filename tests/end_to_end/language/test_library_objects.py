@@ -94,13 +94,7 @@ PROGRAMS = {
         enumerate(re.finditer("b", s)),
     ],
     "unions": lambda n, s: [
-        int | str,
-        int | str,
-        int | None,
-        None | int,
-        (int | str) | float,
-        int | list[int],
-        int | int,
+        *(int | str, int | str, int | None, None | int, (int | str) | float, int | list[int], int | int),
     ],
     "parts of unions": lambda n, s: (lambda u, a: [u.__args__, u, a | u, (a | None).__args__[0] is a, u.__args__[0]])(
         int | str, list[int]
@@ -155,13 +149,8 @@ def seen(program, made):
     """Returns the class, the text and the first position of each object of three calls."""
     STORED.clear()
     n, s = int("5000"), "".join(["a", "bc"])
-    todo = [
-        n,
-        s,
-        [program(X, n, s, made) for _ in range(2)],
-        program(X, int("7000"), "".join(["b", "ca"]), made),
-        STORED,
-    ]
+    todo = [n, s, [program(X, n, s, made) for _ in range(2)]]
+    todo += [program(X, int("7000"), "".join(["b", "ca"]), made), STORED]
     first: dict[int, int] = {}
     found = []
     for value in todo:
@@ -195,9 +184,7 @@ def parts_given(x, day, match, alias):
 
 
 def test_parts_of_what_is_given():
-    def zone():
-        return datetime.timezone(datetime.timedelta(hours=1))
-
+    zone = lambda: datetime.timezone(datetime.timedelta(hours=1))
     compiled = minidynamo.compile(parts_given, backend="eager", fullgraph=True)
     match, alias = re.match(".*", "".join(["a", "bc"])), dict[str, int]
     for day in [datetime.datetime(2024, 5, 6, tzinfo=zone()) for _ in range(3)]:

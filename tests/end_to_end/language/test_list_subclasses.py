@@ -1,8 +1,5 @@
 """Subclasses of list and tuple: their overrides are traced, their items are accessed without the overrides."""
 
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: RUF005, C416
-
 from typing import ClassVar
 
 import pytest
@@ -13,11 +10,7 @@ from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class Plain(list):
@@ -65,9 +58,7 @@ def ones(by=1):
 
 
 def test_LS_1_an_override_runs_where_the_program_asks_and_nowhere_else():
-    def f(items):
-        return items[0] + items[1]
-
+    f = lambda items: items[0] + items[1]
     compiled = assert_same_as_eager(f, lambda: (filled(Logged, ones(), ones(2)),), graphs=1, breaks=0, calls=2)
     items = filled(Logged, ones(), ones(2))
     assert torch.equal(compiled(items), ones(30)) and items.log == [0, 1]
@@ -173,9 +164,7 @@ class Tripled(tuple):
 
 
 def test_LS_7_an_override_of_a_tuple_is_applied_once():
-    def f(items):
-        return items[0], tuple.__getitem__(items, 0), items[1], [*items], len(items)
-
+    f = lambda items: (items[0], tuple.__getitem__(items, 0), items[1], [*items], len(items))
     compiled = assert_same_as_eager(f, lambda: (Tripled((ones(), 2)),), graphs=1, breaks=0, calls=2)
     found = compiled(Tripled((ones(), 2)))
     assert torch.equal(found[0], ones(3)) and torch.equal(found[1], ones()) and found[2] == 6
@@ -201,9 +190,6 @@ def test_LS_8_errors_are_those_of_python():
         return items
 
     assert_same_as_eager(g, lambda: (ones(), filled(Plain, 1)), breaks=0, calls=2)
-
-
-# More programs
 
 
 class Overriding(list):
@@ -233,20 +219,6 @@ class Overriding(list):
         return 5
 
 
-@programs(lambda: (vector(), filled(Overriding, 1, 2)))
-def special_methods(x, items):
-    same = items
-    items += [5]
-    read = len(items), bool(items), list(items), [*items], 99 in items, items == 3, items + [1], sum(items), max(items)
-    return x + 1, read, same is items, items.added, tuple(items), sorted(items), hash(items), {items: 1}[items]
-
-
-@programs(graphs=0)
-def special_methods_of_a_new_one(x):
-    items = Overriding([1, 2])
-    return len(items), bool(items), list(items), list.__len__(items), list(list.__iter__(items)), items
-
-
 class WithSlots(list):
     __slots__ = ("a",)
 
@@ -267,83 +239,6 @@ class SubSub(Logged):
         return super().pop(*args)
 
 
-@programs()
-def slots_and_new(x):
-    slotted = WithSlots([1, x])
-    slotted.a = x + 1
-    return slotted, WithNew([2]), WithNew([2]).before
-
-
-@programs(lambda: (vector(), filled(SubSub, vector())))
-def subclass_of_a_subclass(x, items):
-    items.append(x)
-    items.append(3)
-    items.pop()
-    return items[0] + items[1], items.n
-
-
-@programs()
-def operators_on_a_new_one(x):
-    items = Plain([x, 1])
-    items.extend([2, 3])
-    items[0] = 5
-    del items[1]
-    items += [x + 9]
-    items *= 2
-    items.reverse()
-    return items, items[1:], items + [1], [1] + items, items.copy(), type(items.copy()), type(items * 2), items != [1]
-
-
-@programs(lambda: (vector(), filled(Plain, vector(), vector())), graphs=1, breaks=1)
-def written_back_before_a_break_and_read_again(x, items):
-    items.append(x)
-    items.tag = 1
-    minidynamo.graph_break("here")
-    items.append(x + 1)
-    items.tag += 1
-    return items[0] + items[3]
-
-
-@programs(graphs=1, breaks=1)
-def new_one_across_a_break(x):
-    items = Logged("a")
-    items.append(x)
-    print(len(items), items.n)
-    items.append(x + 1)
-    return items
-
-
-@programs(lambda: (vector(), filled(Plain, vector(), vector())))
-def given_to_torch(x, items):
-    return torch.stack(items), torch.cat([*items, x]), sum(items)
-
-
-@programs(lambda: (vector(), filled(Plain, vector(), 2)))
-def unpacked(x, items):
-    first, second = items
-    return (lambda a, b: a * b)(*items), first * second + x, [*items, x], (*items,)
-
-
-@programs(graphs=0)
-def containing_itself(x):
-    items = Plain([x])
-    items.append(items)
-    items.me = items
-    return items
-
-
-@programs(lambda: (vector(), filled(Plain, 1, 2)), graphs=0)
-def argument_that_gets_itself(x, items):
-    items.append(items)
-    items.me = items
-    return items[2] is items
-
-
-@programs(lambda: (vector(), filled(Plain, 1)), lambda: (vector(), filled(Plain, 2)), graphs=2, recompiles=1)
-def used_elements_are_guarded(x, items):
-    return x * items[0]
-
-
 class Counted(tuple):
     def __new__(cls, *items):
         made = super().__new__(cls, items)
@@ -355,11 +250,6 @@ class Counted(tuple):
 
     def total(self):
         return sum(self)
-
-
-@programs(lambda: (vector(), Counted(1, vector())))
-def tuples(x, items):
-    return items.total() + x, items.k, len(items), items, Counted(1, x), Counted(1, 2).total(), tuple.__len__(items)
 
 
 class Number(int):
@@ -381,22 +271,6 @@ class Ratio(float):
     pass
 
 
-@programs(lambda: (vector(), Number(3)), lambda: (vector(), Number(2)), graphs=2, recompiles=1)
-def numbers(x, n):
-    return n.doubled() * x, n + 1, 1 + n, n.unit, x[n - 1], n == 3, [5, 6, 7, 8][n], n
-
-
-@programs(lambda: (vector(), Text("ab"), Ratio(2.5)))
-def texts_and_floats(x, text, ratio):
-    return text.loud(), text + "c", len(text), text == "ab", {"ab": 1}[text], x * ratio, ratio + 1
-
-
-@programs()
-def numbers_made_here(x):
-    n = Number(3)
-    return n.doubled() * x, n, Text("ab").loud(), Text("q"), Ratio(0.5) * 2
-
-
 class Group(set):
     def both(self, item):
         self.add(item)
@@ -408,38 +282,147 @@ class Fixed(frozenset):
         return len(self)
 
 
-@programs(lambda: (vector(), Group([1]), Fixed([1, 2])))
-def sets(x, group, fixed):
-    group.both(3)
-    group.tag = 1
-    return 3 in group, x * len(group), fixed.size(), 1 in fixed, group | {5}, type(group | {5}), Group([2]), Fixed([3])
-
-
-@programs()
-def numbers_where_python_wants_numbers(x):
-    two, three = Number(2), Number(3)
-    made = range(three), [1, 2, 3][two], three // 2, three == 3, divmod(three, 2), max(two, three), sum([two, three])
-    texts = f"{three:03d}", "".join([Text("a"), "b"]), Text("a b").split(), {"ab": 1}[Text("ab")], Text("a") in "abc"
-    return x.view(two, 2).shape, x**two, made, texts, -three, bool(Number(0)), float(three), round(Ratio(2.567), 1)
-
-
 class Negated(int):
     def __neg__(self):
         return "negated"
 
 
-@programs(lambda: (vector(), Negated(3)))
-def numbers_with_operators_of_their_own(x, n):
-    return x * n, -n, -Negated(1), n + 1, abs(n)
+class Telling(list):
+    """Records each attribute read; `isinstance` of any object reads `__class__`."""
+
+    seen: ClassVar[list[str]] = []
+
+    def __getattribute__(self, name):
+        Telling.seen.append(name)
+        return super().__getattribute__(name)
+
+
+@programs()
+class MorePrograms:
+    @programs(lambda: (vector(), filled(Overriding, 1, 2)))
+    def special_methods(x, items):
+        same = items
+        items += [5]
+        read = (
+            *(len(items), bool(items), list(items), [*items], 99 in items, items == 3, items + [1], sum(items)),
+            max(items),
+        )
+        return x + 1, read, same is items, items.added, tuple(items), sorted(items), hash(items), {items: 1}[items]
+
+    @programs(graphs=0)
+    def special_methods_of_a_new_one(x):
+        items = Overriding([1, 2])
+        return len(items), bool(items), list(items), list.__len__(items), list(list.__iter__(items)), items
+
+    def slots_and_new(x):
+        slotted = WithSlots([1, x])
+        slotted.a = x + 1
+        return slotted, WithNew([2]), WithNew([2]).before
+
+    @programs(lambda: (vector(), filled(SubSub, vector())))
+    def subclass_of_a_subclass(x, items):
+        items.append(x)
+        items.append(3)
+        items.pop()
+        return items[0] + items[1], items.n
+
+    def operators_on_a_new_one(x):
+        items = Plain([x, 1])
+        items.extend([2, 3])
+        items[0] = 5
+        del items[1]
+        items += [x + 9]
+        items *= 2
+        items.reverse()
+        made = items, items[1:], items + [1], [1] + items, items.copy()
+        return *made, type(items.copy()), type(items * 2), items != [1]
+
+    @programs(lambda: (vector(), filled(Plain, vector(), vector())), graphs=1, breaks=1)
+    def written_back_before_a_break_and_read_again(x, items):
+        items.append(x)
+        items.tag = 1
+        minidynamo.graph_break("here")
+        items.append(x + 1)
+        items.tag += 1
+        return items[0] + items[3]
+
+    @programs(graphs=1, breaks=1)
+    def new_one_across_a_break(x):
+        items = Logged("a")
+        items.append(x)
+        print(len(items), items.n)
+        items.append(x + 1)
+        return items
+
+    @programs(lambda: (vector(), filled(Plain, vector(), vector())))
+    def given_to_torch(x, items):
+        return torch.stack(items), torch.cat([*items, x]), sum(items)
+
+    @programs(lambda: (vector(), filled(Plain, vector(), 2)))
+    def unpacked(x, items):
+        first, second = items
+        return (lambda a, b: a * b)(*items), first * second + x, [*items, x], (*items,)
+
+    @programs(graphs=0)
+    def containing_itself(x):
+        items = Plain([x])
+        items.append(items)
+        items.me = items
+        return items
+
+    @programs(lambda: (vector(), filled(Plain, 1, 2)), graphs=0)
+    def argument_that_gets_itself(x, items):
+        items.append(items)
+        items.me = items
+        return items[2] is items
+
+    @programs(lambda: (vector(), filled(Plain, 1)), lambda: (vector(), filled(Plain, 2)), graphs=2, recompiles=1)
+    def used_elements_are_guarded(x, items):
+        return x * items[0]
+
+    @programs(lambda: (vector(), Counted(1, vector())))
+    def tuples(x, items):
+        return items.total() + x, items.k, len(items), items, Counted(1, x), Counted(1, 2).total(), tuple.__len__(items)
+
+    @programs(lambda: (vector(), Number(3)), lambda: (vector(), Number(2)), graphs=2, recompiles=1)
+    def numbers(x, n):
+        return n.doubled() * x, n + 1, 1 + n, n.unit, x[n - 1], n == 3, [5, 6, 7, 8][n], n
+
+    @programs(lambda: (vector(), Text("ab"), Ratio(2.5)))
+    def texts_and_floats(x, text, ratio):
+        return text.loud(), text + "c", len(text), text == "ab", {"ab": 1}[text], x * ratio, ratio + 1
+
+    def numbers_made_here(x):
+        n = Number(3)
+        return n.doubled() * x, n, Text("ab").loud(), Text("q"), Ratio(0.5) * 2
+
+    @programs(lambda: (vector(), Group([1]), Fixed([1, 2])))
+    def sets(x, group, fixed):
+        group.both(3)
+        group.tag = 1
+        made = 3 in group, x * len(group), fixed.size(), 1 in fixed, group | {5}
+        return *made, type(group | {5}), Group([2]), Fixed([3])
+
+    def numbers_where_python_wants_numbers(x):
+        two, three = Number(2), Number(3)
+        made = (
+            *(range(three), [1, 2, 3][two], three // 2, three == 3, divmod(three, 2), max(two, three)),
+            sum([two, three]),
+        )
+        texts = f"{three:03d}", "".join([Text("a"), "b"]), Text("a b").split()
+        texts += {"ab": 1}[Text("ab")], Text("a") in "abc"
+        return x.view(two, 2).shape, x**two, made, texts, -three, bool(Number(0)), float(three), round(Ratio(2.567), 1)
+
+    @programs(lambda: (vector(), Negated(3)))
+    def numbers_with_operators_of_their_own(x, n):
+        return x * n, -n, -Negated(1), n + 1, abs(n)
 
 
 def test_an_override_added_later_is_noticed():
     class Late(list):
         pass
 
-    def f(x, items):
-        return x * items[0]
-
+    f = lambda x, items: x * items[0]
     compiled = minidynamo.compile(f, backend="eager")
     assert torch.equal(compiled(ones(), Late([2])), ones(2))
     Late.__getitem__ = lambda self, index: 7
@@ -456,16 +439,6 @@ def test_two_arguments_that_become_one_are_noticed():
     shared = Plain([1])
     assert torch.equal(compiled(ones(), shared, shared), ones(2))
     assert torch.equal(compiled(ones(), Plain([1]), Plain([1])), ones())
-
-
-class Telling(list):
-    """Records each attribute read; `isinstance` of any object reads `__class__`."""
-
-    seen: ClassVar[list[str]] = []
-
-    def __getattribute__(self, name):
-        Telling.seen.append(name)
-        return super().__getattribute__(name)
 
 
 def test_nobody_but_the_program_looks_at_an_instance():

@@ -21,6 +21,7 @@ import torch
 
 import minidynamo
 from minidynamo.testing import no_recompile
+from tests.end_to_end.programs import rows_of
 
 X = torch.arange(4.0)
 Pair = collections.namedtuple("Pair", "first second")
@@ -102,189 +103,143 @@ def given(*args, **kwargs):
     return args, kwargs
 
 
-def through_dicts(x, v):
-    d = {"a": v, "b": v}
-    d.update({"c": v}, e=v)
-    d.update([("f", v)])
-    d |= {"g": v}
-    taken = d.pop("a"), d.pop("none", v), d.setdefault("b", 1), d.setdefault("h", v), d.popitem()
-    return (
-        x * 2,
-        d,
-        taken,
-        d.get("c"),
-        d.get("none", v),
-        d | {"b": v},
-        "c" in d,
-        [*d.values()],
-        dict(d, z=v),
-        dict(iter([("k", v)])),
-    )
+class Moved:
+    def through_dicts(x, v):
+        d = {"a": v, "b": v}
+        d.update({"c": v}, e=v)
+        d.update([("f", v)])
+        d |= {"g": v}
+        taken = d.pop("a"), d.pop("none", v), d.setdefault("b", 1), d.setdefault("h", v), d.popitem()
+        made = x * 2, d, taken, d.get("c"), d.get("none", v), d | {"b": v}, "c" in d
+        return *made, [*d.values()], dict(d, z=v), dict(iter([("k", v)]))
 
+    def through_other_dicts(x, v):
+        ordered, made, below = collections.OrderedDict(a=v), collections.defaultdict(lambda: v), Missing(there=v)
+        ordered["b"] = v
+        ordered.move_to_end("a")
+        plain: dict[str, object] = {}
+        view = types.MappingProxyType(plain)
+        plain["a"] = v
+        below["a"] = v
+        seen = view["a"], view.get("b", v), below["none"], below["a"], below.get("there")
+        return x * 2, ordered, made["a"], seen, collections.ChainMap({"a": v})["a"], dict.fromkeys("ab", v)
 
-def through_other_dicts(x, v):
-    ordered, made, below = collections.OrderedDict(a=v), collections.defaultdict(lambda: v), Missing(there=v)
-    ordered["b"] = v
-    ordered.move_to_end("a")
-    plain: dict[str, object] = {}
-    view = types.MappingProxyType(plain)
-    plain["a"] = v
-    below["a"] = v
-    seen = view["a"], view.get("b", v), below["none"], below["a"], below.get("there")
-    return x * 2, ordered, made["a"], seen, collections.ChainMap({"a": v})["a"], dict.fromkeys("ab", v)
+    def through_lists(x, v):
+        items = [v, 1]
+        items[0:1] = [v, v]
+        items *= 2
+        taken = items.pop(), items.pop(0)
+        items.insert(1, v)
+        items.sort(key=lambda item: 0)
+        del items[0]
+        made = x * 2, items, taken, items[:], items[::-1], operator.add([v], items)
+        return *made, items[-1], [*items] * 2, copy.copy(items), Words([v])[0]
 
+    def through_tuples(x, v):
+        pair = Pair(x * 2, v)._replace(first=1)
+        made = x * 2, operator.add((v, 1), (2, v)), (v,) * 2, (1, v)[1:], pair.second
+        return *made, Pair._make([v, 1]), pair._asdict(), tuple(iter([v]))
 
-def through_lists(x, v):
-    items = [v, 1]
-    items[0:1] = [v, v]
-    items *= 2
-    taken = items.pop(), items.pop(0)
-    items.insert(1, v)
-    items.sort(key=lambda item: 0)
-    del items[0]
-    return (
-        x * 2,
-        items,
-        taken,
-        items[:],
-        items[::-1],
-        operator.add([v], items),
-        items[-1],
-        [*items] * 2,
-        copy.copy(items),
-        Words([v])[0],
-    )
+    def through_a_deque(x, v):
+        queue = collections.deque([v, 1], maxlen=3)
+        queue.append(v)
+        queue.appendleft(v)
+        queue.rotate(1)
+        return x * 2, queue.popleft(), queue.pop(), [*queue], [*reversed(queue)], queue.copy(), queue + queue
 
+    def through_attributes(x, v):
+        thing, slotted, space = Thing(), Slotted(), types.SimpleNamespace(a=v)
+        thing.other = v
+        object.__setattr__(thing, "value", v)
+        slotted.value = v
+        vars(space)["b"] = v
+        OUTSIDE.last = v
+        OUTSIDE.more = v
+        seen = thing.other, getattr(thing, "none", v), copy.copy(thing).value, vars(thing)["value"]
+        frozen = Frozen(1, v)
+        made = x * 2, seen, slotted.value, vars(space)
+        return *made, OUTSIDE.last, OUTSIDE.more, dataclasses.replace(frozen, first=2).second
 
-def through_tuples(x, v):
-    pair = Pair(x * 2, v)._replace(first=1)
-    return (
-        x * 2,
-        operator.add((v, 1), (2, v)),
-        (v,) * 2,
-        (1, v)[1:],
-        pair.second,
-        Pair._make([v, 1]),
-        pair._asdict(),
-        tuple(iter([v])),
-    )
-
-
-def through_a_deque(x, v):
-    queue = collections.deque([v, 1], maxlen=3)
-    queue.append(v)
-    queue.appendleft(v)
-    queue.rotate(1)
-    return x * 2, queue.popleft(), queue.pop(), [*queue], [*reversed(queue)], queue.copy(), queue + queue
-
-
-def through_attributes(x, v):
-    thing, slotted, space = Thing(), Slotted(), types.SimpleNamespace(a=v)
-    thing.other = v
-    object.__setattr__(thing, "value", v)
-    slotted.value = v
-    vars(space)["b"] = v
-    OUTSIDE.last = v
-    OUTSIDE.more = v
-    seen = thing.other, getattr(thing, "none", v), copy.copy(thing).value, vars(thing)["value"]
-    frozen = Frozen(1, v)
-    return (
-        x * 2,
-        seen,
-        slotted.value,
-        vars(space),
-        OUTSIDE.last,
-        OUTSIDE.more,
-        dataclasses.replace(frozen, first=2).second,
-    )
-
-
-def through_methods(x, v):
-    checked = Checked()
-    checked.last = v
-    checked.held = v
-    checked["key"] = v
-    with checked as entered:
-        pass
-    return x * 2, checked.held, checked["key"], entered, checked.kept, checked.kept, checked.unknown, next(checked)
-
-
-def through_defaults(x, v):
-    def inner(first, second=v, *, third=v):
-        return second, third
-
-    return x * 2, inner(1), inner(v), (lambda item=v: item)(), functools.partial(given, v, k=v)(v)
-
-
-def through_generators(x, v):
-    def returns():
-        got = yield v
-        yield got
-        return v
-
-    def delegates():
-        yield (yield from returns())
-
-    started = returns()
-    first = next(started)
-    return x * 2, first, started.send(v), [*delegates()], next(iter([]), v), next(iter([v]))
-
-
-def through_iterators(x, v):
-    pairs = list(zip([v], reversed([v, 1]))), list(enumerate([v])), list(map(given, [v])), dict(zip("a", [v]))
-    looped = [*itertools.chain([v], (v,)), *itertools.repeat(v, 2), *filter(lambda item: True, [v])]
-    more = (
-        list(itertools.zip_longest([1], [], fillvalue=v)),
-        list(itertools.product([v], [1])),
-    )
-    return x * 2, pairs, looped, more, list(itertools.islice([1, v], 1, 2)), functools.reduce(lambda a, b: b, [1, v])
-
-
-def through_exceptions(x, v):
-    try:
-        raise Failure(v, 1)
-    except Failure as failure:
-        failure.other = v
-        first, _ = failure.args
-        return x * 2, first, failure.other
-
-
-def through_contexts(x, v):
-    @contextlib.contextmanager
-    def manager():
-        yield v
-
-    with manager() as first, contextlib.nullcontext(v) as second:
-        return x * 2, first, second
-
-
-def through_patterns(x, v):
-    match {"a": v, "b": [v, 1]}:
-        case {"a": first, "b": [second, 1]}:
+    def through_methods(x, v):
+        checked = Checked()
+        checked.last = v
+        checked.held = v
+        checked["key"] = v
+        with checked as entered:
             pass
-    match Frozen(1, v):
-        case Frozen(first=1, second=third):
-            return x * 2, first, second, third
+        return x * 2, checked.held, checked["key"], entered, checked.kept, checked.kept, checked.unknown, next(checked)
 
+    def through_defaults(x, v):
+        inner = lambda first, second=v, *, third=v: (second, third)
+        return x * 2, inner(1), inner(v), (lambda item=v: item)(), functools.partial(given, v, k=v)(v)
 
-def through_functions(x, v):
-    items = [v]
-    operator.setitem(items, 0, v)
-    return x * 2, operator.itemgetter(0)(items), operator.attrgetter("value")(Thing(v)), operator.getitem(items, 0)
+    def through_generators(x, v):
+        def returns():
+            got = yield v
+            yield got
+            return v
 
+        def delegates():
+            yield (yield from returns())
 
-def through_iterators_that_are_left(x, v):
-    started = iter((1, v, v))
-    next(started)
-    return x * 2, [*started], reversed((v, 1)), iter([v])
+        started = returns()
+        first = next(started)
+        return x * 2, first, started.send(v), [*delegates()], next(iter([]), v), next(iter([v]))
 
+    def through_iterators(x, v):
+        pairs = list(zip([v], reversed([v, 1]))), list(enumerate([v])), list(map(given, [v])), dict(zip("a", [v]))
+        looped = [*itertools.chain([v], (v,)), *itertools.repeat(v, 2), *filter(lambda item: True, [v])]
+        more = (
+            list(itertools.zip_longest([1], [], fillvalue=v)),
+            list(itertools.product([v], [1])),
+            [*itertools.tee([v])[0]],
+        )
+        return (
+            x * 2,
+            pairs,
+            looped,
+            more,
+            list(itertools.islice([1, v], 1, 2)),
+            functools.reduce(lambda a, b: b, [1, v]),
+        )
 
-def asked_for_itself(x, v):
-    items = [v]
-    return x * 2, v is v, items[0] is v, items.pop() is not v, v
+    def through_exceptions(x, v):
+        try:
+            raise Failure(v, 1)
+        except Failure as failure:
+            failure.other = v
+            first, _ = failure.args
+            return x * 2, first, failure.other
 
+    def through_contexts(x, v):
+        @contextlib.contextmanager
+        def manager():
+            yield v
 
-PROGRAMS = [program for name, program in list(globals().items()) if name.startswith(("through_", "asked_"))]
+        with manager() as first, contextlib.nullcontext(v) as second:
+            return x * 2, first, second
+
+    def through_patterns(x, v):
+        match {"a": v, "b": [v, 1]}:
+            case {"a": first, "b": [second, 1]}:
+                pass
+        match Frozen(1, v):
+            case Frozen(first=1, second=third):
+                return x * 2, first, second, third
+
+    def through_functions(x, v):
+        items = [v]
+        operator.setitem(items, 0, v)
+        return x * 2, operator.itemgetter(0)(items), operator.attrgetter("value")(Thing(v)), operator.getitem(items, 0)
+
+    def through_iterators_that_are_left(x, v):
+        started = iter((1, v, v))
+        next(started)
+        return x * 2, [*started], reversed((v, 1)), iter([v])
+
+    def asked_for_itself(x, v):
+        items = [v]
+        return x * 2, v is v, items[0] is v, items.pop() is not v, v
 
 
 def anything():
@@ -310,13 +265,13 @@ def same(one, other):
     return isinstance(one, (int, str)) and one == other
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", rows_of(Moved))
 def test_what_is_only_moved_may_be_anything(program):
     compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
-    compiled(X, None if program is asked_for_itself else 1)
+    compiled(X, None if program is Moved.asked_for_itself else 1)
     with no_recompile():
         for value in anything():
-            if value is None and program is through_generators:
+            if value is None and program is Moved.through_generators:
                 continue  # a generator that returns None ends without a value
             assert same(compiled(X, value), program(X, value)), value
 
@@ -324,111 +279,94 @@ def test_what_is_only_moved_may_be_anything(program):
 # Values that are read later
 
 
-def read_defaults(x, v):
-    def inner(y, b=v, *, c=v):
-        return y * b + c
+class Read:
+    def read_defaults(x, v):
+        inner = lambda y, b=v, *, c=v: y * b + c
+        return inner(x)
 
-    return inner(x)
+    def read_dicts(x, v):
+        d = {"a": v}
+        d.update(b=v)
+        d |= {"c": v}
+        return x * d.get("a") + d.pop("b") + d.pop("none", v) + sum((d | {"e": v}).values()) + d.setdefault("f", v)
 
+    def read_lists(x, v):
+        items = [v] + [1] * 2
+        items[0:1] = [v, v]
+        last = items.pop()
+        items.sort(key=lambda item: 0)
+        return x * items.pop(0) + last + items[0:2][0] + items[::-1][-1]
 
-def read_dicts(x, v):
-    d = {"a": v}
-    d.update(b=v)
-    d |= {"c": v}
-    return x * d.get("a") + d.pop("b") + d.pop("none", v) + sum((d | {"e": v}).values()) + d.setdefault("f", v)
+    def read_sorted(x, v):
+        items = [v, 2.5, 1]
+        items.sort()
+        return x * items[0] + max(items)
 
+    def read_queue(x, v):
+        queue = collections.deque([1, v])
+        queue.rotate(1)
+        total = 0
+        for item in queue:
+            total = total + item
+        return x * total + queue.popleft()
 
-def read_lists(x, v):
-    items = [v] + [1] * 2
-    items[0:1] = [v, v]
-    last = items.pop()
-    items.sort(key=lambda item: 0)
-    return x * items.pop(0) + last + items[0:2][0] + items[::-1][-1]
+    def read_attributes(x, v):
+        thing, space = Thing(), types.SimpleNamespace(a=v)
+        thing.other = v
+        return x * thing.other + getattr(thing, "none", v) + space.a + copy.copy(thing).other
 
+    def read_exceptions(x, v):
+        try:
+            raise Failure(v)
+        except Failure as failure:
+            return x * failure.args[0], str(failure)
 
-def read_sorted(x, v):
-    items = [v, 2.5, 1]
-    items.sort()
-    return x * items[0] + max(items)
+    def read_generators(x, v):
+        def returns():
+            got = yield 1
+            yield x * got
+            return v
 
+        def delegates():
+            yield (yield from returns())
 
-def read_queue(x, v):
-    queue = collections.deque([1, v])
-    queue.rotate(1)
-    total = 0
-    for item in queue:
-        total = total + item
-    return x * total + queue.popleft()
+        started = returns()
+        next(started)
+        return started.send(v), x * next(delegates()), x * next(iter([]), v)
 
+    def read_views(x, v):
+        plain: dict[str, object] = {}
+        view = types.MappingProxyType(plain)
+        plain["a"] = v
+        return x * view["a"] + view.get("none", v) + copy.deepcopy({"a": [v]})["a"][0]
 
-def read_attributes(x, v):
-    thing, space = Thing(), types.SimpleNamespace(a=v)
-    thing.other = v
-    return x * thing.other + getattr(thing, "none", v) + space.a + copy.copy(thing).other
+    def read_truth(x, v):
+        return x * 2 if {"a": v}.get("a") else x * 3
 
+    def read_text(x, v):
+        return x * 2, f"{ {'a': v}.get('a') }"
 
-def read_exceptions(x, v):
-    try:
-        raise Failure(v)
-    except Failure as failure:
-        return x * failure.args[0], str(failure)
+    def read_equality(x, v):
+        return (
+            x * (2 if [v] == [3] else 3) * (5 if {"a": v} == {"a": 3} else 7) * (11 if v in {"a": 3}.values() else 13)
+        )
 
+    def read_callable(x, v):
+        return x * 2 if callable(v) else x * v
 
-def read_generators(x, v):
-    def returns():
-        got = yield 1
-        yield x * got
-        return v
+    def read_class(x, v):
+        return (x * v, type(v)) if isinstance(v, int) else (x * 3, isinstance(v, (Thing, torch.Tensor)))
 
-    def delegates():
-        yield (yield from returns())
+    def read_identity(x, v):
+        return x * 2 if v is OUTSIDE else x * 3, [v].pop() is torch.relu
 
-    started = returns()
-    next(started)
-    return started.send(v), x * next(delegates()), x * next(iter([]), v)
-
-
-def read_views(x, v):
-    plain: dict[str, object] = {}
-    view = types.MappingProxyType(plain)
-    plain["a"] = v
-    return x * view["a"] + view.get("none", v) + copy.deepcopy({"a": [v]})["a"][0]
-
-
-def read_truth(x, v):
-    return x * 2 if {"a": v}.get("a") else x * 3
-
-
-def read_text(x, v):
-    return x * 2, f"{ {'a': v}.get('a') }"
-
-
-def read_equality(x, v):
-    return x * (2 if [v] == [3] else 3) * (5 if {"a": v} == {"a": 3} else 7) * (11 if v in {"a": 3}.values() else 13)
-
-
-def read_callable(x, v):
-    return x * 2 if callable(v) else x * v
-
-
-def read_class(x, v):
-    return (x * v, type(v)) if isinstance(v, int) else (x * 3, isinstance(v, (Thing, torch.Tensor)))
+    def read_deep(x, v):
+        made = {}
+        made.setdefault("a", v).add_(1)
+        return x + v[0], v
 
 
-def read_identity(x, v):
-    return x * 2 if v is OUTSIDE else x * 3, [v].pop() is torch.relu
-
-
-def read_deep(x, v):
-    made = {}
-    made.setdefault("a", v).add_(1)
-    return x + v[0], v
-
-
-READERS = [program for name, program in list(globals().items()) if name.startswith("read_")]
-
-
-@pytest.mark.parametrize("program", READERS)
+@pytest.mark.parametrize("program", rows_of(Read))
 def test_what_is_read_after_it_was_moved_is_guarded(program):
     tensors = [torch.tensor(2.0), torch.tensor([1.0, 2, 3, 4]), torch.tensor(3.0)]
     values = [2, 3, *tensors, 2.5, -0.0, True, "a", None, OUTSIDE, torch.relu, [1], float("nan")]

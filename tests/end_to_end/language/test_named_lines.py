@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import minidynamo
+from tests.end_to_end.programs import rows_of
 
 
 def deprecated(level):
@@ -23,20 +24,6 @@ def warns_itself(x, level):
     return y * 2
 
 
-def warns_in_a_callee(x, level):
-    y = x + 1
-    deprecated(level)
-    return y * 2
-
-
-def warns_behind_breaks(x, level):
-    for _ in range(2):
-        x = x + 1
-        minidynamo.graph_break()
-        deprecated(level)
-    return x * 2
-
-
 def warns_with_lists(xs, level):
     total = xs[0] + 1
     xs.append(total)
@@ -45,22 +32,34 @@ def warns_with_lists(xs, level):
     return xs.pop() * 2
 
 
-def warns_as_written(x, level):
-    try:
-        raise ValueError
-    except ValueError:
+class Programs:
+    def warns_in_a_callee(x, level):
+        y = x + 1
         deprecated(level)
-        minidynamo.graph_break()
-    return x + 1
+        return y * 2
 
+    def warns_behind_breaks(x, level):
+        for _ in range(2):
+            x = x + 1
+            minidynamo.graph_break()
+            deprecated(level)
+        return x * 2
 
-def warns_from_a_function_of_its_own(x, level):
-    def inner(y):
-        minidynamo.graph_break()
-        deprecated(level)
-        return y + 1
+    def warns_as_written(x, level):
+        try:
+            raise ValueError
+        except ValueError:
+            deprecated(level)
+            minidynamo.graph_break()
+        return x + 1
 
-    return inner(x) + inner(x)
+    def warns_from_a_function_of_its_own(x, level):
+        def inner(y):
+            minidynamo.graph_break()
+            deprecated(level)
+            return y + 1
+
+        return inner(x) + inner(x)
 
 
 @torch.no_grad()
@@ -89,15 +88,7 @@ def named(function, make, level, logged):
     return places, [(record.pathname, record.lineno, record.funcName) for record in logged]
 
 
-PROGRAMS = [
-    warns_itself,
-    warns_in_a_callee,
-    warns_behind_breaks,
-    warns_with_lists,
-    warns_as_written,
-    warns_from_a_function_of_its_own,
-    warns_behind_a_decorator,
-]
+PROGRAMS = [*rows_of(Programs), warns_itself, warns_with_lists, warns_behind_a_decorator]
 
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4])

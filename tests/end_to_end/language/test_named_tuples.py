@@ -9,14 +9,10 @@ import torch
 
 import minidynamo
 from minidynamo.testing import assert_same_as_eager
-from tests.end_to_end.programs import Programs, vector
+from tests.end_to_end.programs import Programs, rows_of, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class Options(collections.namedtuple("Options", "a b")):
@@ -53,15 +49,8 @@ def state(value):
     return tuple.__repr__(value), dict(vars(value))
 
 
-# --- attributes ---------------------------------------------------------------------------------------------------
-
-
 def read(x, p):
     return x * p.scale + p[0]
-
-
-def read_or(x, p):
-    return x * getattr(p, "extra", 7), hasattr(p, "extra")
 
 
 def count(x, p):
@@ -69,30 +58,57 @@ def count(x, p):
     return x * p.calls
 
 
-def set_and_return(x, p):
-    p.extra = x * 2
-    return p
+class Cases:
+    def read_or(x, p):
+        return x * getattr(p, "extra", 7), hasattr(p, "extra")
+
+    def set_and_return(x, p):
+        p.extra = x * 2
+        return p
+
+    def set_by_its_dict(x, p):
+        p.__dict__["extra"] = 4.0
+        vars(p).update(scale=3)
+        return x * p.extra * p.scale, dict(p.__dict__)
+
+    def set_and_delete(x, p):
+        p.extra = 3
+        del p.extra
+        return x, vars(p)
+
+    def copied(x, p):
+        q = copy.copy(p)
+        q.calls = p.calls + 9
+        return x, q.calls, p.calls, dict(vars(q))
 
 
-def set_by_its_dict(x, p):
-    p.__dict__["extra"] = 4.0
-    vars(p).update(scale=3)
-    return x * p.extra * p.scale, dict(p.__dict__)
+PROGRAMS = [*rows_of(Cases), read, count]
 
 
-def set_and_delete(x, p):
-    p.extra = 3
-    del p.extra
-    return x, vars(p)
+def write_a_field(x, p):
+    p.a = 3
+    return x
 
 
-def copied(x, p):
-    q = copy.copy(p)
-    q.calls = p.calls + 9
-    return x, q.calls, p.calls, dict(vars(q))
+@programs()
+class Attributes:
+    def made_here(x):
+        p = Options(1, x)
+        p.scale = 4.0
+        p.me = [x + 1]
+        q = p._replace(a=7)
+        q.calls += 1
+        return p, vars(p), p.scale * x, q, vars(q), q.scale, p._asdict(), Options._make([3, 4]), p.b + p.a
 
+    @programs(lambda: (vector(), vector()))
+    def of_tensors(x, y):
+        r = Tagged(x, y)
+        r.scale = 3
+        out, aux = r
+        return r, torch.stack(r), torch.cat(r), out * r.scale, sum(r), [t + 1 for t in r], (*r, 1), r.aux - aux
 
-PROGRAMS = (read, read_or, count, set_and_return, set_by_its_dict, set_and_delete, copied)
+    def as_an_index_and_sizes(x):
+        return x.view(2, 2)[Options(0, 1)], torch.zeros(Options(2, 3)), x.reshape(Options(2, 2)).permute(Options(1, 0))
 
 
 @pytest.mark.parametrize(
@@ -123,41 +139,10 @@ def test_no_update_of_one_object_is_lost():
         assert given.calls == k + 1
 
 
-@programs()
-def made_here(x):
-    p = Options(1, x)
-    p.scale = 4.0
-    p.me = [x + 1]
-    q = p._replace(a=7)
-    q.calls += 1
-    return p, vars(p), p.scale * x, q, vars(q), q.scale, p._asdict(), Options._make([3, 4]), p.b + p.a
-
-
-@programs(lambda: (vector(), vector()))
-def of_tensors(x, y):
-    r = Tagged(x, y)
-    r.scale = 3
-    out, aux = r
-    return r, torch.stack(r), torch.cat(r), out * r.scale, sum(r), [t + 1 for t in r], (*r, 1), r.aux - aux
-
-
-@programs()
-def as_an_index_and_sizes(x):
-    return x.view(2, 2)[Options(0, 1)], torch.zeros(Options(2, 3)), x.reshape(Options(2, 2)).permute(Options(1, 0))
-
-
-def write_a_field(x, p):
-    p.a = 3
-    return x
-
-
 def test_fields_cannot_be_written():
     compiled = minidynamo.compile(write_a_field, backend="eager")
     with pytest.raises(AttributeError, match="can't set attribute"):
         compiled(torch.ones(2), made(Options))
-
-
-# --- special methods ----------------------------------------------------------------------------------------------
 
 
 class Own(collections.namedtuple("Own", "a b")):
@@ -255,40 +240,6 @@ def asked(p):
     )
 
 
-@programs(lambda: (vector(), Own(1, 2)), lambda: (vector(), Own(4, 2)), graphs=2)
-def special_methods_of_one_from_outside(x, p):
-    return x + 1, asked(p)
-
-
-@programs()
-def special_methods_of_one_made_here(x):
-    return x + 1, asked(Own(1, 2))
-
-
-@programs(lambda: (vector(), OwnRow((1, 2))))
-def special_methods_of_a_tuple_class(x, p):
-    return x + 1, asked(p), asked(OwnRow((3, 4)))
-
-
-@programs(lambda: (vector(), Doubled(1)))
-def an_operator_of_a_typed_one(x, p):
-    return x * (p + Doubled(4, 5)).a, p + p
-
-
-@programs(lambda: (vector(), Unhashable(1, 2)))
-def hash_that_is_refused(x, p):
-    try:
-        return x, hash(p)
-    except TypeError as error:
-        return x + 1, str(error)
-
-
-@programs(lambda: (vector(), Doubled(1)), breaks=1, graphs=2)
-def one_that_answers_itself_is_read_by_torch_natively(x, p):
-    y = x * 2
-    return y + torch.tensor(OwnLength(1, 2)).sum() if hasattr(p, "a") else y
-
-
 class OwnLength(collections.namedtuple("OwnLength", "a b")):
     def __iter__(self):
         return iter((10, 20))
@@ -308,16 +259,42 @@ LATER = {
 }
 
 
+@programs(lambda: (vector(), Own(1, 2)), lambda: (vector(), Own(4, 2)), graphs=2)
+class SpecialMethods:
+    special_methods_of_one_from_outside = lambda x, p: (x + 1, asked(p))
+
+    @programs()
+    def special_methods_of_one_made_here(x):
+        return x + 1, asked(Own(1, 2))
+
+    @programs(lambda: (vector(), OwnRow((1, 2))))
+    def special_methods_of_a_tuple_class(x, p):
+        return x + 1, asked(p), asked(OwnRow((3, 4)))
+
+    @programs(lambda: (vector(), Doubled(1)))
+    def an_operator_of_a_typed_one(x, p):
+        return x * (p + Doubled(4, 5)).a, p + p
+
+    @programs(lambda: (vector(), Unhashable(1, 2)))
+    def hash_that_is_refused(x, p):
+        try:
+            return x, hash(p)
+        except TypeError as error:
+            return x + 1, str(error)
+
+    @programs(lambda: (vector(), Doubled(1)), breaks=1, graphs=2)
+    def one_that_answers_itself_is_read_by_torch_natively(x, p):
+        y = x * 2
+        return y + torch.tensor(OwnLength(1, 2)).sum() if hasattr(p, "a") else y
+
+
 @pytest.mark.parametrize("name", LATER)
 def test_a_method_that_comes_later(name):
     class Late(collections.namedtuple("Late", "a b")):
         __slots__ = ()
 
     value, ask = LATER[name]
-
-    def asked_one(x, p):
-        return ask(p), x + 1
-
+    asked_one = lambda x, p: (ask(p), x + 1)
     compiled = assert_same_as_eager(asked_one, lambda: (vector(), Late(1, 2)))
     setattr(Late, name, value)
     assert compiled(torch.ones(1), Late(1, 2)) == asked_one(torch.ones(1), Late(1, 2))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import minidynamo
+from tests.end_to_end.programs import rows_of
 
 # Results of a metaclass cannot be traced, which triggers a notice.
 pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
@@ -89,66 +90,58 @@ KEY, NUMBER, RECORD = Noting(), Number(), Record(2)
 TABLE, ELEMENTS = {KEY: 2, "a": 3}, {KEY, "a"}
 
 
-def matched(x, o):
-    match o:
-        case str():
-            return x
-        case Noting(v=3):
-            return x + 1
-        case _:
-            return x + 2
+class Cases:
+    def matched(x, o):
+        match o:
+            case str():
+                return x
+            case Noting(v=3):
+                return x + 1
+            case _:
+                return x + 2
 
+    def forgotten(x, o):
+        kept = o
+        del o
+        return x + 1, [kept]
 
-def forgotten(x, o):
-    kept = o
-    del o
-    return x + 1, [kept]
+    def around_a_break(x, o):
+        kept = [o, copy.copy(o)]
+        return x + 1, kept
 
+    def checked(x, o):
+        return x + isinstance(o, int), isinstance(o, Noting), isinstance(o, (str, collections.abc.Mapping)), callable(o)
 
-def around_a_break(x, o):
-    kept = [o, copy.copy(o)]
-    return x + 1, kept
+    def keyed(x, o):
+        return x + len(TABLE), [*TABLE], [*TABLE.values()], [type(k) for k in ELEMENTS if k is KEY], KEY in TABLE
 
+    def on_a_class(x, o, default=KEY):
+        return x + 1, Holder.held.v, Holder().held, default, o
 
-def checked(x, o):
-    return x + isinstance(o, int), isinstance(o, Noting), isinstance(o, (str, collections.abc.Mapping)), callable(o)
+    def operators(x, o):
+        with NUMBER as entered:
+            x = x + NUMBER.__index__()
+        items = [0]
+        items.extend(NUMBER)
+        return x + [5, 6][NUMBER], NUMBER + 1, [*NUMBER], len(NUMBER), not NUMBER, sum(NUMBER), items, entered
 
+    def records(x, o):
+        return x + 1, dataclasses.asdict(RECORD), dataclasses.astuple(RECORD), dataclasses.replace(RECORD, a=4).a
 
-def keyed(x, o):
-    return x + len(TABLE), [*TABLE], [*TABLE.values()], [type(k) for k in ELEMENTS if k is KEY], KEY in TABLE
+    def metaclasses(x, o):
+        return x + Noted.w, isinstance(o, Noted), isinstance(Noted(), Noted)
 
-
-def on_a_class(x, o, default=KEY):
-    return x + 1, Holder.held.v, Holder().held, default, o
-
-
-def operators(x, o):
-    with NUMBER as entered:
-        x = x + NUMBER.__index__()
-    items = [0]
-    items.extend(NUMBER)
-    return x + [5, 6][NUMBER], NUMBER + 1, [*NUMBER], len(NUMBER), not NUMBER, sum(NUMBER), items, entered
-
-
-def records(x, o):
-    return x + 1, dataclasses.asdict(RECORD), dataclasses.astuple(RECORD), dataclasses.replace(RECORD, a=4).a
-
-
-def metaclasses(x, o):
-    return x + Noted.w, isinstance(o, Noted), isinstance(Noted(), Noted)
-
-
-def errors(x, o):
-    try:
-        raise NotingError(1)
-    except NotingError as error:
-        return x + 1, str(error), error.args
+    def errors(x, o):
+        try:
+            raise NotingError(1)
+        except NotingError as error:
+            return x + 1, str(error), error.args
 
 
 @pytest.mark.parametrize("make", [Noting, Key, Pretending])
 @pytest.mark.parametrize(
     "program",
-    [matched, forgotten, around_a_break, checked, keyed, on_a_class, operators, records, metaclasses, errors],
+    rows_of(Cases),
 )
 def test_what_is_asked_for_is_as_in_eager(program, make):
     compiled = minidynamo.compile(program, backend="eager")

@@ -1,7 +1,5 @@
 """Attributes: properties, descriptors, slots, `__getattr__` and its kin, class attributes, metaclasses, copies."""
 
-# The programs keep the style of users, against the advice of linters.
-
 import abc
 import collections
 import copy
@@ -10,19 +8,13 @@ import functools
 import types
 import typing
 
-import pytest
 import torch
 
 import minidynamo
-from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 def argument(make, *args, **kwargs):
@@ -48,18 +40,6 @@ class Guarded:
     @property
     def fixed(self):
         return 1
-
-
-@programs(argument(Guarded, 2))
-def properties(x, obj):
-    y = x * obj.value
-    obj.value = 3
-    z = obj.value
-    del obj.value
-    try:
-        obj.fixed = 2
-    except AttributeError as error:
-        return y, z, obj.value, str(error)
 
 
 class Typed:
@@ -108,39 +88,12 @@ class Described:
         return self.n * 100
 
 
-@programs(argument(Described, 2))
-def descriptors(x, obj):
-    obj.typed = 3
-    y = obj.typed
-    obj.typed = x
-    z = obj.typed
-    del obj.typed
-    return y, z, obj.typed, x * obj.lazy, obj.lazy, obj.later * x, obj.later, obj.made
-
-
 class Meta(type):
     pass
 
 
 class OfMeta(metaclass=Meta):
     pass
-
-
-@programs(lambda: (torch.ones(2), OfMeta))
-def the_class_of_a_class(x, cls):
-    classes = cls.__class__, int.__class__, torch.Tensor.__class__, cls.__class__.__class__
-    return x * 2, classes, cls.__class__ is type(cls), cls.__class__.__name__
-
-
-@programs()
-def descriptors_of_a_new_object(x):
-    obj = Described(x)
-    obj.typed = x
-    a = obj.later
-    b = obj.later is a
-    del obj.later
-    obj.n = 3
-    return obj, obj.lazy, a, b, obj.later
 
 
 class Slots:
@@ -186,25 +139,6 @@ def _set_all(obj, value):
     return refused, [getattr(obj, name, None) is value for name in ("c", "k", "b", "z")]
 
 
-@programs(*[lambda cls=cls: (torch.ones(2), cls()) for cls in (WithSlots, WithOneMore, SlotsAndDictionary)], graphs=3)
-def what_is_no_slot_cannot_be_set(x, obj):
-    return x + 1, _set_all(obj, x), _set_all(type(obj)(), x), obj
-
-
-@programs(argument(Slots, 1), lambda: (vector(), with_b()), graphs=2, recompiles=1)
-def empty_slots(x, obj):
-    return (x + 1 if hasattr(obj, "b") else x - 1), getattr(obj, "b", 5)
-
-
-@programs()
-def slots_of_a_new_object(x):
-    obj = MoreSlots(x + 1)
-    obj.c = 1
-    obj.other = 2
-    del obj.c
-    return obj, hasattr(obj, "c"), obj.__dict__
-
-
 class Intercepting:
     def __init__(self):
         self.k = 2
@@ -217,11 +151,6 @@ class Intercepting:
 
     def scaled(self, x):
         return x * self.k
-
-
-@programs(argument(Intercepting))
-def getattribute(x, obj):
-    return obj.scaled(x) * obj.x_foo, obj.k, hasattr(obj, "zz"), obj.zz, object.__getattribute__(obj, "k")
 
 
 class Raises:
@@ -279,12 +208,6 @@ class FallingEnum(enum.Enum):
         return len(name)
 
 
-@programs()
-def properties_of_other_values_raise(x):
-    pair = FallingTuple(1, 2)
-    return x * pair.scale, pair.other, FallingTuple.scale, FallingTuple.other, hasattr(FallingEnum.ONE, "scale")
-
-
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -312,24 +235,6 @@ class Delegating(torch.nn.Module):
             return getattr(self.model, name)
 
 
-@programs(argument(Falling))
-def property_raises_and_getattr_answers(x, obj):
-    return x * obj.scale, obj.kept, obj.descriptor, hasattr(obj, "scale")
-
-
-@programs(argument(Model))
-def property_of_a_module_raises(x, model):
-    try:
-        return x * model.scale
-    except AttributeError as error:
-        return x + 1, str(error), getattr(model, "scale", 2)
-
-
-@programs(argument(Delegating))
-def module_with_its_own_getattr(x, module):
-    return x[:3] * module.weight, module.asked
-
-
 class Measured:
     @property
     def size(self):
@@ -348,12 +253,6 @@ class Doubled(Measured):
     @size.setter
     def size(self, value):
         Measured.size.fset(self, value * 2)
-
-
-@programs(argument(Doubled))
-def property_of_a_base_class(x, obj):
-    obj.size = x
-    return obj.size, Doubled.size.fdel
 
 
 class Recording:
@@ -383,16 +282,6 @@ class Table:
         self.items[name] = value
 
 
-@programs(argument(Recording))
-def setattr_and_delattr(x, obj):
-    obj.a = x + 1
-    obj.b = 1
-    del obj.a
-    made = Recording()
-    made.c = obj.b
-    return obj.log, made, Table({"a": 2}).a * x, hasattr(Table({}), "a"), getattr(Table({}), "a", 3)
-
-
 class Shared:
     count = 0
     table: typing.ClassVar = {}
@@ -411,38 +300,6 @@ class Shared:
 
 class SubShared(Shared):
     pass
-
-
-@programs()
-def class_attributes_written(x):
-    Shared.count = 0
-    Shared.table.clear()
-    first = Shared.up(), Shared().all(), Shared.count, dict(Shared.table)
-    SubShared.count = 5
-    Shared.fresh = x + 1
-    second = SubShared.up(), SubShared().count, Shared.count, SubShared.fresh
-    Shared.method = lambda self: self.count
-    third = SubShared().method()
-    del SubShared.count, Shared.fresh, Shared.method
-    return first, second, third, SubShared.count, hasattr(Shared, "fresh"), getattr(SubShared, "method", None)
-
-
-def test_class_attributes_keep_what_was_written():
-    class Counter:
-        n = 0
-        last = None
-
-    def f(x):
-        Counter.n = 5
-        Counter.last = x + 1
-        setattr(Counter, "made", Counter.n + 1)
-        return Counter().last * Counter().n
-
-    compiled = minidynamo.compile(f, backend="eager", fullgraph=True)
-    for _ in range(3):
-        result = compiled(torch.ones(2))
-        assert torch.equal(result, torch.full((2,), 10.0)) and Counter.n == 5 and Counter.made == 6
-        assert torch.equal(Counter.last, torch.full((2,), 2.0))
 
 
 class Meta(type):
@@ -490,17 +347,6 @@ class Only(metaclass=Single):
         self.k = 3
 
 
-@programs()
-def metaclasses(x):
-    made = Made(x)
-    return made.a + 1, made.tag, Made.known, Made.named(), Made[3], len(Made), list(Made), 1 in Made, type(Made) is Meta
-
-
-@programs(graphs=None, recompiles=None)
-def singletons(x):
-    return x * Only().k, Only() is Only()
-
-
 class Abstract(abc.ABC):
     @abc.abstractmethod
     def size(self): ...
@@ -537,32 +383,6 @@ class OfSized(Sized):
 OfSized()  # Python then gives the class an `__init__`
 
 
-@programs()
-def abstract_classes_and_protocols(x):
-    checks = isinstance(Concrete(), Abstract), isinstance(Concrete(), Sized), isinstance(3, Sized)
-    named = isinstance(WithName(), Named), isinstance(Concrete(), Named)
-    checks += issubclass(OfSized, Sized), issubclass(int, (str, Sized)), isinstance(OfSized(), Sized)
-    try:
-        issubclass(WithName, Named)
-    except TypeError as error:
-        named += (str(error),)
-    try:
-        Abstract()
-    except TypeError:
-        return x * Concrete().doubled(), checks, named
-
-
-@programs()
-def unions_and_names_of_typing(x):
-    union = (
-        isinstance(3, int | str),
-        isinstance(x, torch.Tensor | None),
-        isinstance(None, OPTIONAL),
-        isinstance(x, UNION),
-    )
-    return x + 1, union, isinstance([], list), isinstance({}, typing.Mapping), issubclass(bool, (int, str))
-
-
 UNION = typing.Union[int, str]  # noqa: UP007 (the form under test)
 OPTIONAL = typing.Optional[int]  # noqa: UP045
 
@@ -588,13 +408,6 @@ class Other:
         return a * 2
 
 
-@programs()
-def making(x):
-    bare = object.__new__(New)
-    bare.k = x
-    return New(x), New(x + 1, 5), Other(x), Indexed[3], bare, New.__new__(New, 3).before
-
-
 class Loud:
     def who(self):
         return ["loud", *super().who()]
@@ -617,26 +430,6 @@ class Mixed(Loud, Quiet, Bottom):
         return ["mixed", *super().who()]
 
 
-@programs()
-def mixins(x):
-    names = (
-        [cls.__name__ for cls in Mixed.__mro__],
-        Mixed.__bases__,
-        Mixed.__name__,
-        type(Mixed).__name__,
-        Mixed.__doc__,
-    )
-    return x + 1, Mixed().who(), super(Loud, Mixed()).who(), names, Mixed().__class__ is Mixed, "who" in Mixed.__dict__
-
-
-@programs()
-def methods(x):
-    obj = Concrete()
-    method, function = obj.doubled, Concrete.doubled
-    same = method == obj.doubled, method == Concrete().doubled, method.__self__ is obj, method.__func__ is function
-    return x * method(), function(obj), same, method.__name__, callable(method), callable(obj), callable(Concrete)
-
-
 class Tree:
     def __init__(self, x):
         self.x = x
@@ -655,35 +448,12 @@ class Own:
         return Own(3)
 
 
-@programs(argument(Tree, 2))
-def copies(x, tree):
-    shallow, deep, made = copy.copy(tree), copy.deepcopy(tree), copy.deepcopy(Tree(3))
-    shallow.x = x + 1
-    deep.items[1].append(x)
-    own = copy.copy(Own()).k, copy.deepcopy({"a": [Own()]})["a"][0].k
-    return shallow, deep, made, own, shallow.items is tree.items, deep.child is tree.child, copy.copy([1, x])
-
-
-@programs(argument(types.SimpleNamespace, a=2), breaks=None, graphs=None)
-def simple_namespaces(x, names):
-    names.b = x + 1
-    made = types.SimpleNamespace(a=1, b=x)
-    made.c = 2
-    equal = made == types.SimpleNamespace(a=1), types.SimpleNamespace(a=1) == types.SimpleNamespace(a=1)
-    return names.a * x, hasattr(names, "z"), made, equal, repr(types.SimpleNamespace(a=1)), vars(made)["c"]
-
-
 class Spoken:
     def __init__(self, v):
         self.v = v
 
     def __repr__(self):
         return f"Spoken({self.v!r})"
-
-
-@programs()
-def texts(x):
-    return x + 1, repr([Spoken(1)]), str({"a": Spoken(2)}), f"{[Spoken(3)]}", repr((Spoken(1),)), str(Spoken("q"))
 
 
 class Countdown:
@@ -708,14 +478,6 @@ class ByIndex:
         return self.items[index]
 
 
-@programs()
-def iterators_of_the_user(x):
-    for i in Countdown(3):
-        x = x + i
-    steps = list(Countdown(2)), sum(Countdown(4)), next(Countdown(3)), next(Countdown(0), "end"), [*Countdown(2)]
-    return x, steps, dict(zip(Countdown(2), "ab")), list(ByIndex(1, 2, 3)), 2 in ByIndex(1, 2), max(ByIndex(3, 1))
-
-
 class Wrong:
     def __init__(self, result=None):
         self.result = result
@@ -726,54 +488,6 @@ class Wrong:
 
     def __hash__(self):
         return "text"
-
-
-@programs(
-    *[lambda ask=ask: (vector(), ask) for ask in (bool, hash, lambda obj: Wrong(5), lambda obj: obj())],
-    graphs=4,
-    recompiles=3,
-)
-def special_methods_that_give_the_wrong_class(x, ask):
-    try:
-        return ask(Wrong())
-    except TypeError as error:
-        return x + 1, str(error)
-
-
-def test_a_property_that_is_added_later_is_noticed():
-    class Late:
-        def __init__(self):
-            self.n = 2
-
-    def f(x, late):
-        return x * late.n
-
-    assert_same_as_eager(f, argument(Late), graphs=1, breaks=0, calls=2)
-    compiled = minidynamo.compile(f, backend="eager")
-    one, late = torch.ones(2), Late()
-    assert torch.equal(compiled(one, late), one * 2)
-    Late.n = property(lambda self: 7)
-    assert torch.equal(compiled(one, late), one * 7)
-    del Late.n
-    assert torch.equal(compiled(one, late), one * 2)
-    Late.__getattribute__ = lambda self, name: 9
-    assert torch.equal(compiled(one, late), one * 9)
-
-
-def test_a_class_registered_later_is_noticed():
-    class Late:
-        pass
-
-    def f(x, late):
-        return x + 1 if isinstance(late, Sized) else x - 1
-
-    compiled = minidynamo.compile(f, backend="eager")
-    one = torch.ones(2)
-    assert torch.equal(compiled(one, Late()), one - 1)
-    Late.size = lambda self: 3
-    assert torch.equal(compiled(one, Late()), one + 1)
-    Late.size = None
-    assert torch.equal(compiled(one, Late()), one - 1)
 
 
 ASKED = []
@@ -794,24 +508,6 @@ class WatchedList(list):
     __getattribute__ = Watched.__getattribute__
 
 
-def test_nothing_of_an_object_is_read_beside_what_the_program_reads():
-    def fn(watched, items, x):
-        y = x + watched.k
-        minidynamo.graph_break()
-        watched.k += 1
-        items.append(y)
-        minidynamo.graph_break()
-        return y * vars(watched)["k"], len(items), watched.k
-
-    compiled, asked = minidynamo.compile(fn, backend="eager"), []
-    for call in (fn, compiled, compiled, compiled):  # a new object is a miss, with an explanation
-        watched, items = Watched(), WatchedList()
-        ASKED.clear()
-        call(watched, items, torch.ones(2))
-        asked.append([*ASKED])
-    assert asked == [["k", "k", "append", "__dict__", "k"]] * 4
-
-
 class OneSlot:
     __slots__ = ("a",)
 
@@ -821,21 +517,6 @@ class OneSlot:
     @classmethod
     def missing_on_class(cls):
         return super().missing
-
-
-@programs()
-def what_is_said_of_attributes_that_are_not_there(x):
-    asked = [OneSlot(), collections.deque(), x.shape, functools.partial(max), types.SimpleNamespace(), functools]
-    acts = [lambda obj=obj: obj.missing for obj in (*asked, Guarded)]
-    acts += [OneSlot().missing, OneSlot.missing_on_class, lambda: setattr(OneSlot(), "b", 1)]
-    acts += [lambda: delattr(OneSlot(), "a"), lambda: delattr(OneSlot(), "b"), lambda: delattr(Guarded(1), "b")]
-    said = []
-    for act in acts:
-        try:
-            act()
-        except AttributeError as error:
-            said.append((str(error), error.name))
-    return x + 1, said
 
 
 class Bare:
@@ -857,51 +538,8 @@ class Sharing:
         self.__dict__ = self.shared
 
 
-@programs()
-def a_dict_becomes_the_attributes(x):
-    d = {"a": x, "k": 2}
-    obj = Bare()
-    obj.old = 1
-    obj.__dict__ = d
-    obj.z, d["w"] = 5, 6
-    del obj.k
-    other = Bare()
-    other.__dict__ = obj.__dict__
-    other.v = 7
-    found = hasattr(obj, "k"), hasattr(obj, "old"), vars(obj) is d, [*d], getattr(obj, "q", 0)
-    return obj.a * obj.w * obj.v, obj, d, found
-
-
-@programs()
-def a_dict_of_the_class_becomes_the_attributes(x):
-    one, other = Sharing(), Sharing()
-    one.n = 2
-    return x * other.n, one.__dict__ is Sharing.shared
-
-
 def configuration():
     return vector(), Attributes(a=2, b=3, keys=4, inner=Attributes(k=5))
-
-
-@programs(configuration)
-def a_dict_is_its_own_attributes(x, config):
-    config.a += 1
-    config["z"] = config.b * config.keys
-    del config.b
-    made = Attributes(a=x, n=2)
-    made.c = config.z + config.inner["k"]
-    return made.a * made["c"] * config.a, made, hasattr(config, "b"), vars(made) is made, {**config}
-
-
-def test_attributes_that_are_moved_to_another_dict():
-    @minidynamo.compile(backend="eager")
-    def fn(x, config):
-        return x * config.a
-
-    config = Attributes(a=2)
-    assert fn(torch.ones(1), config).item() == 2
-    config.__dict__ = {"a": 3}
-    assert fn(torch.ones(1), config).item() == 3
 
 
 class Base:
@@ -923,17 +561,291 @@ class OwnNames(Listed):
         return ["rate", *super().__dir__()[:2]]
 
 
-@programs(argument(Listed, b=3, a=4), breaks=None, graphs=None)
-def names_of_objects(x, obj):
-    made = Listed(c=1)
-    made.d = 2
-    total = sum([getattr(obj, name) for name in dir(obj) if name[0] != "_" and isinstance(getattr(obj, name, ""), int)])
-    return x * total, dir(made), dir(Listed), dir(OwnNames()), Listed.mro(), dir(3), made.__dir__()
+class Documented:
+    size: int = 1
+    total = property(lambda self: self.size * 2, doc="twice the size")
 
 
-@programs(lambda: (torch.nn.Linear(4, 2), vector()), breaks=None, graphs=None)
-def names_of_a_module(module, x):
-    return module(x), "weight" in dir(module), [name for name in dir(module) if name.startswith("b")]
+@programs()
+class Cases:
+    @programs(argument(Guarded, 2))
+    def properties(x, obj):
+        y = x * obj.value
+        obj.value = 3
+        z = obj.value
+        del obj.value
+        try:
+            obj.fixed = 2
+        except AttributeError as error:
+            return y, z, obj.value, str(error)
+
+    @programs(argument(Described, 2))
+    def descriptors(x, obj):
+        obj.typed = 3
+        y = obj.typed
+        obj.typed = x
+        z = obj.typed
+        del obj.typed
+        return y, z, obj.typed, x * obj.lazy, obj.lazy, obj.later * x, obj.later, obj.made
+
+    @programs(lambda: (torch.ones(2), OfMeta))
+    def the_class_of_a_class(x, cls):
+        classes = cls.__class__, int.__class__, torch.Tensor.__class__, cls.__class__.__class__
+        return x * 2, classes, cls.__class__ is type(cls), cls.__class__.__name__
+
+    def descriptors_of_a_new_object(x):
+        obj = Described(x)
+        obj.typed = x
+        a = obj.later
+        b = obj.later is a
+        del obj.later
+        obj.n = 3
+        return obj, obj.lazy, a, b, obj.later
+
+    @programs(
+        *[lambda cls=cls: (torch.ones(2), cls()) for cls in (WithSlots, WithOneMore, SlotsAndDictionary)], graphs=3
+    )
+    def what_is_no_slot_cannot_be_set(x, obj):
+        return x + 1, _set_all(obj, x), _set_all(type(obj)(), x), obj
+
+    @programs(argument(Slots, 1), lambda: (vector(), with_b()), graphs=2, recompiles=1)
+    def empty_slots(x, obj):
+        return (x + 1 if hasattr(obj, "b") else x - 1), getattr(obj, "b", 5)
+
+    def slots_of_a_new_object(x):
+        obj = MoreSlots(x + 1)
+        obj.c = 1
+        obj.other = 2
+        del obj.c
+        return obj, hasattr(obj, "c"), obj.__dict__
+
+    @programs(argument(Intercepting))
+    def getattribute(x, obj):
+        return obj.scaled(x) * obj.x_foo, obj.k, hasattr(obj, "zz"), obj.zz, object.__getattribute__(obj, "k")
+
+    def properties_of_other_values_raise(x):
+        pair = FallingTuple(1, 2)
+        return x * pair.scale, pair.other, FallingTuple.scale, FallingTuple.other, hasattr(FallingEnum.ONE, "scale")
+
+    @programs(argument(Falling))
+    def property_raises_and_getattr_answers(x, obj):
+        return x * obj.scale, obj.kept, obj.descriptor, hasattr(obj, "scale")
+
+    @programs(argument(Model))
+    def property_of_a_module_raises(x, model):
+        try:
+            return x * model.scale
+        except AttributeError as error:
+            return x + 1, str(error), getattr(model, "scale", 2)
+
+    @programs(argument(Delegating))
+    def module_with_its_own_getattr(x, module):
+        return x[:3] * module.weight, module.asked
+
+    @programs(argument(Doubled))
+    def property_of_a_base_class(x, obj):
+        obj.size = x
+        return obj.size, Doubled.size.fdel
+
+    @programs(argument(Recording))
+    def setattr_and_delattr(x, obj):
+        obj.a = x + 1
+        obj.b = 1
+        del obj.a
+        made = Recording()
+        made.c = obj.b
+        return obj.log, made, Table({"a": 2}).a * x, hasattr(Table({}), "a"), getattr(Table({}), "a", 3)
+
+    def class_attributes_written(x):
+        Shared.count = 0
+        Shared.table.clear()
+        first = Shared.up(), Shared().all(), Shared.count, dict(Shared.table)
+        SubShared.count = 5
+        Shared.fresh = x + 1
+        second = SubShared.up(), SubShared().count, Shared.count, SubShared.fresh
+        Shared.method = lambda self: self.count
+        third = SubShared().method()
+        del SubShared.count, Shared.fresh, Shared.method
+        return first, second, third, SubShared.count, hasattr(Shared, "fresh"), getattr(SubShared, "method", None)
+
+    def metaclasses(x):
+        made = Made(x)
+        found = made.a + 1, made.tag, Made.known, Made.named(), Made[3]
+        return *found, len(Made), list(Made), 1 in Made, type(Made) is Meta
+
+    @programs(graphs=None, recompiles=None)
+    def singletons(x):
+        return x * Only().k, Only() is Only()
+
+    def abstract_classes_and_protocols(x):
+        checks = isinstance(Concrete(), Abstract), isinstance(Concrete(), Sized), isinstance(3, Sized)
+        named = isinstance(WithName(), Named), isinstance(Concrete(), Named)
+        checks += issubclass(OfSized, Sized), issubclass(int, (str, Sized)), isinstance(OfSized(), Sized)
+        try:
+            issubclass(WithName, Named)
+        except TypeError as error:
+            named += (str(error),)
+        try:
+            Abstract()
+        except TypeError:
+            return x * Concrete().doubled(), checks, named
+
+    def unions_and_names_of_typing(x):
+        union = isinstance(3, int | str), isinstance(x, torch.Tensor | None)
+        union += isinstance(None, OPTIONAL), isinstance(x, UNION)
+        return x + 1, union, isinstance([], list), isinstance({}, typing.Mapping), issubclass(bool, (int, str))
+
+    def making(x):
+        bare = object.__new__(New)
+        bare.k = x
+        return New(x), New(x + 1, 5), Other(x), Indexed[3], bare, New.__new__(New, 3).before
+
+    def mixins(x):
+        names = [cls.__name__ for cls in Mixed.__mro__], Mixed.__bases__, Mixed.__name__
+        names += type(Mixed).__name__, Mixed.__doc__
+        made = x + 1, Mixed().who(), super(Loud, Mixed()).who(), names
+        return *made, Mixed().__class__ is Mixed, "who" in Mixed.__dict__
+
+    def methods(x):
+        obj = Concrete()
+        method, function = obj.doubled, Concrete.doubled
+        same = method == obj.doubled, method == Concrete().doubled, method.__self__ is obj, method.__func__ is function
+        return x * method(), function(obj), same, method.__name__, callable(method), callable(obj), callable(Concrete)
+
+    @programs(argument(Tree, 2))
+    def copies(x, tree):
+        shallow, deep, made = copy.copy(tree), copy.deepcopy(tree), copy.deepcopy(Tree(3))
+        shallow.x = x + 1
+        deep.items[1].append(x)
+        own = copy.copy(Own()).k, copy.deepcopy({"a": [Own()]})["a"][0].k
+        return shallow, deep, made, own, shallow.items is tree.items, deep.child is tree.child, copy.copy([1, x])
+
+    @programs(argument(types.SimpleNamespace, a=2), breaks=None, graphs=None)
+    def simple_namespaces(x, names):
+        names.b = x + 1
+        made = types.SimpleNamespace(a=1, b=x)
+        made.c = 2
+        equal = made == types.SimpleNamespace(a=1), types.SimpleNamespace(a=1) == types.SimpleNamespace(a=1)
+        return names.a * x, hasattr(names, "z"), made, equal, repr(types.SimpleNamespace(a=1)), vars(made)["c"]
+
+    def texts(x):
+        return x + 1, repr([Spoken(1)]), str({"a": Spoken(2)}), f"{[Spoken(3)]}", repr((Spoken(1),)), str(Spoken("q"))
+
+    def iterators_of_the_user(x):
+        for i in Countdown(3):
+            x = x + i
+        steps = list(Countdown(2)), sum(Countdown(4)), next(Countdown(3)), next(Countdown(0), "end"), [*Countdown(2)]
+        return x, steps, dict(zip(Countdown(2), "ab")), list(ByIndex(1, 2, 3)), 2 in ByIndex(1, 2), max(ByIndex(3, 1))
+
+    @programs(
+        *[lambda ask=ask: (vector(), ask) for ask in (bool, hash, lambda obj: Wrong(5), lambda obj: obj())],
+        graphs=4,
+        recompiles=3,
+    )
+    def special_methods_that_give_the_wrong_class(x, ask):
+        try:
+            return ask(Wrong())
+        except TypeError as error:
+            return x + 1, str(error)
+
+    def what_is_said_of_attributes_that_are_not_there(x):
+        asked = [OneSlot(), collections.deque(), x.shape, functools.partial(max), types.SimpleNamespace(), functools]
+        acts = [lambda obj=obj: obj.missing for obj in (*asked, Guarded)]
+        acts += [OneSlot().missing, OneSlot.missing_on_class, lambda: setattr(OneSlot(), "b", 1)]
+        acts += [lambda: delattr(OneSlot(), "a"), lambda: delattr(OneSlot(), "b"), lambda: delattr(Guarded(1), "b")]
+        said = []
+        for act in acts:
+            try:
+                act()
+            except AttributeError as error:
+                said.append((str(error), error.name))
+        return x + 1, said
+
+    def a_dict_becomes_the_attributes(x):
+        d = {"a": x, "k": 2}
+        obj = Bare()
+        obj.old = 1
+        obj.__dict__ = d
+        obj.z, d["w"] = 5, 6
+        del obj.k
+        other = Bare()
+        other.__dict__ = obj.__dict__
+        other.v = 7
+        found = hasattr(obj, "k"), hasattr(obj, "old"), vars(obj) is d, [*d], getattr(obj, "q", 0)
+        return obj.a * obj.w * obj.v, obj, d, found
+
+    def a_dict_of_the_class_becomes_the_attributes(x):
+        one, other = Sharing(), Sharing()
+        one.n = 2
+        return x * other.n, one.__dict__ is Sharing.shared
+
+    @programs(configuration)
+    def a_dict_is_its_own_attributes(x, config):
+        config.a += 1
+        config["z"] = config.b * config.keys
+        del config.b
+        made = Attributes(a=x, n=2)
+        made.c = config.z + config.inner["k"]
+        return made.a * made["c"] * config.a, made, hasattr(config, "b"), vars(made) is made, {**config}
+
+    @programs(argument(Listed, b=3, a=4), breaks=None, graphs=None)
+    def names_of_objects(x, obj):
+        made = Listed(c=1)
+        made.d = 2
+        total = sum(
+            [getattr(obj, name) for name in dir(obj) if name[0] != "_" and isinstance(getattr(obj, name, ""), int)]
+        )
+        return x * total, dir(made), dir(Listed), dir(OwnNames()), Listed.mro(), dir(3), made.__dir__()
+
+    @programs(lambda: (torch.nn.Linear(4, 2), vector()), breaks=None, graphs=None)
+    def names_of_a_module(module, x):
+        return module(x), "weight" in dir(module), [name for name in dir(module) if name.startswith("b")]
+
+    def what_describes_a_class(x):
+        return x * Documented().total, Documented.total.__doc__, Documented.__annotations__["size"] is int
+
+
+def test_a_class_registered_later_is_noticed():
+    class Late:
+        pass
+
+    f = lambda x, late: x + 1 if isinstance(late, Sized) else x - 1
+    compiled = minidynamo.compile(f, backend="eager")
+    one = torch.ones(2)
+    assert torch.equal(compiled(one, Late()), one - 1)
+    Late.size = lambda self: 3
+    assert torch.equal(compiled(one, Late()), one + 1)
+    Late.size = None
+    assert torch.equal(compiled(one, Late()), one - 1)
+
+
+def test_nothing_of_an_object_is_read_beside_what_the_program_reads():
+    def fn(watched, items, x):
+        y = x + watched.k
+        minidynamo.graph_break()
+        watched.k += 1
+        items.append(y)
+        minidynamo.graph_break()
+        return y * vars(watched)["k"], len(items), watched.k
+
+    compiled, asked = minidynamo.compile(fn, backend="eager"), []
+    for call in (fn, compiled, compiled, compiled):  # a new object is a miss, with an explanation
+        watched, items = Watched(), WatchedList()
+        ASKED.clear()
+        call(watched, items, torch.ones(2))
+        asked.append([*ASKED])
+    assert asked == [["k", "k", "append", "__dict__", "k"]] * 4
+
+
+def test_attributes_that_are_moved_to_another_dict():
+    @minidynamo.compile(backend="eager")
+    def fn(x, config):
+        return x * config.a
+
+    config = Attributes(a=2)
+    assert fn(torch.ones(1), config).item() == 2
+    config.__dict__ = {"a": 3}
+    assert fn(torch.ones(1), config).item() == 3
 
 
 def test_names_that_an_object_and_its_class_get_are_noticed():
@@ -949,13 +861,3 @@ def test_names_that_an_object_and_its_class_get_are_noticed():
         assert compiled(x, plain).tolist() == program(x, plain).tolist()
     del Base.later
     assert compiled(x, plain).tolist() == program(x, plain).tolist()
-
-
-class Documented:
-    size: int = 1
-    total = property(lambda self: self.size * 2, doc="twice the size")
-
-
-@programs()
-def what_describes_a_class(x):
-    return x * Documented().total, Documented.total.__doc__, Documented.__annotations__["size"] is int

@@ -1,10 +1,7 @@
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: RUF005, RET503
-
 import collections
 import copy
 import operator
-from collections import OrderedDict, defaultdict, deque
+from collections import deque
 
 import pytest
 import torch
@@ -13,321 +10,10 @@ import minidynamo
 from tests.end_to_end.programs import Programs, two_vectors
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
-
-
-@programs(two_vectors)
-def build_and_return(x, y):
-    return [x + y, 1], (x - y, "a"), {"p": x * y, 2: None}, {"set": {1, 2}}, []
-
-
-@programs(two_vectors)
-def list_methods(x, y):
-    xs = [x]
-    xs.append(y + 1)
-    xs.insert(0, 5)
-    xs.extend((6, 7))
-    xs += [8]
-    popped = xs.pop()
-    first = xs.pop(0)
-    xs.reverse()
-    xs.remove(7)
-    return xs, popped, first, xs.index(6), [1, 2, 1].count(1), len(xs), xs.copy(), xs[:]
-
-
-@programs()
-def list_items(x):
-    xs = [1, 2, 3, 4, 5]
-    xs[0] = x + 1
-    xs[1:3] = [7, 8, 9]
-    xs[-1] += 1
-    del xs[2]
-    del xs[-2:]
-    return xs, xs[1], xs[-1], xs[::2], xs[5:]
-
-
-@programs()
-def list_operators(x):
-    a = [1, 2]
-    b = [x * 2]
-    return a + b, a * 2, 2 * a, a == [1, 2], a != [1], a < [1, 3], 2 in a, [*a, *b], a >= [0, 5, 6]
-
-
-@programs()
-def sorting(x):
-    xs = [3, 1, 2]
-    xs.sort()
-    ys = sorted(["bb", "a", "ccc"], key=len, reverse=True)
-    zs = sorted([(2, x), (1, x * 2)], key=lambda pair: pair[0])
-    return xs, ys, zs
-
-
-@programs()
-def tuples(x):
-    t = (1, x + 1, 3)
-    a, b, c = t
-    first, *rest = t
-    *init, last = t
-    return (
-        a,
-        b,
-        c,
-        first,
-        rest,
-        init,
-        last,
-        t[1:],
-        t + (4,),
-        t * 2,
-        t.index(1),
-        t[::2].count(1),
-        3 in t[2:],
-        len(t),
-        (1, 2) < (1, 3),
-    )
-
-
-@programs()
-def swapping(x):
-    a, b = x + 1, x - 1
-    a, b = b, a
-    (a, (b, c)) = a, [b, 3]
-    return a, b, c
-
-
-@programs()
-def dict_methods(x):
-    d = {"a": 1, "b": x + 1}
-    d["c"] = 3
-    d.update({"d": 4}, e=5)
-    popped = d.pop("a")
-    missing = d.pop("zz", None)
-    d.setdefault("f", 6)
-    d.setdefault("f", 7)
-    del d["c"]
-    return d, popped, missing, d.get("b"), d.get("nope"), d.get("nope", 2), "b" in d, len(d), d.copy(), d.popitem()
-
-
-@programs()
-def dict_views(x):
-    d = {"a": x * 2, "b": 2, "c": 3}
-    keys, values, items = [], [], []
-    for k in d:
-        keys.append(k)
-    for v in d.values():
-        values.append(v)
-    for k, v in d.items():
-        items.append((k, v))
-    return keys, values, items, list(d), list(d.keys()), list(reversed(d)), len(d.items()), "a" in d
-
-
-@programs()
-def dict_operators(x):
-    a, b = {"p": x + 1}, {"q": 2}
-    c = a | b
-    c |= {"r": 3}
-    return (
-        c,
-        {**a, "z": 1},
-        {1: 2} == {1: 2},
-        {1: 2} != {1: 3},
-        dict(a),
-        dict(k=1),
-        dict([("m", 1)]),
-        dict.fromkeys("ab", 0),
-    )
-
-
-@programs()
-def missing_key_raises(x):
-    y = x + 1
-    try:
-        return {"a": y}["b"]
-    except KeyError:
-        return y
-
-
-@programs(breaks=1, graphs=0)
-def missing_index_raises(x):
-    return [x][3]
-
-
-@programs()
-def default_dict(x):
-    d = defaultdict(list)
-    d["a"].append(x + 1)
-    d["a"].append(2)
-    d["b"].append(3)
-    counts = defaultdict(int)
-    for c in "abca":
-        counts[c] += 1
-    return d, counts, "zz" in d, d.default_factory is list
-
-
-@programs()
-def ordered_dict(x):
-    d = OrderedDict([("a", 1), ("b", x + 1), ("c", 3)])
-    d.move_to_end("a")
-    d.move_to_end("c", last=False)
-    return d, list(d), d.popitem(last=False), OrderedDict(a=1) == OrderedDict(a=1), OrderedDict(a=1) == {"a": 1}
-
-
-@programs()
-def deques(x):
-    q = deque([1, 2])
-    q.append(x + 1)
-    q.appendleft(0)
-    q.extend([5])
-    q.rotate(1)
-    left, right = q.popleft(), q.pop()
-    return q, left, right, len(q), q[0], list(q), 1 in q
-
-
-@programs()
-def sets(x):
-    a, b = {1, 2, 3}, {2, 3, 4}
-    c = set(a)
-    c.add(9)
-    c.discard(1)
-    c.remove(2)
-    c.update([7])
-    return (
-        x + len(a & b),
-        a | b,
-        a - b,
-        a ^ b,
-        a & b,
-        a <= {1, 2, 3, 4},
-        a < a,
-        c,
-        3 in a,
-        frozenset([1, 1]),
-        a == {3, 2, 1},
-    )
-
-
-@programs(graphs=0)
-def set_methods(x):
-    a = {1, 2, 3}
-    a.difference_update({1})
-    a |= {8}
-    a &= {2, 8}
-    return x, a, a.union([5]), a.intersection({2}), a.issubset({2, 8, 9}), a.isdisjoint({4}), sorted(a), max(a), len(a)
-
-
-@programs(breaks=None)
-def order_of_a_set_breaks(x):
-    out = []
-    for n in {1, 2, 3}:
-        out.append(n)
-    return sorted(out), x + 1
+test_same_as_eager = programs.test()
 
 
 Point = collections.namedtuple("Point", ["x", "y"], defaults=[0])
-
-
-@programs()
-def namedtuples(x):
-    p = Point(x + 1, 2)
-    q = p._replace(y=3)
-    a, b = q
-    return p, q, a, b, p.x, p[1], p._fields, Point(1), p._asdict(), Point._make([5, 6]), Point(1, 2) == (1, 2), len(p)
-
-
-@programs(lambda: Point(torch.ones(2), torch.zeros(2)))
-def namedtuple_argument(p):
-    return p.x + p.y, p._replace(x=p.y - 1)
-
-
-@programs()
-def slices(x):
-    s = slice(1, 3)
-    xs = [0, 1, 2, 3, 4]
-    return x[s], xs[s], s.start, s.stop, s.step, xs[slice(None, None, -1)], slice(None).indices(3)
-
-
-@programs(graphs=0)
-def ranges(x):
-    r = range(2, 10, 3)
-    return x, r[1], len(r), list(r), 5 in r, r.start, r[-1], list(reversed(r)), r[1:], range(3) == range(0, 3, 1)
-
-
-@programs(lambda: torch.randn(2, 3), graphs=0)
-def sizes(x):
-    s = x.shape
-    return (
-        s + (1,),
-        s[0],
-        s[1:],
-        s.numel(),
-        s == (2, 3),
-        len(s),
-        [*s],
-        s[-1] * 2,
-        torch.Size([1, 2]),
-        tuple(s),
-        (4,) + s,
-    )
-
-
-@programs(lambda: ({"a": torch.ones(2), "b": [torch.zeros(2), 3]},))
-def nested_argument(d):
-    return d["a"] + d["b"][0] * d["b"][1]
-
-
-@programs(lambda: ([torch.ones(2), torch.zeros(2)],), lambda: ([torch.ones(2)] * 3,), graphs=2, recompiles=1)
-def list_argument_of_another_length(xs):
-    total = xs[0]
-    for x in xs[1:]:
-        total = total + x
-    return total
-
-
-@programs(lambda: ({"a": torch.ones(2)},), lambda: ({"b": torch.ones(2)},), graphs=2, recompiles=1)
-def dict_argument_with_other_keys(d):
-    for value in d.values():
-        return value + 1
-
-
-@programs()
-def tuple_keys(x):
-    d = {(1, "a"): x + 1, (2, "b"): 2}
-    return d[1, "a"], (2, "b") in d, {None: 1, True: 2}[None], {x: 3}[x]
-
-
-@programs(two_vectors)
-def identity_of_tensors(x, y):
-    xs = [x, y]
-    return xs[0] is x, xs[1] is x, x is not y, x in [x], [x, y].index(x), x + y
-
-
-@programs()
-def unpacking_into_calls(x):
-    def f(a, b, *rest, c=0, **more):
-        return a + b, rest, c, more
-
-    args, kwargs = [x, 1, 2, 3], {"c": 4, "d": 5}
-    return f(*args, **kwargs), [*args[1:], *range(2)], {**kwargs, "z": 0}
-
-
-@programs()
-def shared_list_stays_shared(x):
-    inner = [x + 1]
-    outer = [inner, inner]
-    outer[0].append(2)
-    return outer
-
-
-@programs(graphs=0)
-def a_list_that_holds_itself_is_found(x):
-    xs = [x * 2]
-    ys = {"xs": xs}
-    ys["xs"].append(3)
-    return xs is ys["xs"], len(xs)
 
 
 class Plain(list):
@@ -348,17 +34,6 @@ class Asked:
 
     def __radd__(self, other):
         return NotImplemented if self.answer is None else (self.answer, other)
-
-
-@programs()
-def the_right_side_is_asked_before_a_list_takes_it(x):
-    a, b, c, d, e = [1], deque([1]), [1], Plain([1]), [1]
-    a += Asked("a")
-    b += Asked("b")
-    c += Asked()
-    d += Asked("d")
-    e += x
-    return a, b, c, d, e, operator.iadd([1], Asked("i"))
 
 
 class OnTheRight(list):
@@ -391,6 +66,150 @@ ASKED_BY_NAME = [
 ]
 
 
+@programs()
+class Cases:
+    @programs(two_vectors)
+    def build_and_return(x, y):
+        return [x + y, 1], (x - y, "a"), {"p": x * y, 2: None}, {"set": {1, 2}}, []
+
+    @programs(two_vectors)
+    def list_methods(x, y):
+        xs = [x]
+        xs.append(y + 1)
+        xs.insert(0, 5)
+        xs.extend((6, 7))
+        xs += [8]
+        popped = xs.pop()
+        first = xs.pop(0)
+        xs.reverse()
+        xs.remove(7)
+        return xs, popped, first, xs.index(6), [1, 2, 1].count(1), len(xs), xs.copy(), xs[:]
+
+    def list_items(x):
+        xs = [1, 2, 3, 4, 5]
+        xs[0] = x + 1
+        xs[1:3] = [7, 8, 9]
+        xs[-1] += 1
+        del xs[2]
+        del xs[-2:]
+        return xs, xs[1], xs[-1], xs[::2], xs[5:]
+
+    def list_operators(x):
+        a = [1, 2]
+        b = [x * 2]
+        return a + b, a * 2, 2 * a, a == [1, 2], a != [1], a < [1, 3], 2 in a, [*a, *b], a >= [0, 5, 6]
+
+    def sorting(x):
+        xs = [3, 1, 2]
+        xs.sort()
+        ys = sorted(["bb", "a", "ccc"], key=len, reverse=True)
+        zs = sorted([(2, x), (1, x * 2)], key=lambda pair: pair[0])
+        return xs, ys, zs
+
+    def tuples(x):
+        t = (1, x + 1, 3)
+        a, b, c = t
+        first, *rest = t
+        *init, last = t
+        made = a, b, c, first, rest, init, last, t[1:], t + (4,), t * 2
+        return *made, t.index(1), t[::2].count(1), 3 in t[2:], len(t), (1, 2) < (1, 3)
+
+    def dict_methods(x):
+        d = {"a": 1, "b": x + 1}
+        d["c"] = 3
+        d.update({"d": 4}, e=5)
+        popped = d.pop("a")
+        missing = d.pop("zz", None)
+        d.setdefault("f", 6)
+        d.setdefault("f", 7)
+        del d["c"]
+        return d, popped, missing, d.get("b"), d.get("nope"), d.get("nope", 2), "b" in d, len(d), d.copy(), d.popitem()
+
+    def dict_views(x):
+        d = {"a": x * 2, "b": 2, "c": 3}
+        keys, values, items = [], [], []
+        for k in d:
+            keys.append(k)
+        for v in d.values():
+            values.append(v)
+        for k, v in d.items():
+            items.append((k, v))
+        return keys, values, items, list(d), list(d.keys()), list(reversed(d)), len(d.items()), "a" in d
+
+    def dict_operators(x):
+        a, b = {"p": x + 1}, {"q": 2}
+        c = a | b
+        c |= {"r": 3}
+        made = c, {**a, "z": 1}, {1: 2} == {1: 2}, {1: 2} != {1: 3}, dict(a)
+        return *made, dict(k=1), dict([("m", 1)]), dict.fromkeys("ab", 0)
+
+    @programs(breaks=1, graphs=0)
+    def missing_index_raises(x):
+        return [x][3]
+
+    @programs(lambda: Point(torch.ones(2), torch.zeros(2)))
+    def namedtuple_argument(p):
+        return p.x + p.y, p._replace(x=p.y - 1)
+
+    @programs(graphs=0)
+    def ranges(x):
+        r = range(2, 10, 3)
+        return x, r[1], len(r), list(r), 5 in r, r.start, r[-1], list(reversed(r)), r[1:], range(3) == range(0, 3, 1)
+
+    @programs(lambda: torch.randn(2, 3), graphs=0)
+    def sizes(x):
+        s = x.shape
+        made = s + (1,), s[0], s[1:], s.numel(), s == (2, 3), len(s)
+        return *made, [*s], s[-1] * 2, torch.Size([1, 2]), tuple(s), (4,) + s
+
+    @programs(lambda: ({"a": torch.ones(2), "b": [torch.zeros(2), 3]},))
+    def nested_argument(d):
+        return d["a"] + d["b"][0] * d["b"][1]
+
+    @programs(lambda: ([torch.ones(2), torch.zeros(2)],), lambda: ([torch.ones(2)] * 3,), graphs=2, recompiles=1)
+    def list_argument_of_another_length(xs):
+        total = xs[0]
+        for x in xs[1:]:
+            total = total + x
+        return total
+
+    @programs(lambda: ({"a": torch.ones(2)},), lambda: ({"b": torch.ones(2)},), graphs=2, recompiles=1)
+    def dict_argument_with_other_keys(d):
+        for value in d.values():
+            return value + 1
+
+    def tuple_keys(x):
+        d = {(1, "a"): x + 1, (2, "b"): 2}
+        return d[1, "a"], (2, "b") in d, {None: 1, True: 2}[None], {x: 3}[x]
+
+    @programs(two_vectors)
+    def identity_of_tensors(x, y):
+        xs = [x, y]
+        return xs[0] is x, xs[1] is x, x is not y, x in [x], [x, y].index(x), x + y
+
+    def shared_list_stays_shared(x):
+        inner = [x + 1]
+        outer = [inner, inner]
+        outer[0].append(2)
+        return outer
+
+    @programs(graphs=0)
+    def a_list_that_holds_itself_is_found(x):
+        xs = [x * 2]
+        ys = {"xs": xs}
+        ys["xs"].append(3)
+        return xs is ys["xs"], len(xs)
+
+    def the_right_side_is_asked_before_a_list_takes_it(x):
+        a, b, c, d, e = [1], deque([1]), [1], Plain([1]), [1]
+        a += Asked("a")
+        b += Asked("b")
+        c += Asked()
+        d += Asked("d")
+        e += x
+        return a, b, c, d, e, operator.iadd([1], Asked("i"))
+
+
 @pytest.mark.parametrize("receiver, other", ASKED_BY_NAME)
 def test_sequences_that_are_asked_by_name_do_not_answer_notimplemented(receiver, other):
     """Operators call the reflected method first."""
@@ -398,11 +217,7 @@ def test_sequences_that_are_asked_by_name_do_not_answer_notimplemented(receiver,
     def program(a, b):
         answers = []
         for ask in (
-            lambda: a + b,
-            lambda: a.__add__(b),
-            lambda: a * b,
-            lambda: a.__mul__(b),
-            lambda: a.__rmul__(b),
+            *(lambda: a + b, lambda: a.__add__(b), lambda: a * b, lambda: a.__mul__(b), lambda: a.__rmul__(b)),
             lambda: a.__imul__(b),
         ):
             try:

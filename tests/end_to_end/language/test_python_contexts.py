@@ -9,63 +9,12 @@ import minidynamo
 from tests.end_to_end.programs import Programs, leaf
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
-
-
-@programs(leaf)
-def nested_grad_modes(x):
-    with torch.no_grad():
-        a = x + 1
-        with torch.enable_grad():
-            b = x * 2
-        c = a * 2
-    return a, b, c, torch.is_grad_enabled()
-
-
-@programs(leaf)
-def grad_mode_by_a_flag(x):
-    with torch.set_grad_enabled(x.shape[0] > 10):
-        y = x * 2
-    return y, x * 3
-
-
-@programs(leaf)
-def grad_mode_of_a_called_function(x):
-    def inner(v):
-        with torch.no_grad():
-            return v * 2
-
-    return inner(x) + x
+test_same_as_eager = programs.test()
 
 
 @torch.no_grad()
 def without_gradient(x):
     return x * 2
-
-
-@programs(leaf)
-def grad_mode_as_decorator(x):
-    return without_gradient(x) + x
-
-
-@programs(leaf, breaks=None, graphs=None)
-def break_inside_a_grad_mode(x):
-    with torch.no_grad():
-        y = x * 2
-        print(y.shape)
-        z = y + 1
-    return z, x * 3, torch.is_grad_enabled()
-
-
-@programs()
-def nullcontext(x):
-    with contextlib.nullcontext(3) as n, contextlib.nullcontext():
-        y = x * n
-    return y
 
 
 class Level:
@@ -82,66 +31,6 @@ class Level:
         self.log.append(("out", self.name, error[0] is None))
 
 
-@programs()
-def several_of_the_user(x):
-    log = []
-    with Level(log, "a") as a, Level(log, "b") as b:
-        y = x + len(a + b)
-        with Level(log, "c"):
-            y = y * 2
-    return y, log
-
-
-@programs()
-def leaving_by_return(x):
-    log = []
-
-    def inner(v):
-        for i in range(3):
-            with Level(log, i):
-                if i == 1:
-                    return v + i
-        return v
-
-    return inner(x), log
-
-
-@programs(breaks=None, graphs=None)
-def break_inside_one_of_the_user(x):
-    log = []
-    with Level(log, "a"):
-        y = x + 1
-        print(len(log))
-        y = y * 2
-    return y, log
-
-
-@programs()
-def exception_inside_one_of_the_user(x):
-    log = []
-    try:
-        with Level(log, "a"):
-            y = x + 1
-            raise ValueError("no")
-    except ValueError as error:
-        log.append(str(error))
-    return y, log
-
-
-@programs(breaks=None, graphs=None)
-def inference_mode(x):
-    with torch.inference_mode():
-        y = x * 2
-    return y.is_inference(), x + 1
-
-
-@programs(lambda: torch.randn(4, 4), breaks=None, graphs=None)
-def autocast(x):
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = x @ x
-    return y, y.dtype, x + 1
-
-
 @contextlib.contextmanager
 def noted(log):
     log.append("in")
@@ -150,27 +39,114 @@ def noted(log):
 
 
 @programs()
-def made_by_contextmanager(x):
-    log = []
-    with noted(log) as n:
-        y = x + n
-    return y, log
+class Cases:
+    @programs(leaf)
+    def nested_grad_modes(x):
+        with torch.no_grad():
+            a = x + 1
+            with torch.enable_grad():
+                b = x * 2
+            c = a * 2
+        return a, b, c, torch.is_grad_enabled()
 
+    @programs(leaf)
+    def grad_mode_by_a_flag(x):
+        with torch.set_grad_enabled(x.shape[0] > 10):
+            y = x * 2
+        return y, x * 3
 
-@programs(breaks=None, graphs=None)
-def seed_inside(x):
-    y = x + 1
-    torch.manual_seed(3)
-    return y + torch.rand(4)
+    @programs(leaf)
+    def grad_mode_of_a_called_function(x):
+        def inner(v):
+            with torch.no_grad():
+                return v * 2
 
+        return inner(x) + x
 
-@programs(breaks=None, graphs=None)
-def parameter_made_inside(x):
-    p = torch.nn.Parameter(torch.ones(4))
-    return (x * p).sum().detach()
+    @programs(leaf)
+    def grad_mode_as_decorator(x):
+        return without_gradient(x) + x
 
+    @programs(leaf, breaks=None, graphs=None)
+    def break_inside_a_grad_mode(x):
+        with torch.no_grad():
+            y = x * 2
+            print(y.shape)
+            z = y + 1
+        return z, x * 3, torch.is_grad_enabled()
 
-# Exceptions in `with` blocks
+    def nullcontext(x):
+        with contextlib.nullcontext(3) as n, contextlib.nullcontext():
+            y = x * n
+        return y
+
+    def several_of_the_user(x):
+        log = []
+        with Level(log, "a") as a, Level(log, "b") as b:
+            y = x + len(a + b)
+            with Level(log, "c"):
+                y = y * 2
+        return y, log
+
+    def leaving_by_return(x):
+        log = []
+
+        def inner(v):
+            for i in range(3):
+                with Level(log, i):
+                    if i == 1:
+                        return v + i
+            return v
+
+        return inner(x), log
+
+    @programs(breaks=None, graphs=None)
+    def break_inside_one_of_the_user(x):
+        log = []
+        with Level(log, "a"):
+            y = x + 1
+            print(len(log))
+            y = y * 2
+        return y, log
+
+    def exception_inside_one_of_the_user(x):
+        log = []
+        try:
+            with Level(log, "a"):
+                y = x + 1
+                raise ValueError("no")
+        except ValueError as error:
+            log.append(str(error))
+        return y, log
+
+    @programs(breaks=None, graphs=None)
+    def inference_mode(x):
+        with torch.inference_mode():
+            y = x * 2
+        return y.is_inference(), x + 1
+
+    @programs(lambda: torch.randn(4, 4), breaks=None, graphs=None)
+    def autocast(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ x
+        return y, y.dtype, x + 1
+
+    def made_by_contextmanager(x):
+        log = []
+        with noted(log) as n:
+            y = x + n
+        return y, log
+
+    @programs(breaks=None, graphs=None)
+    def seed_inside(x):
+        y = x + 1
+        torch.manual_seed(3)
+        return y + torch.rand(4)
+
+    @programs(breaks=None, graphs=None)
+    def parameter_made_inside(x):
+        p = torch.nn.Parameter(torch.ones(4))
+        return (x * p).sum().detach()
 
 
 class Guard:
@@ -189,50 +165,6 @@ class Guard:
         return self.swallows
 
 
-@programs()
-def swallowed(x):
-    log = []
-    with Guard(log, "a", True):
-        x = x + 1
-        raise ValueError("no")
-    return x * 2, log
-
-
-@programs()
-def seen_by_two_and_caught(x):
-    log = []
-    try:
-        with Guard(log, "a"), Guard(log, "b"):
-            x = x + 1
-            raise ValueError("no")
-    except ValueError as error:
-        log.append(str(error))
-    return x, log
-
-
-@programs()
-def swallowed_by_the_outer(x):
-    log = []
-    with Guard(log, "a", True), Guard(log, "b"):
-        {}["k"]
-    return x + 1, log
-
-
-@programs()
-def leaving_a_loop(x):
-    log = []
-    for i in range(4):
-        with Guard(log, i, True):
-            if i == 1:
-                continue
-            if i == 3:
-                break
-            if i == 2:
-                raise ValueError(i)
-            x = x + i
-    return x, log
-
-
 class RaisesOnEntry:
     def __enter__(self):
         raise KeyError("entry")
@@ -249,78 +181,9 @@ class RaisesOnExit:
         raise IndexError("exit")
 
 
-@programs()
-def entry_raises(x):
-    log = []
-    try:
-        with Guard(log, "a"), RaisesOnEntry():
-            x = x + 1
-    except KeyError as error:
-        log.append(str(error))
-    return x * 2, log
-
-
-@programs()
-def exit_raises(x):
-    found = []
-    for flag in (True, False):
-        try:
-            with RaisesOnExit():
-                if flag:
-                    raise KeyError("block")
-        except IndexError as error:
-            found += [str(error), str(error.__context__) if flag else None]
-    return x + 1, found
-
-
 class OnlyEntry:
     def __enter__(self):
         return self
-
-
-@programs()
-def what_is_no_manager(x):
-    found = []
-    only = OnlyEntry()
-    for value in (3, only):
-        try:
-            with value:
-                x = x + 1
-        except TypeError as error:
-            found.append(str(error))
-    return x * 2, found
-
-
-@programs(lambda: torch.randn(4, requires_grad=True))
-def grad_mode_behind_an_error(x):
-    try:
-        with torch.no_grad(), Guard([], "a"):
-            y = x * 2
-            raise ValueError
-    except ValueError:
-        z = x * 3
-    return y, z, torch.is_grad_enabled()
-
-
-@programs(graphs=0, breaks=1)
-def nobody_swallows(x):
-    with Guard([], "a"):
-        x = x + 1
-        raise ValueError("no")
-
-
-# contextlib
-
-
-@programs()
-def suppress(x):
-    with contextlib.suppress(ValueError, KeyError):
-        x = x + 1
-        {}["a"]
-        x = x * 2
-    with contextlib.suppress(ValueError):
-        x = x - 1
-    return x
 
 
 @contextlib.contextmanager
@@ -336,37 +199,6 @@ def watched(log, swallows=False):
         log.append("out")
 
 
-@programs()
-def thrown_into_a_generator(x):
-    log = []
-    try:
-        with watched(log) as n:
-            x = x + n
-            raise KeyError("k")
-    except KeyError as error:
-        log.append(("caught", str(error)))
-    with watched(log, True) as n:
-        x = x + n
-        raise KeyError("k")
-    try:
-        with watched(log):
-            raise StopIteration
-    except StopIteration:
-        log.append("stop")
-    return x, log
-
-
-@programs()
-def contextmanager_as_decorator(x):
-    log = []
-
-    @watched(log)
-    def inner(v):
-        return v * 2
-
-    return inner(x) + inner(x), log
-
-
 @contextlib.contextmanager
 def translated():
     try:
@@ -375,67 +207,12 @@ def translated():
         raise ValueError("translated") from error
 
 
-@programs()
-def error_of_another_class(x):
-    try:
-        with translated():
-            raise KeyError("k")
-    except ValueError as error:
-        return x + 1, str(error), str(error.__cause__)
-
-
-@programs()
-def exit_stack(x):
-    log = []
-    with contextlib.ExitStack() as stack:
-        first = stack.enter_context(Guard(log, "a"))
-        stack.enter_context(watched(log))
-        stack.callback(log.append, "callback")
-        x = x + 1
-    return x, log, first.name
-
-
-@programs()
-def exit_stack_with_an_error(x):
-    log = []
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(Guard(log, "a"))
-        stack.enter_context(Guard(log, "b", True))
-        stack.enter_context(watched(log))
-        x = x + 1
-        raise ValueError("v")
-    return x, log
-
-
-@programs()
-def exit_stack_that_is_given_up(x):
-    log = []
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(Guard(log, "a"))
-        kept = stack.pop_all()
-    log.append("behind")
-    kept.close()
-    return x + 1, log
-
-
 class Resource:
     def __init__(self):
         self.closed = 0
 
     def close(self):
         self.closed += 1
-
-
-@programs()
-def closing(x):
-    with contextlib.closing(Resource()) as resource:
-        x = x + 1
-    try:
-        with contextlib.closing(resource):
-            raise ValueError
-    except ValueError:
-        x = x * 2
-    return x, resource.closed
 
 
 class Scaled(contextlib.ContextDecorator):
@@ -457,64 +234,220 @@ def multiplied(x):
 
 
 @programs()
-def context_decorator(x):
-    return multiplied(x) + scaled.scale
+class ExceptionsAndContextlib:
+    context_decorator = lambda x: multiplied(x) + scaled.scale
 
+    def swallowed(x):
+        log = []
+        with Guard(log, "a", True):
+            x = x + 1
+            raise ValueError("no")
+        return x * 2, log
 
-# Breaks in open managers
+    def seen_by_two_and_caught(x):
+        log = []
+        try:
+            with Guard(log, "a"), Guard(log, "b"):
+                x = x + 1
+                raise ValueError("no")
+        except ValueError as error:
+            log.append(str(error))
+        return x, log
 
+    def swallowed_by_the_outer(x):
+        log = []
+        with Guard(log, "a", True), Guard(log, "b"):
+            {}["k"]
+        return x + 1, log
 
-@programs(breaks=1, graphs=2)
-def break_before_an_error_is_swallowed(x):
-    log = []
-    with Guard(log, "a", True):
-        y = x + 1
-        print("inside")
-        y = y * 2
-        raise ValueError("no")
-    y = y * 3
-    return y, log
+    def leaving_a_loop(x):
+        log = []
+        for i in range(4):
+            with Guard(log, i, True):
+                if i == 1:
+                    continue
+                if i == 3:
+                    break
+                if i == 2:
+                    raise ValueError(i)
+                x = x + i
+        return x, log
 
+    def entry_raises(x):
+        log = []
+        try:
+            with Guard(log, "a"), RaisesOnEntry():
+                x = x + 1
+        except KeyError as error:
+            log.append(str(error))
+        return x * 2, log
 
-@programs(breaks=2, graphs=3)
-def break_in_a_generators_block(x):
-    log = []
-    with watched(log) as n:
-        y = x + n
-        print("inside")
-        y = y * 2
-    return y * 3, log
+    def exit_raises(x):
+        found = []
+        for flag in (True, False):
+            try:
+                with RaisesOnExit():
+                    if flag:
+                        raise KeyError("block")
+            except IndexError as error:
+                found += [str(error), str(error.__context__) if flag else None]
+        return x + 1, found
 
+    def what_is_no_manager(x):
+        found = []
+        only = OnlyEntry()
+        for value in (3, only):
+            try:
+                with value:
+                    x = x + 1
+            except TypeError as error:
+                found.append(str(error))
+        return x * 2, found
 
-@programs(breaks=None, graphs=None)
-def break_in_an_exit_stack(x):
-    log = []
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(Guard(log, "a"))
-        y = x + 1
-        print("inside")
-        y = y * 2
-    return y * 3, log
+    @programs(lambda: torch.randn(4, requires_grad=True))
+    def grad_mode_behind_an_error(x):
+        try:
+            with torch.no_grad(), Guard([], "a"):
+                y = x * 2
+                raise ValueError
+        except ValueError:
+            z = x * 3
+        return y, z, torch.is_grad_enabled()
+
+    @programs(graphs=0, breaks=1)
+    def nobody_swallows(x):
+        with Guard([], "a"):
+            x = x + 1
+            raise ValueError("no")
+
+    def suppress(x):
+        with contextlib.suppress(ValueError, KeyError):
+            x = x + 1
+            {}["a"]
+            x = x * 2
+        with contextlib.suppress(ValueError):
+            x = x - 1
+        return x
+
+    def thrown_into_a_generator(x):
+        log = []
+        try:
+            with watched(log) as n:
+                x = x + n
+                raise KeyError("k")
+        except KeyError as error:
+            log.append(("caught", str(error)))
+        with watched(log, True) as n:
+            x = x + n
+            raise KeyError("k")
+        try:
+            with watched(log):
+                raise StopIteration
+        except StopIteration:
+            log.append("stop")
+        return x, log
+
+    def contextmanager_as_decorator(x):
+        log = []
+
+        @watched(log)
+        def inner(v):
+            return v * 2
+
+        return inner(x) + inner(x), log
+
+    def error_of_another_class(x):
+        try:
+            with translated():
+                raise KeyError("k")
+        except ValueError as error:
+            return x + 1, str(error), str(error.__cause__)
+
+    def exit_stack(x):
+        log = []
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(Guard(log, "a"))
+            stack.enter_context(watched(log))
+            stack.callback(log.append, "callback")
+            x = x + 1
+        return x, log, first.name
+
+    def exit_stack_with_an_error(x):
+        log = []
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(Guard(log, "a"))
+            stack.enter_context(Guard(log, "b", True))
+            stack.enter_context(watched(log))
+            x = x + 1
+            raise ValueError("v")
+        return x, log
+
+    def exit_stack_that_is_given_up(x):
+        log = []
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(Guard(log, "a"))
+            kept = stack.pop_all()
+        log.append("behind")
+        kept.close()
+        return x + 1, log
+
+    def closing(x):
+        with contextlib.closing(Resource()) as resource:
+            x = x + 1
+        try:
+            with contextlib.closing(resource):
+                raise ValueError
+        except ValueError:
+            x = x * 2
+        return x, resource.closed
 
 
 lock = threading.Lock()
 
 
 @programs(breaks=None, graphs=None)
-def locked(x):
-    with lock:
-        y = x + 1
-        held = lock.locked()
-    return y * 2, held, lock.locked()
+class BreaksInOpenManagers:
+    @programs(breaks=1, graphs=2)
+    def break_before_an_error_is_swallowed(x):
+        log = []
+        with Guard(log, "a", True):
+            y = x + 1
+            print("inside")
+            y = y * 2
+            raise ValueError("no")
+        y = y * 3
+        return y, log
 
+    @programs(breaks=2, graphs=3)
+    def break_in_a_generators_block(x):
+        log = []
+        with watched(log) as n:
+            y = x + n
+            print("inside")
+            y = y * 2
+        return y * 3, log
 
-@programs(breaks=None, graphs=None)
-def caught_warnings(x):
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        y = x + 1
-        warnings.warn("careful", stacklevel=1)
-    return y * 2, [str(warning.message) for warning in found]
+    def break_in_an_exit_stack(x):
+        log = []
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(Guard(log, "a"))
+            y = x + 1
+            print("inside")
+            y = y * 2
+        return y * 3, log
+
+    def locked(x):
+        with lock:
+            y = x + 1
+            held = lock.locked()
+        return y * 2, held, lock.locked()
+
+    def caught_warnings(x):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            y = x + 1
+            warnings.warn("careful", stacklevel=1)
+        return y * 2, [str(warning.message) for warning in found]
 
 
 # The second call

@@ -16,11 +16,7 @@ from minidynamo.testing import CompileCounter, assert_same_as_eager
 from tests.end_to_end.programs import Programs, two_vectors, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class ShapeError(ValueError):
@@ -46,502 +42,369 @@ class OwnInit(Exception):
         self.value = value
 
 
-# Raised and caught in one frame
-
-
 @programs()
-def message_and_arguments(x):
-    try:
-        raise ValueError("no", 3)
-    except ValueError as error:
-        return x + 1, str(error), error.args, repr(error), f"{error}"
-
-
-@programs()
-def class_without_call(x):
-    try:
-        raise KeyError
-    except KeyError as error:
-        return x + 1, error.args, str(error)
-
-
-@programs()
-def custom_class_with_attributes(x):
-    try:
-        raise ShapeError((2, 3), tuple(x.shape))
-    except ValueError as error:
-        return x * len(error.expected), error.got, str(error), isinstance(error, ShapeError)
-
-
-@programs()
-def tensor_in_an_exception(x):
-    try:
-        raise OwnInit(x * 2)
-    except OwnInit as error:
-        y = error.value + error.args[0]
-    return y
-
-
-@programs()
-def class_with_its_own_text(x):
-    try:
-        raise Worded("a")
-    except Worded as error:
-        return x + 1, str(error), f"{error}!"
-
-
-@programs()
-def else_and_finally(x):
-    log = []
-    for flag in (True, False):
+class RaisedAndCaughtInOneFrame:
+    def message_and_arguments(x):
         try:
-            log.append("try")
-            if flag:
-                raise Plain(flag)
-        except Plain as error:
-            log.append(error.args)
-            x = x + 1
-        else:
-            log.append("else")
-            x = x * 2
-        finally:
-            log.append("finally")
-            x = x - 1
-    return x, log
+            raise ValueError("no", 3)
+        except ValueError as error:
+            return x + 1, str(error), error.args, repr(error), f"{error}"
 
-
-@programs()
-def the_name_is_deleted(x):
-    error = "before"
-    try:
-        raise Plain
-    except Plain as error:  # noqa: F841
-        y = x + 1
-    try:
-        return y, error
-    except UnboundLocalError as unbound:
-        return y, str(unbound)
-
-
-@programs()
-def tuple_of_classes(x):
-    log = []
-    for cls in (KeyError, IndexError, ZeroDivisionError):
+    def class_without_call(x):
         try:
-            raise cls("it")
-        except (KeyError, IndexError) as error:
-            log.append(type(error).__name__)
-        except ArithmeticError:
-            log.append("arithmetic")
-    return x + len(log), log
-
-
-@programs()
-def bare_except(x):
-    try:
-        raise Plain
-    except:  # noqa: E722
-        return x + 1
-
-
-@programs()
-def first_match_wins(x):
-    try:
-        raise ShapeError(1, 2)
-    except KeyError:
-        return x
-    except ValueError:
-        return x + 1
-    except ShapeError:
-        return x + 2
-
-
-@programs()
-def nested_handlers(x):
-    log = []
-    try:
-        try:
-            raise KeyError("inner")
-        except IndexError:
-            log.append("wrong")
-        finally:
-            log.append("inner finally")
-            x = x + 1
-    except KeyError as error:
-        log.append(str(error))
-    return x, log
-
-
-@programs()
-def raised_in_a_handler(x):
-    try:
-        try:
-            raise KeyError("first")
-        except KeyError:
-            raise ValueError("second")  # noqa: B904
-    except ValueError as error:
-        context = error.__context__
-        return x + 1, str(error), str(context), type(context).__name__, error.__cause__, error.__suppress_context__
-
-
-@programs()
-def raised_from_another(x):
-    try:
-        try:
-            raise KeyError("first")
+            raise KeyError
         except KeyError as error:
-            raise ValueError("second") from error
-    except ValueError as error:
-        same = error.__cause__ is error.__context__
-        return x + 1, str(error.__cause__), same, error.__suppress_context__
+            return x + 1, error.args, str(error)
 
-
-@programs()
-def raised_from_none(x):
-    try:
+    def custom_class_with_attributes(x):
         try:
-            raise KeyError("first")
-        except KeyError:
-            raise ValueError("second") from None
-    except ValueError as error:
-        return x + 1, error.__cause__, str(error.__context__), error.__suppress_context__
+            raise ShapeError((2, 3), tuple(x.shape))
+        except ValueError as error:
+            return x * len(error.expected), error.got, str(error), isinstance(error, ShapeError)
 
-
-@programs()
-def raised_from_a_class(x):
-    try:
-        raise ValueError("second") from KeyError
-    except ValueError as error:
-        return x + 1, type(error.__cause__).__name__
-
-
-@programs()
-def raised_again(x):
-    log = []
-    try:
+    def tensor_in_an_exception(x):
         try:
-            raise Plain(1)
-        except Plain as error:
-            log.append(error.args)
-            raise
-    except Plain as error:
-        log.append(error.args)
-    return x + 1, log
+            raise OwnInit(x * 2)
+        except OwnInit as error:
+            y = error.value + error.args[0]
+        return y
 
-
-@programs()
-def raised_again_by_name(x):
-    try:
+    def class_with_its_own_text(x):
         try:
-            raise Plain(1)
-        except Plain as error:
-            raise error
-    except Plain as error:
-        return x + error.args[0]
+            raise Worded("a")
+        except Worded as error:
+            return x + 1, str(error), f"{error}!"
 
+    def else_and_finally(x):
+        log = []
+        for flag in (True, False):
+            try:
+                log.append("try")
+                if flag:
+                    raise Plain(flag)
+            except Plain as error:
+                log.append(error.args)
+                x = x + 1
+            else:
+                log.append("else")
+                x = x * 2
+            finally:
+                log.append("finally")
+                x = x - 1
+        return x, log
 
-@programs()
-def the_same_exception_twice(x):
-    kept = Plain("once")
-    seen = []
-    for _ in range(2):
-        try:
-            raise kept
-        except Plain as error:
-            seen.append(error is kept)
-    return x + 1, seen
-
-
-@programs()
-def return_in_finally(x):
-    def inner(v):
+    def the_name_is_deleted(x):
+        error = "before"
         try:
             raise Plain
-        finally:
-            return v + 1  # noqa: B012
-
-    return inner(x)
-
-
-@programs()
-def break_and_continue(x):
-    log = []
-    for i in range(5):
+        except Plain as error:  # noqa: F841
+            y = x + 1
         try:
-            if i == 1:
+            return y, error
+        except UnboundLocalError as unbound:
+            return y, str(unbound)
+
+    def tuple_of_classes(x):
+        log = []
+        for cls in (KeyError, IndexError, ZeroDivisionError):
+            try:
+                raise cls("it")
+            except (KeyError, IndexError) as error:
+                log.append(type(error).__name__)
+            except ArithmeticError:
+                log.append("arithmetic")
+        return x + len(log), log
+
+    def bare_except(x):
+        try:
+            raise Plain
+        except:  # noqa: E722
+            return x + 1
+
+    def first_match_wins(x):
+        try:
+            raise ShapeError(1, 2)
+        except KeyError:
+            return x
+        except ValueError:
+            return x + 1
+        except ShapeError:
+            return x + 2
+
+    def nested_handlers(x):
+        log = []
+        try:
+            try:
+                raise KeyError("inner")
+            except IndexError:
+                log.append("wrong")
+            finally:
+                log.append("inner finally")
+                x = x + 1
+        except KeyError as error:
+            log.append(str(error))
+        return x, log
+
+    def raised_in_a_handler(x):
+        try:
+            try:
+                raise KeyError("first")
+            except KeyError:
+                raise ValueError("second")  # noqa: B904
+        except ValueError as error:
+            context = error.__context__
+            return x + 1, str(error), str(context), type(context).__name__, error.__cause__, error.__suppress_context__
+
+    def raised_from_another(x):
+        try:
+            try:
+                raise KeyError("first")
+            except KeyError as error:
+                raise ValueError("second") from error
+        except ValueError as error:
+            same = error.__cause__ is error.__context__
+            return x + 1, str(error.__cause__), same, error.__suppress_context__
+
+    def raised_from_none(x):
+        try:
+            try:
+                raise KeyError("first")
+            except KeyError:
+                raise ValueError("second") from None
+        except ValueError as error:
+            return x + 1, error.__cause__, str(error.__context__), error.__suppress_context__
+
+    def raised_from_a_class(x):
+        try:
+            raise ValueError("second") from KeyError
+        except ValueError as error:
+            return x + 1, type(error.__cause__).__name__
+
+    def raised_again(x):
+        log = []
+        try:
+            try:
+                raise Plain(1)
+            except Plain as error:
+                log.append(error.args)
+                raise
+        except Plain as error:
+            log.append(error.args)
+        return x + 1, log
+
+    def raised_again_by_name(x):
+        try:
+            try:
+                raise Plain(1)
+            except Plain as error:
+                raise error
+        except Plain as error:
+            return x + error.args[0]
+
+    def the_same_exception_twice(x):
+        kept = Plain("once")
+        seen = []
+        for _ in range(2):
+            try:
+                raise kept
+            except Plain as error:
+                seen.append(error is kept)
+        return x + 1, seen
+
+    def return_in_finally(x):
+        def inner(v):
+            try:
+                raise Plain
+            finally:
+                return v + 1  # noqa: B012
+
+        return inner(x)
+
+    def break_and_continue(x):
+        log = []
+        for i in range(5):
+            try:
+                if i == 1:
+                    continue
+                if i == 3:
+                    break
+                if i == 2:
+                    raise Plain(i)
+                log.append(i)
+            except Plain:
+                log.append("caught")
                 continue
-            if i == 3:
+            finally:
+                log.append(("finally", i))
+                x = x + 1
+        return x, log
+
+    def return_in_try_and_handler(x):
+        def inner(v, flag):
+            try:
+                if flag:
+                    raise Plain
+                return v * 2
+            except Plain:
+                return v * 3
+            finally:
+                log.append(flag)
+
+        log = []
+        return inner(x, True), inner(x, False), log
+
+    def loop_of_retries(x):
+        tries = 0
+        while True:
+            try:
+                tries += 1
+                if tries < 4:
+                    raise Plain(tries)
                 break
+            except Plain:
+                x = x + 1
+        return x, tries
+
+    def asserts_with_and_without_a_message(x):
+        try:
+            assert x.shape[0] == 3, f"not {x.shape[0]}"
+        except AssertionError as error:
+            y, said = x + 1, str(error)
+        try:
+            assert x.dim() == 2
+        except AssertionError as error:
+            return y, said, error.args
+
+    def raised_in_a_comprehension(x):
+        def half(i):
             if i == 2:
                 raise Plain(i)
-            log.append(i)
-        except Plain:
-            log.append("caught")
-            continue
-        finally:
-            log.append(("finally", i))
-            x = x + 1
-    return x, log
+            return x / (i + 1)
 
-
-@programs()
-def return_in_try_and_handler(x):
-    def inner(v, flag):
         try:
-            if flag:
-                raise Plain
-            return v * 2
-        except Plain:
-            return v * 3
-        finally:
-            log.append(flag)
-
-    log = []
-    return inner(x, True), inner(x, False), log
-
-
-@programs()
-def loop_of_retries(x):
-    tries = 0
-    while True:
-        try:
-            tries += 1
-            if tries < 4:
-                raise Plain(tries)
-            break
-        except Plain:
-            x = x + 1
-    return x, tries
-
-
-@programs()
-def assert_with_a_message(x):
-    try:
-        assert x.shape[0] == 3, f"not {x.shape[0]}"
-    except AssertionError as error:
-        return x + 1, str(error)
-
-
-@programs()
-def assert_without_a_message(x):
-    try:
-        assert x.dim() == 2
-    except AssertionError as error:
-        return x + 1, error.args
-
-
-@programs()
-def raised_in_a_comprehension(x):
-    def half(i):
-        if i == 2:
-            raise Plain(i)
-        return x / (i + 1)
-
-    try:
-        return [half(i) for i in range(4)]
-    except Plain as error:
-        return x + error.args[0]
-
-
-# Raised by Python's operations on constants
-
-
-@programs()
-def missing_keys(x):
-    found = []
-    for table in ({"a": 1}, {}):
-        try:
-            found.append(table["a"])
-        except KeyError as error:
-            found.append((str(error), error.args))
-    try:
-        {1}.remove((2, 3))
-    except KeyError as error:
-        found.append(error.args)
-    try:
-        {}.pop("k")
-    except KeyError as error:
-        found.append(error.args)
-    try:
-        {}.popitem()
-    except KeyError as error:
-        found.append(str(error))
-    return x + len(found), found
-
-
-@programs()
-def bad_indices(x):
-    found = []
-    for sequence in ([1], (1,), "a", x.shape, range(1)):
-        try:
-            sequence[7]
-        except IndexError as error:
-            found.append(str(error))
-    return x + 1, found
-
-
-@programs()
-def popping_from_nothing(x):
-    found = []
-    for items in ([], [1]):
-        try:
-            items.pop(7)
-        except IndexError as error:
-            found.append(str(error))
-    return x + 1, found
-
-
-@programs()
-def arithmetic(x):
-    found = []
-    for operation in (lambda: 1 // 0, lambda: 1 / 0, lambda: 1 % 0, lambda: divmod(1, 0), lambda: 2.0**10000):
-        try:
-            operation()
-        except ArithmeticError as error:
-            found += [type(error).__name__, str(error)]
-    return x + 1, found
-
-
-@programs()
-def conversions(x):
-    found = []
-    for text in ("3", "x", ""):
-        try:
-            found.append(int(text))
-        except ValueError as error:
-            found.append(str(error))
-    try:
-        float("y")
-    except ValueError as error:
-        found.append(str(error))
-    return x + 1, found
-
-
-@programs()
-def attribute_of_nothing(x):
-    try:
-        return x + None.shape[0]
-    except AttributeError as error:
-        return x + 1, str(error)
+            return [half(i) for i in range(4)]
+        except Plain as error:
+            return x + error.args[0]
 
 
 class Bag:
     size = 3
 
 
-@programs(lambda: (torch.randn(4), Bag()))
-def attribute_that_is_missing(x, bag):
-    try:
-        return x + bag.weight
-    except AttributeError as error:
-        return x + bag.size, str(error)
-
-
 @programs()
-def adding_what_cannot_be_added(x):
-    try:
-        return x + (1 + "a")
-    except TypeError:
-        return x + 1
-
-
-@programs()
-def wrong_number_of_items(x):
-    found = []
-    for items in ((1, 2, 3), [1]):
+class RaisedByPythonsOperationsOnConstants:
+    def missing_keys(x):
+        found = []
+        for table in ({"a": 1}, {}):
+            try:
+                found.append(table["a"])
+            except KeyError as error:
+                found.append((str(error), error.args))
         try:
-            (first, second) = items
-            found += [first, second]
+            {1}.remove((2, 3))
+        except KeyError as error:
+            found.append(error.args)
+        try:
+            {}.pop("k")
+        except KeyError as error:
+            found.append(error.args)
+        try:
+            {}.popitem()
+        except KeyError as error:
+            found.append(str(error))
+        return x + len(found), found
+
+    def attribute_of_nothing(x):
+        try:
+            return x + None.shape[0]
+        except AttributeError as error:
+            return x + 1, str(error)
+
+    @programs(lambda: (torch.randn(4), Bag()))
+    def attribute_that_is_missing(x, bag):
+        try:
+            return x + bag.weight
+        except AttributeError as error:
+            return x + bag.size, str(error)
+
+    def adding_what_cannot_be_added(x):
+        try:
+            return x + (1 + "a")
+        except TypeError:
+            return x + 1
+
+    def wrong_number_of_items(x):
+        found = []
+        for items in ((1, 2, 3), [1]):
+            try:
+                (first, second) = items
+                found += [first, second]
+            except ValueError as error:
+                found.append(str(error))
+        try:
+            first, *rest, last = (1,)
+            found += [first, rest, last]
         except ValueError as error:
             found.append(str(error))
-    try:
-        first, *rest, last = (1,)
-        found += [first, rest, last]
-    except ValueError as error:
-        found.append(str(error))
-    return x + 1, found
+        return x + 1, found
 
+    def exhausted_iterator(x):
+        items = iter([1])
+        total = 0
+        while True:
+            try:
+                total += next(items)
+            except StopIteration as stop:
+                return x + total, stop.value, stop.args
 
-@programs()
-def exhausted_iterator(x):
-    items = iter([1])
-    total = 0
-    while True:
+    def what_is_not_there(x):
+        found = []
+        operations = (
+            *(lambda: [1].index(2), lambda: (1,).index(2), lambda: [1].remove(2), lambda: min([]), lambda: max(())),
+            *(lambda: "abc".index("z"), lambda: functools.reduce(lambda a, b: a + b, [])),
+        )
+        for operation in operations:
+            try:
+                operation()
+            except (ValueError, TypeError) as error:
+                found.append(type(error).__name__)
+        return x + 1, found
+
+    @programs(breaks=1)
+    def words_of_a_library_function(x):
+        y = x + 1
         try:
-            total += next(items)
-        except StopIteration as stop:
-            return x + total, stop.value, stop.args
+            min([])
+        except ValueError as error:
+            return y * 2, str(error)
 
+    def questions_to_modules(x):
+        return x + 1, hasattr(torch, "no_such_name"), hasattr(torch, "compile"), getattr(functools, "no_such_name", 3)
 
-@programs()
-def what_is_not_there(x):
-    found = []
-    operations = (
-        *(lambda: [1].index(2), lambda: (1,).index(2), lambda: [1].remove(2), lambda: min([]), lambda: max(())),
-        *(lambda: "abc".index("z"), lambda: functools.reduce(lambda a, b: a + b, [])),
-    )
-    for operation in operations:
+    def unhashable_key(x):
         try:
-            operation()
-        except (ValueError, TypeError) as error:
-            found.append(type(error).__name__)
-    return x + 1, found
+            return {[1]: x}
+        except TypeError as error:
+            return x + 1, str(error)
 
+    def length_of_a_number(x):
+        try:
+            return x + len(3)
+        except TypeError as error:
+            return x + 1, str(error)
 
-@programs(breaks=1)
-def words_of_a_library_function(x):
-    y = x + 1
-    try:
-        min([])
-    except ValueError as error:
-        return y * 2, str(error)
-
-
-@programs()
-def questions_to_modules(x):
-    return x + 1, hasattr(torch, "no_such_name"), hasattr(torch, "compile"), getattr(functools, "no_such_name", 3)
-
-
-@programs()
-def unhashable_key(x):
-    try:
-        return {[1]: x}
-    except TypeError as error:
-        return x + 1, str(error)
-
-
-@programs()
-def length_of_a_number(x):
-    try:
-        return x + len(3)
-    except TypeError as error:
-        return x + 1, str(error)
-
-
-@programs()
-def looping_over_a_number(x):
-    try:
-        for i in 3:
-            x = x + i
-    except TypeError:
-        return x + 1
-
-
-# Through frames
+    def looping_over_a_number(x):
+        try:
+            for i in 3:
+                x = x + i
+        except TypeError:
+            return x + 1
 
 
 def checked(value, limit):
     if value > limit:
         raise ShapeError(limit, value)
     return value
-
-
-@programs()
-def raised_in_a_callee(x):
-    try:
-        return x + checked(x.shape[0], 3)
-    except ShapeError as error:
-        return x * error.got
 
 
 def through(value):
@@ -555,45 +418,11 @@ def through(value):
 log = []
 
 
-@programs()
-def through_a_finally(x):
-    del log[:]
-    try:
-        through(3)
-    except ValueError as error:
-        return x + 1, str(error), list(log)
-
-
 def default_of(function, default):
     try:
         return function()
     except (KeyError, ShapeError):
         return default
-
-
-@programs()
-def caught_by_a_callee(x):
-    a = default_of(lambda: {}["k"], x)
-    b = default_of(lambda: checked(5, 3), a + 1)
-    c = default_of(lambda: checked(2, 3), None)
-    return a, b, c
-
-
-@programs()
-def recursion_that_unwinds(x):
-    def down(depth, seen):
-        try:
-            if depth == 0:
-                raise Plain("bottom")
-            down(depth - 1, seen)
-        finally:
-            seen.append(depth)
-
-    seen = []
-    try:
-        down(3, seen)
-    except Plain:
-        return x + 1, seen
 
 
 class Model(torch.nn.Module):
@@ -607,39 +436,6 @@ class Model(torch.nn.Module):
         return self.inner(x)
 
 
-@programs(lambda: (Model(), torch.randn(4)))
-def raised_in_a_module(model, x):
-    try:
-        return model(x)
-    except ShapeError:
-        return model(x[None])
-
-
-@programs(lambda: torch.randn(4, requires_grad=True))
-def grad_mode_comes_back(x):
-    try:
-        with torch.no_grad():
-            y = x * 2
-            raise Plain
-    except Plain:
-        return y, x * 3, torch.is_grad_enabled()
-
-
-@programs(two_vectors)
-def effects_before_the_error_stay(x, y):
-    state = {"n": 0}
-    items = []
-    try:
-        state["n"] = 1
-        items.append(x + y)
-        raise Plain
-        items.append(0)
-    except Plain:
-        items.append(x - y)
-        state["m"] = len(items)
-    return state, items
-
-
 class Counter:
     def __init__(self):
         self.calls = []
@@ -651,53 +447,11 @@ class Counter:
         self.last = value
 
 
-@programs(lambda: (torch.randn(4), Counter()))
-def effects_on_an_argument_stay(x, counter):
-    for value in range(3):
-        try:
-            counter.step(value)
-        except Plain:
-            counter.failed = x * value
-    return x + len(counter.calls)
-
-
 def failing(items, log):
     for item in items:
         log.append(item)
         yield item
     raise Plain("behind the last")
-
-
-@programs()
-def what_an_iterator_gave_before_stays(x):
-    log, extended, added, mapping, both = [], [0], [0], {"z": 0}, {0}
-    updates = (
-        lambda: extended.extend(failing((1, 2), log)),
-        lambda: added.__iadd__(failing((x + 1, 2), log)),
-        lambda: mapping.update(failing((("a", 1), ("b", 2)), log)),
-        lambda: both.update(failing((1, 2), log)),
-    )
-    for update in updates:
-        try:
-            update()
-        except Plain as error:
-            log.append(str(error))
-    return extended, added, mapping, sorted(both), log
-
-
-@programs()
-def sorting_by_a_key_that_raises(x):
-    def key(value):
-        if value == 2:
-            raise Plain
-        return value
-
-    items = [3, 1, 2]
-    try:
-        items.sort(key=key)
-    except Plain:
-        items.append("same order")
-    return x + 1, items
 
 
 class Picky:
@@ -710,39 +464,132 @@ class Picky:
         return self.value < other.value
 
 
-@programs(breaks=1)
-def sorting_what_cannot_be_compared(x):
-    y = x + 1
-    items = [Picky(value) for value in (5, 2, 4, 1, 3, 0, 6)]
-    try:
-        items.sort()
-    except Plain:
-        return y * 2, [item.value for item in items]
-
-
 class Several(KeyError, AttributeError):
     pass
 
 
 @programs()
-def class_with_several_bases(x):
-    try:
-        raise Several("a")
-    except AttributeError as error:
-        return x + 1, str(error)
+class ThroughFrames:
+    def raised_in_a_callee(x):
+        try:
+            return x + checked(x.shape[0], 3)
+        except ShapeError as error:
+            return x * error.got
 
+    def through_a_finally(x):
+        del log[:]
+        try:
+            through(3)
+        except ValueError as error:
+            return x + 1, str(error), list(log)
 
-@programs(breaks=None, graphs=None)
-def what_only_python_knows(x):
-    found = []
-    try:
-        raise Plain("a")
-    except Plain:
-        found += [str(sys.exc_info()[1]), traceback.format_exc().splitlines()[-1]]
-    return x + 1, found
+    def caught_by_a_callee(x):
+        a = default_of(lambda: {}["k"], x)
+        b = default_of(lambda: checked(5, 3), a + 1)
+        c = default_of(lambda: checked(2, 3), None)
+        return a, b, c
 
+    def recursion_that_unwinds(x):
+        def down(depth, seen):
+            try:
+                if depth == 0:
+                    raise Plain("bottom")
+                down(depth - 1, seen)
+            finally:
+                seen.append(depth)
 
-# State of exceptions in addition to their arguments
+        seen = []
+        try:
+            down(3, seen)
+        except Plain:
+            return x + 1, seen
+
+    @programs(lambda: (Model(), torch.randn(4)))
+    def raised_in_a_module(model, x):
+        try:
+            return model(x)
+        except ShapeError:
+            return model(x[None])
+
+    @programs(lambda: torch.randn(4, requires_grad=True))
+    def grad_mode_comes_back(x):
+        try:
+            with torch.no_grad():
+                y = x * 2
+                raise Plain
+        except Plain:
+            return y, x * 3, torch.is_grad_enabled()
+
+    @programs(two_vectors)
+    def effects_before_the_error_stay(x, y):
+        state = {"n": 0}
+        items = []
+        try:
+            state["n"] = 1
+            items.append(x + y)
+            raise Plain
+            items.append(0)
+        except Plain:
+            items.append(x - y)
+            state["m"] = len(items)
+        return state, items
+
+    @programs(lambda: (torch.randn(4), Counter()))
+    def effects_on_an_argument_stay(x, counter):
+        for value in range(3):
+            try:
+                counter.step(value)
+            except Plain:
+                counter.failed = x * value
+        return x + len(counter.calls)
+
+    def what_an_iterator_gave_before_stays(x):
+        log, extended, added, mapping, both = [], [0], [0], {"z": 0}, {0}
+        updates = lambda: extended.extend(failing((1, 2), log)), lambda: added.__iadd__(failing((x + 1, 2), log))
+        updates += lambda: mapping.update(failing((("a", 1), ("b", 2)), log)), lambda: both.update(failing((1, 2), log))
+        for update in updates:
+            try:
+                update()
+            except Plain as error:
+                log.append(str(error))
+        return extended, added, mapping, sorted(both), log
+
+    def sorting_by_a_key_that_raises(x):
+        def key(value):
+            if value == 2:
+                raise Plain
+            return value
+
+        items = [3, 1, 2]
+        try:
+            items.sort(key=key)
+        except Plain:
+            items.append("same order")
+        return x + 1, items
+
+    @programs(breaks=1)
+    def sorting_what_cannot_be_compared(x):
+        y = x + 1
+        items = [Picky(value) for value in (5, 2, 4, 1, 3, 0, 6)]
+        try:
+            items.sort()
+        except Plain:
+            return y * 2, [item.value for item in items]
+
+    def class_with_several_bases(x):
+        try:
+            raise Several("a")
+        except AttributeError as error:
+            return x + 1, str(error)
+
+    @programs(breaks=None, graphs=None)
+    def what_only_python_knows(x):
+        found = []
+        try:
+            raise Plain("a")
+        except Plain:
+            found += [str(sys.exc_info()[1]), traceback.format_exc().splitlines()[-1]]
+        return x + 1, found
 
 
 class Found:
@@ -750,83 +597,74 @@ class Found:
 
 
 @programs()
-def fields_of_errors_that_python_raises(x):
-    found, kept = [], Found()
-    for obj, name in ((x, "no_such"), (kept, "no_such"), (kept, "empty"), (Found, "no_such"), (1, "no_such")):
+class StateOfExceptionsInAdditionToTheirArguments:
+    def fields_of_errors_that_python_raises(x):
+        found, kept = [], Found()
+        for obj, name in ((x, "no_such"), (kept, "no_such"), (kept, "empty"), (Found, "no_such"), (1, "no_such")):
+            try:
+                getattr(obj, name)
+            except AttributeError as error:
+                found += [str(error), error.name, error.obj is x, error.obj is kept, error.obj is Found, error.obj == 1]
         try:
-            getattr(obj, name)
-        except AttributeError as error:
-            found += [str(error), error.name, error.obj is x, error.obj is kept, error.obj is Found, error.obj == 1]
-    try:
-        no_such_global  # noqa: B018
-    except NameError as error:
-        found += [str(error), error.name, error.args]
-    try:
-        del kept
-        x = x + kept  # noqa: F821
-    except UnboundLocalError as error:
-        found += [str(error), error.name]
-    return x + 1, found
-
-
-@programs()
-def fields_of_a_missing_module(x):
-    try:
-        import no_such_module.part  # noqa: F401, PLC0415
-    except ModuleNotFoundError as error:
-        return x + 1, str(error), repr(error), error.args, error.name, error.path, error.msg
-
-
-@programs()
-def fields_of_errors_of_text(x):
-    found = []
-    try:
-        "caf\xe9".encode("ascii")
-    except UnicodeEncodeError as error:
-        found += [str(error), error.args, error.object, error.start, error.end, hasattr(error, "reason")]
-    try:
-        b"\xff\xfe".decode("utf8")
-    except ValueError as error:
-        found += [str(error), getattr(error, "encoding", None)]
-    return x + 1, found
-
-
-@programs()
-def attributes_of_errors_of_libraries(x):
-    found = []
-    for text in ("{", "[1, 2"):
+            no_such_global  # noqa: B018
+        except NameError as error:
+            found += [str(error), error.name, error.args]
         try:
-            json.loads(text)
+            del kept
+            x = x + kept  # noqa: F821
+        except UnboundLocalError as error:
+            found += [str(error), error.name]
+        return x + 1, found
+
+    def fields_of_a_missing_module(x):
+        try:
+            import no_such_module.part  # noqa: F401, PLC0415
+        except ModuleNotFoundError as error:
+            return x + 1, str(error), repr(error), error.args, error.name, error.path, error.msg
+
+    def fields_of_errors_of_text(x):
+        found = []
+        try:
+            "caf\xe9".encode("ascii")
+        except UnicodeEncodeError as error:
+            found += [str(error), error.args, error.object, error.start, error.end, hasattr(error, "reason")]
+        try:
+            b"\xff\xfe".decode("utf8")
         except ValueError as error:
-            found += [str(error), error.msg, hasattr(error, "pos"), getattr(error, "lineno", None), sorted(vars(error))]
-            error.doc = 5
-            del error.pos
-            found += [error.doc, hasattr(error, "pos")]
-    return x + len(found), found
+            found += [str(error), getattr(error, "encoding", None)]
+        return x + 1, found
 
+    def attributes_of_errors_of_libraries(x):
+        found = []
+        for text in ("{", "[1, 2"):
+            try:
+                json.loads(text)
+            except ValueError as error:
+                found += [str(error), error.msg, hasattr(error, "pos")]
+                found += [getattr(error, "lineno", None), sorted(vars(error))]
+                error.doc = 5
+                del error.pos
+                found += [error.doc, hasattr(error, "pos")]
+        return x + len(found), found
 
-@programs(breaks=1)
-def words_behind_a_changed_field(x):
-    y = x + 1
-    try:
-        "caf\xe9".encode("ascii")
-    except UnicodeEncodeError as error:
-        error.reason = "because"
-        return y, error.reason, str(error)
+    @programs(breaks=1)
+    def words_behind_a_changed_field(x):
+        y = x + 1
+        try:
+            "caf\xe9".encode("ascii")
+        except UnicodeEncodeError as error:
+            error.reason = "because"
+            return y, error.reason, str(error)
 
-
-@programs(breaks=None, graphs=None)
-def notes(x):
-    error = Plain("a")
-    error.add_note("first")
-    try:
-        raise error
-    except Plain as caught:
-        caught.add_note("second")
-        return x + 1, caught.__notes__, caught is error
-
-
-# Attributes that raise
+    @programs(breaks=None, graphs=None)
+    def notes(x):
+        error = Plain("a")
+        error.add_note("first")
+        try:
+            raise error
+        except Plain as caught:
+            caught.add_note("second")
+            return x + 1, caught.__notes__, caught is error
 
 
 class Lazy:
@@ -858,47 +696,55 @@ def attributes_by_code(x, lazy):
     return x + 1, found
 
 
-class Countdown:
-    def __init__(self, n):
-        self.n = n
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        if self.n == 0:
-            raise StopIteration
-        self.n -= 1
-        return self.n
-
-
-@programs()
-def iterator_of_the_users(x):
-    total = [i for i in Countdown(3)]
-    for i in Countdown(2):
-        x = x + i
-    first, *rest = Countdown(3)
-    return x, total, first, rest, next(Countdown(0), "none"), list(zip(Countdown(2), "abc"))
-
-
-# An exception as a value
-
-
-@programs()
-def never_raised(x):
-    error = ShapeError(1, 2)
-    error.extra = x + 1
-    return error.extra, error.args, str(error), [Plain(), StopIteration(3).value]
-
-
 def exception_values(error):
     return type(error), error.args, error.__dict__, str(error), error.__cause__, error.__context__, error.__traceback__
 
 
-def test_an_exception_that_was_not_raised_is_rebuilt():
-    def f(x):
-        return x + 1, ShapeError(1, 2), StopIteration(4), KeyError("a")
+@programs(breaks=1)
+class AnExceptionAsAValue:
+    @programs()
+    def never_raised(x):
+        error = ShapeError(1, 2)
+        error.extra = x + 1
+        return error.extra, error.args, str(error), [Plain(), StopIteration(3).value]
 
+    def raised_and_returned(x):
+        y = x + 1
+        try:
+            raise ShapeError(1, 2)
+        except ShapeError as error:
+            kept = error
+        return y * 2, kept, kept.__traceback__ is None, str(kept)
+
+    def raised_and_stored(x):
+        errors = []
+        y = x + 1
+        try:
+            raise Plain("a")
+        except Plain as error:
+            errors.append(error)
+        return y * 2, errors
+
+    def traceback_is_read(x):
+        y = x + 1
+        try:
+            raise Plain
+        except Plain as error:
+            return y + error.__traceback__.tb_lineno * 0, error.__traceback__ is None
+
+    def live_at_a_later_break(x):
+        y = x + 1
+        try:
+            raise Plain("a")
+        except Plain as error:
+            kept = error
+        y = y * 2
+        print("here")
+        return y - 1, str(kept)
+
+
+def test_an_exception_that_was_not_raised_is_rebuilt():
+    f = lambda x: (x + 1, ShapeError(1, 2), StopIteration(4), KeyError("a"))
     compiled = minidynamo.compile(f, backend=(counter := CompileCounter()))
     for expected, actual in zip(f(torch.ones(2))[1:], compiled(torch.ones(2))[1:]):
         assert exception_values(expected) == exception_values(actual)
@@ -906,213 +752,188 @@ def test_an_exception_that_was_not_raised_is_rebuilt():
     assert counter.frame_count == 1
 
 
-@programs(breaks=1)
-def raised_and_returned(x):
-    y = x + 1
-    try:
-        raise ShapeError(1, 2)
-    except ShapeError as error:
-        kept = error
-    return y * 2, kept, kept.__traceback__ is None, str(kept)
-
-
-@programs(breaks=1)
-def raised_and_stored(x):
-    errors = []
-    y = x + 1
-    try:
-        raise Plain("a")
-    except Plain as error:
-        errors.append(error)
-    return y * 2, errors
-
-
-@programs(breaks=1)
-def traceback_is_read(x):
-    y = x + 1
-    try:
-        raise Plain
-    except Plain as error:
-        return y + error.__traceback__.tb_lineno * 0, error.__traceback__ is None
-
-
-@programs(breaks=1)
-def live_at_a_later_break(x):
-    y = x + 1
-    try:
-        raise Plain("a")
-    except Plain as error:
-        kept = error
-    y = y * 2
-    print("here")
-    return y - 1, str(kept)
-
-
-# What breaks
-
-
-@programs(breaks=1)
-def break_in_a_handler(x):
-    y = x + 1
-    try:
-        raise Plain("a")
-    except Plain as error:
-        print(error)
-        y = y * 2
-    return y
-
-
-@programs(breaks=2, graphs=2)
-def break_behind_a_handler(x):
-    y = x + 1
-    try:
-        raise Plain("a")
-    except Plain:
-        y = y * 2
-    print("behind")
-    y = y * 3
-    print("further")
-    return y
-
-
-@programs(breaks=1, graphs=None)
-def error_of_an_operation(x):
-    y = x + 1
-    try:
-        return y @ torch.ones(7, 7)
-    except RuntimeError as error:
-        return y * 2, str(error)
-
-
-@programs(breaks=2)
-def exception_group(x):
-    y = x + 1
-    found = []
-    try:
-        raise ExceptionGroup("both", [ValueError(1), KeyError(2)])
-    except* ValueError as group:
-        found.append(len(group.exceptions))
-    except* KeyError as group:
-        found.append(len(group.exceptions))
-    return y * 2, found
-
-
-@programs(breaks=1)
-def one_exception_for_groups(x):
-    y = x + 1
-    found = []
-    try:
-        raise ValueError(1)
-    except* ValueError as group:
-        found.append(len(group.exceptions))
-    return y * 2, found
-
-
 class Refused(OSError):
     def __init__(self, number, words):
         super().__init__(number, words)
 
 
-@programs(breaks=2)
-def class_that_cannot_be_made(x):
-    y = x + 1
-    try:
-        raise Refused(2, "no such file")
-    except OSError as error:
-        return y * 2, error.errno
-
-
-# Nobody catches
-
-
-@programs(graphs=0, breaks=1)
-def nobody_catches(x):
-    try:
-        raise ShapeError(1, 2)
-    finally:
-        x = x + 1
-
-
-@programs(graphs=0, breaks=1)
-def another_class_is_caught(x):
-    try:
-        raise ShapeError(1, 2)
-    except KeyError:
-        return x + 1
-
-
-@programs()
-def expecting_what_is_no_exception(x):
-    try:
+@programs(breaks=1)
+class WhatBreaks:
+    def break_in_a_handler(x):
+        y = x + 1
         try:
+            raise Plain("a")
+        except Plain as error:
+            print(error)
+            y = y * 2
+        return y
+
+    @programs(breaks=2, graphs=2)
+    def break_behind_a_handler(x):
+        y = x + 1
+        try:
+            raise Plain("a")
+        except Plain:
+            y = y * 2
+        print("behind")
+        y = y * 3
+        print("further")
+        return y
+
+    @programs(breaks=1, graphs=None)
+    def error_of_an_operation(x):
+        y = x + 1
+        try:
+            return y @ torch.ones(7, 7)
+        except RuntimeError as error:
+            return y * 2, str(error)
+
+    @programs(breaks=2)
+    def exception_group(x):
+        y = x + 1
+        found = []
+        try:
+            raise ExceptionGroup("both", [ValueError(1), KeyError(2)])
+        except* ValueError as group:
+            found.append(len(group.exceptions))
+        except* KeyError as group:
+            found.append(len(group.exceptions))
+        return y * 2, found
+
+    def one_exception_for_groups(x):
+        y = x + 1
+        found = []
+        try:
+            raise ValueError(1)
+        except* ValueError as group:
+            found.append(len(group.exceptions))
+        return y * 2, found
+
+    @programs(breaks=2)
+    def class_that_cannot_be_made(x):
+        y = x + 1
+        try:
+            raise Refused(2, "no such file")
+        except OSError as error:
+            return y * 2, error.errno
+
+
+@programs(graphs=0, breaks=1)
+class NobodyCatches:
+    def nobody_catches(x):
+        try:
+            raise ShapeError(1, 2)
+        finally:
+            x = x + 1
+
+    def another_class_is_caught(x):
+        try:
+            raise ShapeError(1, 2)
+        except KeyError:
+            return x + 1
+
+    @programs()
+    def expecting_what_is_no_exception(x):
+        try:
+            try:
+                raise Plain
+            except (KeyError, (Plain,)):
+                return x
+        except TypeError as error:
+            return x + 1, str(error), type(error.__context__).__name__
+
+    @programs(graphs=0, breaks=2)
+    def raised_again_to_the_caller(x):
+        try:
+            checked(4, 3)
+        except ShapeError as error:
+            raise KeyError("outer") from error
+
+    @programs(lambda: (torch.randn(4), []))
+    def state_left_by_an_error(x, items):
+        try:
+            items.append(x + 1)
             raise Plain
-        except (KeyError, (Plain,)):
-            return x
-    except TypeError as error:
-        return x + 1, str(error), type(error.__context__).__name__
+        except Plain:
+            items.append(2)
+        return items
 
-
-@programs(graphs=0, breaks=2)
-def raised_again_to_the_caller(x):
-    try:
-        checked(4, 3)
-    except ShapeError as error:
-        raise KeyError("outer") from error
-
-
-@programs(lambda: (torch.randn(4), []))
-def state_left_by_an_error(x, items):
-    try:
+    @programs(lambda: (torch.randn(4), []), breaks=None, graphs=None)
+    def state_left_by_an_uncaught_error(x, items):
         items.append(x + 1)
-        raise Plain
-    except Plain:
-        items.append(2)
-    return items
-
-
-@programs(lambda: (torch.randn(4), []), breaks=None, graphs=None)
-def state_left_by_an_uncaught_error(x, items):
-    items.append(x + 1)
-    try:
-        items.append(x * 2)
-        raise Plain("all")
-    finally:
-        items.append(3)
+        try:
+            items.append(x * 2)
+            raise Plain("all")
+        finally:
+            items.append(3)
 
 
 # The second call
 
 
-@pytest.mark.parametrize("graphs", [2])
-def test_guards_on_what_raised(graphs):
-    def f(x, table, key):
+@programs(*[lambda key=key: (vector(), {"a": 1}, key) for key in "bab"], graphs=2)
+def guards_on_what_raised(x, table, key):
+    try:
+        return x + table[key]
+    except KeyError:
+        return x - 1
+
+
+FULL_BAG = Bag()
+FULL_BAG.weight = 5
+
+
+@programs(*[lambda bag=bag: (vector(), bag) for bag in (Bag(), FULL_BAG, Bag())], graphs=2)
+def guards_on_a_missing_attribute(x, bag):
+    try:
+        return x + bag.weight
+    except AttributeError:
+        return x - 1
+
+
+def test_guards_on_classes_of_exceptions_and_their_methods(monkeypatch):
+    class Told(Exception):
+        def __str__(self):
+            return "first"
+
+    @minidynamo.compile(backend="eager")
+    def f(x):
         try:
-            return x + table[key]
-        except KeyError:
-            return x - 1
+            raise Told
+        except Expected as error:  # noqa: F821
+            return x + 1, str(error)
+        except Exception as error:
+            return x + 2, str(error)
 
-    assert_same_as_eager(
-        f,
-        lambda: (torch.ones(2), {"a": 1}, "b"),
-        lambda: (torch.ones(2), {"a": 1}, "a"),
-        lambda: (torch.ones(2), {"a": 1}, "b"),
-        graphs=graphs,
-        breaks=0,
-    )
+    monkeypatch.setitem(globals(), "Expected", Told)
+    assert f(torch.ones(1)) == (2, "first")
+    monkeypatch.setattr(Told, "__str__", lambda self: "second")
+    assert f(torch.ones(1)) == (2, "second")
+    monkeypatch.setitem(globals(), "Expected", KeyError)
+    assert f(torch.ones(1)) == (3, "second")
 
 
-def test_guards_on_a_missing_attribute():
-    bag, full = Bag(), Bag()
-    full.weight = 5
-
-    def f(x, bag):
+def test_the_callers_exception_is_the_context_and_raised_again():
+    @minidynamo.compile(backend="eager")
+    def context(x):
         try:
-            return x + bag.weight
-        except AttributeError:
-            return x - 1
+            raise Plain
+        except Plain as error:
+            return x + 1, error.__context__
 
-    make = [lambda: (torch.ones(2), bag), lambda: (torch.ones(2), full), lambda: (torch.ones(2), bag)]
-    assert_same_as_eager(f, *make, graphs=2, breaks=0)
+    @minidynamo.compile(backend="eager")
+    def again(x):
+        del x
+        raise
+
+    with pytest.raises(KeyError, match="outer"):
+        try:
+            raise KeyError("outer")
+        except KeyError as outer:
+            assert context(torch.ones(1))[1] is outer
+            again(torch.ones(1))
+    with pytest.raises(RuntimeError, match="No active exception"):
+        again(torch.ones(1))
 
 
 def test_guards_on_a_missing_global(monkeypatch):
@@ -1132,68 +953,6 @@ def test_guards_on_a_missing_global(monkeypatch):
     assert compiled(torch.ones(2)).tolist() == [7, 7]
 
 
-def test_guards_on_the_expected_class(monkeypatch):
-    def f(x):
-        try:
-            raise Plain
-        except Expected:  # noqa: F821
-            return x + 1
-        except Exception:
-            return x + 2
-
-    monkeypatch.setitem(globals(), "Expected", Plain)
-    compiled = minidynamo.compile(f, backend="eager")
-    assert compiled(torch.ones(1)).item() == 2
-    monkeypatch.setitem(globals(), "Expected", KeyError)
-    assert compiled(torch.ones(1)).item() == 3
-
-
-def test_guards_on_the_exceptions_own_methods(monkeypatch):
-    class Told(Exception):
-        def __str__(self):
-            return "first"
-
-    def f(x):
-        try:
-            raise Told
-        except Told as error:
-            return x, str(error)
-
-    compiled = minidynamo.compile(f, backend="eager")
-    assert compiled(torch.ones(1))[1] == "first"
-    monkeypatch.setattr(Told, "__str__", lambda self: "second")
-    assert compiled(torch.ones(1))[1] == "second"
-
-
-def test_context_of_the_caller_is_not_forgotten():
-    def f(x):
-        try:
-            raise Plain
-        except Plain as error:
-            return x + 1, error.__context__
-
-    compiled = minidynamo.compile(f, backend="eager")
-    try:
-        raise KeyError("outer")
-    except KeyError as outer:
-        assert compiled(torch.ones(1))[1] is outer
-
-
-def test_bare_raise_finds_the_callers_exception():
-    def f(x):
-        del x
-        raise
-
-    compiled = minidynamo.compile(f, backend="eager")
-    with pytest.raises(KeyError, match="outer"):
-        try:
-            raise KeyError("outer")
-        except KeyError:
-            compiled(torch.ones(1))
-    with pytest.raises(RuntimeError, match="No active exception"):
-        compiled(torch.ones(1))
-
-
 def test_traceback_is_pythons_own():
     def f(x):
         try:
@@ -1208,7 +967,83 @@ def test_traceback_is_pythons_own():
         assert caught.traceback[-1].lineno == f.__code__.co_firstlineno + 1
 
 
-# Acceptance checks
+class Coded(Exception):
+    def __init__(self, code, text="said"):
+        super().__init__(text)
+        self.code = code
+
+    @property
+    def words(self):
+        return f"code {self.code}"
+
+
+def takes(a, b, *, c, d=1):
+    return a, b, c, d
+
+
+class Simple:
+    def __init__(self, a):
+        self.a = a
+
+    def method(self, b):
+        return b
+
+
+NOTHING, NUMBERS = None, [1]
+REFUSED = {
+    "indices": [
+        *[lambda items=items: items[7] for items in ([1], (1,), "a", torch.Size([2]), range(1))],
+        *[lambda: [].pop(7), lambda: [1].pop(7)],
+    ],
+    "arithmetic": [lambda: 1 // 0, lambda: 1 / 0, lambda: 1 % 0, lambda: divmod(1, 0), lambda: 2.0**10000],
+    "numbers": [lambda: int("3"), lambda: int("x"), lambda: int(""), lambda: float("y")],
+    "calls": [
+        *[lambda: takes(), lambda: takes(1, 2), lambda: takes(1, 2, 3, c=4), lambda: takes(1, 2, c=3, e=4)],
+        *[
+            lambda: takes(1, a=2, b=3, c=4),
+            lambda: Simple(),
+            lambda: Simple(1).method(),
+            lambda: Simple(1).method(2, 3),
+        ],
+        *[lambda: (lambda n: n)(), lambda: NOTHING(), lambda: Simple(1)(), lambda: NUMBERS()],
+    ],
+    "strict zips": [
+        *[lambda: list(zip([1], [], strict=True)), lambda: list(zip([1], [1], [1, 2], strict=True))],
+        *[lambda: list(zip([1], [1, 2], [1], strict=True)), lambda: list(zip([1], [1], [], strict=True))],
+    ],
+    "slices": [lambda: [1, 2][::0], lambda: (1, 2)[::0]],
+}
+UNFIT = [
+    *[lambda: Simple(1) + 1, lambda: 1 - Simple(1), lambda: -Simple(1), lambda: Simple(1) < Simple(2)],
+    *[lambda: Simple(1)[0], lambda: [1] + (2,), lambda: (1,) * 1.5, lambda: Simple(1) @ [1]],
+]
+
+
+@programs(lambda: (vector(), Coded(3)), lambda: (vector(), Coded(3, "other")), graphs=2)
+class Refusals:
+    def asked_from_outside(x, error):
+        error.seen = True
+        made = x * error.code, error.words, error.args, str(error)
+        return *made, repr(error), isinstance(error, ValueError), vars(error)
+
+    @programs(*[lambda name=name: (vector(), REFUSED[name]) for name in REFUSED], graphs=None)
+    def what_is_said_of(x, acts):
+        said = []
+        for act in acts:
+            try:
+                said.append(act())
+            except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+                said.append((type(error), str(error)))
+        return x + 1, said
+
+    @programs()
+    def operands_that_do_not_fit(x):
+        for act in UNFIT:
+            try:
+                act()
+            except TypeError:
+                x = x + 1
+        return x
 
 
 def test_LS_8_pop_raises_index_error():
@@ -1270,82 +1105,3 @@ def test_CL_7_unassigned_closure_variables():
         return y, found
 
     assert_same_as_eager(own, lambda: torch.ones(2), calls=2, graphs=1, breaks=0)
-
-
-class Coded(Exception):
-    def __init__(self, code, text="said"):
-        super().__init__(text)
-        self.code = code
-
-    @property
-    def words(self):
-        return f"code {self.code}"
-
-
-@programs(lambda: (vector(), Coded(3)), lambda: (vector(), Coded(3, "other")), graphs=2)
-def asked_from_outside(x, error):
-    error.seen = True
-    return x * error.code, error.words, error.args, str(error), repr(error), isinstance(error, ValueError), vars(error)
-
-
-def takes(a, b, *, c, d=1):
-    return a, b, c, d
-
-
-class Simple:
-    def __init__(self, a):
-        self.a = a
-
-    def method(self, b):
-        return b
-
-
-NOTHING, NUMBERS = None, [1]
-REFUSED = {
-    "calls": [
-        *[lambda: takes(), lambda: takes(1, 2), lambda: takes(1, 2, 3, c=4), lambda: takes(1, 2, c=3, e=4)],
-        *[
-            lambda: takes(1, a=2, b=3, c=4),
-            lambda: Simple(),
-            lambda: Simple(1).method(),
-            lambda: Simple(1).method(2, 3),
-        ],
-        *[lambda: (lambda n: n)(), lambda: NOTHING(), lambda: Simple(1)(), lambda: NUMBERS()],
-    ],
-    "strict zips": [
-        *[lambda: list(zip([1], [], strict=True)), lambda: list(zip([1], [1], [1, 2], strict=True))],
-        *[lambda: list(zip([1], [1, 2], [1], strict=True)), lambda: list(zip([1], [1], [], strict=True))],
-    ],
-    "slices": [lambda: [1, 2][::0], lambda: (1, 2)[::0]],
-}
-UNFIT = [
-    *[
-        lambda: Simple(1) + 1,
-        lambda: 1 - Simple(1),
-        lambda: -Simple(1),
-        lambda: Simple(1) < Simple(2),
-        lambda: Simple(1)[0],
-    ],
-    *[lambda: [1] + (2,), lambda: (1,) * 1.5, lambda: Simple(1) @ [1]],
-]
-
-
-@programs(*[lambda name=name: (vector(), REFUSED[name]) for name in REFUSED], graphs=None)
-def what_is_said_of(x, acts):
-    said = []
-    for act in acts:
-        try:
-            act()
-        except (TypeError, ValueError) as error:
-            said.append((type(error), str(error)))
-    return x + 1, said
-
-
-@programs()
-def operands_that_do_not_fit(x):
-    for act in UNFIT:
-        try:
-            act()
-        except TypeError:
-            x = x + 1
-    return x

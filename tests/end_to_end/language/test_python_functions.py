@@ -1,22 +1,14 @@
 """Functions that are defined, decorated, bound, called with every kind of argument, and super()."""
 
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: F841, PIE804, UP008
-
 import functools
 
-import pytest
 import torch
 
 import minidynamo
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 def deco(fn):
@@ -34,9 +26,7 @@ def decorated(x):
 
 def with_arg(n):
     def d(fn):
-        def inner(v):
-            return fn(v) * n
-
+        inner = lambda v: fn(v) * n
         return inner
 
     return d
@@ -100,231 +90,169 @@ class Grand(Child):
 
 
 @programs()
-def default_lambdas(x):
-    early = [lambda v, i=i: v * i for i in (1, 2, 3)]
-    late = [lambda v: v * i for i in (1, 2, 3)]
-    return [f(x) for f in early], [f(x) for f in late]
+class Cases:
+    uses_decorated = lambda x: decorated(x)
 
+    def kwdefaults(x):
+        def f(a, *, b=2, c):
+            return a * b + c
 
-@programs()
-def kwdefaults(x):
-    def f(a, *, b=2, c):
-        return a * b + c
+        return f(x, c=1), f(x, b=5, c=2), f.__kwdefaults__["b"], f.__defaults__
 
-    return f(x, c=1), f(x, b=5, c=2), f.__kwdefaults__["b"], f.__defaults__
+    def annotations_returned(x):
+        def f(a: int, b: "str" = 3) -> float:
+            return a * b
 
+        return x + 1, f
 
-@programs()
-def annotations_returned(x):
-    def f(a: int, b: "str" = 3) -> float:
-        return a * b
+    def attrs_returned(x):
+        def f():
+            return x
 
-    return x + 1, f
+        f.tag = x + 1
+        f.__name__ = "other"
+        f.__doc__ = "doc"
+        return f
 
+    def decorates_inside(x):
+        @deco
+        def f(v):
+            "doc"
+            return v * 3
 
-@programs()
-def attrs_returned(x):
-    def f():
-        return x
+        return f(x), f.__name__, f.__doc__, f.__wrapped__(x)
 
-    f.tag = x + 1
-    f.__name__ = "other"
-    f.__doc__ = "doc"
-    return f
+    def decorated_arg(x):
+        @with_arg(3)
+        def f(v):
+            return v + 1
 
+        return f(x)
 
-@programs()
-def uses_decorated(x):
-    return decorated(x)
+    def stacked(x):
+        @with_arg(2)
+        @deco
+        def f(v):
+            return v + 1
 
+        return f(x)
 
-@programs()
-def decorates_inside(x):
-    @deco
-    def f(v):
-        "doc"
-        return v * 3
+    def recursion(x):
+        def fact(n):
+            return 1 if n == 0 else n * fact(n - 1)
 
-    return f(x), f.__name__, f.__doc__, f.__wrapped__(x)
+        return x * fact(5)
 
+    def mutual(x):
+        even = lambda n: True if n == 0 else odd(n - 1)
+        odd = lambda n: False if n == 0 else even(n - 1)
+        return x * even(4)
 
-@programs()
-def decorated_arg(x):
-    @with_arg(3)
-    def f(v):
-        return v + 1
+    def supers(x):
+        c = Child(2)
+        return c.go(x), c.old(x), c.viacls(x), c.stat(x), c.lam(x), c.store(x), c.pr, Child.make(5).k, Grand(1).go(x)
 
-    return f(x)
+    def params(x):
+        def f(a, b, /, c, d=4, *args, e, f=6, **kw):
+            return a * b + c + d + sum(args) + e + f + sum(kw.values())
 
+        return f(x, 1, 2, e=5), f(x, 1, c=2, e=1, z=3), f(x, 1, 2, 3, 4, 5, e=0, g=1), f(*(x, 1), **{"c": 2, "e": 3})
 
-@programs()
-def stacked(x):
-    @with_arg(2)
-    @deco
-    def f(v):
-        return v + 1
+    def nonlocal_deep(x):
+        n = 0
 
-    return f(x)
+        def a():
+            def b():
+                nonlocal n
+                n += 1
+                return n
 
+            return b() + b()
 
-@programs()
-def recursion(x):
-    def fact(n):
-        return 1 if n == 0 else n * fact(n - 1)
+        return x * a(), n
 
-    return x * fact(5)
+    def cell_arg(x):
+        def f(v, k):
+            g = lambda: v * k
+            k = k + 1
+            return g()
 
+        return f(x, 2)
 
-@programs()
-def mutual(x):
-    def even(n):
-        return True if n == 0 else odd(n - 1)
+    def loop_cells(x):
+        fs = []
+        for i in range(3):
+            f = lambda j=i: x * (i + j)
+            fs.append(f)
+        return [f() for f in fs]
 
-    def odd(n):
-        return False if n == 0 else even(n - 1)
+    def partials(x):
+        f = functools.partial(lambda a, b, c=1: a * b + c, x, c=5)
+        return f(3), f(3, c=1), f.func is not None, f.args[0] is x, f.keywords
 
-    return x * even(4)
+    def method_refs(x):
+        f = x.add
+        g = torch.Tensor.mul
+        h = [].append
+        s = "a,b".split
+        return f(1), g(x, 2), s(","), list(map(str.upper, "ab"))
 
+    def lambda_ret(x):
+        y = x + 1
+        return lambda z=2, *, k=3: y * z * k
 
-@programs()
-def supers(x):
-    c = Child(2)
-    return c.go(x), c.old(x), c.viacls(x), c.stat(x), c.lam(x), c.store(x), c.pr, Child.make(5).k, Grand(1).go(x)
+    def returned_counter(x):
+        n = 0
 
-
-@programs()
-def params(x):
-    def f(a, b, /, c, d=4, *args, e, f=6, **kw):
-        return a * b + c + d + sum(args) + e + f + sum(kw.values())
-
-    return f(x, 1, 2, e=5), f(x, 1, c=2, e=1, z=3), f(x, 1, 2, 3, 4, 5, e=0, g=1), f(*(x, 1), **{"c": 2, "e": 3})
-
-
-@programs()
-def nonlocal_deep(x):
-    n = 0
-
-    def a():
-        def b():
+        def inc():
             nonlocal n
             n += 1
             return n
 
-        return b() + b()
+        inc()
+        return x + n, inc
 
-    return x * a(), n
+    def two_share(x):
+        n = [0]
+        v = 1
 
+        def a():
+            nonlocal v
+            v += 1
+            return v
 
-@programs()
-def cell_arg(x):
-    def f(v, k):
-        def g():
-            return v * k
+        b = lambda: (v, n)
+        a()
+        return x * v, a, b
 
-        k = k + 1
-        return g()
+    @programs(breaks=None, graphs=None)
+    def class_in_closure(x):
+        factor = 2
 
-    return f(x, 2)
+        class Scale:
+            def __call__(self, v):
+                return v * factor
 
+        return Scale()(x) + 1
 
-@programs()
-def loop_cells(x):
-    fs = []
-    for i in range(3):
+    def func_cmp(x):
+        f = lambda: 1
+        g = f
+        return f is g, f == g, f != (lambda: 1), {f: 1}[f], x + 1
 
-        def f(j=i):
-            return x * (i + j)
+    @programs(lambda: ([slice(1, 2), int], torch.ones(3)), breaks=1, graphs=2)
+    def annotations_that_are_computed(values, x):
+        def scaled(v: values.pop(), n: values.pop() = 2):
+            return v * n
 
-        fs.append(f)
-    return [f() for f in fs]
-
-
-@programs()
-def partials(x):
-    f = functools.partial(lambda a, b, c=1: a * b + c, x, c=5)
-    return f(3), f(3, c=1), f.func is not None, f.args[0] is x, f.keywords
-
-
-@programs()
-def method_refs(x):
-    f = x.add
-    g = torch.Tensor.mul
-    h = [].append
-    s = "a,b".split
-    return f(1), g(x, 2), s(","), list(map(str.upper, "ab"))
-
-
-@programs()
-def lambda_ret(x):
-    y = x + 1
-    return lambda z=2, *, k=3: y * z * k
-
-
-@programs()
-def returned_counter(x):
-    n = 0
-
-    def inc():
-        nonlocal n
-        n += 1
-        return n
-
-    inc()
-    return x + n, inc
-
-
-@programs()
-def two_share(x):
-    n = [0]
-    v = 1
-
-    def a():
-        nonlocal v
-        v += 1
-        return v
-
-    def b():
-        return v, n
-
-    a()
-    return x * v, a, b
-
-
-@programs()
-def func_cmp(x):
-    def f():
-        return 1
-
-    g = f
-    return f is g, f == g, f != (lambda: 1), {f: 1}[f], x + 1
-
-
-@programs(graphs=None, breaks=None)
-def wrong_args(x):
-    def f(a, b):
-        return a
-
-    try:
-        return f(x)
-    except TypeError as e:
-        return str(e)
-
-
-@programs(lambda: ([slice(1, 2), int], torch.ones(3)), breaks=1, graphs=2)
-def annotations_that_are_computed(values, x):
-    def scaled(v: values.pop(), n: values.pop() = 2):
-        return v * n
-
-    y = x + 1
-    minidynamo.graph_break()
-    return scaled(y), scaled.__annotations__
+        y = x + 1
+        minidynamo.graph_break()
+        return scaled(y), scaled.__annotations__
 
 
 def test_attributes_that_are_no_names_arrive():
     def program(x):
-        def f():
-            return x
-
+        f = lambda: x
         setattr(f, "class", 3)
         setattr(f, "two words", 2)
         return f

@@ -1,15 +1,10 @@
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: UP007, UP033, UP045, RUF012, B019, SIM110, C416
-
 """Python idioms of model code, beyond the single features."""
 
-import functools
 import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import NamedTuple, Optional
+from typing import Optional
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -17,11 +12,7 @@ from torch import nn
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 def batch():
@@ -43,12 +34,6 @@ class Attention(nn.Module):
         weights = F.softmax(scores, dim=-1)
         out = self.out((weights @ v).transpose(1, 2).reshape(*x.shape[:-1], d))
         return (out, weights) if return_weights else out
-
-
-@programs(lambda: (Attention(), batch()))
-def attention(m, x):
-    mask = torch.tril(torch.ones(x.shape[1], x.shape[1], device=x.device))
-    return m(x), m(x, mask), m(x, mask=mask, return_weights=True)[1].shape
 
 
 @dataclass
@@ -86,127 +71,6 @@ class Net(nn.Module):
         return x
 
 
-@programs(lambda: (Net(Settings()), batch()))
-def settings_and_caches(m, x):
-    cache = {}
-    y, hidden = m(x, cache, output_hidden=True)
-    return y, hidden, list(cache), cache["layer1"], m.calls
-
-
-class Result(NamedTuple):
-    loss: torch.Tensor
-    aux: dict
-
-
-@programs()
-def typed_namedtuple(x):
-    r = Result(loss=(x * x).sum(), aux={"n": x.numel()})
-    loss, aux = r
-    return r, loss * 2, aux["n"], r._replace(aux=None).aux
-
-
-@programs(lambda: ([torch.randn(2), torch.randn(3)], {"scale": 2.0, "bias": torch.ones(1)}))
-def map_over_a_structure(xs, options):
-    def apply(value, fn):
-        if isinstance(value, torch.Tensor):
-            return fn(value)
-        if isinstance(value, (list, tuple)):
-            return type(value)([apply(v, fn) for v in value])
-        if isinstance(value, dict):
-            return {k: apply(v, fn) for k, v in value.items()}
-        return value
-
-    return apply(xs, lambda t: t * options["scale"]), apply({"p": (xs[0], [xs[1], "s"]), "q": None}, torch.neg)
-
-
-@programs()
-def transposing_lists(x):
-    rows = [(1, x), (2, x + 1), (3, x + 2)]
-    numbers, tensors = zip(*rows)
-    return sum(numbers), torch.stack(tensors), [list(column) for column in zip(*[[1, 2], [3, 4]])]
-
-
-@programs(lambda: (vector(), None), lambda: (vector(), 3), graphs=2, recompiles=1)
-def optional_arguments(x, n=None):
-    n = n or 1
-    n = 2 if n is None else n
-    return x * n
-
-
-@programs()
-def default_arguments_of_all_kinds(x):
-    def f(a, b=2, *args, c, d=4, **kwargs):
-        return a * b + c + d + len(args) + len(kwargs)
-
-    return f(x, c=1), f(x, 3, 4, 5, c=1, d=0, e=1)
-
-
-@programs()
-def early_return_and_assert(x):
-    assert x.dim() == 1, f"expected a vector, got {x.dim()} dimensions"
-    assert isinstance(x, torch.Tensor)
-    if x.shape[0] > 100:
-        return None
-    del_me = x + 1
-    y = del_me * 2
-    del del_me
-    return y
-
-
-@programs(breaks=None, graphs=None)
-def failing_assert(x):
-    y = x + 1
-    rank = x.dim()  # pytest puts the repr of called objects, addresses included, into the message of an assert
-    assert rank == 2, "not a matrix"
-    return y
-
-
-@functools.lru_cache(maxsize=None)
-def cached_size(n):
-    return n * 2
-
-
-@programs(breaks=None, graphs=None)
-def cached_function(x):
-    return x * cached_size(x.shape[0])
-
-
-@programs(lambda: torch.randn(4, 6))
-def shapes_and_views(x):
-    b, n = x.shape
-    h = n // 2
-    y = x.view(b, 2, h).transpose(1, 2).contiguous().view(b, -1)
-    z = x.reshape(*x.shape[:-1], 2, -1).flatten(1)
-    return (
-        y,
-        z,
-        x.new_zeros(b, h),
-        torch.arange(n, device=x.device, dtype=x.dtype),
-        x.expand(2, *x.shape),
-        x.size()[:-1],
-    )
-
-
-@programs(lambda: torch.randn(4, 6))
-def factories(x):
-    return (
-        torch.zeros(x.shape),
-        torch.zeros_like(x),
-        torch.ones(2, x.size(1)),
-        torch.full((2,), 3.0),
-        torch.linspace(0, 1, 5),
-        torch.tensor([1, 2, x.shape[0]]),
-        torch.empty(2, 0).shape,
-    )
-
-
-@programs(lambda: torch.randn(2, 3), lambda: torch.randn(2, 3).double(), graphs=2, recompiles=1)
-def dispatch_on_dtype(x):
-    table = {torch.float32: 1e-5, torch.float64: 1e-12}
-    eps = table.get(x.dtype, 1e-3)
-    return x / (x.norm() + eps), str(x.dtype), x.dtype == torch.float32
-
-
 class Registry:
     functions = {}
 
@@ -227,11 +91,6 @@ def double(x):
 @Registry.register("square")
 def square(x):
     return x * x
-
-
-@programs()
-def registry_of_functions(x):
-    return [fn(x) for _, fn in sorted(Registry.functions.items())], Registry.functions["square"](x)
 
 
 class Mixin:
@@ -258,45 +117,114 @@ class Model(Mixin, nn.Module):
         return self.helper(x) + self.inner.first.weight.sum() + self.helper(x, fn=lambda v: v * 2)
 
 
-@programs(lambda: (Model(), torch.randn(2, 4)))
-def mixin_and_properties(m, x):
-    return m(x), m.factor, [name for name, _ in m.inner.named_children()]
+@programs()
+class Cases:
+    @programs(lambda: (Attention(), batch()))
+    def attention(m, x):
+        mask = torch.tril(torch.ones(x.shape[1], x.shape[1], device=x.device))
+        return m(x), m(x, mask), m(x, mask=mask, return_weights=True)[1].shape
 
+    @programs(lambda: (Net(Settings()), batch()))
+    def settings_and_caches(m, x):
+        cache = {}
+        y, hidden = m(x, cache, output_hidden=True)
+        return y, hidden, list(cache), cache["layer1"], m.calls
 
-@programs(lambda: (nn.LSTM(4, 5, batch_first=True), torch.randn(2, 3, 4)), breaks=None, graphs=None)
-def recurrent_net(m, x):
-    out, (h, c) = m(x)
-    return out, h, c
+    @programs(lambda: ([torch.randn(2), torch.randn(3)], {"scale": 2.0, "bias": torch.ones(1)}))
+    def map_over_a_structure(xs, options):
+        def apply(value, fn):
+            if isinstance(value, torch.Tensor):
+                return fn(value)
+            if isinstance(value, (list, tuple)):
+                return type(value)([apply(v, fn) for v in value])
+            if isinstance(value, dict):
+                return {k: apply(v, fn) for k, v in value.items()}
+            return value
 
+        return apply(xs, lambda t: t * options["scale"]), apply({"p": (xs[0], [xs[1], "s"]), "q": None}, torch.neg)
 
-@programs(lambda: (nn.GRUCell(4, 5), torch.randn(3, 2, 4)))
-def recurrent_cell_in_a_loop(m, xs):
-    h = None
-    states = []
-    for x in xs:
-        h = m(x, h)
-        states.append(h)
-    return torch.stack(states), len(states)
+    def transposing_lists(x):
+        rows = [(1, x), (2, x + 1), (3, x + 2)]
+        numbers, tensors = zip(*rows)
+        return sum(numbers), torch.stack(tensors), [list(column) for column in zip(*[[1, 2], [3, 4]])]
 
+    @programs(lambda: (vector(), None), lambda: (vector(), 3), graphs=2, recompiles=1)
+    def optional_arguments(x, n=None):
+        n = n or 1
+        n = 2 if n is None else n
+        return x * n
 
-@programs(lambda: (nn.MultiheadAttention(8, 2, batch_first=True), batch()), breaks=None, graphs=None)
-def multihead_attention(m, x):
-    return m(x, x, x, need_weights=False)[0]
+    def early_return_and_assert(x):
+        assert x.dim() == 1, f"expected a vector, got {x.dim()} dimensions"
+        assert isinstance(x, torch.Tensor)
+        if x.shape[0] > 100:
+            return None
+        del_me = x + 1
+        y = del_me * 2
+        del del_me
+        return y
 
+    @programs(breaks=None, graphs=None)
+    def failing_assert(x):
+        y = x + 1
+        rank = x.dim()  # pytest puts the repr of called objects, addresses included, into the message of an assert
+        assert rank == 2, "not a matrix"
+        return y
 
-@programs(lambda: (nn.Linear(4, 3), nn.CrossEntropyLoss(label_smoothing=0.1), torch.randn(5, 4), torch.arange(5) % 3))
-def losses_from_modules(m, criterion, x, target):
-    logits = m(x)
-    correct = (logits.argmax(dim=1) == target).float().mean()
-    return criterion(logits, target) + F.mse_loss(logits, torch.zeros_like(logits)), correct.detach()
+    @programs(lambda: torch.randn(4, 6))
+    def shapes_and_views(x):
+        b, n = x.shape
+        h = n // 2
+        y = x.view(b, 2, h).transpose(1, 2).contiguous().view(b, -1)
+        z = x.reshape(*x.shape[:-1], 2, -1).flatten(1)
+        made = y, z, x.new_zeros(b, h), torch.arange(n, device=x.device, dtype=x.dtype)
+        return *made, x.expand(2, *x.shape), x.size()[:-1]
 
+    @programs(lambda: torch.randn(2, 3), lambda: torch.randn(2, 3).double(), graphs=2, recompiles=1)
+    def dispatch_on_dtype(x):
+        table = {torch.float32: 1e-5, torch.float64: 1e-12}
+        eps = table.get(x.dtype, 1e-3)
+        return x / (x.norm() + eps), str(x.dtype), x.dtype == torch.float32
 
-@programs(lambda: (nn.Linear(4, 3), torch.randn(5, 4)), breaks=None, graphs=None)
-def training_step_with_backward(m, x):
-    loss = m(x).pow(2).sum()
-    loss.backward()
-    with torch.no_grad():
-        for p in m.parameters():
-            p -= 0.1 * p.grad
-            p.grad = None
-    return loss.detach()
+    def registry_of_functions(x):
+        return [fn(x) for _, fn in sorted(Registry.functions.items())], Registry.functions["square"](x)
+
+    @programs(lambda: (Model(), torch.randn(2, 4)))
+    def mixin_and_properties(m, x):
+        return m(x), m.factor, [name for name, _ in m.inner.named_children()]
+
+    @programs(lambda: (nn.LSTM(4, 5, batch_first=True), torch.randn(2, 3, 4)), breaks=None, graphs=None)
+    def recurrent_net(m, x):
+        out, (h, c) = m(x)
+        return out, h, c
+
+    @programs(lambda: (nn.GRUCell(4, 5), torch.randn(3, 2, 4)))
+    def recurrent_cell_in_a_loop(m, xs):
+        h = None
+        states = []
+        for x in xs:
+            h = m(x, h)
+            states.append(h)
+        return torch.stack(states), len(states)
+
+    @programs(lambda: (nn.MultiheadAttention(8, 2, batch_first=True), batch()), breaks=None, graphs=None)
+    def multihead_attention(m, x):
+        return m(x, x, x, need_weights=False)[0]
+
+    @programs(
+        lambda: (nn.Linear(4, 3), nn.CrossEntropyLoss(label_smoothing=0.1), torch.randn(5, 4), torch.arange(5) % 3)
+    )
+    def losses_from_modules(m, criterion, x, target):
+        logits = m(x)
+        correct = (logits.argmax(dim=1) == target).float().mean()
+        return criterion(logits, target) + F.mse_loss(logits, torch.zeros_like(logits)), correct.detach()
+
+    @programs(lambda: (nn.Linear(4, 3), torch.randn(5, 4)), breaks=None, graphs=None)
+    def training_step_with_backward(m, x):
+        loss = m(x).pow(2).sum()
+        loss.backward()
+        with torch.no_grad():
+            for p in m.parameters():
+                p -= 0.1 * p.grad
+                p.grad = None
+        return loss.detach()

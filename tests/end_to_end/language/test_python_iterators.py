@@ -10,6 +10,7 @@ import torch
 
 import minidynamo
 from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.programs import rows_of
 
 
 def drained(iterator):
@@ -59,78 +60,65 @@ def test_iterator_alive_at_a_break(name, taken):
     assert_same_as_eager(f, lambda: torch.ones(2), calls=2)
 
 
-def changed_list(x, xs, d):
-    iterator = iter(xs)
-    next(iterator)
-    xs.append(9)
-    minidynamo.graph_break()
-    xs.append(10)
-    return x + 1, drained(iterator)
-
-
-def changed_values(x, xs, d):
-    iterator = enumerate(d.items())
-    first = next(iterator)
-    d["a"] = d["b"] = 5
-    minidynamo.graph_break()
-    return x + 1, first, drained(iterator)
-
-
-def new_values_while_looping(x, xs, d):
-    seen = []
-    for key, value in d.items():
-        d["b"] = 10
-        seen.append((key, value))
-        x = x + value
-    return x, seen
-
-
-def broken_loop_with_new_values(x, xs, d):
-    for key in d:
-        d[key] = d[key] + 1
-        x = x + 1
+class Cases:
+    def changed_list(x, xs, d):
+        iterator = iter(xs)
+        next(iterator)
+        xs.append(9)
         minidynamo.graph_break()
-        x = x * d[key]
-    return x
+        xs.append(10)
+        return x + 1, drained(iterator)
 
+    def changed_values(x, xs, d):
+        iterator = enumerate(d.items())
+        first = next(iterator)
+        d["a"] = d["b"] = 5
+        minidynamo.graph_break()
+        return x + 1, first, drained(iterator)
 
-def another_key_while_looping(x, xs, d):
-    iterator = iter(d)
-    next(iterator)
-    d["c"] = 3
-    y = x + 1
-    minidynamo.graph_break()
-    return y, list(iterator)
+    def new_values_while_looping(x, xs, d):
+        seen = []
+        for key, value in d.items():
+            d["b"] = 10
+            seen.append((key, value))
+            x = x + value
+        return x, seen
 
+    def broken_loop_with_new_values(x, xs, d):
+        for key in d:
+            d[key] = d[key] + 1
+            x = x + 1
+            minidynamo.graph_break()
+            x = x * d[key]
+        return x
 
-def another_key_while_in_a_loop(x, xs, d):
-    for key in d:
-        d[key + key] = 1
-        x = x + 1
-    return x
+    def another_key_while_looping(x, xs, d):
+        iterator = iter(d)
+        next(iterator)
+        d["c"] = 3
+        y = x + 1
+        minidynamo.graph_break()
+        return y, list(iterator)
 
+    def another_key_while_in_a_loop(x, xs, d):
+        for key in d:
+            d[key + key] = 1
+            x = x + 1
+        return x
 
-def exhausted_stays_exhausted(x, xs, d):
-    over_list, over_dict = iter(xs), iter(d)
-    list(over_list), list(over_dict)
-    xs.append(4)
-    d["z"] = 4
-    minidynamo.graph_break()
-    return x + 1, drained(over_list), drained(over_dict)
+    def exhausted_stays_exhausted(x, xs, d):
+        over_list, over_dict = iter(xs), iter(d)
+        list(over_list), list(over_dict)
+        xs.append(4)
+        d["z"] = 4
+        minidynamo.graph_break()
+        return x + 1, drained(over_list), drained(over_dict)
 
 
 @pytest.mark.filterwarnings("ignore:MD2")
 @pytest.mark.parametrize(
     "fn",
-    (
-        changed_list,
-        changed_values,
-        new_values_while_looping,
-        broken_loop_with_new_values,
-        another_key_while_looping,
-        another_key_while_in_a_loop,
-        exhausted_stays_exhausted,
-    ),
+    rows_of(Cases),
 )
 def test_iterator_over_something_that_changes(fn):
     assert_same_as_eager(fn, lambda: (torch.ones(2), [1, 2, 3], {"a": 1, "b": 2}), calls=2)

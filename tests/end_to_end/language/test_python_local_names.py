@@ -1,7 +1,5 @@
 """`locals()` and `vars()` inside of captured functions."""
 
-# The programs keep the style of users, against the advice of linters.
-
 from __future__ import annotations
 
 import pytest
@@ -12,12 +10,8 @@ from tests.end_to_end.histories import Histories, compare
 from tests.end_to_end.programs import Programs, two_vectors, vector
 
 programs = Programs()
+test_same_as_eager = programs.test()
 histories = Histories()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
 
 
 @pytest.mark.parametrize("history", histories)
@@ -48,9 +42,7 @@ def names_and_values(x, n=3, *, k=4):
 
 @programs(two_vectors)
 def text_of_names(x, y):
-    def text(name, times):
-        return "{name}*{times}".format(**vars())
-
+    text = lambda name, times: "{name}*{times}".format(**vars())
     return text("x", 3), x * 3
 
 

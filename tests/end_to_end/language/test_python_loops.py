@@ -1,202 +1,119 @@
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: B007
-
 import itertools
-
-import pytest
-import torch
 
 from tests.end_to_end.programs import Programs, leaf, two_vectors
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
-
-
-@programs(leaf)
-def over_a_range(x):
-    for i in range(3):
-        x = x * (i + 1)
-    return x
+test_same_as_eager = programs.test()
 
 
 @programs()
-def with_break_and_continue(x):
-    for i in range(10):
-        if i == 1:
-            continue
-        if i == 4:
-            break
-        x = x + i
-    else:
-        x = x * 100
-    return x, i
+class Cases:
+    @programs(leaf)
+    def over_a_range(x):
+        for i in range(3):
+            x = x * (i + 1)
+        return x
 
+    def with_break_and_continue(x):
+        for i in range(10):
+            if i == 1:
+                continue
+            if i == 4:
+                break
+            x = x + i
+        else:
+            x = x * 100
+        return x, i
 
-@programs()
-def with_else(x):
-    for i in range(2):
-        x = x + i
-    else:
-        x = x * 2
-    return x
+    def with_else(x):
+        for i in range(2):
+            x = x + i
+        else:
+            x = x * 2
+        return x
 
+    def while_loop(x):
+        n = 0
+        while n < 3:
+            x = x + n
+            n += 1
+        return x
 
-@programs()
-def while_loop(x):
-    n = 0
-    while n < 3:
-        x = x + n
-        n += 1
-    return x
+    @programs(two_vectors)
+    def enumerate_and_zip(x, y):
+        total = 0
+        for i, t in enumerate([x, y], start=1):
+            total = total + t * i
+        for a, b in zip([x, y], (1, 2), strict=True):
+            total = total + a * b
+        return total
 
+    def over_map_filter_reversed(x):
+        out = [x + v for v in map(lambda a, b: a + b, [1, 2, 3], [10, 20])]
+        kept = list(filter(None, [0, 1, "", 2]))
+        odd = list(filter(lambda v: v % 2, range(5)))
+        return out, kept, odd, list(reversed([1, 2, 3]))
 
-@programs(two_vectors)
-def enumerate_and_zip(x, y):
-    total = 0
-    for i, t in enumerate([x, y], start=1):
-        total = total + t * i
-    for a, b in zip([x, y], (1, 2), strict=True):
-        total = total + a * b
-    return total
+    def nested_loops(x):
+        total = x
+        for i in range(2):
+            for j in range(i, 3):
+                total = total + i * j
+        return total
 
+    def next_and_iter(x):
+        it = iter([x, x + 1, 3])
+        a = next(it)
+        rest = list(it)
+        return a, rest, next(it, None), next(iter({"k": 1}))
 
-@programs()
-def over_map_filter_reversed(x):
-    out = [x + v for v in map(lambda a, b: a + b, [1, 2, 3], [10, 20])]
-    kept = list(filter(None, [0, 1, "", 2]))
-    odd = list(filter(lambda v: v % 2, range(5)))
-    return out, kept, odd, list(reversed([1, 2, 3]))
+    @programs(graphs=0)
+    def iterator_consumed_in_two_places(x):
+        it = iter(range(6))
+        pairs = list(zip(it, it))
+        return x, pairs
 
+    @programs(graphs=0)
+    def list_that_grows_while_looped_over(x):
+        xs = [1, 2]
+        for n in xs:
+            if n < 4:
+                xs.append(n + 2)
+        return x, xs
 
-@programs()
-def nested_loops(x):
-    total = x
-    for i in range(2):
-        for j in range(i, 3):
-            total = total + i * j
-    return total
+    @programs(breaks=1, graphs=0)
+    def next_of_nothing_raises(x):
+        return next(iter([]))
 
+    def loop_variable_lives_on(x):
+        for i, (a, b) in enumerate([(1, 2), (3, 4)]):
+            x = x + a * b
+        return x, i, a, b
 
-@programs()
-def next_and_iter(x):
-    it = iter([x, x + 1, 3])
-    a = next(it)
-    rest = list(it)
-    return a, rest, next(it, None), next(iter({"k": 1}))
+    @programs(graphs=0)
+    def enumerate_of_enumerate(x):
+        return [(i, j, v) for i, (j, v) in enumerate(enumerate("ab", 5), -1)], x
 
+    def lazy_itertools(x):
+        log = []
 
-@programs(graphs=0)
-def iterator_consumed_in_two_places(x):
-    it = iter(range(6))
-    pairs = list(zip(it, it))
-    return x, pairs
+        def note(v):
+            log.append(v)
+            return v
 
+        for v in itertools.chain(map(note, [1, 2]), [3]):
+            log.append(["body", v])
+        for v in itertools.takewhile(lambda u: note(u) < 3, [1, 2, 3, 4]):
+            log.append(["body", v])
+        for v in itertools.islice(map(note, range(10)), 1, 6, 2):
+            log.append(["body", v])
+        return x + 1, log
 
-@programs(graphs=0)
-def list_that_grows_while_looped_over(x):
-    xs = [1, 2]
-    for n in xs:
-        if n < 4:
-            xs.append(n + 2)
-    return x, xs
-
-
-@programs()
-def itertools_functions(x):
-    chained = list(itertools.chain([1], (2, 3)))
-    flat = list(itertools.chain.from_iterable([[x], [x * 2]]))
-    pairs = list(itertools.product([1, 2], "ab"))
-    return chained, flat, pairs, list(itertools.islice(range(10), 2, 8, 3)), list(itertools.accumulate([1, 2, 3]))
-
-
-@programs(graphs=0)
-def more_itertools(x):
-    return (
-        x,
-        list(itertools.combinations([1, 2, 3], 2)),
-        list(itertools.permutations("ab")),
-        list(itertools.zip_longest([4], [5, 6], fillvalue=0)),
-        list(itertools.pairwise([7, 8, 9])),
-        list(itertools.repeat(5, 2)),
-        list(itertools.takewhile(lambda v: v < 3, [1, 2, 3, 1])),
-        list(itertools.starmap(pow, [(2, 3), (3, 2)])),
-    )
-
-
-@programs(lambda: torch.randn(3, 2))
-def over_the_rows_of_a_tensor(x):
-    total = 0
-    for row in x:
-        total = total + row
-    return total, len(x)
-
-
-@programs(lambda: torch.randn(3, 2))
-def unpacking_a_tensor(x):
-    a, b, c = x
-    first, *rest = x
-    return a + b, c, first, rest
-
-
-@programs(lambda: torch.randn(2, 4))
-def over_split_and_chunk(x):
-    a, b = x.chunk(2, dim=1)
-    parts = [p * i for i, p in enumerate(torch.split(x, 1, dim=0))]
-    return a + b, parts
-
-
-@programs(breaks=1, graphs=0)
-def next_of_nothing_raises(x):
-    return next(iter([]))
-
-
-@programs()
-def loop_variable_lives_on(x):
-    for i, (a, b) in enumerate([(1, 2), (3, 4)]):
-        x = x + a * b
-    return x, i, a, b
-
-
-@programs(graphs=0)
-def enumerate_of_enumerate(x):
-    return [(i, j, v) for i, (j, v) in enumerate(enumerate("ab", 5), -1)], x
-
-
-@programs()
-def lazy_itertools(x):
-    log = []
-
-    def note(v):
-        log.append(v)
-        return v
-
-    for v in itertools.chain(map(note, [1, 2]), [3]):
-        log.append(["body", v])
-    for v in itertools.takewhile(lambda u: note(u) < 3, [1, 2, 3, 4]):
-        log.append(["body", v])
-    for v in itertools.islice(map(note, range(10)), 1, 6, 2):
-        log.append(["body", v])
-    return x + 1, log
-
-
-@programs()
-def endless_itertools(x):
-    pairs = list(zip(itertools.count(1), [x, x + 1], itertools.cycle("ab"), itertools.repeat(None)))
-    numbers = []
-    for n in itertools.count(10, 5):
-        if n > 20:
-            break
-        numbers.append(n)
-    return pairs, numbers
-
-
-@programs(breaks=None, graphs=None)
-def break_in_a_loop_over_itertools(x):
-    for a, b in itertools.product([1, 2], [3]):
-        x = x * a + b
-        print(a, b)
-    return x
+    def endless_itertools(x):
+        pairs = list(zip(itertools.count(1), [x, x + 1], itertools.cycle("ab"), itertools.repeat(None)))
+        numbers = []
+        for n in itertools.count(10, 5):
+            if n > 20:
+                break
+            numbers.append(n)
+        return pairs, numbers

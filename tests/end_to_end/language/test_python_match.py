@@ -1,20 +1,12 @@
-# The programs keep the style of users, against the advice of linters.
-
 import collections
 import collections.abc
 import dataclasses
 import enum
 
-import pytest
-
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class Color(enum.Enum):
@@ -90,54 +82,6 @@ def act(value, x):
             return x * 1000
 
 
-@programs()
-def literals(x):
-    return [act(value, x) for value in (0, 1, 2, "hello", 1.5, 3.5, None, True, 50, "other", 7, 1j)]
-
-
-@programs()
-def values_and_sequences(x):
-    return [act(v, x) for v in (Color.RED, Color.BLUE, [5], (1, (2, 3)), [1, 2, 3, 4], [], "ab", b"ab", range(3))]
-
-
-@programs()
-def mappings(x):
-    return [act(v, x) for v in ({"k": 1}, {"k": 1, "q": 2}, {"z": {"w": 4}}, {"z": 3}, {})]
-
-
-@programs()
-def classes(x):
-    return [act(v, x) for v in (Pair(2, 1), Pair(1, 2), Point(0), Point(3, 1), Point(5, 6), Named(2, 3))]
-
-
-@programs()
-def shapes(x):
-    match x.shape:
-        case (rows, columns):
-            return x * rows * columns
-        case (n,) if n > 10:
-            return x
-        case (n,):
-            return x * n
-
-
-@programs()
-def a_tensor_inside(x):
-    match {"data": (x, [1, x + 1]), 2: None}:
-        case {"data": (first, [int(k), second]), 2: None}:
-            return first * second + k
-
-
-@programs()
-def default_is_not_made(x):
-    lists = collections.defaultdict(list)
-    match lists:
-        case {"q": _}:
-            return x
-        case _:
-            return x * 2, len(lists)
-
-
 class Reader:
     __match_args__ = ("item",)
 
@@ -153,14 +97,6 @@ class Reader:
         if name == "other":
             return 3
         raise AttributeError(name)
-
-
-@programs()
-def attributes_are_read_once(x):
-    reader = Reader()
-    match reader:
-        case Reader(n, other=3):
-            return x * n, reader.log
 
 
 class OneEntry(collections.abc.Mapping):
@@ -179,50 +115,82 @@ class Items(list):
 
 
 @programs()
-def own_mapping_and_list(x):
-    match OneEntry():
-        case {"a": value}:
-            x = x * value
-    match Items([2, 3]):
-        case Items([a, b]):
-            return x * a + b
+class Cases:
+    literals = lambda x: [act(value, x) for value in (0, 1, 2, "hello", 1.5, 3.5, None, True, 50, "other", 7, 1j)]
+    mappings = lambda x: [act(v, x) for v in ({"k": 1}, {"k": 1, "q": 2}, {"z": {"w": 4}}, {"z": 3}, {})]
+    classes = lambda x: [act(v, x) for v in (Pair(2, 1), Pair(1, 2), Point(0), Point(3, 1), Point(5, 6), Named(2, 3))]
 
+    def values_and_sequences(x):
+        return [act(v, x) for v in (Color.RED, Color.BLUE, [5], (1, (2, 3)), [1, 2, 3, 4], [], "ab", b"ab", range(3))]
 
-@programs(breaks=None, graphs=None)
-def too_many_patterns(x):
-    try:
-        match Point(1, 2):
-            case Point(1, 2, 3):
+    def shapes(x):
+        match x.shape:
+            case (rows, columns):
+                return x * rows * columns
+            case (n,) if n > 10:
                 return x
-    except TypeError as error:
-        return x + 1, str(error)
+            case (n,):
+                return x * n
 
+    def a_tensor_inside(x):
+        match {"data": (x, [1, x + 1]), 2: None}:
+            case {"data": (first, [int(k), second]), 2: None}:
+                return first * second + k
 
-@programs(breaks=None, graphs=None)
-def twice_the_same_attribute(x):
-    try:
-        match Point(1, 2):
-            case Point(_, x=3):
+    def default_is_not_made(x):
+        lists = collections.defaultdict(list)
+        match lists:
+            case {"q": _}:
                 return x
-    except TypeError as error:
-        return x + 1, str(error)
+            case _:
+                return x * 2, len(lists)
 
+    def attributes_are_read_once(x):
+        reader = Reader()
+        match reader:
+            case Reader(n, other=3):
+                return x * n, reader.log
 
-@programs(breaks=None, graphs=None)
-def not_a_class(x):
-    pattern = 3
-    try:
-        match x.dim():
-            case pattern():
+    def own_mapping_and_list(x):
+        match OneEntry():
+            case {"a": value}:
+                x = x * value
+        match Items([2, 3]):
+            case Items([a, b]):
+                return x * a + b
+
+    @programs(breaks=None, graphs=None)
+    def too_many_patterns(x):
+        try:
+            match Point(1, 2):
+                case Point(1, 2, 3):
+                    return x
+        except TypeError as error:
+            return x + 1, str(error)
+
+    @programs(breaks=None, graphs=None)
+    def twice_the_same_attribute(x):
+        try:
+            match Point(1, 2):
+                case Point(_, x=3):
+                    return x
+        except TypeError as error:
+            return x + 1, str(error)
+
+    @programs(breaks=None, graphs=None)
+    def not_a_class(x):
+        pattern = 3
+        try:
+            match x.dim():
+                case pattern():
+                    return x
+        except TypeError as error:
+            return x + 1, str(error)
+
+    @programs(graphs=2, breaks=1, recompiles=0)
+    def on_a_tensor_value(x):
+        match x.sum():
+            case 0:
                 return x
-    except TypeError as error:
-        return x + 1, str(error)
-
-
-@programs(graphs=2, breaks=1, recompiles=0)
-def on_a_tensor_value(x):
-    match x.sum():
-        case 0:
-            return x
-        case _:
-            return x + 1
+            case _:
+                return x + 1

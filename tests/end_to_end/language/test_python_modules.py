@@ -1,5 +1,3 @@
-# The programs keep the style of users, against the advice of linters.
-
 import pytest
 import torch
 from torch import nn
@@ -9,11 +7,7 @@ from minidynamo.testing import CompileCounter, assert_same_as_eager
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 def inputs(make, *shape):
@@ -48,125 +42,6 @@ class Stack(nn.Module):
         return self.last(self.blocks[-1](x) + self.blocks[0](x))
 
 
-@programs(inputs(Block, 2, 4))
-def parameters_and_buffers(m, x):
-    return m(x)
-
-
-@programs(inputs(Stack, 2, 4))
-def nested_modules(m, x):
-    return m(x)
-
-
-@programs(inputs(lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)), 3, 4))
-def sequential(m, x):
-    return m(x), len(m), m[0](x), m[-1].out_features, isinstance(m[1], nn.Tanh)
-
-
-@programs(inputs(lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval(), 3, 4))
-def evaluation_mode(m, x):
-    return m(x), m.training
-
-
-@programs(inputs(lambda: nn.Dropout(0.5), 30))
-def dropout(m, x):
-    return m(x)
-
-
-@programs(inputs(lambda: nn.BatchNorm1d(4), 8, 4))
-def batch_norm_in_training(m, x):
-    return m(x), m.num_batches_tracked
-
-
-@programs(inputs(lambda: nn.BatchNorm1d(4).eval(), 8, 4))
-def batch_norm_in_evaluation(m, x):
-    return m(x)
-
-
-@programs(
-    inputs(
-        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-        2,
-        1,
-        8,
-        8,
-    )
-)
-def convolutional_net(m, x):
-    return m(x)
-
-
-@programs(inputs(lambda: nn.LayerNorm(4), 2, 4))
-def layer_norm(m, x):
-    return m(x)
-
-
-@programs(lambda: (nn.Embedding(10, 4), torch.tensor([1, 2, 3])))
-def embedding(m, x):
-    return m(x)
-
-
-@programs(inputs(lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True), 2, 3, 8))
-def transformer_layer(m, x):
-    return m(x)
-
-
-@programs(inputs(Stack, 2, 4))
-def walks(m, x):
-    total = 0
-    for name, parameter in m.named_parameters():
-        if name.endswith("weight"):
-            total = total + parameter.sum()
-    names = [name for name, _ in m.named_modules()]
-    children = [name for name, _ in m.named_children()]
-    buffers = [b.shape for b in m.buffers()]
-    return total, names, children, buffers, len(list(m.modules())), sum([p.numel() for p in m.parameters()])
-
-
-@programs(inputs(Block, 2, 4))
-def attributes_of_modules(m, x):
-    m.steps += 1
-    m.last_input = x
-    m.offset = m.offset + 1
-    return x * m.steps + m.offset, hasattr(m, "nope"), m.linear.in_features
-
-
-@programs(inputs(Block, 2, 4))
-def buffer_changed_in_place(m, x):
-    m.offset.add_(1)
-    m.offset.mul_(x.mean().detach())
-    return x + m.offset
-
-
-@programs(inputs(Block, 2, 4))
-def parameters_as_values(m, x):
-    return (
-        x @ m.linear.weight.t() + m.linear.bias,
-        m.scale.shape,
-        isinstance(m.scale, nn.Parameter),
-        m.scale.requires_grad,
-    )
-
-
-@programs(lambda: ([nn.Linear(2, 2), nn.Linear(2, 2)], torch.randn(2, 2)))
-def modules_in_a_list(layers, x):
-    for layer in layers:
-        x = layer(x)
-    return x
-
-
-def add_hooks(m):
-    m.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
-    m.register_forward_hook(lambda module, args, result: result * 2)
-    m.register_forward_hook(lambda module, args, kwargs, result: result + args[0].sum(), with_kwargs=True)
-    return m
-
-
-@programs(inputs(lambda: add_hooks(nn.Linear(4, 4)), 2, 4))
-def forward_hooks(m, x):
-    return m(x)
-
-
 class Shared(nn.Module):
     def __init__(self):
         super().__init__()
@@ -177,48 +52,53 @@ class Shared(nn.Module):
         return self.b(self.a(x))
 
 
-@programs(inputs(Shared, 2, 4))
-def shared_submodule(m, x):
-    return m(x), m.a is m.b, len(list(m.parameters()))
+@programs(inputs(Block, 2, 4))
+class Cases:
+    parameters_and_buffers = lambda m, x: m(x)
 
+    @programs(inputs(Stack, 2, 4))
+    def nested_modules(m, x):
+        return m(x)
 
-def test_hook_added_and_removed_later():
-    module = nn.Linear(2, 2)
-    counter = CompileCounter()
-    compiled = compile_function(lambda x: module(x) + 1, backend=counter)
-    x = torch.randn(3, 2)
-    plain = module(x) + 1
-    torch.testing.assert_close(compiled(x), plain)
-    handle = module.register_forward_hook(lambda m, args, result: result * 10)
-    torch.testing.assert_close(compiled(x), module(x) + 1)
-    handle.remove()
-    torch.testing.assert_close(compiled(x), plain)
-    assert counter.frame_count == 2
+    @programs(inputs(lambda: nn.BatchNorm1d(4).eval(), 8, 4))
+    def batch_norm_in_evaluation(m, x):
+        return m(x)
 
+    @programs(inputs(Stack, 2, 4))
+    def walks(m, x):
+        total = 0
+        for name, parameter in m.named_parameters():
+            if name.endswith("weight"):
+                total = total + parameter.sum()
+        names = [name for name, _ in m.named_modules()]
+        children = [name for name, _ in m.named_children()]
+        buffers = [b.shape for b in m.buffers()]
+        return total, names, children, buffers, len(list(m.modules())), sum([p.numel() for p in m.parameters()])
 
-def test_training_flag_is_guarded():
-    module = nn.Dropout(0.5)
-    counter = CompileCounter()
-    compiled = compile_function(lambda x: module(x), backend=counter)
-    x = torch.ones(100)
-    assert (compiled(x) == 0).any()
-    module.eval()
-    assert torch.equal(compiled(x), x)
-    module.train()
-    assert (compiled(x) == 0).any()
+    def attributes_of_modules(m, x):
+        m.steps += 1
+        m.last_input = x
+        m.offset = m.offset + 1
+        return x * m.steps + m.offset, hasattr(m, "nope"), m.linear.in_features
 
+    def buffer_changed_in_place(m, x):
+        m.offset.add_(1)
+        m.offset.mul_(x.mean().detach())
+        return x + m.offset
 
-def test_replaced_submodule_is_noticed():
-    module = nn.Sequential(nn.Linear(2, 2))
-    compiled = compile_function(lambda x: module(x), backend="eager")
-    x = torch.randn(3, 2)
-    torch.testing.assert_close(compiled(x), module(x))
-    module[0] = nn.Linear(2, 2)
-    torch.testing.assert_close(compiled(x), module(x))
-    module[0] = nn.Tanh()
-    torch.testing.assert_close(compiled(x), module(x))
-    module[0].bias_of_mine = 3
-    torch.testing.assert_close(compiled(x), module(x))
+    def parameters_as_values(m, x):
+        made = x @ m.linear.weight.t() + m.linear.bias, m.scale.shape, isinstance(m.scale, nn.Parameter)
+        return *made, m.scale.requires_grad
+
+    @programs(lambda: ([nn.Linear(2, 2), nn.Linear(2, 2)], torch.randn(2, 2)))
+    def modules_in_a_list(layers, x):
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    @programs(inputs(Shared, 2, 4))
+    def shared_submodule(m, x):
+        return m(x), m.a is m.b, len(list(m.parameters()))
 
 
 # Classes with their own `__call__`
@@ -304,9 +184,7 @@ def test_a_call_that_a_class_gets_later():
     class Later(Counted):
         pass
 
-    def call(m, x):
-        return m(x)
-
+    call = lambda m, x: m(x)
     counter = CompileCounter()
     compiled, m, x = compile_function(call, backend=counter), Later(), torch.ones(2, 4)
     for name in ("", "_call_impl", "__call__"):

@@ -1,20 +1,7 @@
-# The programs keep the style of users, against the advice of linters.
-
-import dataclasses
-import enum
-from dataclasses import dataclass
-
-import pytest
-import torch
-
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class Scaler:
@@ -103,230 +90,6 @@ def with_scaler(cls=Scaler):
     return lambda: (vector(), cls(3))
 
 
-@programs(with_scaler(), with_scaler(Child), graphs=2, recompiles=1)
-def methods(x, s):
-    return s(x), s.method(x), s.by, s.default
-
-
-@programs(with_scaler())
-def properties_static_and_class_methods(x, s):
-    return x * s.doubled, s.plain(x), Scaler.plain(x), Scaler.make(4)(x), s.make(2).offset
-
-
-@programs(with_scaler())
-def attributes_written(x, s):
-    s.by = 5
-    s.result = x + s.by
-    del s.offset
-    s.doubled = 8
-    return s.by, s.result
-
-
-@programs(with_scaler())
-def attribute_functions(x, s):
-    s.added = x + 1
-    return getattr(s, "by"), getattr(s, "nope", 7), hasattr(s, "offset"), hasattr(s, "nope"), s.added  # noqa: B009
-
-
-@programs()
-def objects_made_while_tracing(x):
-    s = Child(2)
-    s.offset = x
-    return s(x), s.method(x), isinstance(s, Scaler), type(s) is Child, issubclass(Child, Scaler), type(s).__name__
-
-
-@programs(breaks=0)
-def object_returned(x):
-    return Scaler(x + 1, offset=2).by, Child(1).offset
-
-
-@programs(lambda: (vector(), Bag(1, 2)))
-def special_methods(x, bag):
-    bag[0] = x
-    total = 0
-    for item in bag:
-        total = total + item
-    return total, len(bag), bag[1], x in bag, bag == Bag(3, 4), bag != 3, bool(bag), not Bag(1), [*bag]
-
-
-@programs()
-def operators_on_objects(x):
-    bag = Bag(x, 1) + Bag(2)
-    more = 5 + bag
-    return (-Bag(x)).items, bag.items, more.items, Bag(1) < Bag(1, 2), Bag(1) > Bag(1, 2)
-
-
-@dataclass
-class Config:
-    size: int
-    scale: float = 2.0
-    names: list = dataclasses.field(default_factory=list)
-
-    @property
-    def area(self):
-        return self.size**2
-
-
-@programs(lambda: (vector(), Config(3)), lambda: (vector(), Config(4)), graphs=2, recompiles=1)
-def dataclass_argument(x, c):
-    return x * c.area + c.scale
-
-
-@programs()
-def dataclasses_made_while_tracing(x):
-    c = Config(2, names=["a"])
-    d = dataclasses.replace(c, scale=0.5)
-    return x * c.scale + d.scale, c.names, dataclasses.asdict(d), c == d, Config(1) == Config(1)
-
-
-@dataclass(frozen=True)
-class Frozen:
-    a: int
-    b: str = "x"
-
-
-@programs(lambda: (vector(), Frozen(1)))
-def frozen_dataclass(x, f):
-    return x + f.a, Frozen(2).b
-
-
-class Color(enum.Enum):
-    RED = 1
-    BLUE = "b"
-
-    def mixed(self):
-        return self is Color.RED
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-    HIGH = 2
-
-
-@programs(lambda: (vector(), Color.RED), lambda: (vector(), Color.BLUE), graphs=2, recompiles=1)
-def enums(x, color):
-    if color is Color.RED:
-        return x + 1, color.name, color.value
-    return x - 1, color.name, color.value
-
-
-@programs()
-def more_enums(x):
-    return x * Level.HIGH, Level.LOW < Level.HIGH, Color.RED == Color.RED, Color.RED.mixed(), [c.name for c in Color]
-
-
-class Lazy:
-    def __init__(self):
-        self.asked = []
-
-    def __getattr__(self, name):
-        self.asked.append(name)
-        return len(name)
-
-
-@programs(lambda: (vector(), Lazy()))
-def getattr_fallback(x, lazy):
-    return x * lazy.abc, lazy.asked
-
-
-class Slotted:
-    __slots__ = ("a", "b")
-
-    def __init__(self, a):
-        self.a = a
-
-
-@programs(lambda: (vector(), Slotted(3)))
-def slots(x, s):
-    s.b = x * s.a
-    return s.b
-
-
-class Descriptor:
-    def __get__(self, obj, owner=None):
-        return self if obj is None else obj.n * 10
-
-
-class WithDescriptor:
-    ten = Descriptor()
-
-    def __init__(self, n):
-        self.n = n
-
-
-@programs(lambda: (vector(), WithDescriptor(2)))
-def descriptors(x, o):
-    return x + o.ten
-
-
-class Switch:
-    def __init__(self, log):
-        self.log = log
-
-    def __enter__(self):
-        self.log.append("enter")
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        self.log.append("exit")
-        return False
-
-
-@programs()
-def context_manager_of_the_user(x):
-    log = []
-    with Switch(log) as s:
-        log.append("body")
-        y = x + len(s.log)
-    return y, log
-
-
-@programs()
-def no_grad(x):
-    with torch.no_grad():
-        y = x + 1
-        inside = torch.is_grad_enabled()
-    return y, inside, torch.is_grad_enabled()
-
-
-@programs(lambda: torch.randn(3, requires_grad=True))
-def no_grad_cuts_the_gradient(x):
-    with torch.no_grad():
-        y = x * 2
-    with torch.enable_grad():
-        z = x * 3
-    return y * x + z
-
-
-class Counter:
-    total = 0
-
-    def __init__(self):
-        Counter.total += 0
-
-
-@programs()
-def class_attributes(x):
-    return x + Scaler.default + Child.default, Scaler.make.__name__, Scaler.__name__
-
-
-@programs(lambda: (vector(), Scaler(2)), lambda: (vector(), None), graphs=1, recompiles=1)
-def optional_object(x, s):
-    return x if s is None else s(x)
-
-
-@programs()
-def class_made_outside_of_method(x):
-    return [cls(2)(x) for cls in (Scaler, Child)]
-
-
-@programs(lambda: (vector(), [Scaler(1), Scaler(2)]))
-def objects_in_a_list(x, scalers):
-    for s in scalers:
-        x = s(x)
-    return x
-
-
 class Offset:
     def __init__(self, by):
         self.by = by
@@ -350,18 +113,6 @@ class Offset:
         return NotImplemented
 
 
-@programs(lambda: (vector(), Offset(2)))
-def operators_of_objects_beside_tensors(x, offset):
-    y = x
-    y += offset
-    return (offset + x).by, x + offset, x @ offset, x < offset, offset < x, y
-
-
-@programs(lambda: (vector(), Offset(2)), graphs=0, breaks=1)
-def operators_that_neither_side_knows(x, offset):
-    return offset * x
-
-
 class Refusing:
     __add__ = None
     __eq__ = None
@@ -374,11 +125,78 @@ class Accepting:
 
 
 @programs()
-def operators_that_a_class_refuses(x):
-    said = []
-    for ask in (lambda: Refusing() + Accepting(), lambda: Refusing() == 1, lambda: Refusing() in [1]):
-        try:
-            said.append(ask())
-        except TypeError:
-            said.append("refused")
-    return x + 1, said
+class Cases:
+    class_attributes = lambda x: (x + Scaler.default + Child.default, Scaler.make.__name__, Scaler.__name__)
+    class_made_outside_of_method = lambda x: [cls(2)(x) for cls in (Scaler, Child)]
+
+    @programs(with_scaler(), with_scaler(Child), graphs=2, recompiles=1)
+    def methods(x, s):
+        return s(x), s.method(x), s.by, s.default
+
+    @programs(with_scaler())
+    def properties_static_and_class_methods(x, s):
+        return x * s.doubled, s.plain(x), Scaler.plain(x), Scaler.make(4)(x), s.make(2).offset
+
+    @programs(with_scaler())
+    def attributes_written(x, s):
+        s.by = 5
+        s.result = x + s.by
+        del s.offset
+        s.doubled = 8
+        return s.by, s.result
+
+    @programs(with_scaler())
+    def attribute_functions(x, s):
+        s.added = x + 1
+        return getattr(s, "by"), getattr(s, "nope", 7), hasattr(s, "offset"), hasattr(s, "nope"), s.added  # noqa: B009
+
+    def objects_made_while_tracing(x):
+        s = Child(2)
+        s.offset = x
+        return s(x), s.method(x), isinstance(s, Scaler), type(s) is Child, issubclass(Child, Scaler), type(s).__name__
+
+    @programs(breaks=0)
+    def object_returned(x):
+        return Scaler(x + 1, offset=2).by, Child(1).offset
+
+    @programs(lambda: (vector(), Bag(1, 2)))
+    def special_methods(x, bag):
+        bag[0] = x
+        total = 0
+        for item in bag:
+            total = total + item
+        return total, len(bag), bag[1], x in bag, bag == Bag(3, 4), bag != 3, bool(bag), not Bag(1), [*bag]
+
+    def operators_on_objects(x):
+        bag = Bag(x, 1) + Bag(2)
+        more = 5 + bag
+        return (-Bag(x)).items, bag.items, more.items, Bag(1) < Bag(1, 2), Bag(1) > Bag(1, 2)
+
+    @programs(lambda: (vector(), Scaler(2)), lambda: (vector(), None), graphs=1, recompiles=1)
+    def optional_object(x, s):
+        return x if s is None else s(x)
+
+    @programs(lambda: (vector(), [Scaler(1), Scaler(2)]))
+    def objects_in_a_list(x, scalers):
+        for s in scalers:
+            x = s(x)
+        return x
+
+    @programs(lambda: (vector(), Offset(2)))
+    def operators_of_objects_beside_tensors(x, offset):
+        y = x
+        y += offset
+        return (offset + x).by, x + offset, x @ offset, x < offset, offset < x, y
+
+    @programs(lambda: (vector(), Offset(2)), graphs=0, breaks=1)
+    def operators_that_neither_side_knows(x, offset):
+        return offset * x
+
+    def operators_that_a_class_refuses(x):
+        said = []
+        for ask in (lambda: Refusing() + Accepting(), lambda: Refusing() == 1, lambda: Refusing() in [1]):
+            try:
+                said.append(ask())
+            except TypeError:
+                said.append("refused")
+        return x + 1, said

@@ -1,7 +1,6 @@
 """Statements and expressions: unpacking, slices, del, formatting, imports, assignment in every form."""
 
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: E741, F401, F525, F821, F841, I001, PIE800, PLC0415, UP030
+# ruff: noqa: F401, F525, F821, I001
 
 import functools
 
@@ -11,11 +10,7 @@ import torch
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class Thing:
@@ -27,336 +22,220 @@ G1 = 1
 K = 3
 
 
-@programs(graphs=0)
-def starred(x):
-    a, *b = (x, 1, 2)
-    *c, d = [1, x]
-    e, *f, g = range(5)
-    return a, b, c, d, e, f, g, [*b, *c], {*f, 1} == {1, 2, 3}, {**{"a": x}, "b": 2}, (*b, *f)
-
-
 @programs()
-def star_index(x):
-    i = (0, 1)
-    t = torch.zeros(2, 3, 4)
-    return t[*i] + 1
+class Cases:
+    globals_ = lambda x: x * globals()["K"]
+    ellipsis_ = lambda x: (x[...], ..., NotImplemented is None, Ellipsis is ...)
 
+    @programs(graphs=0)
+    def starred(x):
+        a, *b = (x, 1, 2)
+        *c, d = [1, x]
+        e, *f, g = range(5)
+        return a, b, c, d, e, f, g, [*b, *c], {*f, 1} == {1, 2, 3}, {**{"a": x}, "b": 2}, (*b, *f)
 
-@programs()
-def star_nested(x):
-    (a, (b, *c)), d = (x, (1, 2, 3)), 4
-    for i, (j, *k) in enumerate([(1, 2, 3), (4, 5, 6)]):
-        x = x + i + j + sum(k)
-    return a, b, c, d, x
+    def star_index(x):
+        i = (0, 1)
+        t = torch.zeros(2, 3, 4)
+        return t[*i] + 1
 
+    def star_nested(x):
+        (a, (b, *c)), d = (x, (1, 2, 3)), 4
+        for i, (j, *k) in enumerate([(1, 2, 3), (4, 5, 6)]):
+            x = x + i + j + sum(k)
+        return a, b, c, d, x
 
-@programs()
-def walrus(x):
-    if (n := x.shape[0]) > 3:
-        y = x * n
-    l = [(q := v) * 2 for v in (1, 2)]
-    while (n := n - 1) > 0:
-        y = y + n
-    return y, l, q
+    def walrus(x):
+        if (n := x.shape[0]) > 3:
+            y = x * n
+        l = [(q := v) * 2 for v in (1, 2)]
+        while (n := n - 1) > 0:
+            y = y + n
+        return y, l, q
 
+    def chained(x):
+        a, b = 1, 5
+        return x * (0 < a < b), (a < 10 > b), a == 1 != b, (1 if a < b < 3 else 2), not a < b
 
-@programs()
-def chained(x):
-    a, b = 1, 5
-    return x * (0 < a < b), (a < 10 > b), a == 1 != b, (1 if a < b < 3 else 2), not a < b
+    @programs(breaks=None, graphs=None)
+    def slices(x):
+        l = list(range(10))
+        s = slice(1, 5, 2)
+        y = l[1:3], l[::2], l[s], l[-3:], l[:], "hello"[1:3], (1, 2, 3)[::-1], x[1:], x[..., None], x[None, :2]
+        l[1:3] = [7, 8, 9]
+        l[::4] = [0] * len(l[::4])
+        del l[2:4]
+        l[len(l) :] = [5]
+        n = 2
+        z = x[:n], x[n:], x[-n:]
+        return y, l, z, s.indices(10), s.start
 
+    def augmented(x):
+        o = Thing()
+        o.v = x
+        o.v += 1
+        o.n = 3
+        o.n **= 2
+        l = [1, 2]
+        l[0] += 5
+        l += [3]
+        l *= 2
+        d = {"a": 1}
+        d["a"] -= 3
+        d |= {"b": 2}
+        s = {1}
+        s |= {2}
+        s &= {2, 3}
+        s ^= {5}
+        t = (1,)
+        t += (2,)
+        st = "a"
+        st += "b"
+        k = 7
+        k //= 2
+        k <<= 2
+        k %= 5
+        k |= 8
+        k &= 15
+        k >>= 1
+        x = x @ x if x.dim() > 5 else x
+        return o.v, o.n, l, d, s == {2, 5}, t, st, k, x
 
-@programs(breaks=None, graphs=None)
-def slices(x):
-    l = list(range(10))
-    s = slice(1, 5, 2)
-    y = l[1:3], l[::2], l[s], l[-3:], l[:], "hello"[1:3], (1, 2, 3)[::-1], x[1:], x[..., None], x[None, :2]
-    l[1:3] = [7, 8, 9]
-    l[::4] = [0] * len(l[::4])
-    del l[2:4]
-    l[len(l) :] = [5]
-    n = 2
-    z = x[:n], x[n:], x[-n:]
-    return y, l, z, s.indices(10), s.start
-
-
-@programs()
-def slice_write(x):
-    y = x.clone()
-    y[1:3] = 0
-    y[0] += 5
-    y[..., -1] = 2
-    y[[0, 1]] = 3
-    y[y > 100] = 0
-    return y
-
-
-@programs()
-def augmented(x):
-    o = Thing()
-    o.v = x
-    o.v += 1
-    o.n = 3
-    o.n **= 2
-    l = [1, 2]
-    l[0] += 5
-    l += [3]
-    l *= 2
-    d = {"a": 1}
-    d["a"] -= 3
-    d |= {"b": 2}
-    s = {1}
-    s |= {2}
-    s &= {2, 3}
-    s ^= {5}
-    t = (1,)
-    t += (2,)
-    st = "a"
-    st += "b"
-    k = 7
-    k //= 2
-    k <<= 2
-    k %= 5
-    k |= 8
-    k &= 15
-    k >>= 1
-    x = x @ x if x.dim() > 5 else x
-    return o.v, o.n, l, d, s == {2, 5}, t, st, k, x
-
-
-@programs()
-def dels(x):
-    a = x
-    del a
-    o = Thing()
-    o.a = 1
-    o.b = 2
-    del o.a
-    l = [1, 2, 3, 4]
-    del l[0]
-    del l[1:2]
-    d = {"a": 1, "b": 2}
-    del d["a"]
-    c = x + 1
-
-    def f():
-        return c
-
-    r = f()
-    del c
-    q, w = 1, 2
-    del q, (w)
-    try:
-        a
-    except UnboundLocalError:
-        r = r + 1
-    return r, hasattr(o, "a"), l, d
-
-
-@programs()
-def del_cell(x):
-    v = x
-
-    def g():
+    def dels(x):
+        a = x
+        del a
+        o = Thing()
+        o.a = 1
+        o.b = 2
+        del o.a
+        l = [1, 2, 3, 4]
+        del l[0]
+        del l[1:2]
+        d = {"a": 1, "b": 2}
+        del d["a"]
+        c = x + 1
+        f = lambda: c
+        r = f()
+        del c
+        q, w = 1, 2
+        del q, (w)
         try:
-            return v
-        except NameError:
-            return x * 5
+            a
+        except UnboundLocalError:
+            r = r + 1
+        return r, hasattr(o, "a"), l, d
 
-    a = g()
-    del v
-    return a, g()
+    def del_cell(x):
+        v = x
 
+        def g():
+            try:
+                return v
+            except NameError:
+                return x * 5
 
-@programs()
-def globals_w(x):
-    global G1
-    G1 = G1 + 1
-    G1 += 1
-    y = x * G1
-    G1 = 1
-    return y
+        a = g()
+        del v
+        return a, g()
 
+    def globals_w(x):
+        global G1
+        G1 = G1 + 1
+        G1 += 1
+        y = x * G1
+        G1 = 1
+        return y
 
-@programs()
-def del_global(x):
-    global G2
-    G2 = 5
-    y = x * G2
-    del G2
-    return y
+    def del_global(x):
+        global G2
+        G2 = 5
+        y = x * G2
+        del G2
+        return y
 
+    def fstrings(x):
+        a, b, n = 3.14159, "text", 5
+        made = x + 1, f"{a:.2f} {b!r:>10} {n:0{n}d} {a=} {n=!s} {'q'} {b:*^{n * 3}} {x.shape}"
+        return *made, f"{x.dtype} {n:,} {b!a} {{}} {[1, 2]} {None} {(1,)}"
 
-@programs()
-def fstrings(x):
-    a, b, n = 3.14159, "text", 5
-    return (
-        x + 1,
-        f"{a:.2f} {b!r:>10} {n:0{n}d} {a=} {n=!s} {'q'} {b:*^{n * 3}} {x.shape}",
-        f"{x.dtype} {n:,} {b!a} {{}} {[1, 2]} {None} {(1,)}",
-    )
+    @programs(breaks=None, graphs=None)
+    def percent(x):
+        made = x + 1, "%s %d %5.2f %r %%" % ("a", 3, 2.5, [1]), "%(k)s" % {"k": 1}, "{} {a} {0!r:>5}".format(1, a=2)
+        return *made, "{0.shape}".format(x), "%s" % (x.shape,), "a{:>{w}}".format(3, w=5)
 
+    @programs(graphs=None, breaks=None)
+    def imports(x):
+        import math
+        import os.path as osp
+        from functools import reduce, partial as P
+        import torch.nn.functional as F
+        import collections.abc
+        from collections import abc as cabc
+        import torch.nn
 
-@programs(breaks=None, graphs=None)
-def percent(x):
-    return (
-        x + 1,
-        "%s %d %5.2f %r %%" % ("a", 3, 2.5, [1]),
-        "%(k)s" % {"k": 1},
-        "{} {a} {0!r:>5}".format(1, a=2),
-        "{0.shape}".format(x),
-        "%s" % (x.shape,),
-        "a{:>{w}}".format(3, w=5),
-    )
+        made = F.relu(x) * math.pi, osp.join("a", "b"), reduce(lambda a, b: a + b, [1, 2])
+        return *made, torch.nn.functional.relu(x), cabc is collections.abc
 
+    def debug_(x):
+        if __debug__:
+            return x + 1
+        return x
 
-@programs(graphs=None, breaks=None)
-def imports(x):
-    import math
-    import os.path as osp
-    from functools import reduce, partial as P
-    import torch.nn.functional as F
-    import collections.abc
-    from collections import abc as cabc
-    import torch.nn
+    def comp_class_cell(x):
+        y = x + 1
+        return [(lambda v: v * y)(q) for q in (1, 2)], [y for _ in range(2)]
 
-    return (
-        F.relu(x) * math.pi,
-        osp.join("a", "b"),
-        reduce(lambda a, b: a + b, [1, 2]),
-        torch.nn.functional.relu(x),
-        cabc is collections.abc,
-    )
+    def locals_(x):
+        a = 1
+        y = x * 2
+        l = locals()
+        return y + l["a"], sorted(l)
 
+    @programs(breaks=1)
+    def eval_(x):
+        a = 3
+        return eval("a + 1") * x
 
-@programs()
-def debug_(x):
-    if __debug__:
-        return x + 1
-    return x
+    @programs(breaks=2)  # the tracer does not read inside a namespace
+    def exec_(x):
+        d = {}
+        exec("z = 5", d)
+        return x * d["z"]
 
+    @programs(graphs=2, breaks=2)
+    def prints(x):
+        print("one")
+        y = x + 1
+        print("two", 3, sep="-")
+        return y * 2
 
-@programs()
-def comps(x):
-    i = 100
-    a = [x * i for i in range(3)]
-    b = {i: j for i in range(2) for j in range(2) if j}
-    c = {i for i in (1, 2)}
-    d = [[i * j for j in range(2)] for i in range(2)]
-    fs = [lambda: i for i in range(3)]
-    return a, b, c == {1, 2}, d, i, [f() for f in fs]
+    def conditional(x):
+        a = x if x.dim() == 1 else None
+        b = a is not None and a.shape[0] or 3
+        return a * b, (None or 5), (0 and 1), ("" or "d")
 
+    def while_else(x):
+        n = 3
+        while n:
+            n -= 1
+            if n == 10:
+                break
+        else:
+            x = x + 1
+        for i in (1, 2):
+            if i == 2:
+                break
+        else:
+            x = x * 100
+        for i in (1, 2):
+            if i == 1:
+                continue
+            x = x + i
+        return x
 
-@programs()
-def comp_class_cell(x):
-    y = x + 1
-    return [(lambda v: v * y)(q) for q in (1, 2)], [y for _ in range(2)]
-
-
-@programs()
-def locals_(x):
-    a = 1
-    y = x * 2
-    l = locals()
-    return y + l["a"], sorted(l)
-
-
-@programs()
-def globals_(x):
-    return x * globals()["K"]
-
-
-@programs(breaks=1)
-def eval_(x):
-    a = 3
-    return eval("a + 1") * x
-
-
-@programs(breaks=2)  # the tracer does not read inside a namespace
-def exec_(x):
-    d = {}
-    exec("z = 5", d)
-    return x * d["z"]
-
-
-@programs(graphs=2, breaks=2)
-def prints(x):
-    print("one")
-    y = x + 1
-    print("two", 3, sep="-")
-    return y * 2
-
-
-@programs()
-def conditional(x):
-    a = x if x.dim() == 1 else None
-    b = a is not None and a.shape[0] or 3
-    return a * b, (None or 5), (0 and 1), ("" or "d")
-
-
-@programs()
-def assert_(x):
-    assert x.dim() == 1, f"bad {x.dim()}"
-    return x + 1
-
-
-@programs()
-def while_else(x):
-    n = 3
-    while n:
-        n -= 1
-        if n == 10:
-            break
-    else:
-        x = x + 1
-    for i in (1, 2):
-        if i == 2:
-            break
-    else:
-        x = x * 100
-    for i in (1, 2):
-        if i == 1:
-            continue
-        x = x + i
-    return x
-
-
-@programs()
-def swap_(x):
-    a, b = x, x + 1
-    a, b = b, a
-    a, b, c = b, a, 1
-    return a, b, c
-
-
-@programs()
-def multi_assign(x):
-    a = b = c = x + 1
-    o = Thing()
-    o.p = d = [1]
-    d.append(2)
-    return a is b, c, o.p
-
-
-@programs()
-def complex_(x):
-    return (
-        1j * 2,
-        x * 2,
-        (1 + 2j).real,
-        5 // 2,
-        -7 % 3,
-        2**-1,
-        ~5,
-        +3,
-        7 / 2,
-        divmod(7, 2),
-        round(2.5),
-        abs(-3),
-        pow(2, 3, 5),
-    )
-
-
-@programs()
-def ellipsis_(x):
-    return x[...], ..., NotImplemented is None, Ellipsis is ...
+    def multi_assign(x):
+        a = b = c = x + 1
+        o = Thing()
+        o.p = d = [1]
+        d.append(2)
+        return a is b, c, o.p

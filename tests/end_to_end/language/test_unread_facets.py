@@ -86,11 +86,6 @@ def handed(x, space):
     return x * 2, space.v
 
 
-def stores(x, space, other):
-    space.kept = other.v
-    return x * 2
-
-
 def is_missing(value):
     return value is None
 

@@ -163,9 +163,7 @@ def test_what_is_not_read_may_change(name):
 
 
 def test_a_tuple_itself_stays_the_same_object():
-    def program(x, t, u):
-        return x + (1 if t is u else 2), t, [t], {"t": t}, t is None
-
+    program = lambda x, t, u: (x + (1 if t is u else 2), t, [t], {"t": t}, t is None)
     compiled = minidynamo.compile(program, backend="eager")
     t, u = (1, [2]), (1, [2])
     for arguments in ((X, t, t), (X, t, u), (X, u, u)):

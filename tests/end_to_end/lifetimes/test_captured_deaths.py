@@ -9,7 +9,7 @@ import torch
 
 import minidynamo
 from tests.end_to_end.histories import Histories, compare, vector
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 histories = Histories()
 
@@ -32,7 +32,7 @@ class Holder:
 def histories_of(programs):
     """Adds histories that call each program of a class with an otherwise unreferenced object: first unwatched,
     then watched."""
-    for program in functions_of(programs):
+    for program in rows_of(programs):
 
         def history(compiled, program=program):
             fn, log = compiled(program), []

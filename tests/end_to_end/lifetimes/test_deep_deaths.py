@@ -12,7 +12,7 @@ import torch
 import minidynamo
 from minidynamo.testing import CompileCounter
 from tests.end_to_end.histories import Histories, compare, vector
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 histories = Histories()
 
@@ -357,12 +357,12 @@ def tensors_in_locals(compiled):
             weakref.finalize(tensor, dead.append, 1)
         return tensor
 
-    for program in functions_of(OfTensors):
+    for program in rows_of(OfTensors):
         fn = compiled(program)
         for is_watched in (False, False, True, True, False):
             dead.clear()
             yield fn(made(is_watched), dead), list(dead)
-    for program in functions_of(OfLists):
+    for program in rows_of(OfLists):
         fn = compiled(program)
         for is_watched in (False, False, True, True, False):
             dead.clear()

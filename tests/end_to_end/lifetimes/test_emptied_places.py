@@ -9,7 +9,7 @@ import torch
 
 import minidynamo
 from minidynamo.testing import CompileCounterWithBackend, StorageWatch, assert_same_as_eager, probe
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 ones = torch.ones
@@ -130,10 +130,10 @@ def dict_of(cls):
 
 DICTS = [pair, dict_of(collections.OrderedDict), lambda: collections.defaultdict(list, pair()), dict_of(OwnDict)]
 CASES = [
-    *((fn, make) for fn in functions_of(OfDicts) for make in DICTS),
+    *((fn, make) for fn in rows_of(OfDicts) for make in DICTS),
     *((written_as_well, make) for make in DICTS[:3]),
-    *((fn, make) for fn in functions_of(OfObjects) for make in (Plain, Slots, Guarded, Buffers)),
-    *((fn, Lists) for fn in functions_of(OfLists)),
+    *((fn, make) for fn in rows_of(OfObjects) for make in (Plain, Slots, Guarded, Buffers)),
+    *((fn, Lists) for fn in rows_of(OfLists)),
     *((taken_out_of_a_deque, lambda n=n: collections.deque([ones(3), ones(3), *range(n)], n + 2)) for n in (1, 3)),
 ]
 

@@ -8,7 +8,7 @@ import torch
 
 import minidynamo
 from minidynamo.frontend.compile import compiled_record
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,7 @@ class Dropped:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", functions_of(Dropped))
+@pytest.mark.parametrize("program", rows_of(Dropped))
 def test_nothing_survives(program, backend):
     assert survivors(program(backend)) == []
 

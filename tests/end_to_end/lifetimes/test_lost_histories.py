@@ -14,7 +14,7 @@ from minidynamo import compat
 from minidynamo.guards.deaths import Lost, dies_unobserved, loses_unnoticed
 from minidynamo.testing import CompileCounter
 from tests.end_to_end.histories import Histories, compare
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 histories = Histories()
 
@@ -131,7 +131,7 @@ def attempt_step(fn, state, x, dead):
         return type(error).__name__
 
 
-for _program, _make in itertools.product(functions_of(States), (in_a_list, in_a_dict, AsAttributes)):
+for _program, _make in itertools.product(rows_of(States), (in_a_list, in_a_dict, AsAttributes)):
     of_states(_program, _make)
 
 

@@ -7,7 +7,7 @@ import torch
 
 import minidynamo
 from minidynamo.testing import StorageWatch, assert_freed_before, no_recompile, probe
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 WITH_PYTHON = [None, *BACKENDS]
@@ -106,7 +106,7 @@ lifetimes: list[StorageWatch] = []
 
 
 @pytest.mark.parametrize("backend", WITH_PYTHON)
-@pytest.mark.parametrize("body", functions_of(Overwriting))
+@pytest.mark.parametrize("body", rows_of(Overwriting))
 def test_what_is_written_over_dies(body, backend):
     f = compiled(body, backend)
     for _ in range(2):

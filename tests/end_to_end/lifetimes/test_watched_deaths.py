@@ -11,7 +11,7 @@ import torch
 import minidynamo
 from minidynamo.testing import CompileCounter
 from tests.end_to_end.histories import Histories, compare, vector
-from tests.tables import functions_of
+from tests.end_to_end.programs import rows_of
 
 histories = Histories()
 
@@ -63,7 +63,7 @@ def deaths(make):
     unwatched parts, then with watched parts."""
 
     def add(programs):
-        for program in functions_of(programs):
+        for program in rows_of(programs):
 
             def history(compiled, program=program):
                 watch = Watch()

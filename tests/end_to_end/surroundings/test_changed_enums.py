@@ -1,8 +1,5 @@
 """Enums whose class changes after the compile: operators, hashes and texts of the program's own."""
 
-# The programs keep the style of users, against the advice of linters.
-# ruff: noqa: UP042
-
 from __future__ import annotations
 
 import enum

@@ -5,6 +5,7 @@ import torch
 
 import minidynamo
 from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.programs import rows_of
 
 
 def pair():
@@ -16,24 +17,22 @@ def twice():
     return x, x
 
 
-def is_one(a, b):
-    return a is b, a + 1
+class Cases:
+    def is_one(a, b):
+        return a is b, a + 1
+
+    def is_not_one(a, b):
+        return a is not b, b + 1
+
+    def two_keys(a, b):
+        return len({a: 1, b: 2}), len({a, b}), a + b
+
+    def writes(a, b):
+        a.add_(1)
+        return a + b
 
 
-def is_not_one(a, b):
-    return a is not b, b + 1
-
-
-def two_keys(a, b):
-    return len({a: 1, b: 2}), len({a, b}), a + b
-
-
-def writes(a, b):
-    a.add_(1)
-    return a + b
-
-
-@pytest.mark.parametrize("program", [is_one, is_not_one, two_keys, writes])
+@pytest.mark.parametrize("program", rows_of(Cases))
 def test_tensors_that_become_one(program):
     assert_same_as_eager(program, pair, twice, pair, backward=False, recompiles=1)
 

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import collections
-import enum
 import functools
 
-import pytest
 import torch
 
 from tests.end_to_end.histories import Histories, attempt, compare, vector
 
 histories = Histories()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("history", histories)
-def test_same_as_eager(history):
-    compare(history, "eager")
-
-
-def test_same_as_eager_through_other_backends():
-    compare(equality_replaced, "aot_eager")
-    compare(an_object_that_becomes_the_key, "aot_eager")
+test_same_as_eager = histories.test()
 
 
 class Key:
@@ -33,145 +21,8 @@ class Key:
 def an_object_that_becomes_the_key(compiled):
     a, b = Key(), Key()
     table = {a: 2}
-
-    @compiled
-    def f(x, key):
-        return x * table.get(key, 5), key in table, len({a, key}), len({a: 1, key: 2})
-
+    f = compiled(lambda x, key: (x * table.get(key, 5), key in table, len({a, key}), len({a: 1, key: 2})))
     for key in (b, a, Key(), a, b):
-        yield f(vector(), key)
-
-
-@histories
-def a_name_among_tensors(compiled):
-    a, b = torch.zeros(3), torch.zeros(3)
-
-    @compiled
-    def f(x, table):
-        return "k" in table, list(map(str, table)), x * table.get("k", 5) + table[a], b in table
-
-    for keys in ((a, "k"), (a, "k"), ("k", a), (a, "l"), (a, b), (a, "k", b), (a, "k")):
-        yield f(vector(), {key: vector() + place for place, key in enumerate(keys)})
-
-
-@histories
-def a_name_joins_tensors(compiled):
-    table, key = collections.defaultdict(dict), vector()
-
-    @compiled
-    def f(x):
-        if "k" not in table:
-            table["k"] = 1.0
-        table[key].setdefault("sum", torch.zeros(3)).add_(x)
-        table["k"] += 1
-        return table[key]["sum"] * table["k"]
-
-    for _ in range(4):
-        yield f(vector()), len(table), table["k"]
-
-
-@histories
-def arguments_that_are_keys(compiled):
-    keys = [torch.ones(2 + place % 2) for place in range(6)] + [Key(), Key()]
-    for kind in (dict, collections.OrderedDict, collections.defaultdict):
-        table = kind()
-
-        @compiled
-        def update(key, table=table):
-            if key not in table:
-                table[key] = {"sum": torch.zeros(3), "step": 0}
-            state = table[key]
-            state["step"] += 1
-            state["sum"] += state["step"]
-            return state["sum"] * 2
-
-        @compiled
-        def look(key, table=table):
-            found = table.get(key, 7)
-            return found is None, found == 7, key in table, vector()
-
-        @compiled
-        def take(key, table=table):
-            found = table.pop(key, None)
-            return len(table), 0 if found is None else found["sum"] + 1, [other is key for other in table]
-
-        for key in (*keys, *keys):
-            yield update(key), len(table)
-        for key in keys[::3]:
-            yield take(key), take(key)
-        table[keys[1]] = None
-        for key in keys:
-            yield look(key)
-
-
-@histories
-def two_arguments_that_become_one(compiled):
-    a, b = Key(), Key()
-
-    @compiled
-    def f(x, first, second):
-        table = {first: 1}
-        table[second] = 2
-        return x * len(table), table[first]
-
-    for pair in ((a, b), (a, a), (b, a), (b, b)):
-        yield f(vector(), *pair)
-
-
-@histories
-def an_element_of_a_set(compiled):
-    a, b = Key(), Key()
-
-    @compiled
-    def f(x, elements, element):
-        return x + 1, element in elements, len(elements | {element})
-
-    for elements, element in (({a}, b), ({a}, a), ({b}, b), ({a, b}, Key())):
-        yield f(vector(), elements, element)
-
-
-@histories
-def functions_of_one_code(compiled):
-    def made(number):
-        return lambda: number
-
-    a, b = made(1), made(2)
-    table = {a: 2}
-
-    @compiled
-    def f(x, key):
-        return x * table.get(key, 5), key in table, len({a, key}), key is a, key == a
-
-    for key in (a, b, a, made(3)):
-        yield f(vector(), key)
-
-
-@histories
-def functions_in_c_as_keys(compiled):
-    one, equal = dict.fromkeys, dict.fromkeys
-    table = {torch.sin: 2, one: 3, torch.Tensor.add: 4, torch.ops.aten.add.Tensor: 5, (torch.cos, 1): 6}
-
-    @compiled
-    def f(x, key):
-        return x * table.get(key, 7), key in table, len({one, key}), [k is key for k in table], key.__name__
-
-    for key in (torch.sin, torch.cos, one, equal, torch.Tensor.add, torch.ops.aten.add.Tensor, len):
-        yield f(vector(), key)
-    table[equal] = table.pop(one)
-    for key in (one, equal):
-        yield f(vector(), key)
-
-
-@histories
-def modules_as_keys(compiled):
-    a, b = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
-    table = {a: 2}
-
-    @compiled
-    def f(x, key):
-        return x * table.get(key, 5), key in table, len({a, key})
-
-    for key in (a, b, a, b):
         yield f(vector(), key)
 
 
@@ -205,95 +56,6 @@ def equality_replaced(compiled):
     yield type(attempt(f, vector(), key)).__name__
 
 
-@histories
-def equality_that_is_none_of_the_hash(compiled):
-    class Base:
-        def __eq__(self, other):
-            return self is other
-
-        __hash__ = object.__hash__
-
-    class Odd(Base):
-        pass
-
-    a, b = Odd(), Odd()
-    table = {a: 2}
-
-    @compiled
-    def f(x, key):
-        return x * table.get(key, 5), key in table, len({a, key})
-
-    yield f(vector(), b), f(vector(), a)
-    Base.__eq__ = lambda self, other: True
-    yield f(vector(), b), f(vector(), a)
-    Base.__hash__ = lambda self: 7
-    table = {a: 3}
-    yield f(vector(), b), f(vector(), a)
-
-
-@histories
-def equality_that_the_class_gets_later(compiled):
-    class Late:
-        pass
-
-    a, b = Late(), Late()
-    table = {a: 2}
-
-    @compiled
-    def f(x, key):
-        return x * table.get(key, 5), key in table
-
-    yield f(vector(), b), f(vector(), a)
-    Late.__eq__ = lambda self, other: True
-    Late.__hash__ = lambda self: 7
-    table = {a: 3}
-    yield f(vector(), b), f(vector(), a)
-
-
-@histories
-def members_of_an_enum(compiled):
-    class Color(enum.Enum):
-        RED = 1
-        BLUE = 2
-
-        def __eq__(self, other):
-            return self is other
-
-        def __hash__(self):
-            return 3
-
-    table = {Color.RED: 2}
-
-    @compiled
-    def f(x, key):
-        return x * table.get(key, 5), key in table, len({Color.RED, key})
-
-    yield f(vector(), Color.RED), f(vector(), Color.BLUE)
-    Color.__eq__ = lambda self, other: True
-    yield f(vector(), Color.RED), f(vector(), Color.BLUE)
-
-
-@histories
-def classes_whose_metaclass_compares(compiled):
-    class Meta(type):
-        def __eq__(cls, other):
-            return cls is other
-
-        def __hash__(cls):
-            return 3
-
-    first, second = Meta("First", (), {}), Meta("Second", (), {})
-    table = {first: 1}
-
-    @compiled
-    def f(x, key):
-        return x * table.get(key, 9)
-
-    yield f(vector(), first), f(vector(), second)
-    Meta.__eq__ = lambda cls, other: True
-    yield f(vector(), first), f(vector(), second)
-
-
 def spread():
     """A mapping whose key is a distinct text equal to the name `alpha` of the program."""
     return {"".join(["al", "pha"]): 1}
@@ -307,67 +69,212 @@ def identities(texts, *others):
 
 
 @histories
-def names_of_keyword_arguments(compiled):
-    @compiled
-    def f(x, given, **named):
-        return x + 1, identities(named, *given), named
+class Cases:
+    def a_name_among_tensors(compiled):
+        a, b = torch.zeros(3), torch.zeros(3)
+        f = compiled(
+            lambda x, table: ("k" in table, list(map(str, table)), x * table.get("k", 5) + table[a], b in table)
+        )
+        for keys in ((a, "k"), (a, "k"), ("k", a), (a, "l"), (a, b), (a, "k", b), (a, "k")):
+            yield f(vector(), {key: vector() + place for place, key in enumerate(keys)})
 
-    for given in NAMED:
-        yield (*f(vector(), given, **given)[:2], identities(f(vector(), given, **given)[2], *given))
+    def a_name_joins_tensors(compiled):
+        table, key = collections.defaultdict(dict), vector()
 
+        @compiled
+        def f(x):
+            if "k" not in table:
+                table["k"] = 1.0
+            table[key].setdefault("sum", torch.zeros(3)).add_(x)
+            table["k"] += 1
+            return table[key]["sum"] * table["k"]
 
-@histories
-def names_that_are_handed_on(compiled):
-    def keep(**named):
-        return named
+        for _ in range(4):
+            yield f(vector()), len(table), table["k"]
 
-    @compiled
-    def f(x, given):
-        partial = functools.partial(keep, **given)
-        kept = keep(**given), dict(**given), partial.keywords, partial()
-        return x + 1, [identities(named, *given) for named in kept], kept
+    def arguments_that_are_keys(compiled):
+        keys = [torch.ones(2 + place % 2) for place in range(6)] + [Key(), Key()]
+        for kind in (dict, collections.OrderedDict, collections.defaultdict):
+            table = kind()
 
-    for given in NAMED:
-        _, inside, kept = f(vector(), given)
-        yield inside, [identities(named, *given) for named in kept]
+            @compiled
+            def update(key, table=table):
+                if key not in table:
+                    table[key] = {"sum": torch.zeros(3), "step": 0}
+                state = table[key]
+                state["step"] += 1
+                state["sum"] += state["step"]
+                return state["sum"] * 2
 
+            @compiled
+            def look(key, table=table):
+                found = table.get(key, 7)
+                return found is None, found == 7, key in table, vector()
 
-@histories
-def names_behind_a_break(compiled):
-    @compiled
-    def f(x, **named):
-        kept = {name: x for name in named}
-        str(x.sum().item())
-        return kept
+            @compiled
+            def take(key, table=table):
+                found = table.pop(key, None)
+                return len(table), 0 if found is None else found["sum"] + 1, [other is key for other in table]
 
-    for given in NAMED:
-        yield identities(f(vector(), **given), *given)
+            for key in (*keys, *keys):
+                yield update(key), len(table)
+            for key in keys[::3]:
+                yield take(key), take(key)
+            table[keys[1]] = None
+            for key in keys:
+                yield look(key)
 
+    def two_arguments_that_become_one(compiled):
+        a, b = Key(), Key()
 
-@histories
-def elements_that_are_names(compiled):
-    @compiled
-    def f(x, elements):
-        (only,) = elements
-        return x + 1, identities(elements), [only]
+        @compiled
+        def f(x, first, second):
+            table = {first: 1}
+            table[second] = 2
+            return x * len(table), table[first]
 
-    for given in NAMED:
-        yield f(vector(), {*given})[1], identities(f(vector(), {*given})[2], *given)
+        for pair in ((a, b), (a, a), (b, a), (b, b)):
+            yield f(vector(), *pair)
 
+    def an_element_of_a_set(compiled):
+        a, b = Key(), Key()
+        f = compiled(lambda x, elements, element: (x + 1, element in elements, len(elements | {element})))
+        for elements, element in (({a}, b), ({a}, a), ({b}, b), ({a, b}, Key())):
+            yield f(vector(), elements, element)
 
-@histories
-def names_of_attributes(compiled):
-    class Space:
-        pass
+    def functions_of_one_code(compiled):
+        def made(number):
+            return lambda: number
 
-    @compiled
-    def f(x, space, name, given):
-        setattr(space, name, x)
-        space.__dict__.update(given)
-        return x + 1, identities(vars(space), name, *given)
+        a, b = made(1), made(2)
+        table = {a: 2}
+        f = compiled(lambda x, key: (x * table.get(key, 5), key in table, len({a, key}), key is a, key == a))
+        for key in (a, b, a, made(3)):
+            yield f(vector(), key)
 
-    other, third = ("".join(["be", "ta"]) for _ in range(2))
-    for name in ("beta", other, third):
+    def functions_in_c_as_keys(compiled):
+        one, equal = dict.fromkeys, dict.fromkeys
+        table = {torch.sin: 2, one: 3, torch.Tensor.add: 4, torch.ops.aten.add.Tensor: 5, (torch.cos, 1): 6}
+
+        @compiled
+        def f(x, key):
+            return x * table.get(key, 7), key in table, len({one, key}), [k is key for k in table], key.__name__
+
+        for key in (torch.sin, torch.cos, one, equal, torch.Tensor.add, torch.ops.aten.add.Tensor, len):
+            yield f(vector(), key)
+        table[equal] = table.pop(one)
+        for key in (one, equal):
+            yield f(vector(), key)
+
+    def modules_as_keys(compiled):
+        a, b = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        table = {a: 2}
+        f = compiled(lambda x, key: (x * table.get(key, 5), key in table, len({a, key})))
+        for key in (a, b, a, b):
+            yield f(vector(), key)
+
+    def equality_that_is_none_of_the_hash(compiled):
+        class Base:
+            def __eq__(self, other):
+                return self is other
+
+            __hash__ = object.__hash__
+
+        class Odd(Base):
+            pass
+
+        a, b = Odd(), Odd()
+        table = {a: 2}
+        f = compiled(lambda x, key: (x * table.get(key, 5), key in table, len({a, key})))
+        yield f(vector(), b), f(vector(), a)
+        Base.__eq__ = lambda self, other: True
+        yield f(vector(), b), f(vector(), a)
+        Base.__hash__ = lambda self: 7
+        table = {a: 3}
+        yield f(vector(), b), f(vector(), a)
+
+    def equality_that_the_class_gets_later(compiled):
+        class Late:
+            pass
+
+        a, b = Late(), Late()
+        table = {a: 2}
+        f = compiled(lambda x, key: (x * table.get(key, 5), key in table))
+        yield f(vector(), b), f(vector(), a)
+        Late.__eq__ = lambda self, other: True
+        Late.__hash__ = lambda self: 7
+        table = {a: 3}
+        yield f(vector(), b), f(vector(), a)
+
+    def classes_whose_metaclass_compares(compiled):
+        class Meta(type):
+            def __eq__(cls, other):
+                return cls is other
+
+            def __hash__(cls):
+                return 3
+
+        first, second = Meta("First", (), {}), Meta("Second", (), {})
+        table = {first: 1}
+        f = compiled(lambda x, key: x * table.get(key, 9))
+        yield f(vector(), first), f(vector(), second)
+        Meta.__eq__ = lambda cls, other: True
+        yield f(vector(), first), f(vector(), second)
+
+    def names_of_keyword_arguments(compiled):
+        f = compiled(lambda x, given, **named: (x + 1, identities(named, *given), named))
         for given in NAMED:
-            space = Space()
-            yield f(vector(), space, name, given), f(vector(), space, name, given), identities(vars(space), *given)
+            yield (*f(vector(), given, **given)[:2], identities(f(vector(), given, **given)[2], *given))
+
+    def names_that_are_handed_on(compiled):
+        keep = lambda **named: named
+
+        @compiled
+        def f(x, given):
+            partial = functools.partial(keep, **given)
+            kept = keep(**given), dict(**given), partial.keywords, partial()
+            return x + 1, [identities(named, *given) for named in kept], kept
+
+        for given in NAMED:
+            _, inside, kept = f(vector(), given)
+            yield inside, [identities(named, *given) for named in kept]
+
+    def names_behind_a_break(compiled):
+        @compiled
+        def f(x, **named):
+            kept = {name: x for name in named}
+            str(x.sum().item())
+            return kept
+
+        for given in NAMED:
+            yield identities(f(vector(), **given), *given)
+
+    def elements_that_are_names(compiled):
+        @compiled
+        def f(x, elements):
+            (only,) = elements
+            return x + 1, identities(elements), [only]
+
+        for given in NAMED:
+            yield f(vector(), {*given})[1], identities(f(vector(), {*given})[2], *given)
+
+    def names_of_attributes(compiled):
+        class Space:
+            pass
+
+        @compiled
+        def f(x, space, name, given):
+            setattr(space, name, x)
+            space.__dict__.update(given)
+            return x + 1, identities(vars(space), name, *given)
+
+        other, third = ("".join(["be", "ta"]) for _ in range(2))
+        for name in ("beta", other, third):
+            for given in NAMED:
+                space = Space()
+                yield f(vector(), space, name, given), f(vector(), space, name, given), identities(vars(space), *given)
+
+
+def test_same_as_eager_through_other_backends():
+    compare(equality_replaced, "aot_eager")
+    compare(an_object_that_becomes_the_key, "aot_eager")

@@ -1,163 +1,18 @@
 """State of functions, closures, generators, imports and patterns, changed between calls."""
 
-# The histories keep the style of users, against the advice of linters.
-# ruff: noqa: B023, PLW0603, F821
+# ruff: noqa: PLW0603, F821
 
 from __future__ import annotations
 
 import sys
 import types
 
-import pytest
 import torch
 
-from tests.end_to_end.histories import Histories, attempt, compare, vector
+from tests.end_to_end.histories import Histories, attempt, vector
 
 histories = Histories()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("history", histories)
-def test_same_as_eager(history):
-    compare(history, "eager")
-
-
-def scale(x, factor=2, *, shift=1):
-    return x * factor + shift
-
-
-@histories
-def defaults_of_a_function(compiled):
-    @compiled
-    def f(x):
-        return scale(x)
-
-    before = scale.__defaults__, scale.__kwdefaults__
-    yield f(vector())
-    scale.__defaults__ = (3,)
-    yield f(vector())
-    scale.__kwdefaults__ = {"shift": 5}
-    yield f(vector())
-    scale.__kwdefaults__["shift"] = 6
-    yield f(vector())
-    scale.__defaults__ = None
-    yield attempt(f, vector())
-    scale.__defaults__, scale.__kwdefaults__ = before
-    yield f(vector())
-
-
-@histories
-def code_of_a_function(compiled):
-    def inner(x):
-        return x + 1
-
-    def other(x):
-        return x * 5
-
-    @compiled
-    def f(x):
-        return inner(x)
-
-    yield f(vector())
-    inner.__code__ = other.__code__
-    yield f(vector())
-
-
-@histories
-def attributes_of_a_function(compiled):
-    def inner(x):
-        return x * inner.factor if hasattr(inner, "factor") else x
-
-    @compiled
-    def f(x):
-        return inner(x)
-
-    yield f(vector())
-    inner.factor = 3
-    yield f(vector())
-    inner.factor = 4
-    yield f(vector())
-    del inner.factor
-    yield f(vector())
-
-
-@histories
-def contents_of_cells(compiled):
-    n, t, flag = 2, torch.ones(3), None
-
-    def inner(x):
-        return x * n + t if flag is None else x - t
-
-    @compiled
-    def f(x):
-        return inner(x)
-
-    yield f(vector())
-    n = 2.5
-    yield f(vector())
-    t = torch.ones(1)
-    yield f(vector())
-    flag = False
-    yield f(vector())
-    n = torch.ones(3)
-    flag = None
-    yield f(vector())
-
-
-@histories
-def cells_written_by_the_graph(compiled):
-    n = 0
-
-    @compiled
-    def f(x):
-        nonlocal n
-        n = n + 1
-        return x + n
-
-    yield f(vector()), n
-    yield f(vector()), n
-    n = 10
-    yield f(vector()), n
-
-
-@histories
-def cells_that_are_emptied(compiled):
-    value = 2
-
-    def empty():
-        nonlocal value
-        del value
-
-    @compiled
-    def f(x):
-        try:
-            return x * value
-        except NameError as error:
-            return x, type(error).__name__
-
-    yield f(vector())
-    empty()
-    yield f(vector())
-    value = 3
-    yield f(vector())
-
-
-@histories
-def functions_passed_in(compiled):
-    def make(n):
-        def inner(x, m=n):
-            return x * n + m
-
-        return inner
-
-    @compiled
-    def f(x, g):
-        return g(x)
-
-    for n in (1, 2, 1):
-        yield f(vector(), make(n))
-    yield f(vector(), lambda x: x - 1)
-    yield f(vector(), torch.sin)
+test_same_as_eager = histories.test()
 
 
 class Pair:
@@ -168,167 +23,176 @@ class Pair:
 
 
 @histories
-def arguments_that_patterns_match(compiled):
-    @compiled
-    def f(x, pair):
-        match pair:
-            case Pair(1, b):
-                return x + b
-            case Pair(a, b=2):
-                return x * a
-            case {"k": k, **rest}:
-                return x * k, len(rest)
-            case [first, *others]:
-                return x + first, others
-            case _:
-                return x
+class Cases:
+    def attributes_of_a_function(compiled):
+        def inner(x):
+            return x * inner.factor if hasattr(inner, "factor") else x
 
-    for pair in (Pair(1, 5), Pair(1, 6), Pair(3, 2), Pair(3, 3), {"k": 2}, {"k": 2, "z": 1}, {"z": 1}, [1, 2], (1,), 5):
+        f = compiled(lambda x: inner(x))
+        yield f(vector())
+        inner.factor = 3
+        yield f(vector())
+        inner.factor = 4
+        yield f(vector())
+        del inner.factor
+        yield f(vector())
+
+    def contents_of_cells(compiled):
+        n, t, flag = 2, torch.ones(3), None
+        inner = lambda x: x * n + t if flag is None else x - t
+        f = compiled(lambda x: inner(x))
+        yield f(vector())
+        n = 2.5
+        yield f(vector())
+        t = torch.ones(1)
+        yield f(vector())
+        flag = False
+        yield f(vector())
+        n = torch.ones(3)
+        flag = None
+        yield f(vector())
+
+    def cells_written_by_the_graph(compiled):
+        n = 0
+
+        @compiled
+        def f(x):
+            nonlocal n
+            n = n + 1
+            return x + n
+
+        yield (f(vector()), n), (f(vector()), n)
+        n = 10
+        yield f(vector()), n
+
+    def arguments_that_patterns_match(compiled):
+        @compiled
+        def f(x, pair):
+            match pair:
+                case Pair(1, b):
+                    return x + b
+                case Pair(a, b=2):
+                    return x * a
+                case {"k": k, **rest}:
+                    return x * k, len(rest)
+                case [first, *others]:
+                    return x + first, others
+                case _:
+                    return x
+
+        for pair in (
+            *(Pair(1, 5), Pair(1, 6), Pair(3, 2), Pair(3, 3), {"k": 2}, {"k": 2, "z": 1}, {"z": 1}, [1, 2], (1,), 5),
+        ):
+            yield f(vector(), pair)
+        pair = Pair(5, 1)
         yield f(vector(), pair)
-    pair = Pair(5, 1)
-    yield f(vector(), pair)
-    Pair.__match_args__ = ("b", "a")
-    yield f(vector(), pair)
-    Pair.__match_args__ = ("a", "b")
-    yield f(vector(), pair)
-    del pair.b
-    yield f(vector(), pair)
+        Pair.__match_args__ = ("b", "a")
+        yield f(vector(), pair)
+        Pair.__match_args__ = ("a", "b")
+        yield f(vector(), pair)
+        del pair.b
+        yield f(vector(), pair)
 
+    def what_imports_find(compiled):
+        module = types.ModuleType("minidynamo_test_module")
+        module.factor = 2
+        sys.modules[module.__name__] = module
 
-@histories
-def what_imports_find(compiled):
-    module = types.ModuleType("minidynamo_test_module")
-    module.factor = 2
-    sys.modules[module.__name__] = module
+        @compiled
+        def f(x):
+            import minidynamo_test_module as found
+            from minidynamo_test_module import factor
 
-    @compiled
-    def f(x):
-        import minidynamo_test_module as found
-        from minidynamo_test_module import factor
+            return x * factor + found.factor
 
-        return x * factor + found.factor
+        yield f(vector())
+        module.factor = 3
+        yield f(vector())
+        other = types.ModuleType("minidynamo_test_module")
+        other.factor = 4
+        sys.modules[module.__name__] = other
+        yield f(vector())
+        del other.factor
+        yield attempt(f, vector())
+        del sys.modules[module.__name__]
+        yield type(attempt(f, vector())).__name__
 
-    yield f(vector())
-    module.factor = 3
-    yield f(vector())
-    other = types.ModuleType("minidynamo_test_module")
-    other.factor = 4
-    sys.modules[module.__name__] = other
-    yield f(vector())
-    del other.factor
-    yield attempt(f, vector())
-    del sys.modules[module.__name__]
-    yield type(attempt(f, vector())).__name__
+    def globals_of_generators(compiled):
+        namespace = globals()
+        namespace["STEP"] = 2
 
+        def steps():
+            for i in range(3):
+                yield i * STEP
 
-@histories
-def builtins_that_are_shadowed(compiled):
-    @compiled
-    def f(x):
-        return x * len([1, 2]), max(1, 2)
+        f = compiled(lambda x: ([x + step for step in steps()], sum(s for s in steps() if s < LIMIT)))
+        namespace["LIMIT"] = 3
+        yield f(vector())
+        namespace["STEP"] = 3
+        yield f(vector())
+        namespace["LIMIT"] = 4
+        yield f(vector())
 
-    yield f(vector())
-    globals()["len"] = lambda items: 10
-    yield f(vector())
-    globals()["max"] = min
-    yield f(vector())
-    del globals()["len"], globals()["max"]
-    yield f(vector())
+    def generators_that_are_handed_over(compiled):
+        items = [1, 2]
 
+        @compiled
+        def f(x, n):
+            def rows():
+                for item in items:
+                    yield x * item + n
 
-@histories
-def globals_of_generators(compiled):
-    namespace = globals()
-    namespace["STEP"] = 2
+            started = rows()
+            return next(started), started, rows()
 
-    def steps():
-        for i in range(3):
-            yield i * STEP
+        for n in (1, 2):
+            first, started, fresh = f(vector(), n)
+            items.append(n)
+            yield first, list(started), list(fresh)
+            yield [type(started).__name__, started.__name__, started.__qualname__.rpartition(".")[2]]
 
-    @compiled
-    def f(x):
-        return [x + step for step in steps()], sum(s for s in steps() if s < LIMIT)
+    def generators_passed_in(compiled):
+        @compiled
+        def f(x, rows):
+            total = x * 1
+            for row in rows:
+                total = total + row
+            return total, next(rows, "end")
 
-    namespace["LIMIT"] = 3
-    yield f(vector())
-    namespace["STEP"] = 3
-    yield f(vector())
-    namespace["LIMIT"] = 4
-    yield f(vector())
+        for n in (3, 3, 4):
+            yield f(vector(), iter(range(n))), f(vector(), (i * 2 for i in range(n)))
 
+    def superclass_methods(compiled):
+        class Base:
+            def act(self, x):
+                return x + 1
 
-@histories
-def generators_that_are_handed_over(compiled):
-    items = [1, 2]
+        class Child(Base):
+            def act(self, x):
+                return super().act(x) * 2
 
-    @compiled
-    def f(x, n):
-        def rows():
-            for item in items:
-                yield x * item + n
+        child = Child()
+        f = compiled(lambda x: child.act(x))
+        yield f(vector())
+        Base.act = lambda self, x: x + 10
+        yield f(vector())
+        Child.act = Base.act
+        yield f(vector())
 
-        started = rows()
-        return next(started), started, rows()
+    def functions_given_back(compiled):
+        @compiled
+        def f(x, n):
+            count = 0
 
-    for n in (1, 2):
-        first, started, fresh = f(vector(), n)
-        items.append(n)
-        yield first, list(started), list(fresh)
-        yield [type(started).__name__, started.__name__, started.__qualname__.rpartition(".")[2]]
+            def bump(by=n, *, extra: int = 0):
+                nonlocal count
+                count += by + extra
+                return x + count
 
+            bump()
+            return bump
 
-@histories
-def generators_passed_in(compiled):
-    @compiled
-    def f(x, rows):
-        total = x * 1
-        for row in rows:
-            total = total + row
-        return total, next(rows, "end")
-
-    for n in (3, 3, 4):
-        yield f(vector(), iter(range(n)))
-        yield f(vector(), (i * 2 for i in range(n)))
-
-
-@histories
-def superclass_methods(compiled):
-    class Base:
-        def act(self, x):
-            return x + 1
-
-    class Child(Base):
-        def act(self, x):
-            return super().act(x) * 2
-
-    child = Child()
-
-    @compiled
-    def f(x):
-        return child.act(x)
-
-    yield f(vector())
-    Base.act = lambda self, x: x + 10
-    yield f(vector())
-    Child.act = Base.act
-    yield f(vector())
-
-
-@histories
-def functions_given_back(compiled):
-    @compiled
-    def f(x, n):
-        count = 0
-
-        def bump(by=n, *, extra: int = 0):
-            nonlocal count
-            count += by + extra
-            return x + count
-
-        bump()
-        return bump
-
-    for n in (1, 2):
-        bump = f(vector(), n)
-        yield bump(), bump(5), bump(extra=1), bump.__defaults__, bump.__kwdefaults__, bump.__name__
-        yield bump.__annotations__, bump.__closure__[0].cell_contents
+        for n in (1, 2):
+            bump = f(vector(), n)
+            yield bump(), bump(5), bump(extra=1), bump.__defaults__, bump.__kwdefaults__, bump.__name__
+            yield bump.__annotations__, bump.__closure__[0].cell_contents

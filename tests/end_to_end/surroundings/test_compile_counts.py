@@ -40,9 +40,6 @@ class Net(nn.Module):
         return self.drop(torch.relu(self.norm(self.lin(x))))
 
 
-# --- counters -----------------------------------------------------------------------------------------------------
-
-
 class Counting(Net):
     def forward(self, x):
         self.calls += 1
@@ -117,326 +114,215 @@ def module_calls(cls, *more):
 
 
 for _cls, _expected, *_more in (
-    (Counting, 2),
-    (CountingInArithmetic, 2),
-    (EveryTenth, 3),
-    (RunningAverage, 2, lambda i: 1.0 / (i + 1)),
-    (Warmup, 2),
-    (Cosine, 2),
-    (Ring, 2),
-    (Slots, 2),
+    *((Counting, 2), (CountingInArithmetic, 2), (EveryTenth, 3), (RunningAverage, 2, lambda i: 1.0 / (i + 1))),
+    *((Warmup, 2), (Cosine, 2), (Ring, 2), (Slots, 2)),
 ):
     compiles[_cls.__name__] = (module_calls(_cls, *_more), _expected)
 
 
 @compiles(2)
-def global_counter(compile):
-    state = {"step": 0}
+class Counters:
+    def global_counter(compile):
+        state = {"step": 0}
 
-    @compile
-    def step(x):
-        state["step"] += 1
-        return x * state["step"]
+        @compile
+        def step(x):
+            state["step"] += 1
+            return x * state["step"]
 
-    for _ in range(CALLS):
-        yield step(torch.ones(3))
+        for _ in range(CALLS):
+            yield step(torch.ones(3))
 
+    def closure_counter(compile):
+        count = 0
 
-@compiles(2)
-def closure_counter(compile):
-    count = 0
+        @compile
+        def step(x):
+            nonlocal count
+            count += 1
+            return x + count
 
-    @compile
-    def step(x):
-        nonlocal count
-        count += 1
-        return x + count
+        for _ in range(CALLS):
+            yield step(torch.ones(3))
 
-    for _ in range(CALLS):
-        yield step(torch.ones(3))
+    def class_counter(compile):
+        class Model:
+            calls = 0
 
+            def step(self, x):
+                Model.calls += 1
+                return x * self.calls
 
-@compiles(2)
-def class_counter(compile):
-    class Model:
-        calls = 0
+        model = Model()
+        step = compile(lambda x: model.step(x))
+        for _ in range(CALLS):
+            yield step(torch.ones(3))
 
-        def step(self, x):
-            Model.calls += 1
-            return x * self.calls
+    def step_argument(compile):
+        step = compile(lambda x, i: x * i)
+        for i in range(2, CALLS + 2):
+            yield step(torch.ones(3), i)
 
-    model = Model()
-    step = compile(lambda x: model.step(x))
-    for _ in range(CALLS):
-        yield step(torch.ones(3))
+    def learning_rate(compile):
+        update = compile(lambda p, g, lr: p - lr * g)
+        for i in range(CALLS):
+            yield update(torch.ones(3), torch.ones(3), 0.1 * 0.9**i)
 
+    @compiles(4)
+    def state_by_parameter(compile):
+        state, parameters = {}, [torch.ones(2 + place) for place in range(5)]
 
-@compiles(2)
-def step_argument(compile):
-    @compile
-    def step(x, i):
-        return x * i
+        @compile
+        def update(parameter):
+            if parameter not in state:
+                state[parameter] = torch.zeros_like(parameter)
+            state[parameter].add_(parameter)
+            return state[parameter] * 2
 
-    for i in range(2, CALLS + 2):
-        yield step(torch.ones(3), i)
-
-
-@compiles(2)
-def learning_rate(compile):
-    @compile
-    def update(p, g, lr):
-        return p - lr * g
-
-    for i in range(CALLS):
-        yield update(torch.ones(3), torch.ones(3), 0.1 * 0.9**i)
-
-
-@compiles(4)
-def state_by_parameter(compile):
-    state, parameters = {}, [torch.ones(2 + place) for place in range(5)]
-
-    @compile
-    def update(parameter):
-        if parameter not in state:
-            state[parameter] = torch.zeros_like(parameter)
-        state[parameter].add_(parameter)
-        return state[parameter] * 2
-
-    for _ in range(CALLS // len(parameters)):
-        for parameter in parameters:
-            yield update(parameter)
-
-
-# --- training -----------------------------------------------------------------------------------------------------
-
-
-@compiles(1)
-def training_loop(compile):
-    net = Net()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    compiled = compile(net)
-    for i in range(CALLS):
-        optimizer.zero_grad()
-        loss = compiled(torch.ones(3, 4) * i + torch.eye(3, 4)).square().mean()
-        loss.backward()
-        optimizer.step()
-        yield loss.detach()
+        for _ in range(CALLS // len(parameters)):
+            for parameter in parameters:
+                yield update(parameter)
 
 
 @compiles(2)
-def last_smaller_batch(compile):
-    net = Net()
-    compiled = compile(net)
-    for _epoch in range(4):
-        for size in (8, 8, 8, 8, 5):
-            yield compiled(torch.ones(size, 4) + torch.eye(size, 4))
+class Training:
+    @compiles(1)
+    def training_loop(compile):
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        compiled = compile(net)
+        for i in range(CALLS):
+            optimizer.zero_grad()
+            loss = compiled(torch.ones(3, 4) * i + torch.eye(3, 4)).square().mean()
+            loss.backward()
+            optimizer.step()
+            yield loss.detach()
+
+    def last_smaller_batch(compile):
+        net = Net()
+        compiled = compile(net)
+        for _epoch in range(4):
+            for size in (8, 8, 8, 8, 5):
+                yield compiled(torch.ones(size, 4) + torch.eye(size, 4))
+
+    def train_and_eval(compile):
+        net = Net()
+        compiled = compile(net)
+        for i in range(CALLS):
+            net.train(i % 5 != 4)
+            yield compiled(torch.eye(4))
+
+    def train_and_eval_with_other_batches(compile):
+        net = Net()
+        compiled = compile(net)
+        for i in range(CALLS):
+            net.train(i % 5 != 4)
+            with torch.set_grad_enabled(net.training):
+                yield compiled(torch.eye(4) if net.training else torch.eye(4)[: 2 + i % 3])
+
+    @compiles(1)
+    def moving_average_of_weights(compile):
+        net, average = Net(), Net()
+
+        @compile
+        def update(decay):
+            with torch.no_grad():
+                for mine, theirs in zip(average.parameters(), net.parameters()):
+                    mine.lerp_(theirs, 1 - decay)
+            return next(average.parameters()).sum()
+
+        for _ in range(CALLS):
+            yield update(0.99)
+
+    @compiles(3)
+    def early_stopping(compile):
+        @dataclasses.dataclass
+        class State:
+            best: float = math.inf
+            bad: int = 0
+
+        state = State()
+
+        @compile
+        def check(x, loss):
+            if loss < state.best:
+                state.best = loss
+                state.bad = 0
+            else:
+                state.bad += 1
+            return x * state.bad
+
+        for i in range(CALLS):
+            yield check(torch.ones(2), abs(10.0 - i))
+
+    def gradient_accumulation(compile):
+        net = Net()
+
+        @compile
+        def loss_of(x, last):
+            loss = net(x).square().mean()
+            return loss * 2 if last else loss
+
+        for i in range(CALLS):
+            yield loss_of(torch.eye(4), i % 4 == 3)
 
 
 @compiles(2)
-def train_and_eval(compile):
-    net = Net()
-    compiled = compile(net)
-    for i in range(CALLS):
-        net.train(i % 5 != 4)
-        yield compiled(torch.eye(4))
+class Generation:
+    def growing_sequence(compile):
+        logits = compile(lambda tokens, weight: (tokens.float() @ tokens.float().T).tril().sum(-1) * weight)
+        tokens = torch.ones(2, 3)
+        for _ in range(CALLS):
+            yield logits(tokens, 2.0)
+            tokens = torch.cat([tokens, tokens[-1:] * 0.5])
 
+    @compiles(4)
+    def growing_cache(compile):
+        @compile
+        def attend(q, cache):
+            k, v = cache
+            if k is None:
+                k, v = q, q
+            else:
+                k, v = torch.cat([k, q]), torch.cat([v, q])
+            return torch.softmax(q @ k.T, -1) @ v, (k, v)
 
-@compiles(2)
-def train_and_eval_with_other_batches(compile):
-    net = Net()
-    compiled = compile(net)
-    for i in range(CALLS):
-        net.train(i % 5 != 4)
-        with torch.set_grad_enabled(net.training):
-            yield compiled(torch.eye(4) if net.training else torch.eye(4)[: 2 + i % 3])
+        cache = (None, None)
+        for _ in range(CALLS):
+            out, cache = attend(torch.ones(1, 4), cache)
+            yield out
 
+    def prefix_of_a_static_cache(compile):
+        cache = torch.zeros(32, 4)
 
-@compiles(1)
-def moving_average_of_weights(compile):
-    net, average = Net(), Net()
+        @compile
+        def attend(q, position):
+            cache[position] = q[0]
+            k = cache[: position + 1]
+            return torch.softmax(q @ k.T, -1) @ k
 
-    @compile
-    def update(decay):
-        with torch.no_grad():
-            for mine, theirs in zip(average.parameters(), net.parameters()):
-                mine.lerp_(theirs, 1 - decay)
-        return next(average.parameters()).sum()
+        for i in range(2, CALLS + 2):
+            yield attend(torch.ones(1, 4), i)
 
-    for _ in range(CALLS):
-        yield update(0.99)
+    def cache_by_shape(compile):
+        masks = {}
 
+        @compile
+        def masked(x):
+            key = tuple(x.shape)
+            if key not in masks:
+                masks[key] = torch.ones(x.shape).tril()
+            return x * masks[key]
 
-@compiles(3)
-def early_stopping(compile):
-    @dataclasses.dataclass
-    class State:
-        best: float = math.inf
-        bad: int = 0
+        for _ in range(CALLS):
+            yield masked(torch.ones(3, 3))
 
-    state = State()
-
-    @compile
-    def check(x, loss):
-        if loss < state.best:
-            state.best = loss
-            state.bad = 0
-        else:
-            state.bad += 1
-        return x * state.bad
-
-    for i in range(CALLS):
-        yield check(torch.ones(2), abs(10.0 - i))
-
-
-@compiles(2)
-def gradient_accumulation(compile):
-    net = Net()
-
-    @compile
-    def loss_of(x, last):
-        loss = net(x).square().mean()
-        return loss * 2 if last else loss
-
-    for i in range(CALLS):
-        yield loss_of(torch.eye(4), i % 4 == 3)
-
-
-# --- generation ---------------------------------------------------------------------------------------------------
-
-
-@compiles(2)
-def growing_sequence(compile):
-    @compile
-    def logits(tokens, weight):
-        return (tokens.float() @ tokens.float().T).tril().sum(-1) * weight
-
-    tokens = torch.ones(2, 3)
-    for _ in range(CALLS):
-        yield logits(tokens, 2.0)
-        tokens = torch.cat([tokens, tokens[-1:] * 0.5])
-
-
-@compiles(4)
-def growing_cache(compile):
-    @compile
-    def attend(q, cache):
-        k, v = cache
-        if k is None:
-            k, v = q, q
-        else:
-            k, v = torch.cat([k, q]), torch.cat([v, q])
-        return torch.softmax(q @ k.T, -1) @ v, (k, v)
-
-    cache = (None, None)
-    for _ in range(CALLS):
-        out, cache = attend(torch.ones(1, 4), cache)
-        yield out
-
-
-@compiles(2)
-def prefix_of_a_static_cache(compile):
-    cache = torch.zeros(32, 4)
-
-    @compile
-    def attend(q, position):
-        cache[position] = q[0]
-        k = cache[: position + 1]
-        return torch.softmax(q @ k.T, -1) @ k
-
-    for i in range(2, CALLS + 2):
-        yield attend(torch.ones(1, 4), i)
-
-
-@compiles(2)
-def cache_by_shape(compile):
-    masks = {}
-
-    @compile
-    def masked(x):
-        key = tuple(x.shape)
-        if key not in masks:
-            masks[key] = torch.ones(x.shape).tril()
-        return x * masks[key]
-
-    for _ in range(CALLS):
-        yield masked(torch.ones(3, 3))
-
-
-@compiles(3)
-def images_of_several_sizes(compile):
-    conv = nn.Conv2d(1, 2, 3)
-    compiled = compile(lambda x: conv(x).relu().mean((2, 3)))
-    for i in range(CALLS):
-        yield compiled(torch.ones(1 + i % 2, 1, 6 + i % 4, 7 + i % 3))
-
-
-# --- arguments ----------------------------------------------------------------------------------------------------
-
-
-@compiles(2)
-def optional_tensor(compile):
-    compiled = compile(lambda x, mask=None: x if mask is None else x * mask)
-    for i in range(CALLS):
-        yield compiled(torch.ones(3), None if i % 2 else torch.ones(3))
-
-
-@compiles(1)
-def order_of_keywords(compile):
-    compiled = compile(lambda x, *, a, b: x * a + b)
-    for i in range(CALLS):
-        x = torch.ones(3)
-        yield compiled(x, a=2, b=3) if i % 2 else compiled(x, b=3, a=2)
-
-
-@compiles(2)
-def extra_keywords(compile):
-    @compile
-    def f(x, **options):
-        return x * options.get("scale", 1) if options.get("on", True) else x
-
-    for i in range(CALLS):
-        yield f(torch.ones(3), scale=2) if i % 2 else f(torch.ones(3), name=f"call {i}")
-
-
-@compiles(1)
-def order_of_a_dict(compile):
-    compiled = compile(lambda batch: batch["x"] * batch["y"])
-    for i in range(CALLS):
-        x, y = torch.ones(3), torch.ones(3) * i
-        yield compiled({"x": x, "y": y} if i % 2 else {"y": y, "x": x})
-
-
-@compiles(1)
-def dict_with_other_entries(compile):
-    compiled = compile(lambda batch: batch["x"] * 2)
-    for i in range(CALLS):
-        yield compiled({"x": torch.ones(3), "id": f"sample {i}", f"extra {i}": i})
-
-
-@compiles(3)
-def list_of_varying_length(compile):
-    compiled = compile(lambda xs: torch.stack(xs).sum(0))
-    for i in range(CALLS):
-        yield compiled([torch.ones(3)] * (1 + i % 3))
-
-
-@compiles(1)
-def one_of_a_list(compile):
-    compiled = compile(lambda pair, settings: pair[0] * settings[1])
-    for i in range(CALLS):
-        yield compiled([torch.ones(3), i], [i, 2, "text"])
-
-
-@compiles(3)
-def mode_by_name(compile):
-    @compile
-    def reduce(x, mode):
-        if mode == "mean":
-            return x.mean()
-        return x.sum() if mode == "sum" else x
-
-    for i in range(CALLS):
-        yield reduce(torch.ones(3), ("mean", "sum", "none")[i % 3])
+    @compiles(3)
+    def images_of_several_sizes(compile):
+        conv = nn.Conv2d(1, 2, 3)
+        compiled = compile(lambda x: conv(x).relu().mean((2, 3)))
+        for i in range(CALLS):
+            yield compiled(torch.ones(1 + i % 2, 1, 6 + i % 4, 7 + i % 3))
 
 
 class Mode(enum.Enum):
@@ -449,111 +335,11 @@ class Flags(enum.Flag):
     B = 2
 
 
-@compiles(2)
-def mode_by_enum(compile):
-    compiled = compile(lambda x, mode: x * 2 if mode is Mode.FAST else x * 3)
-    for i in range(CALLS):
-        yield compiled(torch.ones(3), Mode(1 + i % 2))
-
-
-@compiles(3)
-def flags(compile):
-    compiled = compile(lambda x, flags: (x * 2 if Flags.A in flags else x) + (1 if Flags.B in flags else 0))
-    for i in range(CALLS):
-        yield compiled(torch.ones(3), (Flags.A, Flags.B, Flags.A | Flags.B)[i % 3])
-
-
 @dataclasses.dataclass
 class Config:
     scale: float = 2.0
     bias: bool = True
     name: str = "base"
-
-
-@compiles(1)
-def config_object(compile):
-    compiled = compile(lambda x, config: x * config.scale + (1 if config.bias else 0))
-    for i in range(CALLS):
-        yield compiled(torch.ones(3), Config(name=f"run {i}"))
-
-
-@compiles(2)
-def config_value_changes(compile):
-    compiled = compile(lambda x, config: x * config.scale + (1 if config.bias else 0))
-    for i in range(CALLS):
-        yield compiled(torch.ones(3), Config(scale=1.0 + i))
-
-
-@compiles(3)
-def dtypes(compile):
-    compiled = compile(lambda x: x * 2 + 1)
-    for i in range(CALLS):
-        yield compiled(torch.ones(3, dtype=(torch.float32, torch.float64, torch.int64)[i % 3]))
-
-
-@compiles(2)
-def tensors_with_and_without_gradient(compile):
-    compiled = compile(lambda x: x * 2)
-    for i in range(CALLS):
-        yield compiled(torch.ones(3, requires_grad=i % 2 == 0)).detach()
-
-
-@compiles(2)
-def attribute_toggled(compile):
-    net = Net()
-    net.eval()
-
-    class Wrapper(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = net
-            self.doubled = False
-
-        def forward(self, x):
-            return self.inner(x) * 2 if self.doubled else self.inner(x)
-
-    module = Wrapper()
-    compiled = compile(module)
-    for i in range(CALLS):
-        module.doubled = i % 2 == 0
-        yield compiled(torch.eye(4))
-
-
-@compiles(2)
-def attribute_number_changes(compile):
-    class Scaled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.temperature = 1.0
-
-        def forward(self, x):
-            return torch.softmax(x / self.temperature, -1)
-
-    module = Scaled()
-    compiled = compile(module)
-    for i in range(CALLS):
-        module.temperature = 1.0 + i
-        yield compiled(torch.eye(4))
-
-
-@compiles(1)
-def many_instances(compile):
-    class Scale:
-        def __init__(self, name):
-            self.name = name
-            self.by = 2
-
-    compiled = compile(lambda x, scale: x * scale.by)
-    for i in range(CALLS):
-        yield compiled(torch.ones(3), Scale(f"scale {i}"))
-
-
-@compiles(1)
-def many_modules_of_one_kind(compile):
-    layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(CALLS))
-    compiled = compile(lambda layer, x: layer(x).relu())
-    for layer in layers:
-        yield compiled(layer, torch.eye(4))
 
 
 class Activated(nn.Module):
@@ -567,92 +353,6 @@ class Activated(nn.Module):
 
     def forward(self, x):
         return self.table["scaled"](self.activation(x))
-
-
-@compiles(1)
-def modules_with_functions_of_their_own(compile):
-    layers = nn.ModuleList(Activated() for _ in range(CALLS))
-    compiled = compile(lambda layer, x: layer(x).relu())
-    for layer in layers:
-        yield compiled(layer, torch.eye(3))
-
-
-@compiles(1)
-def callables(compile):
-    compiled = compile(lambda x, f: f(x) + 1)
-    for _ in range(CALLS):
-        yield compiled(torch.ones(3), lambda x: x * 2)
-
-
-@compiles(1)
-def history_in_a_closure(compile):
-    losses, table, names = [], {}, collections.deque(maxlen=3)
-
-    @compile
-    def step(x):
-        losses.append(x.sum())
-        table["last"] = x
-        names.append("step")
-        return x * 2
-
-    for i in range(CALLS):
-        yield step(torch.ones(3) * i)
-    assert len(losses) == CALLS and len(names) == 3
-
-
-@compiles(2)
-def print_what_happens(compile):
-    class Talking(Net):
-        def forward(self, x):
-            self.calls += 1
-            if self.verbose and self.calls % 5 == 0:
-                print(f"call {self.calls}")
-            return self.lin(x)
-
-    module = Talking()
-    compiled = compile(module)
-    for _ in range(CALLS):
-        yield compiled(torch.eye(4))
-
-
-@compiles(2)
-def slices_that_move(compile):
-    compiled = compile(lambda x, start: x[start : start + 4] * 2)
-    for i in range(2, CALLS + 2):
-        yield compiled(torch.arange(64.0), i)
-
-
-@compiles(2)
-def number_of_heads_from_a_shape(compile):
-    compiled = compile(lambda x: x.view(x.shape[0], x.shape[1], 2, -1).transpose(1, 2).reshape(x.shape[0], -1))
-    for i in range(CALLS):
-        yield compiled(torch.ones(2, 3 + i, 8))
-
-
-@compiles(2)
-def batch_and_length_vary(compile):
-    compiled = compile(lambda x, w: torch.softmax(x @ w, -1).sum(1))
-    for i in range(CALLS):
-        yield compiled(torch.ones(2 + i, 30 - i, 4), torch.ones(4, 4))
-
-
-@pytest.mark.parametrize("name", compiles)
-def test_compiles(name):
-    program, expected = compiles[name]
-    compiled = []
-
-    def compile(target):
-        compiled.append(minidynamo.compile(target, backend="eager", recompile_limit=CALLS))
-        return compiled[-1]
-
-    torch.manual_seed(0)
-    results = [*program(compile)]
-    (target,) = compiled
-    stats = minidynamo.stats(target)
-    assert stats.compiles == expected, minidynamo.why(target)
-    torch.manual_seed(0)
-    for mine, eager in zip(results, program(lambda target: target), strict=True):
-        torch.testing.assert_close(mine, eager)
 
 
 WHY = {
@@ -673,6 +373,222 @@ WHY = {
     "config_value_changes": ("value of `config.scale`: expected 1.0, got 2.0", "an input from its second value on"),
     "growing_cache": ("object `cache[0]`: expected None, got float32[1, 4] on cpu", "With and without this value"),
 }
+
+
+@compiles(2)
+class Arguments:
+    def optional_tensor(compile):
+        compiled = compile(lambda x, mask=None: x if mask is None else x * mask)
+        for i in range(CALLS):
+            yield compiled(torch.ones(3), None if i % 2 else torch.ones(3))
+
+    @compiles(1)
+    def order_of_keywords(compile):
+        compiled = compile(lambda x, *, a, b: x * a + b)
+        for i in range(CALLS):
+            x = torch.ones(3)
+            yield compiled(x, a=2, b=3) if i % 2 else compiled(x, b=3, a=2)
+
+    def extra_keywords(compile):
+        f = compile(lambda x, **options: x * options.get("scale", 1) if options.get("on", True) else x)
+        for i in range(CALLS):
+            yield f(torch.ones(3), scale=2) if i % 2 else f(torch.ones(3), name=f"call {i}")
+
+    @compiles(1)
+    def order_of_a_dict(compile):
+        compiled = compile(lambda batch: batch["x"] * batch["y"])
+        for i in range(CALLS):
+            x, y = torch.ones(3), torch.ones(3) * i
+            yield compiled({"x": x, "y": y} if i % 2 else {"y": y, "x": x})
+
+    @compiles(1)
+    def dict_with_other_entries(compile):
+        compiled = compile(lambda batch: batch["x"] * 2)
+        for i in range(CALLS):
+            yield compiled({"x": torch.ones(3), "id": f"sample {i}", f"extra {i}": i})
+
+    @compiles(3)
+    def list_of_varying_length(compile):
+        compiled = compile(lambda xs: torch.stack(xs).sum(0))
+        for i in range(CALLS):
+            yield compiled([torch.ones(3)] * (1 + i % 3))
+
+    @compiles(1)
+    def one_of_a_list(compile):
+        compiled = compile(lambda pair, settings: pair[0] * settings[1])
+        for i in range(CALLS):
+            yield compiled([torch.ones(3), i], [i, 2, "text"])
+
+    @compiles(3)
+    def mode_by_name(compile):
+        @compile
+        def reduce(x, mode):
+            if mode == "mean":
+                return x.mean()
+            return x.sum() if mode == "sum" else x
+
+        for i in range(CALLS):
+            yield reduce(torch.ones(3), ("mean", "sum", "none")[i % 3])
+
+    def mode_by_enum(compile):
+        compiled = compile(lambda x, mode: x * 2 if mode is Mode.FAST else x * 3)
+        for i in range(CALLS):
+            yield compiled(torch.ones(3), Mode(1 + i % 2))
+
+    @compiles(3)
+    def flags(compile):
+        compiled = compile(lambda x, flags: (x * 2 if Flags.A in flags else x) + (1 if Flags.B in flags else 0))
+        for i in range(CALLS):
+            yield compiled(torch.ones(3), (Flags.A, Flags.B, Flags.A | Flags.B)[i % 3])
+
+    @compiles(1)
+    def config_object(compile):
+        compiled = compile(lambda x, config: x * config.scale + (1 if config.bias else 0))
+        for i in range(CALLS):
+            yield compiled(torch.ones(3), Config(name=f"run {i}"))
+
+    def config_value_changes(compile):
+        compiled = compile(lambda x, config: x * config.scale + (1 if config.bias else 0))
+        for i in range(CALLS):
+            yield compiled(torch.ones(3), Config(scale=1.0 + i))
+
+    @compiles(3)
+    def dtypes(compile):
+        compiled = compile(lambda x: x * 2 + 1)
+        for i in range(CALLS):
+            yield compiled(torch.ones(3, dtype=(torch.float32, torch.float64, torch.int64)[i % 3]))
+
+    def tensors_with_and_without_gradient(compile):
+        compiled = compile(lambda x: x * 2)
+        for i in range(CALLS):
+            yield compiled(torch.ones(3, requires_grad=i % 2 == 0)).detach()
+
+    def attribute_toggled(compile):
+        net = Net()
+        net.eval()
+
+        class Wrapper(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = net
+                self.doubled = False
+
+            def forward(self, x):
+                return self.inner(x) * 2 if self.doubled else self.inner(x)
+
+        module = Wrapper()
+        compiled = compile(module)
+        for i in range(CALLS):
+            module.doubled = i % 2 == 0
+            yield compiled(torch.eye(4))
+
+    def attribute_number_changes(compile):
+        class Scaled(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.temperature = 1.0
+
+            def forward(self, x):
+                return torch.softmax(x / self.temperature, -1)
+
+        module = Scaled()
+        compiled = compile(module)
+        for i in range(CALLS):
+            module.temperature = 1.0 + i
+            yield compiled(torch.eye(4))
+
+    @compiles(1)
+    def many_instances(compile):
+        class Scale:
+            def __init__(self, name):
+                self.name = name
+                self.by = 2
+
+        compiled = compile(lambda x, scale: x * scale.by)
+        for i in range(CALLS):
+            yield compiled(torch.ones(3), Scale(f"scale {i}"))
+
+    @compiles(1)
+    def many_modules_of_one_kind(compile):
+        layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(CALLS))
+        compiled = compile(lambda layer, x: layer(x).relu())
+        for layer in layers:
+            yield compiled(layer, torch.eye(4))
+
+    @compiles(1)
+    def modules_with_functions_of_their_own(compile):
+        layers = nn.ModuleList(Activated() for _ in range(CALLS))
+        compiled = compile(lambda layer, x: layer(x).relu())
+        for layer in layers:
+            yield compiled(layer, torch.eye(3))
+
+    @compiles(1)
+    def callables(compile):
+        compiled = compile(lambda x, f: f(x) + 1)
+        for _ in range(CALLS):
+            yield compiled(torch.ones(3), lambda x: x * 2)
+
+    @compiles(1)
+    def history_in_a_closure(compile):
+        losses, table, names = [], {}, collections.deque(maxlen=3)
+
+        @compile
+        def step(x):
+            losses.append(x.sum())
+            table["last"] = x
+            names.append("step")
+            return x * 2
+
+        for i in range(CALLS):
+            yield step(torch.ones(3) * i)
+        assert len(losses) == CALLS and len(names) == 3
+
+    def print_what_happens(compile):
+        class Talking(Net):
+            def forward(self, x):
+                self.calls += 1
+                if self.verbose and self.calls % 5 == 0:
+                    print(f"call {self.calls}")
+                return self.lin(x)
+
+        module = Talking()
+        compiled = compile(module)
+        for _ in range(CALLS):
+            yield compiled(torch.eye(4))
+
+    def slices_that_move(compile):
+        compiled = compile(lambda x, start: x[start : start + 4] * 2)
+        for i in range(2, CALLS + 2):
+            yield compiled(torch.arange(64.0), i)
+
+    def number_of_heads_from_a_shape(compile):
+        compiled = compile(lambda x: x.view(x.shape[0], x.shape[1], 2, -1).transpose(1, 2).reshape(x.shape[0], -1))
+        for i in range(CALLS):
+            yield compiled(torch.ones(2, 3 + i, 8))
+
+    def batch_and_length_vary(compile):
+        compiled = compile(lambda x, w: torch.softmax(x @ w, -1).sum(1))
+        for i in range(CALLS):
+            yield compiled(torch.ones(2 + i, 30 - i, 4), torch.ones(4, 4))
+
+
+@pytest.mark.parametrize("name", compiles)
+def test_compiles(name):
+    program, expected = compiles[name]
+    compiled = []
+
+    def compile(target):
+        compiled.append(minidynamo.compile(target, backend="eager", recompile_limit=CALLS))
+        return compiled[-1]
+
+    torch.manual_seed(0)
+    results = [*program(compile)]
+    (target,) = compiled
+    stats = minidynamo.stats(target)
+    assert stats.compiles == expected, minidynamo.why(target)
+    torch.manual_seed(0)
+    for mine, eager in zip(results, program(lambda target: target), strict=True):
+        torch.testing.assert_close(mine, eager)
 
 
 @pytest.mark.parametrize("name", WHY)

@@ -67,7 +67,7 @@ def of_bound_again(x):
 @pytest.mark.parametrize("fn", [of_made, of_tensors, of_bound_again])
 def test_where_objects_are_made_again_is_left_to_python(fn):
     """The answer depends on the allocator, in eager, too."""
-    with pytest.warns(MinidynamoNotice, match="`id` of a new object that nobody keeps"):
+    with pytest.warns(MinidynamoNotice, match="`id` of a new object without references"):
         minidynamo.compile(fn, backend="eager", dynamic=True)(torch.ones(3))
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import minidynamo
+from tests.end_to_end.programs import rows_of
 
 # A frame that reads the identity of computed numbers runs eagerly, with a notice.
 pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
@@ -87,38 +88,35 @@ OPERATIONS = {
 }
 
 
-def result(x, n, s, made):
-    return x + 1, made(n, s), made(n, s)
+class Places:
+    def result(x, n, s, made):
+        return x + 1, made(n, s), made(n, s)
+
+    def effects(x, n, s, made):
+        global KEPT
+        BOX.one = KEPT = made(n, s)
+        LIST[:] = [BOX.one, made(n, s)]
+        return x + 1
+
+    def closure(x, n, s, made):
+        kept = made(n, s)
+        return x + 1, lambda: kept
+
+    def generator(x, n, s, made):
+        def items():
+            yield made(n, s)
+            yield from made(n, s)
+
+        return x + 1, [*items()], dict(zip("ab", items()))
+
+    def broken(x, n, s, made):
+        one, other = made(n, s), made(n, s)
+        y = x + 1
+        minidynamo.graph_break()
+        return y, one, other, [a is b for a in one for b in other if type(a) is not torch.Size]
 
 
-def effects(x, n, s, made):
-    global KEPT
-    BOX.one = KEPT = made(n, s)
-    LIST[:] = [BOX.one, made(n, s)]
-    return x + 1
-
-
-def closure(x, n, s, made):
-    kept = made(n, s)
-    return x + 1, lambda: kept
-
-
-def generator(x, n, s, made):
-    def items():
-        yield made(n, s)
-        yield from made(n, s)
-
-    return x + 1, [*items()], dict(zip("ab", items()))
-
-
-def broken(x, n, s, made):
-    one, other = made(n, s), made(n, s)
-    y = x + 1
-    minidynamo.graph_break()
-    return y, one, other, [a is b for a in one for b in other if type(a) is not torch.Size]
-
-
-PLACES = (result, effects, closure, generator, broken)
+PLACES = rows_of(Places)
 
 
 def leaves(value):

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 import minidynamo
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ("eager", "aot_eager", "native")
 library = types.ModuleType("library")
@@ -51,142 +52,122 @@ def replaced(owner, name, new):
         setattr(owner, name, old)
 
 
-def function_of_torch(x):
-    old = F.silu
-    F.silu = lambda v, inplace=False: v + 5
-    y = F.silu(x)
-    print(end="")
-    z = F.silu(x)
-    F.silu = old
-    return y, z, F.silu(x), old
-
-
-def without_a_break(x):
-    old = torch.sin
-    torch.sin = torch.cos
-    y, kept = torch.sin(x), torch.sin
-    torch.sin = old
-    return y, kept, old, torch.sin(x)
-
-
-def wrapper_around_the_old(x):
-    old = F.relu
-    F.relu = lambda v: old(v) + 1
-    try:
-        y = F.relu(x - 2)
+class Programs:
+    def function_of_torch(x):
+        old = F.silu
+        F.silu = lambda v, inplace=False: v + 5
+        y = F.silu(x)
         print(end="")
-        z = F.relu(x - 3)
-    finally:
-        F.relu = old
-    return y, z, F.relu(x)
+        z = F.silu(x)
+        F.silu = old
+        return y, z, F.silu(x), old
 
+    def without_a_break(x):
+        old = torch.sin
+        torch.sin = torch.cos
+        y, kept = torch.sin(x), torch.sin
+        torch.sin = old
+        return y, kept, old, torch.sin(x)
 
-def swapped(x):
-    F.relu, F.gelu = F.gelu, F.relu
-    y = F.relu(x)
-    print(end="")
-    z = F.relu(x)
-    F.relu, F.gelu = F.gelu, F.relu
-    return y, z, F.relu(x)
+    def wrapper_around_the_old(x):
+        old = F.relu
+        F.relu = lambda v: old(v) + 1
+        try:
+            y = F.relu(x - 2)
+            print(end="")
+            z = F.relu(x - 3)
+        finally:
+            F.relu = old
+        return y, z, F.relu(x)
 
-
-def saved_in_a_list(x):
-    saved = [(F, "silu", F.silu), (math, "sqrt", math.sqrt), (library, "doubled", library.doubled)]
-    for owner, name, _ in saved:
-        setattr(owner, name, lambda v: v * 3)
-    y = F.silu(x) * math.sqrt(2.0)
-    print(end="")
-    z = library.doubled(x)
-    for owner, name, old in saved:
-        setattr(owner, name, old)
-    return y, z, F.silu(x) * math.sqrt(4.0), library.doubled(x)
-
-
-def method_and_number_of_a_class(x):
-    scale, method, factor = Scale(), Scale.apply, Scale.factor
-    bound = scale.apply
-    Scale.apply, Scale.factor = lambda self, v: v - self.factor, 7
-    y = scale.apply(x), bound(x)
-    print(end="")
-    z = scale.apply(x), bound(x)
-    Scale.apply, Scale.factor = method, factor
-    return y, z, scale.apply(x)
-
-
-def end_of_a_chain(x):
-    act, old, new = root.inner.act, root.inner, Node()
-    new.act = torch.neg
-    root.inner = new
-    y = root.inner.act(x)
-    print(end="")
-    z = root.inner.act(x), act(x)
-    root.inner = old
-    return y, z, root.inner.act(x), act
-
-
-def global_and_items(x):
-    global chosen
-    old, table = chosen, library.table
-    chosen = torch.neg
-    table["a"], table["b"] = table["b"], table["a"]
-    y = chosen(x) * table["a"]
-    print(end="")
-    z = chosen(x) * table["a"]
-    chosen = old
-    table["a"], table["b"] = table["b"], table["a"]
-    return y, z, chosen(x) * table["a"]
-
-
-def builtin(x):
-    seen: list[Any] = []
-    old = builtins.print
-    builtins.print = lambda *args, **options: seen.append(args)
-    print("seen")
-    y = x + 1
-    builtins.print = old
-    print(end="")
-    return y, len(seen), print is old
-
-
-def mocks(x):
-    with mock.patch.object(F, "silu", lambda v, inplace=False: v + 5), mock.patch.object(library, "doubled", torch.neg):
-        y = F.silu(x), library.doubled(x)
+    def swapped(x):
+        F.relu, F.gelu = F.gelu, F.relu
+        y = F.relu(x)
         print(end="")
-        z = F.silu(x), library.doubled(x)
-    return y, z, F.silu(x), library.doubled(x)
+        z = F.relu(x)
+        F.relu, F.gelu = F.gelu, F.relu
+        return y, z, F.relu(x)
 
-
-def context_manager(x):
-    with replaced(torch.nn.ReLU, "forward", lambda self, v: v + 3) as old:
-        module = torch.nn.ReLU()
-        y = module(x)
+    def saved_in_a_list(x):
+        saved = [(F, "silu", F.silu), (math, "sqrt", math.sqrt), (library, "doubled", library.doubled)]
+        for owner, name, _ in saved:
+            setattr(owner, name, lambda v: v * 3)
+        y = F.silu(x) * math.sqrt(2.0)
         print(end="")
-        z = module(x), old(module, -x)
-    return y, z, module(x)
+        z = library.doubled(x)
+        for owner, name, old in saved:
+            setattr(owner, name, old)
+        return y, z, F.silu(x) * math.sqrt(4.0), library.doubled(x)
 
-
-def method_of_tensors(x):
-    with mock.patch.object(torch.Tensor, "mean", lambda self: self * 100):
-        y = x.mean()
+    def method_and_number_of_a_class(x):
+        scale, method, factor = Scale(), Scale.apply, Scale.factor
+        bound = scale.apply
+        Scale.apply, Scale.factor = lambda self, v: v - self.factor, 7
+        y = scale.apply(x), bound(x)
         print(end="")
-        z = x.mean()
-    return y, z, x.mean()
+        z = scale.apply(x), bound(x)
+        Scale.apply, Scale.factor = method, factor
+        return y, z, scale.apply(x)
+
+    def end_of_a_chain(x):
+        act, old, new = root.inner.act, root.inner, Node()
+        new.act = torch.neg
+        root.inner = new
+        y = root.inner.act(x)
+        print(end="")
+        z = root.inner.act(x), act(x)
+        root.inner = old
+        return y, z, root.inner.act(x), act
+
+    def global_and_items(x):
+        global chosen
+        old, table = chosen, library.table
+        chosen = torch.neg
+        table["a"], table["b"] = table["b"], table["a"]
+        y = chosen(x) * table["a"]
+        print(end="")
+        z = chosen(x) * table["a"]
+        chosen = old
+        table["a"], table["b"] = table["b"], table["a"]
+        return y, z, chosen(x) * table["a"]
+
+    def builtin(x):
+        seen: list[Any] = []
+        old = builtins.print
+        builtins.print = lambda *args, **options: seen.append(args)
+        print("seen")
+        y = x + 1
+        builtins.print = old
+        print(end="")
+        return y, len(seen), print is old
+
+    def mocks(x):
+        with (
+            mock.patch.object(F, "silu", lambda v, inplace=False: v + 5),
+            mock.patch.object(library, "doubled", torch.neg),
+        ):
+            y = F.silu(x), library.doubled(x)
+            print(end="")
+            z = F.silu(x), library.doubled(x)
+        return y, z, F.silu(x), library.doubled(x)
+
+    def context_manager(x):
+        with replaced(torch.nn.ReLU, "forward", lambda self, v: v + 3) as old:
+            module = torch.nn.ReLU()
+            y = module(x)
+            print(end="")
+            z = module(x), old(module, -x)
+        return y, z, module(x)
+
+    def method_of_tensors(x):
+        with mock.patch.object(torch.Tensor, "mean", lambda self: self * 100):
+            y = x.mean()
+            print(end="")
+            z = x.mean()
+        return y, z, x.mean()
 
 
-PROGRAMS = (
-    function_of_torch,
-    without_a_break,
-    wrapper_around_the_old,
-    swapped,
-    saved_in_a_list,
-    method_and_number_of_a_class,
-    end_of_a_chain,
-    global_and_items,
-    builtin,
-    mocks,
-    context_manager,
-    method_of_tensors,
-)
+PROGRAMS = rows_of(Programs)
 PLACES = (
     *((F, name) for name in ("silu", "relu", "gelu")),
     *((torch, "sin"), (math, "sqrt"), (library, "doubled"), (builtins, "print"), (torch.nn.ReLU, "forward")),

@@ -22,7 +22,7 @@ from minidynamo.testing import (
     no_recompile,
     probe,
 )
-from tests.end_to_end.programs import Program, Programs, leaf, vector
+from tests.end_to_end.programs import Program, Programs, leaf, rows_of, vector
 
 programs = Programs()
 BACKENDS = ("eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp))
@@ -38,10 +38,7 @@ class Counter:
 
 def in_a_graph():
     """`cond` in captured code."""
-
-    def call_cond(*args):
-        return cond(*args)
-
+    call_cond = lambda *args: cond(*args)
     return minidynamo.compile(call_cond, backend="eager")
 
 
@@ -52,13 +49,8 @@ def test_CND_1_eager_cond_chooses_and_compiles_once_for_both_values():
     assert torch.equal(cond(TRUE, torch.sin, torch.cos, (one,)), one.sin())
     assert torch.equal(cond(FALSE, torch.sin, torch.cos, (one,)), one.cos())
     y = torch.tensor(2.0)
-
-    def double(x):
-        return x * y + 2
-
-    def less(x):
-        return x * y - 8
-
+    double = lambda x: x * y + 2
+    less = lambda x: x * y - 8
     counts = []
     with minidynamo_graphs(counts):
         found = [cond(torch.tensor(pred), double, less, (2 * one,)).item() for pred in (True, False, True)]
@@ -66,50 +58,43 @@ def test_CND_1_eager_cond_chooses_and_compiles_once_for_both_values():
     assert sum(counts) == 1
 
 
-def _append(x, outer):
-    outer.append(x)
-    return x * 2
-
-
-def _set_attribute(x, outer):
-    Counter.a = 5
-    return x * 2
-
-
-def _set_on_object(x, outer):
-    outer[0].a = 5
-    return x * 2
-
-
-def _set_global(x, outer):
-    global BACKENDS
-    BACKENDS = ()
-    return x * 2
-
-
-def _print(x, outer):
-    print("in a branch")
-    return x * 2
-
-
-def _break(x, outer):
-    minidynamo.graph_break()
-    return x * 2
-
-
 def _advance(x, outer):
     next(outer)
     return x * 2
 
 
-def _pop(x, outer):
-    outer.pop()
-    return x * 2
+class Cases:
+    def _append(x, outer):
+        outer.append(x)
+        return x * 2
+
+    def _set_attribute(x, outer):
+        Counter.a = 5
+        return x * 2
+
+    def _set_on_object(x, outer):
+        outer[0].a = 5
+        return x * 2
+
+    def _set_global(x, outer):
+        global BACKENDS
+        BACKENDS = ()
+        return x * 2
+
+    def _print(x, outer):
+        print("in a branch")
+        return x * 2
+
+    def _break(x, outer):
+        minidynamo.graph_break()
+        return x * 2
+
+    def _pop(x, outer):
+        outer.pop()
+        return x * 2
 
 
-@pytest.mark.parametrize(
-    "change", [_append, _set_attribute, _set_on_object, _set_global, _print, _break, _advance, _pop]
-)
+@pytest.mark.parametrize("change", [*rows_of(Cases), _advance])
 @pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("first", [True, False])
 def test_CND_2_changes_of_the_surroundings_are_refused_and_not_made(change, captured, first, capsys):
@@ -141,20 +126,18 @@ def test_CND_2_variables_of_an_enclosing_function_cannot_be_assigned():
         f(one)
 
 
-def test_a_branch_may_change_what_it_makes():
-    def f(x):
-        def branch(x):
-            found, total = [], {}
-            for k in range(3):
-                found.append(x * k)
-            total["sum"] = found[1] + found.pop()
-            counter = Counter()
-            counter.a = total["sum"]
-            return counter.a
+@programs(lambda: one, lambda: -one)
+def a_branch_may_change_what_it_makes(x):
+    def branch(x):
+        found, total = [], {}
+        for k in range(3):
+            found.append(x * k)
+        total["sum"] = found[1] + found.pop()
+        counter = Counter()
+        counter.a = total["sum"]
+        return counter.a
 
-        return cond(x.sum() > 0, branch, torch.sin, (x,))
-
-    assert_same_as_eager(f, lambda: one, lambda: -one, graphs=1, breaks=0)
+    return cond(x.sum() > 0, branch, torch.sin, (x,))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -290,30 +273,6 @@ def test_CND_6_branches_that_do_not_fit(branch, error):
         assert "test_cond.py" in str(caught.value)
 
 
-# Programs
-
-
-@programs(vector, lambda: -vector())
-def python_numbers_choose_at_once(x):
-    kept = []
-
-    def branch(x):
-        kept.append(1)
-        return x
-
-    return cond(len(x.shape), branch, torch.sin, (x,)), cond(False, branch, torch.cos, (x,)), kept
-
-
-@programs(vector, lambda: -vector())
-def torch_cond_is_cond(x):
-    return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
-
-
-@programs(vector, lambda: -vector())
-def keywords(x):
-    return cond(operands=[x], false_fn=torch.cos, pred=x.sum() > 0, true_fn=torch.sin)
-
-
 @programs(leaf, lambda: leaf().neg().detach().requires_grad_())
 def nested(x):
     y = x * 2
@@ -324,21 +283,6 @@ def nested(x):
     return cond(y.sum() > 0, inner, lambda v: cond(y.max() > 0, torch.sin, torch.cos, (v,)), (x,)) + y
 
 
-@programs(vector, lambda: -vector())
-def structures(x):
-    def branch(k):
-        return lambda parts: {"a": parts["x"] * k, "b": (parts["x"] + k, [parts["x"] - k]), "n": 1}
-
-    made = cond(x.sum() > 0, branch(1), branch(2), ({"x": x},))
-    return made["b"][1][0] + made["a"], made["n"], type(made["b"][1])
-
-
-@programs(lambda: torch.randn(3, 4).abs(), lambda: -torch.randn(3, 4).abs())
-def other_strides(x):
-    made = cond(x.sum() > 0, lambda x: x * 2, lambda x: x.t().contiguous().t() + 1, (x,))
-    return (made * x).contiguous()
-
-
 class Step:
     scale = 3
 
@@ -347,14 +291,6 @@ class Step:
 
     def down(self, x):
         return x - self.scale
-
-
-@programs(vector, lambda: -vector())
-def in_a_loop_and_a_method(x):
-    step = Step()
-    for _ in range(3):
-        x = cond(x.mean() > 0, step.up, step.down, (x,))
-    return x
 
 
 @programs(leaf)
@@ -369,57 +305,81 @@ def grad_mode_around_and_inside(x):
     return cond(first.sum() > 0, branch, torch.sin, (x,)) * first
 
 
-@programs(lambda: ([torch.randn(3), torch.randn(3)],))
-def elements_of_lists(xs):
-    return cond(xs[0].sum() > 0, lambda: xs[0] + xs[1], lambda: xs[1] * 2)
-
-
-@programs(lambda: (torch.nn.Linear(4, 4), torch.randn(2, 4, requires_grad=True)))
-def parameters(module, x):
-    return cond(x.sum() > 0, module, lambda x: torch.nn.functional.dropout(module(x).relu(), 0.5), (x,))
-
-
-@programs(vector, graphs=2, breaks=1)
-def behind_a_break(x):
-    y = cond(x.sum() > 0, torch.sin, torch.cos, (x,))
-    minidynamo.graph_break()
-    return cond(x.sum() > 0, torch.sin, torch.cos, (y,))
-
-
-@programs(leaf, vector, lambda: -vector().abs(), graphs=2)
-def results_are_tensors_like_others(x):
-    y = cond(x.sum() > 0, lambda: x * 2, lambda: x * 3)
-    y.add_(1)
-    return y[:2], y.view(2, 2) * 2, y
-
-
 class Pair(NamedTuple):
     a: torch.Tensor
     b: list[torch.Tensor]
 
 
-@programs(vector, lambda: -vector().abs())
-def named_tuples_and_nothing(x):
-    nothing = cond(x.sum() > 0, lambda: (), lambda: ())
-    return cond(x.sum() > 0, lambda: Pair(x + 1, [x * 2]), lambda: Pair(x - 1, [x * 3])), nothing
+test_program = programs.test()
 
 
-@programs(lambda: vector().abs(), lambda: -vector().abs())
-def comprehensions_and_recursion(x):
-    def deeper(k, v):
-        return cond(v.sum() > k, lambda: deeper(k - 1, v * 2), lambda: v - k) if k else v.sin()
+@programs(vector, lambda: -vector())
+class Branches:
+    torch_cond_is_cond = lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+    keywords = lambda x: cond(operands=[x], false_fn=torch.cos, pred=x.sum() > 0, true_fn=torch.sin)
 
-    return sum(cond(v > 0, lambda: v * 2, lambda: v * 3) for v in x), deeper(3, x)  # noqa: B023
+    def python_numbers_choose_at_once(x):
+        kept = []
 
+        def branch(x):
+            kept.append(1)
+            return x
 
-@programs(leaf, lambda: -vector().abs(), graphs=2)
-def random_numbers(x):
-    return cond(x.sum() > 0, lambda: x + torch.randn(4), lambda: x * torch.rand(4)) + torch.rand(4)
+        return cond(len(x.shape), branch, torch.sin, (x,)), cond(False, branch, torch.cos, (x,)), kept
 
+    def structures(x):
+        def branch(k):
+            return lambda parts: {"a": parts["x"] * k, "b": (parts["x"] + k, [parts["x"] - k]), "n": 1}
 
-@pytest.mark.parametrize("program", programs)
-def test_program(program):
-    program.check()
+        made = cond(x.sum() > 0, branch(1), branch(2), ({"x": x},))
+        return made["b"][1][0] + made["a"], made["n"], type(made["b"][1])
+
+    @programs(lambda: torch.randn(3, 4).abs(), lambda: -torch.randn(3, 4).abs())
+    def other_strides(x):
+        made = cond(x.sum() > 0, lambda x: x * 2, lambda x: x.t().contiguous().t() + 1, (x,))
+        return (made * x).contiguous()
+
+    def in_a_loop_and_a_method(x):
+        step = Step()
+        for _ in range(3):
+            x = cond(x.mean() > 0, step.up, step.down, (x,))
+        return x
+
+    @programs(lambda: ([torch.randn(3), torch.randn(3)],))
+    def elements_of_lists(xs):
+        return cond(xs[0].sum() > 0, lambda: xs[0] + xs[1], lambda: xs[1] * 2)
+
+    @programs(lambda: (torch.nn.Linear(4, 4), torch.randn(2, 4, requires_grad=True)))
+    def parameters(module, x):
+        return cond(x.sum() > 0, module, lambda x: torch.nn.functional.dropout(module(x).relu(), 0.5), (x,))
+
+    @programs(vector, graphs=2, breaks=1)
+    def behind_a_break(x):
+        y = cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+        minidynamo.graph_break()
+        return cond(x.sum() > 0, torch.sin, torch.cos, (y,))
+
+    @programs(leaf, vector, lambda: -vector().abs(), graphs=2)
+    def results_are_tensors_like_others(x):
+        y = cond(x.sum() > 0, lambda: x * 2, lambda: x * 3)
+        y.add_(1)
+        return y[:2], y.view(2, 2) * 2, y
+
+    @programs(vector, lambda: -vector().abs())
+    def named_tuples_and_nothing(x):
+        nothing = cond(x.sum() > 0, lambda: (), lambda: ())
+        return cond(x.sum() > 0, lambda: Pair(x + 1, [x * 2]), lambda: Pair(x - 1, [x * 3])), nothing
+
+    @programs(lambda: vector().abs(), lambda: -vector().abs())
+    def comprehensions_and_recursion(x):
+        def deeper(k, v):
+            return cond(v.sum() > k, lambda: deeper(k - 1, v * 2), lambda: v - k) if k else v.sin()
+
+        return sum(cond(v > 0, lambda: v * 2, lambda: v * 3) for v in x), deeper(3, x)  # noqa: B023
+
+    @programs(leaf, lambda: -vector().abs(), graphs=2)
+    def random_numbers(x):
+        return cond(x.sum() > 0, lambda: x + torch.randn(4), lambda: x * torch.rand(4)) + torch.rand(4)
 
 
 @pytest.mark.parametrize("program", programs)
@@ -446,15 +406,9 @@ def test_program_with_native(fn):
 
 
 def test_a_later_compile_by_another_backend_gets_graphs_of_its_own():
-    def up(x):
-        return x * 2
-
-    def down(x):
-        return x - 1
-
-    def f(x):
-        return cond(x.sum() > 0, up, down, (x,))
-
+    up = lambda x: x * 2
+    down = lambda x: x - 1
+    f = lambda x: cond(x.sum() > 0, up, down, (x,))
     f(one)
     counter = CompileCounterWithBackend("aot_eager")
     compiled, branch = minidynamo.compile(f, backend=counter), minidynamo.compile(up, backend=counter)
@@ -469,10 +423,7 @@ def test_surroundings_are_guarded():
         by = 2.0
 
     scale = Scale()
-
-    def up(x):
-        return x * scale.by
-
+    up = lambda x: x * scale.by
     for by in (2.0, 3.0, 2.0):
         scale.by = by
         assert cond(TRUE, up, torch.sin, (one,)) == by
@@ -557,9 +508,7 @@ def sizes_in_branches(choose):
             inner = choose((x > 0).all(), lambda: x.sum() * n + m, lambda: x.sum() * s - x.shape[0] * m, ())
             return (x - m).sum() * inner
 
-        def ones(x):
-            return torch.ones(x.shape[0], n) * 2, [x.shape[0] // x.shape[0]]
-
+        ones = lambda x: (torch.ones(x.shape[0], n) * 2, [x.shape[0] // x.shape[0]])
         return choose(x.sum() > 0, positive, other, (x,)), choose(x.sum() > 0, ones, ones, (x,))
 
     return program

@@ -14,38 +14,28 @@ programs = Programs()
 einops.rearrange(torch.ones(1), "a -> a")  # imports the libraries once in a process
 
 
-@programs(None)
-def patches(x):
-    return einops.rearrange(x, "b (h p) (w q) c -> b (h w) (p q c)", p=2, q=2)
-
-
-@programs(None)
-def means(x):
-    pooled = einops.reduce(x, "b h w c -> b c", "mean") + einops.reduce(x, "b h w c -> b c", "max")
-    return einops.repeat(pooled, "b c -> b k c", k=3)
-
-
-@programs(None)
-def attention(x):
-    q = einops.rearrange(x, "b h w (n c) -> b n (h w) c", n=2)
-    weights = einops.einsum(q, q, "b n i c, b n j c -> b n i j").softmax(-1)
-    mixed = einops.einsum(weights, q, "b n i j, b n j c -> b n i c")
-    return einops.rearrange(mixed, "b n (h w) c -> b h w (n c)", h=x.shape[1])
-
-
-@programs(None)
-def packed(x):
-    y, shapes = einops.pack([x, x[:, :1]], "b * w c")
-    first, second = einops.unpack(y * 2, shapes, "b * w c")
-    return first + second
-
-
 LAYERS = torch.nn.Sequential(Rearrange("b h w c -> b c h w"), torch.nn.Conv2d(6, 4, 1), Reduce("b c h w -> b c", "sum"))
 
 
 @programs(None)
-def layers(x):
-    return LAYERS(x)
+class Cases:
+    patches = lambda x: einops.rearrange(x, "b (h p) (w q) c -> b (h w) (p q c)", p=2, q=2)
+    layers = lambda x: LAYERS(x)
+
+    def means(x):
+        pooled = einops.reduce(x, "b h w c -> b c", "mean") + einops.reduce(x, "b h w c -> b c", "max")
+        return einops.repeat(pooled, "b c -> b k c", k=3)
+
+    def attention(x):
+        q = einops.rearrange(x, "b h w (n c) -> b n (h w) c", n=2)
+        weights = einops.einsum(q, q, "b n i c, b n j c -> b n i j").softmax(-1)
+        mixed = einops.einsum(weights, q, "b n i j, b n j c -> b n i c")
+        return einops.rearrange(mixed, "b n (h w) c -> b h w (n c)", h=x.shape[1])
+
+    def packed(x):
+        y, shapes = einops.pack([x, x[:, :1]], "b * w c")
+        first, second = einops.unpack(y * 2, shapes, "b * w c")
+        return first + second
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

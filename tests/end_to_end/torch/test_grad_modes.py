@@ -11,6 +11,7 @@ import torch
 import minidynamo
 from minidynamo.core.events import on_event
 from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
@@ -46,36 +47,34 @@ def switched_on_inside(x):
     return y, v, x + 1
 
 
-def raises_inside_after_another(x):
-    with torch.no_grad():
-        minidynamo.graph_break()
-    with torch.set_grad_enabled(True):
-        raise ValueError("inside")
-
-
-def switched_inside_another(x):
-    with torch.no_grad():
-        with torch.set_grad_enabled(True):
+class Switches:
+    def raises_inside_after_another(x):
+        with torch.no_grad():
             minidynamo.graph_break()
-        y = x * 2
-    return y, x * 3
+        with torch.set_grad_enabled(True):
+            raise ValueError("inside")
+
+    def switched_inside_another(x):
+        with torch.no_grad():
+            with torch.set_grad_enabled(True):
+                minidynamo.graph_break()
+            y = x * 2
+        return y, x * 3
+
+    def made_before_a_break(x):
+        context = torch.set_grad_enabled(False)
+        minidynamo.graph_break()
+        with context:
+            y = x * 2
+        return y, x * 3
+
+    def made_and_overruled(x):
+        context = torch.set_grad_enabled(False)
+        torch.set_grad_enabled(True)
+        return x * 2, context
 
 
-def made_before_a_break(x):
-    context = torch.set_grad_enabled(False)
-    minidynamo.graph_break()
-    with context:
-        y = x * 2
-    return y, x * 3
-
-
-def made_and_overruled(x):
-    context = torch.set_grad_enabled(False)
-    torch.set_grad_enabled(True)
-    return x * 2, context
-
-
-SWITCHES = (raises_inside_after_another, switched_inside_another, made_before_a_break, made_and_overruled)
+SWITCHES = rows_of(Switches)
 
 
 @pytest.mark.parametrize("fn", SWITCHES)
@@ -114,44 +113,42 @@ def modes():
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
 
-def entered_by_a_stack(make, x):
-    with contextlib.ExitStack() as stack:
-        for context in (make(), torch.enable_grad(), make()):
-            stack.enter_context(context)
+class Cases:
+    def entered_by_a_stack(make, x):
+        with contextlib.ExitStack() as stack:
+            for context in (make(), torch.enable_grad(), make()):
+                stack.enter_context(context)
+            minidynamo.graph_break()
+            y, inside = x * 2, modes()
+        return y, inside, modes()
+
+    def entered_by_hand(make, x):
+        context = make()
+        context.__enter__()
         minidynamo.graph_break()
         y, inside = x * 2, modes()
-    return y, inside, modes()
+        context.__exit__(None, None, None)
+        return y, inside, modes()
 
-
-def entered_by_hand(make, x):
-    context = make()
-    context.__enter__()
-    minidynamo.graph_break()
-    y, inside = x * 2, modes()
-    context.__exit__(None, None, None)
-    return y, inside, modes()
-
-
-def entered_once_more(make, x):
-    context = make()
-    with context:
-        y = x * 2
-    minidynamo.graph_break()
-    with context:
-        return y, x * 3, modes()
-
-
-def switched_inside_a_block(make, x):
-    with torch.enable_grad(), make():
-        torch.set_grad_enabled(True)
+    def entered_once_more(make, x):
+        context = make()
+        with context:
+            y = x * 2
         minidynamo.graph_break()
-        y, inside = x * 2, modes()
-    return y, inside, modes()
+        with context:
+            return y, x * 3, modes()
+
+    def switched_inside_a_block(make, x):
+        with torch.enable_grad(), make():
+            torch.set_grad_enabled(True)
+            minidynamo.graph_break()
+            y, inside = x * 2, modes()
+        return y, inside, modes()
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("name", CONTEXTS)
-@pytest.mark.parametrize("fn", [entered_by_a_stack, entered_by_hand, entered_once_more, switched_inside_a_block])
+@pytest.mark.parametrize("fn", rows_of(Cases))
 def test_a_context_that_is_open_at_a_break_goes_back_to_the_mode_before(fn, name, backend):
     program = functools.partial(fn, CONTEXTS[name])
     compiled = minidynamo.compile(lambda x: program(x), backend=backend)

@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 import minidynamo
 from minidynamo.testing import CompileCounter, no_recompile
+from tests.end_to_end.programs import rows_of
 
 
 def model():
@@ -57,29 +58,6 @@ def test_a_hook_of_a_submodule_counts_as_well():
     assert torch.equal(module(x), torch.relu(module[0].bias).expand(2, 4))
     handle.remove()
     assert torch.equal(module(x), plain)
-
-
-def test_a_global_hook_is_noticed():
-    module = minidynamo.compile(model(), backend="eager")
-    x = torch.randn(2, 4)
-    plain = module(x)
-    seen = []
-    handle = nn.modules.module.register_module_forward_hook(lambda module, args, output: seen.append(type(module)))
-    try:
-        assert torch.equal(module(x), plain)
-    finally:
-        handle.remove()
-    assert seen == [nn.Linear, nn.ReLU, nn.Sequential]
-
-
-def test_gradient_hooks_of_parameters_run():
-    module = minidynamo.compile(model(), backend="aot_eager")
-    seen = []
-    handle = module[0].weight.register_hook(lambda grad: seen.append(grad.shape))
-    module(torch.randn(2, 4)).sum().backward()
-    handle.remove()
-    module(torch.randn(2, 4)).sum().backward()
-    assert seen == [(4, 4)]
 
 
 def test_hooks_of_every_kind_in_the_order_of_nn_module():
@@ -147,37 +125,32 @@ def test_hooks_that_are_registered_anew_for_each_call(kinds):
     assert minidynamo.stats(net).compiles == known, minidynamo.why(net)
 
 
-def sum_of_keys(net, x):
-    return net(x) * sum(net._forward_hooks)
-
-
-def chosen_by_key(net, x):
-    return x if 7 in net._forward_hooks else net(x)
-
-
-def chosen_behind(net, x):
-    return net(x) * (2 if 7 in net._forward_hooks else 3)
-
-
 def without_a_key(net, x):
     net._forward_hooks.pop(7, None)
     return net(x)
 
 
-def without_it_behind(net, x):
-    y = net(x)
-    return y + without_a_key(net, x)
+class Cases:
+    def sum_of_keys(net, x):
+        return net(x) * sum(net._forward_hooks)
+
+    def chosen_by_key(net, x):
+        return x if 7 in net._forward_hooks else net(x)
+
+    def chosen_behind(net, x):
+        return net(x) * (2 if 7 in net._forward_hooks else 3)
+
+    def without_it_behind(net, x):
+        y = net(x)
+        return y + without_a_key(net, x)
+
+    def with_another(net, x):
+        y = net(x)
+        net._forward_hooks[7] = lambda m, args, out: out - 1
+        return y + net(x)
 
 
-def with_another(net, x):
-    y = net(x)
-    net._forward_hooks[7] = lambda m, args, out: out - 1
-    return y + net(x)
-
-
-@pytest.mark.parametrize(
-    "program", [sum_of_keys, chosen_by_key, chosen_behind, without_a_key, without_it_behind, with_another]
-)
+@pytest.mark.parametrize("program", [*rows_of(Cases), without_a_key])
 def test_keys_of_hooks_that_a_program_asks_for(program):
     hooks = [lambda m, args, out: out * 2, lambda m, args, out: out + 3]
     compiled = minidynamo.compile(program, backend="eager", recompile_limit=20)
@@ -416,12 +389,8 @@ def test_a_hook_of_a_tensor_that_was_traced_is_guarded():
         y.register_hook(hook)
         return (y * x).sum()
 
-    def double(grad):
-        return grad * 2
-
-    def triple(grad):
-        return grad * 3
-
+    double = lambda grad: grad * 2
+    triple = lambda grad: grad * 3
     f = minidynamo.compile(program, backend="aot_eager")
 
     def check(hook):
@@ -441,12 +410,8 @@ def test_a_hook_of_a_tensor_that_was_traced_is_guarded():
 
 
 def pair_of_graphs():
-    def pack(x):
-        return x.to(torch.float16)
-
-    def unpack(x):
-        return x.to(torch.float32)
-
+    pack = lambda x: x.to(torch.float16)
+    unpack = lambda x: x.to(torch.float32)
     return torch.fx.symbolic_trace(pack), torch.fx.symbolic_trace(unpack)
 
 

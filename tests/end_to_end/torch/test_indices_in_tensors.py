@@ -11,6 +11,7 @@ import torch
 import minidynamo
 from minidynamo.core.events import MinidynamoNotice
 from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.programs import rows_of
 
 Program = Callable[..., Any]
 READS: dict[str, Program] = {
@@ -26,82 +27,70 @@ READS: dict[str, Program] = {
 }
 
 
-def elements_of_an_input(x, i, j):
-    old = x[i] * 2
-    x.add_(1)
-    return old, x[i]
+class Writes:
+    def elements_of_an_input(x, i, j):
+        old = x[i] * 2
+        x.add_(1)
+        return old, x[i]
+
+    def an_input_from_its_own_part(x, i, j):
+        x.copy_(x + x[i])
+        return x * 1
+
+    def parts_of_an_input(x, i, j):
+        x[i] += 1
+        x[:, j] *= 2
+        x[i, j] = 7
+        return x * 3
+
+    def one_part_from_another(x, i, j):
+        x[i] = x[j] * 2
+        x[j].copy_(x[i] + 1)
+        return x.sum()
+
+    def views_that_may_be_one(x, i, j):
+        a, b = x[i], x[j]
+        a.add_(1)
+        b.mul_(3)
+        a.sub_(2)
+        return a, b * 1, x * 1
+
+    def parts_of_what_is_computed(x, i, j):
+        h = x * 2
+        h[i] = h[j] * 3 + 1
+        h[j, i] = 5
+        view = h[i]
+        view += 1
+        return h, view, h[j]
+
+    def an_index_that_changes(x, i, j):
+        i = i * 1
+        y = x[i]
+        i.fill_(0)
+        return y + 10, x[i] * 2, y
+
+    def a_part_of_a_part_that_is_copied(x, i, j):
+        h = torch.stack([x, x + 1])
+        part = h[j]
+        part[i] = 5
+        x.copy_(part)
+        return x + 1
+
+    def in_a_loop(x, i, j):
+        x = x.clone()
+        for k in range(3):
+            x = x + x[i] * k
+            x[i] = x[i] * 2 + k
+            i = (i + 1) % 2
+        return x
+
+    def without_gradients(x, i, j):
+        with torch.no_grad():
+            weights = x[i] * 2
+        return x[j] * weights
 
 
-def an_input_from_its_own_part(x, i, j):
-    x.copy_(x + x[i])
-    return x * 1
-
-
-def parts_of_an_input(x, i, j):
-    x[i] += 1
-    x[:, j] *= 2
-    x[i, j] = 7
-    return x * 3
-
-
-def one_part_from_another(x, i, j):
-    x[i] = x[j] * 2
-    x[j].copy_(x[i] + 1)
-    return x.sum()
-
-
-def views_that_may_be_one(x, i, j):
-    a, b = x[i], x[j]
-    a.add_(1)
-    b.mul_(3)
-    a.sub_(2)
-    return a, b * 1, x * 1
-
-
-def parts_of_what_is_computed(x, i, j):
-    h = x * 2
-    h[i] = h[j] * 3 + 1
-    h[j, i] = 5
-    view = h[i]
-    view += 1
-    return h, view, h[j]
-
-
-def an_index_that_changes(x, i, j):
-    i = i * 1
-    y = x[i]
-    i.fill_(0)
-    return y + 10, x[i] * 2, y
-
-
-def a_part_of_a_part_that_is_copied(x, i, j):
-    h = torch.stack([x, x + 1])
-    part = h[j]
-    part[i] = 5
-    x.copy_(part)
-    return x + 1
-
-
-def in_a_loop(x, i, j):
-    x = x.clone()
-    for k in range(3):
-        x = x + x[i] * k
-        x[i] = x[i] * 2 + k
-        i = (i + 1) % 2
-    return x
-
-
-def without_gradients(x, i, j):
-    with torch.no_grad():
-        weights = x[i] * 2
-    return x[j] * weights
-
-
-WRITES: Sequence[Program] = (
-    *(elements_of_an_input, an_input_from_its_own_part, parts_of_an_input, one_part_from_another),
-    *(views_that_may_be_one, parts_of_what_is_computed, an_index_that_changes, a_part_of_a_part_that_is_copied),
-    *(in_a_loop, without_gradients),
-)
+WRITES: Sequence[Program] = rows_of(Writes)
 PROGRAMS = {**READS, **{program.__name__: program for program in WRITES}}
 PLACES = [(1, 0), (0, 1), (1, 1), (-1, 1), (9, 0), (0, -7)]
 IN_KERNELS = ("rows", "views of what is computed", "an_input_from_its_own_part", "parts_of_an_input", "in_a_loop")
@@ -164,9 +153,7 @@ def test_one_version_for_all_sizes(backend):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_gradients_of_gradients(dynamic):
-    def program(x, i):
-        return (x[i] ** 3).sum() + (x[i] * x).pow(2).sum()
-
+    program = lambda x, i: (x[i] ** 3).sum() + (x[i] * x).pow(2).sum()
     compiled = minidynamo.compile(program, backend="aot_eager", dynamic=dynamic)
     for i in (0, 1, -1):
         found = []
@@ -208,9 +195,7 @@ def test_a_place_out_of_range_is_an_error_that_the_program_can_catch(backend):
 
 @pytest.mark.parametrize("mask", [torch.tensor(True), torch.tensor(False), torch.tensor(1, dtype=torch.uint8)])
 def test_masks_are_no_places(mask):
-    def program(x, mask):
-        return x[mask] + 1
-
+    program = lambda x, mask: x[mask] + 1
     assert_same_as_eager(program, lambda: (torch.ones(2, 3), mask), backend="aot_eager", breaks=1)
 
 
@@ -228,9 +213,7 @@ def test_positions_of_a_schedule():
 
 
 def test_the_code_generator_of_torch_takes_none():
-    def program(x, i):
-        return x[i] * 2
-
+    program = lambda x, i: x[i] * 2
     compiled = minidynamo.compile(program, backend="inductor")
     with pytest.warns(MinidynamoNotice, match="operation by operation"):
         assert torch.equal(compiled(torch.ones(2, 2), torch.tensor(1)), torch.full((2,), 2.0))

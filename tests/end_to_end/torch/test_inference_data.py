@@ -9,6 +9,7 @@ import torch
 import minidynamo
 from minidynamo.testing import CompileCounterWithBackend
 from tests.end_to_end.histories import attempt
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)]
 
@@ -24,111 +25,94 @@ def asked_again(x):
     return y, y.data
 
 
-def alone(x):
-    return doubled(x).data
+class Programs:
+    def alone(x):
+        return doubled(x).data
+
+    def written_twice(x):
+        y = doubled(x)
+        d = y.data
+        d.add_(1)
+        e = y.data
+        d.mul_(2)
+        e.sub_(1)
+        return e, d, y
+
+    def data_of_data(x):
+        d = doubled(x).data
+        e = d.data
+        e.add_(1)
+        return d, e
+
+    def detached_of_a_turned_one(x):
+        y = doubled(x)
+        z = y.detach()
+        w = z.t().detach()
+        w.add_(1)
+        return y, z, w, z.unbind(0)[1]
+
+    def data_of_a_view(x):
+        y = doubled(x)
+        y[0].data.add_(1)
+        return y
+
+    def views(x):
+        y = doubled(x)
+        return y[0], y.data[0], y.reshape(-1), y.data.reshape(2, 3), y.expand(2, 2, 3), y.contiguous()
+
+    def resized(x):
+        y = doubled(x)
+        d = y.data
+        d.resize_(3)
+        return y, d
+
+    def enlarged(x):
+        y = doubled(x)
+        d = y.data
+        d.resize_(3, 7)
+        return y, d.zero_()
+
+    def across_a_break(x):
+        y = doubled(x)
+        d = y.data
+        minidynamo.graph_break()
+        d.add_(1)
+        return d, y
+
+    def written_inside(x):
+        y = doubled(x).data
+        with torch.inference_mode():
+            y.add_(1)
+            z = x.data
+            z.add_(1)
+            return y, y.data, y[0], z, z[0], x.detach()
+
+    def argument_written_inside(x):
+        with torch.inference_mode():
+            x.mul_(2)
+            return x + 1
+
+    def a_view_is_refused(x):
+        y = doubled(x)
+        y[0].add_(1)
+        return y
+
+    def a_view_of_its_data_is_refused(x):
+        y = doubled(x)
+        y.data[0].add_(1)
+        return y
+
+    def a_refusal_is_handled(x):
+        y = doubled(x)
+        a, b = y[0], y.data[0]
+        try:
+            a.mul_(2)
+        except RuntimeError:
+            return y, a + b
+        return y
 
 
-def written_twice(x):
-    y = doubled(x)
-    d = y.data
-    d.add_(1)
-    e = y.data
-    d.mul_(2)
-    e.sub_(1)
-    return e, d, y
-
-
-def data_of_data(x):
-    d = doubled(x).data
-    e = d.data
-    e.add_(1)
-    return d, e
-
-
-def detached_of_a_turned_one(x):
-    y = doubled(x)
-    z = y.detach()
-    w = z.t().detach()
-    w.add_(1)
-    return y, z, w, z.unbind(0)[1]
-
-
-def data_of_a_view(x):
-    y = doubled(x)
-    y[0].data.add_(1)
-    return y
-
-
-def views(x):
-    y = doubled(x)
-    return y[0], y.data[0], y.reshape(-1), y.data.reshape(2, 3), y.expand(2, 2, 3), y.contiguous()
-
-
-def resized(x):
-    y = doubled(x)
-    d = y.data
-    d.resize_(3)
-    return y, d
-
-
-def enlarged(x):
-    y = doubled(x)
-    d = y.data
-    d.resize_(3, 7)
-    return y, d.zero_()
-
-
-def across_a_break(x):
-    y = doubled(x)
-    d = y.data
-    minidynamo.graph_break()
-    d.add_(1)
-    return d, y
-
-
-def written_inside(x):
-    y = doubled(x).data
-    with torch.inference_mode():
-        y.add_(1)
-        z = x.data
-        z.add_(1)
-        return y, y.data, y[0], z, z[0], x.detach()
-
-
-def argument_written_inside(x):
-    with torch.inference_mode():
-        x.mul_(2)
-        return x + 1
-
-
-def a_view_is_refused(x):
-    y = doubled(x)
-    y[0].add_(1)
-    return y
-
-
-def a_view_of_its_data_is_refused(x):
-    y = doubled(x)
-    y.data[0].add_(1)
-    return y
-
-
-def a_refusal_is_handled(x):
-    y = doubled(x)
-    a, b = y[0], y.data[0]
-    try:
-        a.mul_(2)
-    except RuntimeError:
-        return y, a + b
-    return y
-
-
-PROGRAMS = [
-    *[asked_again, alone, written_twice, data_of_data, detached_of_a_turned_one, data_of_a_view, views, resized],
-    argument_written_inside,
-    *[enlarged, across_a_break, written_inside, a_view_is_refused, a_view_of_its_data_is_refused],
-    *[a_refusal_is_handled],
-]
+PROGRAMS = [*rows_of(Programs), asked_again]
 
 
 def plain():

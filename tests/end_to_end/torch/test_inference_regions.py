@@ -6,16 +6,10 @@ import pytest
 import torch
 
 import minidynamo
-from tests.end_to_end.histories import Histories, attempt, compare, vector
+from tests.end_to_end.histories import Histories, attempt, vector
 
 histories = Histories()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("history", histories)
-def test_same_as_eager(history, backend):
-    compare(history, backend)
+test_same_as_eager = histories.test("eager", "aot_eager")
 
 
 def weights():
@@ -32,210 +26,187 @@ def facts(tensor):
 
 
 @histories
-def a_region(compiled):
-    @compiled
-    def f(x):
-        with torch.inference_mode():
-            y = x * 2
-            inside = y.is_inference()
-        return y, inside, x.is_inference()
+class Cases:
+    def a_region(compiled):
+        @compiled
+        def f(x):
+            with torch.inference_mode():
+                y = x * 2
+                inside = y.is_inference()
+            return y, inside, x.is_inference()
 
-    for x in (vector(), vector(), weights(), weights()):
-        y, *asked = f(x)
-        yield facts(y), asked
+        for x in (vector(), vector(), weights(), weights()):
+            y, *asked = f(x)
+            yield facts(y), asked
 
+    def other_data_inside(compiled):
+        @compiled
+        def f(x):
+            with torch.inference_mode():
+                y = x[:1]
+                y.data = y.data.clone()
+                z = y * 2
+            return y.is_inference(), z
 
-@histories
-def other_data_inside(compiled):
-    @compiled
-    def f(x):
-        with torch.inference_mode():
-            y = x[:1]
-            y.data = y.data.clone()
-            z = y * 2
-        return y.is_inference(), z
+        for x in (weights(), weights()):
+            known, z = f(x)
+            yield known, facts(z)
 
-    for x in (weights(), weights()):
-        known, z = f(x)
-        yield known, facts(z)
+    def around_and_inside(compiled):
+        @compiled
+        def f(x):
+            a = x + 1
+            with torch.inference_mode():
+                b = a * 2
+                views = a.view(-1), b[1:], *b.chunk(2)
+            return a, b, x + 3, *views
 
+        for _ in range(2):
+            results = f(vector())
+            yield results[1].data_ptr() == results[5].data_ptr(), results[0].data_ptr() == results[3].data_ptr()
+            yield [facts(result) for result in results]
 
-@histories
-def around_and_inside(compiled):
-    @compiled
-    def f(x):
-        a = x + 1
-        with torch.inference_mode():
-            b = a * 2
-            views = a.view(-1), b[1:], *b.chunk(2)
-        return a, b, x + 3, *views
+    def used_behind_it(compiled):
+        @compiled
+        def f(x):
+            with torch.inference_mode():
+                y = x * 2
+            return y + 1, y.view(-1)
 
-    for _ in range(2):
-        results = f(vector())
-        yield results[1].data_ptr() == results[5].data_ptr(), results[0].data_ptr() == results[3].data_ptr()
-        yield [facts(result) for result in results]
+        for _ in range(2):
+            yield [facts(result) for result in f(vector())]
 
+    def written_behind_it(compiled):
+        @compiled
+        def f(x):
+            with torch.inference_mode():
+                y = x * 2
+            y.add_(1)
+            return y
 
-@histories
-def used_behind_it(compiled):
-    @compiled
-    def f(x):
-        with torch.inference_mode():
-            y = x * 2
-        return y + 1, y.view(-1)
+        for _ in range(2):
+            yield attempt(f, vector())
 
-    for _ in range(2):
-        yield [facts(result) for result in f(vector())]
+    def saved_for_backward_behind_it(compiled):
+        @compiled
+        def f(x, weight):
+            with torch.inference_mode():
+                y = x * 2
+            return (y * weight).sum()
 
+        for _ in range(2):
+            yield attempt(f, vector(), weights())
 
-@histories
-def written_behind_it(compiled):
-    @compiled
-    def f(x):
-        with torch.inference_mode():
-            y = x * 2
-        y.add_(1)
-        return y
+    def beside_training(compiled):
+        @compiled
+        def f(x, weight):
+            loss = (x * weight).sum()
+            with torch.inference_mode():
+                y, z = weight * 2, loss.detach() + 1
+            return loss + 1, y, z
 
-    for _ in range(2):
-        yield attempt(f, vector())
+        for _ in range(2):
+            weight = weights()
+            loss, y, z = f(vector(), weight)
+            loss.backward()
+            yield weight.grad, loss, facts(y), facts(z)
 
+    def an_input_written_inside(compiled):
+        @compiled
+        def f(x):
+            with torch.inference_mode():
+                x.add_(1)
+                return x * 2
 
-@histories
-def saved_for_backward_behind_it(compiled):
-    @compiled
-    def f(x, weight):
-        with torch.inference_mode():
-            y = x * 2
-        return (y * weight).sum()
+        for _ in range(2):
+            x = vector()
+            yield facts(f(x)), x, x._version, x.is_inference()
 
-    for _ in range(2):
-        yield attempt(f, vector(), weights())
+    def switched_off_inside(compiled):
+        @compiled
+        def f(x):
+            with torch.inference_mode():
+                a = x + 1
+                with torch.inference_mode(False):
+                    b = x * 2
+                return a, b, b * 3
 
+        for _ in range(2):
+            yield [facts(result) for result in f(vector())]
+        for _ in range(2):
+            with torch.inference_mode():
+                results = f(vector())
+            yield [result.is_inference() for result in results]
 
-@histories
-def beside_training(compiled):
-    @compiled
-    def f(x, weight):
-        loss = (x * weight).sum()
-        with torch.inference_mode():
-            y, z = weight * 2, loss.detach() + 1
-        return loss + 1, y, z
+    def kept_in_an_object(compiled):
+        class Box:
+            pass
 
-    for _ in range(2):
-        weight = weights()
-        loss, y, z = f(vector(), weight)
-        loss.backward()
-        yield weight.grad, loss, facts(y), facts(z)
+        box = Box()
 
+        @compiled
+        def f(x):
+            with torch.inference_mode():
+                box.made = x * 2
+            return x + 1, box.made.is_inference()
 
-@histories
-def an_input_written_inside(compiled):
-    @compiled
-    def f(x):
-        with torch.inference_mode():
-            x.add_(1)
+        for _ in range(2):
+            yield f(vector()), facts(box.made)
+
+    def around_a_break(compiled):
+        @compiled
+        def f(x):
+            with torch.inference_mode():
+                y = x * 2
+                minidynamo.graph_break()
+                z = y + 1
+            return y, z, x + 1
+
+        for _ in range(2):
+            yield [facts(result) for result in f(vector())]
+
+    def a_view_from_inside_whose_base_is_written_outside(compiled):
+        @compiled
+        def f(x):
+            with torch.inference_mode():
+                y = x.flatten()
+            z = y.view(3, 1)
+            z.detach().mul_(2)
+            return y, z
+
+        @compiled
+        def g(x):
+            part, _, _ = x.unbind(0)
+            view = part.view(1)
+            with torch.inference_mode():
+                part.view(-1)[0] = 3
+            view.detach().mul_(2)
             return x * 2
 
-    for _ in range(2):
-        x = vector()
-        yield facts(f(x)), x, x._version, x.is_inference()
+        @compiled
+        def without_grad(x):
+            with torch.no_grad():
+                y = x[1:]
+            x.detach().mul_(2)
+            return y, x * 2
 
+        for function in (f, g, without_grad):
+            for x in (weights(), weights()):
+                results = function(x)
+                results = results if isinstance(results, tuple) else (results,)
+                yield [value.detach().tolist() for value in results], x.tolist()
+                yield [attempt(lambda v=value: v.is_leaf) for value in results]
 
-@histories
-def switched_off_inside(compiled):
-    @compiled
-    def f(x):
-        with torch.inference_mode():
-            a = x + 1
-            with torch.inference_mode(False):
-                b = x * 2
-            return a, b, b * 3
+    def an_error_inside(compiled):
+        @compiled
+        def f(x, index):
+            with torch.inference_mode():
+                y = x * 2
+                return y[index]
 
-    for _ in range(2):
-        yield [facts(result) for result in f(vector())]
-    for _ in range(2):
-        with torch.inference_mode():
-            results = f(vector())
-        yield [result.is_inference() for result in results]
-
-
-@histories
-def kept_in_an_object(compiled):
-    class Box:
-        pass
-
-    box = Box()
-
-    @compiled
-    def f(x):
-        with torch.inference_mode():
-            box.made = x * 2
-        return x + 1, box.made.is_inference()
-
-    for _ in range(2):
-        yield f(vector()), facts(box.made)
-
-
-@histories
-def around_a_break(compiled):
-    @compiled
-    def f(x):
-        with torch.inference_mode():
-            y = x * 2
-            minidynamo.graph_break()
-            z = y + 1
-        return y, z, x + 1
-
-    for _ in range(2):
-        yield [facts(result) for result in f(vector())]
-
-
-@histories
-def a_view_from_inside_whose_base_is_written_outside(compiled):
-    @compiled
-    def f(x):
-        with torch.inference_mode():
-            y = x.flatten()
-        z = y.view(3, 1)
-        z.detach().mul_(2)
-        return y, z
-
-    @compiled
-    def g(x):
-        part, _, _ = x.unbind(0)
-        view = part.view(1)
-        with torch.inference_mode():
-            part.view(-1)[0] = 3
-        view.detach().mul_(2)
-        return x * 2
-
-    @compiled
-    def without_grad(x):
-        with torch.no_grad():
-            y = x[1:]
-        x.detach().mul_(2)
-        return y, x * 2
-
-    for function in (f, g, without_grad):
-        for x in (weights(), weights()):
-            results = function(x)
-            results = results if isinstance(results, tuple) else (results,)
-            yield [value.detach().tolist() for value in results], x.tolist()
-            yield [attempt(lambda v=value: v.is_leaf) for value in results]
-
-
-@histories
-def an_error_inside(compiled):
-    @compiled
-    def f(x, index):
-        with torch.inference_mode():
-            y = x * 2
-            return y[index]
-
-    for index in (0, 7, 7, 1):
-        yield attempt(f, vector(), torch.tensor(index)), torch.is_inference_mode_enabled(), torch.is_grad_enabled()
-        yield facts(vector() + 1)
+        for index in (0, 7, 7, 1):
+            yield attempt(f, vector(), torch.tensor(index)), torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+            yield facts(vector() + 1)
 
 
 # Functions composed of several operations, with Python rules in torch

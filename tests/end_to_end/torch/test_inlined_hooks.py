@@ -17,6 +17,7 @@ from minidynamo.config import config
 from minidynamo.core.events import MinidynamoNotice, on_event
 from minidynamo.errors import InvalidHook, Unsupported
 from minidynamo.testing import CompileCounter, no_recompile
+from tests.end_to_end.programs import rows_of
 from tests.pairs import pairs
 
 BACKENDS = ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
@@ -289,40 +290,38 @@ def test_HK_8_sizes_are_saved_as_numbers(backend):
 # The same values as in eager
 
 
-def in_place(x, w):
-    """Copies in hooks hold the values from before the write; autograd does not notice the later writes."""
-    x = x * 1
-    x.mul_(w)
-    y = x.sin()
-    x.add_(1)
-    return (y * x).exp()
-
-
-def several(x, w):
-    y = (x @ w).softmax(-1)
-    return y.exp() + (y.t() @ x).sin() + torch.cat([x[:2].sin(), w[2:].cos()])
-
-
 def inside_checkpoint(x, w):
     y = (x * w).sin()
     return checkpoint(lambda a: (a * 2).sin().exp(), y, use_reentrant=False).cos()
-
-
-def branching(x, w):
-    y = (x * w).sin()
-    z = minidynamo.cond(y.sum() > 0, lambda a: a.sin(), lambda a: a.cos(), (y,))
-    return (z * w).exp()
 
 
 def normalized(x, w):
     return nn.functional.gelu(nn.functional.layer_norm(x @ w, (4,), w[0]))
 
 
-def custom(x, w):
-    return Saving.apply(x * w).tanh()
+class Programs:
+    def in_place(x, w):
+        """Copies in hooks hold the values from before the write; autograd does not notice the later writes."""
+        x = x * 1
+        x.mul_(w)
+        y = x.sin()
+        x.add_(1)
+        return (y * x).exp()
+
+    def several(x, w):
+        y = (x @ w).softmax(-1)
+        return y.exp() + (y.t() @ x).sin() + torch.cat([x[:2].sin(), w[2:].cos()])
+
+    def branching(x, w):
+        y = (x * w).sin()
+        z = minidynamo.cond(y.sum() > 0, lambda a: a.sin(), lambda a: a.cos(), (y,))
+        return (z * w).exp()
+
+    def custom(x, w):
+        return Saving.apply(x * w).tanh()
 
 
-PROGRAMS = [in_place, several, branching, normalized, custom]
+PROGRAMS = [*rows_of(Programs), normalized]
 
 
 def both(function, pair, seed=0):
@@ -408,8 +407,7 @@ def test_gradients_that_are_differentiated_see_what_was_unpacked(backend):
 
 
 def test_results_of_which_some_are_used():
-    def program(x, w):
-        return (x * w).sin().exp(), (w * 2).cos() * x
+    program = lambda x, w: ((x * w).sin().exp(), (w * 2).cos() * x)
 
     def run(function, used, pair):
         x, w = torch.rand(4, generator=torch.manual_seed(0), requires_grad=True), torch.full((4,), 0.3).requires_grad_()
@@ -473,9 +471,7 @@ def test_hooks_are_not_applied_twice_and_are_there_behind_the_graph():
 
 
 def test_hooks_are_back_after_an_error():
-    def program(x, i):
-        return (x + 1).sin().exp()[i]
-
+    program = lambda x, i: (x + 1).sin().exp()[i]
     f, seen = minidynamo.compile(program, backend="aot_eager"), []
     x, i = torch.ones(3, requires_grad=True), torch.tensor([0, 1])
     pair = halves()

@@ -50,12 +50,8 @@ def weighted():
 
 
 PROGRAMS = [
-    (out_of_another_size, empty),
-    (resized, empty),
-    (another_shape, empty),
-    (gets_history, weighted),
-    (becomes_a_leaf, weighted),
-    (transposed_item, lambda: ([torch.ones(2, 3)], 2)),
+    *((out_of_another_size, empty), (resized, empty), (another_shape, empty), (gets_history, weighted)),
+    *((becomes_a_leaf, weighted), (transposed_item, lambda: ([torch.ones(2, 3)], 2))),
 ]
 
 

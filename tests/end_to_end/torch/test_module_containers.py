@@ -1,7 +1,5 @@
 """Containers of modules and parameters, the parts of modules, and changes of both while compiled code runs."""
 
-# The programs keep the style of users, against the advice of linters.
-
 from __future__ import annotations
 
 import collections
@@ -15,11 +13,7 @@ from minidynamo.testing import CompileCounter, no_recompile
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 class Net(nn.Module):
@@ -39,167 +33,115 @@ def net():
     return Net(), torch.randn(2, 4)
 
 
-# --- reading containers -------------------------------------------------------------------------------------------
+@programs(net)
+class ReadingContainers:
+    def slices_of_a_module_list(m, x):
+        for layer in m.layers[1:3]:
+            x = layer(x)
+        for layer in reversed(m.layers):
+            x = layer(x)
+        for i, layer in enumerate(m.layers[::2]):
+            x = layer(x) * i
+        return x, len(m.layers[1:]), m.layers[0] in m.layers, nn.ReLU() in m.layers
+
+    def indices_of_a_module_list(m, x):
+        for i in range(len(m.layers)):
+            x = m.layers[i](x)
+        first, *rest = m.layers
+        return m.layers[-1](first(x)), len(rest), [*m.layers][1](x)
+
+    def neighbours_in_a_module_list(m, x):
+        for a, b in zip(m.layers, m.layers[1:]):
+            x = b(a(x))
+        both = m.layers + m.layers
+        return x, len(both), both[5](x)
+
+    def module_dict(m, x):
+        for key in m.named:
+            x = m.named[key](x)
+        for key, layer in m.named.items():
+            x = layer(x) * len(key)
+        for layer in m.named.values():
+            x = layer(x)
+        return x, list(m.named.keys()), "a" in m.named, "z" in m.named, len(m.named)
+
+    def parameter_list(m, x):
+        for weight in m.weights:
+            x = x * weight
+        for i in range(len(m.weights)):
+            x = x + m.weights[i]
+        return x * m.weights[-1], len(m.weights), [w.shape for w in m.weights[1:]]
+
+    def parameter_dict(m, x):
+        for key in m.scales:
+            x = x * m.scales[key]
+        for key, scale in m.scales.items():
+            x = x + scale * len(key)
+        return x, list(m.scales.keys()), "x" in m.scales, m.scales.get("none") is None, len(m.scales)
+
+    def sequential(m, x):
+        x = m.body[:2](x) + m.body[-1](x)
+        for layer in m.body:
+            x = layer(x)
+        return x, len(m.body), [name for name, _ in m.body.named_children()]
 
 
 @programs(net)
-def slices_of_a_module_list(m, x):
-    for layer in m.layers[1:3]:
-        x = layer(x)
-    for layer in reversed(m.layers):
-        x = layer(x)
-    for i, layer in enumerate(m.layers[::2]):
-        x = layer(x) * i
-    return x, len(m.layers[1:]), m.layers[0] in m.layers, nn.ReLU() in m.layers
+class ChangingContainers:
+    def module_list_changed(m, x):
+        m.layers.append(m.named["a"])
+        m.layers.insert(0, m.named["b"])
+        m.layers.extend([m.named["b"]])
+        for layer in m.layers:
+            x = layer(x)
+        del m.layers[1]
+        last = m.layers.pop(0)
+        m.layers[0] = m.named["a"]
+        return last(x), len(m.layers), m.layers[0](x)
+
+    def module_dict_changed(m, x):
+        m.named["c"] = m.layers[0]
+        m.named.update({"d": m.layers[1]})
+        popped = m.named.pop("b")
+        del m.named["a"]
+        return popped(m.named["c"](x)), list(m.named.keys()), m.named.d(x)
+
+    def parameters_changed(m, x):
+        m.weights.append(m.scales["x"])
+        m.weights[0] = m.scales["y"]
+        m.scales["z"] = m.weights[1]
+        return sum(w.sum() for w in m.weights) * x + m.scales["z"]
 
 
 @programs(net)
-def indices_of_a_module_list(m, x):
-    for i in range(len(m.layers)):
-        x = m.layers[i](x)
-    first, *rest = m.layers
-    return m.layers[-1](first(x)), len(rest), [*m.layers][1](x)
+class RegisteringParts:
+    def buffers_registered(m, x):
+        m.register_buffer("seen", x.detach() * 2)
+        m.register_buffer("hidden", x.detach() * 3, persistent=False)
+        m.running = m.running * 0.9 + x.mean(0).detach() * 0.1
+        return x + m.seen + m.hidden, sorted(m._non_persistent_buffers_set), [name for name, _ in m.named_buffers()]
 
+    def modules_registered(m, x):
+        m.proj = m.layers[0]
+        m.add_module("other", m.layers[1])
+        m.register_module("third", nn.Tanh())
+        return m.third(m.other(m.proj(x))), [name for name, _ in m.named_children()], "proj" in m.__dict__
 
-@programs(net)
-def neighbours_in_a_module_list(m, x):
-    for a, b in zip(m.layers, m.layers[1:]):
-        x = b(a(x))
-    both = m.layers + m.layers
-    return x, len(both), both[5](x)
+    def parts_deleted(m, x):
+        del m.running
+        del m.body[0].bias
+        del m.proj
+        gone = [hasattr(m, "running"), hasattr(m, "proj"), hasattr(m.body[0], "bias")]
+        m.proj = x * 2
+        return m.proj, gone
 
-
-@programs(net)
-def module_dict(m, x):
-    for key in m.named:
-        x = m.named[key](x)
-    for key, layer in m.named.items():
-        x = layer(x) * len(key)
-    for layer in m.named.values():
-        x = layer(x)
-    return x, list(m.named.keys()), "a" in m.named, "z" in m.named, len(m.named)
-
-
-@programs(net)
-def parameter_list(m, x):
-    for weight in m.weights:
-        x = x * weight
-    for i in range(len(m.weights)):
-        x = x + m.weights[i]
-    return x * m.weights[-1], len(m.weights), [w.shape for w in m.weights[1:]]
-
-
-@programs(net)
-def parameter_dict(m, x):
-    for key in m.scales:
-        x = x * m.scales[key]
-    for key, scale in m.scales.items():
-        x = x + scale * len(key)
-    return x, list(m.scales.keys()), "x" in m.scales, m.scales.get("none") is None, len(m.scales)
-
-
-@programs(net)
-def sequential(m, x):
-    x = m.body[:2](x) + m.body[-1](x)
-    for layer in m.body:
-        x = layer(x)
-    return x, len(m.body), [name for name, _ in m.body.named_children()]
-
-
-# --- changing containers ------------------------------------------------------------------------------------------
-
-
-@programs(net)
-def module_list_changed(m, x):
-    m.layers.append(m.named["a"])
-    m.layers.insert(0, m.named["b"])
-    m.layers.extend([m.named["b"]])
-    for layer in m.layers:
-        x = layer(x)
-    del m.layers[1]
-    last = m.layers.pop(0)
-    m.layers[0] = m.named["a"]
-    return last(x), len(m.layers), m.layers[0](x)
-
-
-@programs(net)
-def module_dict_changed(m, x):
-    m.named["c"] = m.layers[0]
-    m.named.update({"d": m.layers[1]})
-    popped = m.named.pop("b")
-    del m.named["a"]
-    return popped(m.named["c"](x)), list(m.named.keys()), m.named.d(x)
-
-
-@programs(net)
-def parameters_changed(m, x):
-    m.weights.append(m.scales["x"])
-    m.weights[0] = m.scales["y"]
-    m.scales["z"] = m.weights[1]
-    return sum(w.sum() for w in m.weights) * x + m.scales["z"]
-
-
-# --- registering parts --------------------------------------------------------------------------------------------
-
-
-@programs(net)
-def buffers_registered(m, x):
-    m.register_buffer("seen", x.detach() * 2)
-    m.register_buffer("hidden", x.detach() * 3, persistent=False)
-    m.running = m.running * 0.9 + x.mean(0).detach() * 0.1
-    return x + m.seen + m.hidden, sorted(m._non_persistent_buffers_set), [name for name, _ in m.named_buffers()]
-
-
-@programs(net)
-def modules_registered(m, x):
-    m.proj = m.layers[0]
-    m.add_module("other", m.layers[1])
-    m.register_module("third", nn.Tanh())
-    return m.third(m.other(m.proj(x))), [name for name, _ in m.named_children()], "proj" in m.__dict__
-
-
-@programs(net)
-def parts_deleted(m, x):
-    del m.running
-    del m.body[0].bias
-    del m.proj
-    gone = [hasattr(m, "running"), hasattr(m, "proj"), hasattr(m.body[0], "bias")]
-    m.proj = x * 2
-    return m.proj, gone
-
-
-@programs(net, graphs=0, breaks=1)
-def a_name_that_is_taken(m, x):
-    try:
-        m.register_buffer("calls", x)
-    except KeyError as error:
-        return x + 1, str(error)
-    return x
-
-
-# --- modules made while tracing -----------------------------------------------------------------------------------
-
-
-@programs()
-def layers_without_parameters(x):
-    pair = x.expand(2, 4)
-    loss = nn.MSELoss()(pair, pair * 2) + nn.CrossEntropyLoss()(pair, torch.zeros(2, dtype=torch.long))
-    return nn.ReLU()(x) + nn.Softmax(dim=-1)(x) + nn.Dropout(0.0)(x), loss
-
-
-@programs(net)
-def sequential_made_of_old_parts(m, x):
-    made = nn.Sequential(*m.layers, nn.Tanh())
-    named = nn.Sequential(collections.OrderedDict([("first", m.layers[0]), ("second", m.named["b"])]))
-    return made(x), named.second(named.first(x)), len(made)
-
-
-@programs(net)
-def module_made_and_returned(m, x):
-    made = nn.ModuleDict({"layer": m.layers[0], "relu": nn.ReLU()})
-    made.tag = "new"
-    made.eval()
-    return made, made["layer"](x), made.training, m.layers[0].training
+    @programs(net, graphs=0, breaks=1)
+    def a_name_that_is_taken(m, x):
+        try:
+            m.register_buffer("calls", x)
+        except KeyError as error:
+            return x + 1, str(error)
+        return x
 
 
 class Head(nn.Module):
@@ -217,22 +159,36 @@ class Head(nn.Module):
 
 
 @programs(net)
-def module_of_the_users_made(m, x):
-    head = Head(m.body, scale=3)
-    first = head(x)
-    return head(first), head.calls, head.early, [name for name, _ in head.named_modules()]
+class ModulesMadeWhileTracing:
+    @programs()
+    def layers_without_parameters(x):
+        pair = x.expand(2, 4)
+        loss = nn.MSELoss()(pair, pair * 2) + nn.CrossEntropyLoss()(pair, torch.zeros(2, dtype=torch.long))
+        return nn.ReLU()(x) + nn.Softmax(dim=-1)(x) + nn.Dropout(0.0)(x), loss
 
+    def sequential_made_of_old_parts(m, x):
+        made = nn.Sequential(*m.layers, nn.Tanh())
+        named = nn.Sequential(collections.OrderedDict([("first", m.layers[0]), ("second", m.named["b"])]))
+        return made(x), named.second(named.first(x)), len(made)
 
-@programs(net)
-def module_of_the_users_returned(m, x):
-    head = Head(m.body)
-    return head(x), head
+    def module_made_and_returned(m, x):
+        made = nn.ModuleDict({"layer": m.layers[0], "relu": nn.ReLU()})
+        made.tag = "new"
+        made.eval()
+        return made, made["layer"](x), made.training, m.layers[0].training
 
+    def module_of_the_users_made(m, x):
+        head = Head(m.body, scale=3)
+        first = head(x)
+        return head(first), head.calls, head.early, [name for name, _ in head.named_modules()]
 
-@programs(net)
-def layer_with_new_parameters(m, x):
-    y = m.body(x)
-    return nn.Linear(4, 2)(y) + 1
+    def module_of_the_users_returned(m, x):
+        head = Head(m.body)
+        return head(x), head
+
+    def layer_with_new_parameters(m, x):
+        y = m.body(x)
+        return nn.Linear(4, 2)(y) + 1
 
 
 # --- changes between calls ----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, j
 import minidynamo
 from minidynamo import compat
 from minidynamo.graph.torch_settings import settings
+from tests.end_to_end.programs import rows_of
 
 # Torch scripts its own derivatives when the first is requested.
 pytestmark = [
@@ -146,52 +147,39 @@ def thread_state():
     )
 
 
-def runs_out_of_range(x, i):
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        return x[i] * 2
+class Failing:
+    def runs_out_of_range(x, i):
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            return x[i] * 2
+
+    def in_inference_mode(x, i):
+        with torch.inference_mode():
+            return x[i] * 2
+
+    def wrong_shape_in_vmap(x, i):
+        return vmap(lambda row: row @ x)(x)
+
+    def wrong_shape_in_jvp(x, i):
+        return jvp(lambda row: row @ torch.ones(7, 2), (x,), (x,))
+
+    def index_in_a_hessian(x, i):
+        return vmap(hessian(lambda row: row[i].square().sum()))(x)
+
+    def own_error_in_a_hessian(x, i):
+        def function(row):
+            if i.item() > 3:
+                raise IndexError("too large")
+            return row.sin().sum()
+
+        return vmap(hessian(function))(x)
+
+    def forward_derivative(x, i):
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, x)
+            return torch.autograd.forward_ad.unpack_dual(dual[i]).tangent
 
 
-def in_inference_mode(x, i):
-    with torch.inference_mode():
-        return x[i] * 2
-
-
-def wrong_shape_in_vmap(x, i):
-    return vmap(lambda row: row @ x)(x)
-
-
-def wrong_shape_in_jvp(x, i):
-    return jvp(lambda row: row @ torch.ones(7, 2), (x,), (x,))
-
-
-def index_in_a_hessian(x, i):
-    return vmap(hessian(lambda row: row[i].square().sum()))(x)
-
-
-def own_error_in_a_hessian(x, i):
-    def function(row):
-        if i.item() > 3:
-            raise IndexError("too large")
-        return row.sin().sum()
-
-    return vmap(hessian(function))(x)
-
-
-def forward_derivative(x, i):
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(x, x)
-        return torch.autograd.forward_ad.unpack_dual(dual[i]).tangent
-
-
-FAILING = (
-    runs_out_of_range,
-    in_inference_mode,
-    wrong_shape_in_vmap,
-    wrong_shape_in_jvp,
-    index_in_a_hessian,
-    own_error_in_a_hessian,
-    forward_derivative,
-)
+FAILING = rows_of(Failing)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])

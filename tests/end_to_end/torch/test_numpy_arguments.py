@@ -13,93 +13,12 @@ from tests.end_to_end.programs import Programs
 
 programs = Programs()
 histories = Histories()
-
-
-@pytest.mark.filterwarnings("ignore:.*MD402")  # one program writes to two tensors in the same memory
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program, backend):
-    assert_same_as_eager(program.fn, *program.inputs, calls=2, backend=backend, **program.expected)
-
-
-@pytest.mark.parametrize("history", histories)
-def test_same_history_as_eager(history):
-    compare(history, "aot_eager")
+# one program writes to two tensors in the same memory
+test_same_as_eager = pytest.mark.filterwarnings("ignore:.*MD402")(programs.test("eager", "aot_eager"))
 
 
 def array():
     return np.arange(6.0, dtype=np.float32).reshape(2, 3)
-
-
-@programs(lambda: (array(), torch.randn(3)))
-def tensors_of_an_array(a, x):
-    return torch.from_numpy(a) * x, torch.as_tensor(a) + 1, torch.tensor(a), torch.as_tensor(a, dtype=torch.float64)
-
-
-@programs(array)
-def arrays_as_tensors(a):
-    first, second = torch.asarray(a), torch.asarray(a, dtype=torch.float32)
-    first.mul_(2)
-    copied = torch.asarray(a, copy=True).add_(1)
-    return first is second, second + 1, copied, torch.asarray(first) is first, torch.asarray(a, dtype=torch.int32), a
-
-
-@programs(array)
-def facts_of_an_array(a):
-    return torch.ones(a.shape) * a.ndim + a.size, str(a.dtype), a.shape[0] * a.itemsize, len(a), bool(len(a))
-
-
-@programs(lambda: np.array(3.0))
-def the_length_of_an_array_without_dimensions(a):
-    try:
-        return torch.ones(len(a))
-    except TypeError as error:
-        return torch.ones(1), str(error)
-
-
-@programs(lambda: (np.array([0.5, 2.0, np.nan]), np.array([[1, 2], [3, 4]]), torch.randn(4)))
-def single_numbers(a, places, x):
-    kinds = type(a[0]), type(a.tolist()[0]), a[0] is a[0], type(places[-1, np.int64(1)])
-    x = x * a[0] + x[places[0, 1]] * places[1, 0] if a[1] > 1 else x
-    return kinds, x, [x * value for value in a], a[1], sum(places[0, 0] for _ in a), np.isnan(a[2])
-
-
-@programs(lambda: (np.array(2.0, dtype=np.float16), np.array([True, False])))
-def items_of_small_arrays(a, flags):
-    return torch.ones(2) * a.item(), [torch.ones(1) for flag in flags if flag], dict(zip("xy", flags)), a[()]
-
-
-@programs(lambda: np.arange(3.0))
-def a_place_that_is_not_there(a):
-    try:
-        return torch.ones(2) * a[3]
-    except IndexError as error:
-        return torch.zeros(2), str(error)
-
-
-@programs(array, graphs=2, breaks=1)
-def a_number_behind_a_write(a):
-    before = a[0, 0]
-    torch.from_numpy(a).add_(1)
-    return torch.ones(2) * a[0, 0] + before
-
-
-@programs(lambda: np.arange(100.0), graphs=0, breaks=1)
-def a_large_array(a):
-    return list(a)
-
-
-@histories
-def numbers_in_an_array_that_is_written_to(compiled):
-    @compiled
-    def f(x, a):
-        return x * a[0] + len([value for value in a if value > 1]), a[-1]
-
-    a = np.arange(3.0)
-    for number in (1.0, 1.0, 2.5, -0.5):
-        yield f(torch.ones(2), a)
-        a[0] = number
-    yield f(torch.ones(2), a), f(torch.ones(2), a[:2]), f(torch.ones(2), a.astype(np.int32))
 
 
 def numbers_as_tensors(x):
@@ -110,69 +29,144 @@ def numbers_as_tensors(x):
 programs(lambda: torch.ones(2))(numbers_as_tensors)
 
 
-@programs(lambda: array().T, lambda: array()[:, ::2], graphs=2)
-def another_layout(a):
-    return [*torch.from_numpy(a).stride(), *torch.tensor(a).stride()], torch.tensor(a)
-
-
-@programs(array)
-def an_array_is_written_to(a):
-    t = torch.from_numpy(a)
-    t.add_(1)
-    return t * 2, t
-
-
-@programs(array)
-def one_memory_and_two_tensors(a):
-    first, second = torch.from_numpy(a), torch.as_tensor(a)
-    first.mul_(2)
-    return first is second, second + 1, torch.tensor(a).add_(1)
-
-
-@programs(array)
-def a_leaf_over_an_array(a):
-    t = torch.from_numpy(a).requires_grad_()
-    return t, (t * t).sum(), t.requires_grad, torch.from_numpy(a).requires_grad
-
-
-@programs(lambda: np.array([1, 2], dtype=object), graphs=0, breaks=1)
-def an_array_of_objects(a):
-    try:
-        return torch.from_numpy(a)
-    except TypeError:
-        return a.shape
-
-
 def places(kind=np.int64):
     return np.array([2, 0, 0], dtype=kind)
 
 
-@programs(lambda: (torch.randn(3, 3, requires_grad=True), places(), places(np.int32)))
-def a_tensor_is_subscripted_with_arrays(x, i, j):
-    return x[i], x[:, i], x[..., j, None], x[i, j], x[1:, i], x[i, 0]
+def store(x, number):
+    x[0] = number
+    return x * 2
 
 
-@programs(lambda: (torch.randn(3, requires_grad=True), np.tril_indices(3, -1)))
-def a_tensor_is_written_to_at_arrays(x, places):
-    made = x.new_zeros(3, 3)
-    made[places[0], places[1]] = x
-    made[places] += 1
-    return made
+@programs(*[lambda n=n: (torch.ones(2), n) for n in (2, 3, 4, 5)], graphs=2, recompiles=1, breaks=None)
+class TensorsFromNumpyNumbers:
+    def a_tensor_of_what_becomes_a_number_of_numpys(x, n):
+        return x * torch.tensor(np.int64(n)), torch.tensor(np.float32(n))
+
+    @programs(lambda: (torch.ones(2), np.float32(0.5)), graphs=None, breaks=None)
+    def a_number_that_the_dtype_does_not_take(x, n):
+        return x * torch.tensor(n, dtype=torch.int8)
 
 
-@programs(lambda: torch.randn(3, 3, requires_grad=True))
-def a_tensor_is_subscripted_with_arrays_of_constants(x):
-    places = np.arange(2)
-    return x[places], x[:, places, None], places.tolist()
+@programs(array)
+class Cases:
+    @programs(lambda: (array(), torch.randn(3)))
+    def tensors_of_an_array(a, x):
+        return torch.from_numpy(a) * x, torch.as_tensor(a) + 1, torch.tensor(a), torch.as_tensor(a, dtype=torch.float64)
+
+    def arrays_as_tensors(a):
+        first, second = torch.asarray(a), torch.asarray(a, dtype=torch.float32)
+        first.mul_(2)
+        copied = torch.asarray(a, copy=True).add_(1)
+        made = first is second, second + 1, copied, torch.asarray(first) is first
+        return *made, torch.asarray(a, dtype=torch.int32), a
+
+    def facts_of_an_array(a):
+        return torch.ones(a.shape) * a.ndim + a.size, str(a.dtype), a.shape[0] * a.itemsize, len(a), bool(len(a))
+
+    @programs(lambda: np.array(3.0))
+    def the_length_of_an_array_without_dimensions(a):
+        try:
+            return torch.ones(len(a))
+        except TypeError as error:
+            return torch.ones(1), str(error)
+
+    @programs(lambda: (np.array([0.5, 2.0, np.nan]), np.array([[1, 2], [3, 4]]), torch.randn(4)))
+    def single_numbers(a, places, x):
+        kinds = type(a[0]), type(a.tolist()[0]), a[0] is a[0], type(places[-1, np.int64(1)])
+        x = x * a[0] + x[places[0, 1]] * places[1, 0] if a[1] > 1 else x
+        return kinds, x, [x * value for value in a], a[1], sum(places[0, 0] for _ in a), np.isnan(a[2])
+
+    @programs(lambda: (np.array(2.0, dtype=np.float16), np.array([True, False])))
+    def items_of_small_arrays(a, flags):
+        return torch.ones(2) * a.item(), [torch.ones(1) for flag in flags if flag], dict(zip("xy", flags)), a[()]
+
+    @programs(lambda: np.arange(3.0))
+    def a_place_that_is_not_there(a):
+        try:
+            return torch.ones(2) * a[3]
+        except IndexError as error:
+            return torch.zeros(2), str(error)
+
+    @programs(array, graphs=2, breaks=1)
+    def a_number_behind_a_write(a):
+        before = a[0, 0]
+        torch.from_numpy(a).add_(1)
+        return torch.ones(2) * a[0, 0] + before
+
+    @programs(lambda: np.arange(100.0), graphs=0, breaks=1)
+    def a_large_array(a):
+        return list(a)
+
+    @programs(lambda: array().T, lambda: array()[:, ::2], graphs=2)
+    def another_layout(a):
+        return [*torch.from_numpy(a).stride(), *torch.tensor(a).stride()], torch.tensor(a)
+
+    def an_array_is_written_to(a):
+        t = torch.from_numpy(a)
+        t.add_(1)
+        return t * 2, t
+
+    def one_memory_and_two_tensors(a):
+        first, second = torch.from_numpy(a), torch.as_tensor(a)
+        first.mul_(2)
+        return first is second, second + 1, torch.tensor(a).add_(1)
+
+    def a_leaf_over_an_array(a):
+        t = torch.from_numpy(a).requires_grad_()
+        return t, (t * t).sum(), t.requires_grad, torch.from_numpy(a).requires_grad
+
+    @programs(lambda: np.array([1, 2], dtype=object), graphs=0, breaks=1)
+    def an_array_of_objects(a):
+        try:
+            return torch.from_numpy(a)
+        except TypeError:
+            return a.shape
+
+    @programs(lambda: (torch.randn(3, 3, requires_grad=True), places(), places(np.int32)))
+    def a_tensor_is_subscripted_with_arrays(x, i, j):
+        return x[i], x[:, i], x[..., j, None], x[i, j], x[1:, i], x[i, 0]
+
+    @programs(lambda: (torch.randn(3, requires_grad=True), np.tril_indices(3, -1)))
+    def a_tensor_is_written_to_at_arrays(x, places):
+        made = x.new_zeros(3, 3)
+        made[places[0], places[1]] = x
+        made[places] += 1
+        return made
+
+    @programs(lambda: torch.randn(3, 3, requires_grad=True))
+    def a_tensor_is_subscripted_with_arrays_of_constants(x):
+        places = np.arange(2)
+        return x[places], x[:, places, None], places.tolist()
+
+    @programs(lambda: (torch.randn(3, 3), places(bool), places(np.float32)), graphs=0, breaks=2)
+    def a_tensor_is_subscripted_with_a_mask_and_with_reals(x, mask, reals):
+        chosen = x[mask]
+        try:
+            return chosen, x[reals]
+        except IndexError as error:
+            return chosen, str(error)
 
 
-@programs(lambda: (torch.randn(3, 3), places(bool), places(np.float32)), graphs=0, breaks=2)
-def a_tensor_is_subscripted_with_a_mask_and_with_reals(x, mask, reals):
-    chosen = x[mask]
-    try:
-        return chosen, x[reals]
-    except IndexError as error:
-        return chosen, str(error)
+@histories
+class Calls:
+    def numbers_in_an_array_that_is_written_to(compiled):
+        f = compiled(lambda x, a: (x * a[0] + len([value for value in a if value > 1]), a[-1]))
+        a = np.arange(3.0)
+        for number in (1.0, 1.0, 2.5, -0.5):
+            yield f(torch.ones(2), a)
+            a[0] = number
+        yield f(torch.ones(2), a), f(torch.ones(2), a[:2]), f(torch.ones(2), a.astype(np.int32))
+
+    def arrays_of_other_kinds(compiled):
+        program = compiled(lambda a: (torch.from_numpy(a) * 2, a.shape))
+        for made in (array(), array() + 1, array().T, array().astype(np.int64), array()[0], array()[:, ::-1], 3):
+            yield attempt(program, made)
+
+
+@pytest.mark.parametrize("history", histories)
+def test_same_history_as_eager(history):
+    compare(history, "aot_eager")
 
 
 def test_gradients_are_of_the_places_that_stand_in_the_array_then():
@@ -183,20 +177,8 @@ def test_gradients_are_of_the_places_that_stand_in_the_array_then():
         result.sum().backward()
         return x.grad
 
-    def fn(x, where):
-        return x[where].sin()
-
+    fn = lambda x, where: x[where].sin()
     assert torch.equal(gradient(minidynamo.compile(fn, backend="aot_eager")), gradient(fn))
-
-
-@histories
-def arrays_of_other_kinds(compiled):
-    @compiled
-    def program(a):
-        return torch.from_numpy(a) * 2, a.shape
-
-    for made in (array(), array() + 1, array().T, array().astype(np.int64), array()[0], array()[:, ::-1], 3):
-        yield attempt(program, made)
 
 
 def test_the_result_is_over_the_memory_of_the_array():
@@ -238,11 +220,6 @@ def test_a_number_of_numpy_has_two_versions_and_so_has_a_plain_number(kind):
     assert compiled.stats.compiles == 2
 
 
-def store(x, number):
-    x[0] = number
-    return x * 2
-
-
 @pytest.mark.parametrize("kind", ["e", "f", "d", "h", "l", "B", "?", "F", "D"])
 def test_a_tensor_stores_numbers_that_are_such_to_python(kind):
     kind = np.dtype(kind).type
@@ -253,28 +230,9 @@ def test_a_tensor_stores_numbers_that_are_such_to_python(kind):
         assert repr(attempt(compiled, x, kind(value))) == repr(expected)
 
 
-# Tensors from numpy numbers
-
-
 @pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor])
 @pytest.mark.parametrize("kind", [np.int64, np.int8, np.uint8, np.float16, np.float32, np.float64])
 def test_a_tensor_of_a_number_that_varies(make, kind):
-    def program(x, n):
-        return x * make(n), make(n), make(n) + 1
-
+    program = lambda x, n: (x * make(n), make(n), make(n) + 1)
     numbers = [lambda n=n: (torch.ones(2), kind(n)) for n in (2, 3, 4, 5)]
     assert_same_as_eager(program, *numbers, graphs=2, recompiles=1)
-
-
-def test_a_tensor_of_what_becomes_a_number_of_numpys():
-    def program(x, n):
-        return x * torch.tensor(np.int64(n)), torch.tensor(np.float32(n))
-
-    assert_same_as_eager(program, *[lambda n=n: (torch.ones(2), n) for n in (2, 3, 4, 5)], graphs=2, recompiles=1)
-
-
-def test_a_number_that_the_dtype_does_not_take():
-    def program(x, n):
-        return x * torch.tensor(n, dtype=torch.int8)
-
-    assert_same_as_eager(program, lambda: (torch.ones(2), np.float32(0.5)))

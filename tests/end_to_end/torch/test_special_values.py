@@ -29,10 +29,7 @@ def test_gelu_of_the_largest_numbers_hangs_on_the_layout(dtype):
     values = torch.tensor([INF, -INF, NAN, largest, -largest, largest / 4, -0.0, 1.5], dtype=dtype)
     pairs = values.repeat(2, 1)
     layouts = [values, pairs, pairs.mT.contiguous().mT, pairs[:, ::2], pairs[:, 1:], values[:1], values[3:4], values[3]]
-
-    def program(given):
-        return [F.gelu(x, approximate=how) for x in given for how in ("none", "tanh")]
-
+    program = lambda given: [F.gelu(x, approximate=how) for x in given for how in ("none", "tanh")]
     for dynamic in (False, True):
         compiled = minidynamo.compile(program, dynamic=dynamic, fullgraph=True)
         for made, expected in zip(compiled(layouts), program(layouts), strict=True):
@@ -69,9 +66,7 @@ def test_half_types_are_rounded_where_eager_rounds_them(dtype):
     """Compares bit for bit, except elements between two numbers within the error of `exp` and of sums."""
     torch.manual_seed(0)
     x = (torch.randn(16, 9) * 2).to(dtype)
-
-    def program(given):
-        return {name: function(given[name]) for name, function in ROUNDED.items()}
+    program = lambda given: {name: function(given[name]) for name, function in ROUNDED.items()}
 
     def with_gradients(function):
         given = {name: x.clone().requires_grad_() for name in ROUNDED}
@@ -185,9 +180,7 @@ DETERMINED = {
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_special_values_are_those_of_eager(dtype):
     inputs = {name: given.to(dtype) for name, (_, given, _) in DETERMINED.items()}
-
-    def program(inputs):
-        return {name: function(inputs[name]) for name, (function, _, _) in DETERMINED.items()}
+    program = lambda inputs: {name: function(inputs[name]) for name, (function, _, _) in DETERMINED.items()}
 
     def results(run):
         given = {name: x.clone().requires_grad_(bool(DETERMINED[name][2])) for name, x in inputs.items()}
@@ -278,10 +271,7 @@ EVERY_HALF = {
 def test_functions_of_every_half_number(dtype):
     """Compares bit for bit, except a few elements between two numbers within the error of an elementary function."""
     x = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
-
-    def program(x):
-        return {name: function(x) for name, function in EVERY_HALF.items()}
-
+    program = lambda x: {name: function(x) for name, function in EVERY_HALF.items()}
     made, expected = minidynamo.compile(program, fullgraph=True)(x), program(x)
     wrong = {}
     for name, right in expected.items():
@@ -301,9 +291,7 @@ def test_constants_close_to_zero_hang_on_the_call_alone():
         made = f(x)
         return made.detach(), *torch.autograd.grad(made.sum(), x)
 
-    def program(x):
-        return x * 1e-39 * 3
-
+    program = lambda x: x * 1e-39 * 3
     compiled = minidynamo.compile(program, fullgraph=True)
     torch.set_flush_denormal(True)
     try:

@@ -13,39 +13,81 @@ from tests.end_to_end.programs import Programs, leaf, two_vectors, vector
 
 programs = Programs()
 BACKENDS = ["eager", "aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)]
+test_same_as_eager = programs.test(*BACKENDS)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program, backend):
-    assert_same_as_eager(program.fn, *program.inputs, calls=2, backend=backend, **program.expected)
-
-
-# Parameters
-
-
-@programs(vector)
-def parameter_of_an_input(x):
-    p = nn.Parameter(x)
-    return p, p.sin(), type(p), p.requires_grad, p.is_leaf, p.grad
+class Grows(nn.Module):
+    def forward(self, x):
+        if not hasattr(self, "weight"):
+            self.weight = nn.Parameter(torch.ones(x.shape[-1]) * 2)
+        return x * self.weight
 
 
 @programs(vector)
-def parameter_without_gradient(x):
-    p = nn.Parameter(x, requires_grad=False)
-    return p, p.sin(), isinstance(p, nn.Parameter)
+class NewParameters:
+    def parameter_of_an_input(x):
+        p = nn.Parameter(x)
+        return p, p.sin(), type(p), p.requires_grad, p.is_leaf, p.grad
 
+    def parameter_without_gradient(x):
+        p = nn.Parameter(x, requires_grad=False)
+        return p, p.sin(), isinstance(p, nn.Parameter)
 
-@programs(vector)
-def parameter_of_an_intermediate(x):
-    p = nn.Parameter(x + 123)
-    return p, p.sin()
+    def parameter_of_an_intermediate(x):
+        p = nn.Parameter(x + 123)
+        return p, p.sin()
 
+    def parameter_without_gradient_of_an_intermediate(x):
+        p = nn.Parameter(x + 123, requires_grad=False)
+        return p, p.sin()
 
-@programs(vector)
-def parameter_without_gradient_of_an_intermediate(x):
-    p = nn.Parameter(x + 123, requires_grad=False)
-    return p, p.sin()
+    @programs(lambda: (torch.randn(2, 3, requires_grad=True),))
+    def no_gradient_through_a_parameter(x):
+        p = nn.Parameter(x * 2)
+        return (p * x).sum(), p
+
+    @programs(lambda: (torch.randn(2, 3),))
+    def parts_of_a_parameter(x):
+        p = nn.Parameter(x * 2)
+        return p[0] * 2, p[..., 1].sin(), p
+
+    @programs(lambda: (Grows(), torch.randn(3)))
+    def a_module_that_makes_its_parameter(m, x):
+        return m(x), [name for name, _ in m.named_parameters()], m.weight
+
+    def a_layer_made_inside(x):
+        layer = nn.Linear(4, 2)
+        return layer(x), layer.weight, layer.weight.requires_grad
+
+    def an_argument_gets_gradients(x):
+        x.requires_grad_()
+        return x.sin(), x.requires_grad
+
+    @programs(leaf)
+    def an_argument_loses_gradients(x):
+        y = x * 2
+        x.requires_grad_(False)
+        return y, x * 3, (x * 3).requires_grad
+
+    def an_intermediate_gets_gradients(x):
+        y = x * 2
+        z = y.exp()
+        y.requires_grad = True
+        return y, y * 3, z, z.requires_grad
+
+    @programs(lambda: (nn.Linear(4, 4), torch.randn(4)))
+    def freezing_a_module(m, x):
+        before = m(x)
+        m.requires_grad_(False)
+        return before, m(x), [p.requires_grad for p in m.parameters()]
+
+    @programs(leaf, breaks=1)
+    def what_eager_refuses(x):
+        y = x * 2
+        try:
+            y.requires_grad_(False)
+        except RuntimeError as error:
+            return y, str(error)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -66,60 +108,6 @@ def test_DP_4_parameters_made_inside(backend, requires_grad, of):
         torch.testing.assert_close(p.grad, p.detach().cos())
 
 
-@programs(lambda: (torch.randn(2, 3, requires_grad=True),))
-def no_gradient_through_a_parameter(x):
-    p = nn.Parameter(x * 2)
-    return (p * x).sum(), p
-
-
-@programs(lambda: (torch.randn(2, 3),))
-def parts_of_a_parameter(x):
-    p = nn.Parameter(x * 2)
-    return p[0] * 2, p[..., 1].sin(), p
-
-
-class Grows(nn.Module):
-    def forward(self, x):
-        if not hasattr(self, "weight"):
-            self.weight = nn.Parameter(torch.ones(x.shape[-1]) * 2)
-        return x * self.weight
-
-
-@programs(lambda: (Grows(), torch.randn(3)))
-def a_module_that_makes_its_parameter(m, x):
-    return m(x), [name for name, _ in m.named_parameters()], m.weight
-
-
-@programs(vector)
-def a_layer_made_inside(x):
-    layer = nn.Linear(4, 2)
-    return layer(x), layer.weight, layer.weight.requires_grad
-
-
-# requires_grad
-
-
-@programs(vector)
-def an_argument_gets_gradients(x):
-    x.requires_grad_()
-    return x.sin(), x.requires_grad
-
-
-@programs(leaf)
-def an_argument_loses_gradients(x):
-    y = x * 2
-    x.requires_grad_(False)
-    return y, x * 3, (x * 3).requires_grad
-
-
-@programs(vector)
-def an_intermediate_gets_gradients(x):
-    y = x * 2
-    z = y.exp()
-    y.requires_grad = True
-    return y, y * 3, z, z.requires_grad
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_of_views_made_without_gradients(backend):
     def program(x):
@@ -133,13 +121,6 @@ def test_gradients_of_views_made_without_gradients(backend):
         y, z = run(torch.randn(4, requires_grad=True))
         (y.sum() + z.sum()).backward()
         assert y.grad.tolist() == [1, 1, 1] and z.grad is None
-
-
-@programs(lambda: (nn.Linear(4, 4), torch.randn(4)))
-def freezing_a_module(m, x):
-    before = m(x)
-    m.requires_grad_(False)
-    return before, m(x), [p.requires_grad for p in m.parameters()]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -161,87 +142,101 @@ def test_an_attribute_of_leaves_alone(backend):
                     run(x * 1)
 
 
-@programs(leaf, breaks=1)
-def what_eager_refuses(x):
-    y = x * 2
-    try:
-        y.requires_grad_(False)
-    except RuntimeError as error:
-        return y, str(error)
+# torch.autograd.functional is plain Python around `torch.autograd.grad`
 
-
-# Gradients
+CUBES = lambda t: (t**3).sum()
 
 
 @programs(leaf)
-def gradient_of_an_argument(x):
-    (g,) = torch.autograd.grad((x * x).sum(), x)
-    return g * 2
+class GradientsInside:
+    def gradient_of_an_argument(x):
+        (g,) = torch.autograd.grad((x * x).sum(), x)
+        return g * 2
 
+    @programs(vector)
+    def gradient_of_a_new_leaf(x):
+        y = x.detach().clone().requires_grad_(True)
+        energy = (y.sin() * y).sum()
+        (force,) = torch.autograd.grad(energy, y)
+        return -force, energy.detach()
 
-@programs(vector)
-def gradient_of_a_new_leaf(x):
-    y = x.detach().clone().requires_grad_(True)
-    energy = (y.sin() * y).sum()
-    (force,) = torch.autograd.grad(energy, y)
-    return -force, energy.detach()
+    def gradient_of_an_intermediate(x):
+        y = x.sin()
+        z = y.exp()
+        (g,) = torch.autograd.grad((z * y).sum(), y)
+        return g + 1
 
+    @programs(lambda: (leaf(), leaf()))
+    def several_with_given_gradients(x, y):
+        a, b = torch.autograd.grad([x * y, y.exp()], [x, y], [x.detach(), torch.ones(4)])
+        return a.sin() + b
 
-@programs(leaf)
-def gradient_of_an_intermediate(x):
-    y = x.sin()
-    z = y.exp()
-    (g,) = torch.autograd.grad((z * y).sum(), y)
-    return g + 1
+    def twice_through_one_graph(x):
+        y = (x * x).sum()
+        (a,) = torch.autograd.grad(y, x, retain_graph=True)
+        (b,) = torch.autograd.grad(y, x)
+        return a + b
 
+    @programs(lambda: (nn.Linear(4, 1), torch.randn(3, 4)))
+    def gradient_penalty(m, x):
+        x = x.detach().requires_grad_()
+        score = m(x).tanh().sum()
+        (g,) = torch.autograd.grad(score, x, create_graph=True)
+        return score + (g.norm(2, dim=1) - 1).pow(2).mean()
 
-@programs(lambda: (leaf(), leaf()))
-def several_with_given_gradients(x, y):
-    a, b = torch.autograd.grad([x * y, y.exp()], [x, y], [x.detach(), torch.ones(4)])
-    return a.sin() + b
+    @programs(leaf, breaks=1)
+    def unused_inputs_are_none(x):
+        y = x.detach().requires_grad_()
+        return torch.autograd.grad(x.sum(), [x, y], allow_unused=True)
 
+    @programs(two_vectors, graphs=1, breaks=1)
+    def errors_are_eagers(x, y):
+        try:
+            torch.autograd.grad(x.sum(), y)
+        except RuntimeError as error:
+            return str(error).partition(".")[0], y + 1
 
-@programs(leaf)
-def twice_through_one_graph(x):
-    y = (x * x).sum()
-    (a,) = torch.autograd.grad(y, x, retain_graph=True)
-    (b,) = torch.autograd.grad(y, x)
-    return a + b
+    @programs(leaf, graphs=2, breaks=1)
+    def backward_inside(x):
+        y = (x * x).sum()
+        y.backward()
+        return y.detach() + x.grad
 
+    @programs(lambda: (torch.randn(3, requires_grad=True), torch.randn(3)))
+    def gradients_of_the_values_of_a_dict(x, y):
+        parameters = {"a": x * 2, "b": y.requires_grad_()}
+        first, second = torch.autograd.grad([(parameters["a"] * y).sum()], parameters.values(), create_graph=True)
+        return first * x, second
 
-@programs(lambda: (nn.Linear(4, 1), torch.randn(3, 4)))
-def gradient_penalty(m, x):
-    x = x.detach().requires_grad_()
-    score = m(x).tanh().sum()
-    (g,) = torch.autograd.grad(score, x, create_graph=True)
-    return score + (g.norm(2, dim=1) - 1).pow(2).mean()
+    @programs(leaf, vector, graphs=2)
+    def jacobian_and_hessian(x):
+        return functional.jacobian(torch.sin, x), functional.hessian(CUBES, x * 2)
 
+    def jacobian_of_several(x):
+        both = functional.jacobian(lambda a, b: (a * b, (a + b).sum()), (x, x * 2), create_graph=True)
+        return both[0][1].sum() + both[1][1].sum()
 
-@programs(leaf, breaks=1)
-def unused_inputs_are_none(x):
-    y = x.detach().requires_grad_()
-    return torch.autograd.grad(x.sum(), [x, y], allow_unused=True)
+    @programs(vector)
+    def products_with_a_vector(x):
+        direction = torch.ones(4)
+        return (
+            functional.hvp(CUBES, x, direction),
+            functional.vhp(CUBES, x, direction),
+            functional.vjp(torch.exp, x, direction),
+            functional.jvp(torch.exp, x, direction, create_graph=True, strict=True),
+        )
 
-
-@programs(two_vectors, graphs=1, breaks=1)
-def errors_are_eagers(x, y):
-    try:
-        torch.autograd.grad(x.sum(), y)
-    except RuntimeError as error:
-        return str(error).partition(".")[0], y + 1
-
-
-@programs(leaf, graphs=2, breaks=1)
-def backward_inside(x):
-    y = (x * x).sum()
-    y.backward()
-    return y.detach() + x.grad
+    @programs(vector)
+    def jacobian_that_is_wrong(x):
+        try:
+            functional.jacobian(lambda t: 3, x)
+        except TypeError as error:
+            return x + 1, str(error)[:20]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_of_what_was_computed_outside(backend):
-    def fn(x, h, y):
-        return torch.autograd.grad((x * h).sum() + y.sum(), x, retain_graph=True)[0] + 1
+    fn = lambda x, h, y: torch.autograd.grad((x * h).sum() + y.sum(), x, retain_graph=True)[0] + 1
 
     def inputs():
         x = torch.arange(4.0, requires_grad=True)
@@ -249,48 +244,6 @@ def test_gradients_of_what_was_computed_outside(backend):
 
     actual = minidynamo.compile(fn, backend=backend)(*inputs())
     torch.testing.assert_close(actual, fn(*inputs()))
-
-
-@programs(lambda: (torch.randn(3, requires_grad=True), torch.randn(3)))
-def gradients_of_the_values_of_a_dict(x, y):
-    parameters = {"a": x * 2, "b": y.requires_grad_()}
-    first, second = torch.autograd.grad([(parameters["a"] * y).sum()], parameters.values(), create_graph=True)
-    return first * x, second
-
-
-# torch.autograd.functional is plain Python around `torch.autograd.grad`
-
-CUBES = lambda t: (t**3).sum()  # noqa: E731
-
-
-@programs(leaf, vector, graphs=2)
-def jacobian_and_hessian(x):
-    return functional.jacobian(torch.sin, x), functional.hessian(CUBES, x * 2)
-
-
-@programs(leaf)
-def jacobian_of_several(x):
-    both = functional.jacobian(lambda a, b: (a * b, (a + b).sum()), (x, x * 2), create_graph=True)
-    return both[0][1].sum() + both[1][1].sum()
-
-
-@programs(vector)
-def products_with_a_vector(x):
-    direction = torch.ones(4)
-    return (
-        functional.hvp(CUBES, x, direction),
-        functional.vhp(CUBES, x, direction),
-        functional.vjp(torch.exp, x, direction),
-        functional.jvp(torch.exp, x, direction, create_graph=True, strict=True),
-    )
-
-
-@programs(vector)
-def jacobian_that_is_wrong(x):
-    try:
-        functional.jacobian(lambda t: 3, x)
-    except TypeError as error:
-        return x + 1, str(error)[:20]
 
 
 # Views that are older than a write

@@ -14,11 +14,7 @@ from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.programs import Programs, leaf, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 def of_a_closure(x):
@@ -44,38 +40,6 @@ programs(leaf, vector, graphs=2)(of_a_closure)
 programs(leaf)(with_dropout)
 
 
-@programs(lambda: (Block(), leaf()), lambda: (Block(), vector()), graphs=2)
-def of_a_module(module, x):
-    return module(x).sum()
-
-
-@programs(leaf)
-def several_results_and_keywords(x):
-    def part(t, *, factor):
-        return {"a": t * factor, "b": (t.sin(), factor)}
-
-    made = checkpoint(part, x, use_reentrant=False, factor=3)
-    return made["a"] + made["b"][0], made["b"][1]
-
-
-@programs(leaf)
-def without_gradients(x):
-    with torch.no_grad():
-        return checkpoint(torch.sin, x, use_reentrant=False)
-
-
-@programs(leaf)
-def one_inside_another(x):
-    inner = lambda t: checkpoint(torch.cos, t * 2, use_reentrant=False) + 1  # noqa: E731
-    return checkpoint(inner, x.sin(), use_reentrant=False) * 2
-
-
-@programs(leaf, graphs=2, breaks=1)
-def a_view_comes_out(x):
-    y = x * 2
-    return checkpoint(lambda t: t[1:], y, use_reentrant=False) + 1
-
-
 def of_a_block(train=True):
     block = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Dropout(0.2), nn.Linear(8, 4))
     return block.train(train), torch.randn(3, 4, requires_grad=True)
@@ -87,40 +51,6 @@ def reentrant(block, x):
     return y + torch.rand(4)
 
 
-@programs(of_a_block)
-def in_segments(block, x):
-    return checkpoint_sequential(block, 2, x * 2, use_reentrant=True) + 1
-
-
-@programs(of_a_block)
-def reentrant_in_evaluation(block, x):
-    with torch.no_grad():
-        return checkpoint(block, x, use_reentrant=True)
-
-
-@programs(leaf)
-def without_keeping_the_random_state(x):
-    return checkpoint(lambda t: t.sin().exp(), x * 2, use_reentrant=False, preserve_rng_state=False)
-
-
-@programs(of_a_block, graphs=2, breaks=1)
-def without_keeping_the_random_state_of_dropout(block, x):
-    y = x * 2
-    return checkpoint(block, y, use_reentrant=False, preserve_rng_state=False).detach() + 1
-
-
-@programs(leaf, graphs=2, breaks=1)
-def reentrant_that_asks_for_the_grad_mode(x):
-    y = x * 2
-    return checkpoint(lambda t: t.sin() if torch.is_grad_enabled() else t.cos(), y, use_reentrant=True) + 1
-
-
-@programs(leaf, graphs=2, breaks=1)
-def reentrant_with_a_result_of_its_own(x):
-    y = x * 2
-    return checkpoint(lambda t: (t.sin(), torch.ones(4) * 3), y, use_reentrant=True)[1] + 1
-
-
 def batch_norm(track):
     def make():
         norm = nn.BatchNorm1d(4)
@@ -130,17 +60,67 @@ def batch_norm(track):
     return make
 
 
-@programs(batch_norm(True), graphs=2, breaks=1)
-@programs(batch_norm(False), graphs=2, breaks=1)
-def statistics_are_kept_twice(norm, x):
-    y = x * 2
-    return checkpoint(norm, y, use_reentrant=False) + 1
+@programs(leaf)
+class Cases:
+    @programs(lambda: (Block(), leaf()), lambda: (Block(), vector()), graphs=2)
+    def of_a_module(module, x):
+        return module(x).sum()
 
+    def several_results_and_keywords(x):
+        part = lambda t, *, factor: {"a": t * factor, "b": (t.sin(), factor)}
+        made = checkpoint(part, x, use_reentrant=False, factor=3)
+        return made["a"] + made["b"][0], made["b"][1]
 
-@programs(lambda: (leaf(), torch.zeros(4)), graphs=2, breaks=1)
-def a_buffer_is_written_to(x, count):
-    y = x * 2
-    return checkpoint(lambda t: t * count.add_(1).sum(), y, use_reentrant=False) + 1
+    def without_gradients(x):
+        with torch.no_grad():
+            return checkpoint(torch.sin, x, use_reentrant=False)
+
+    def one_inside_another(x):
+        inner = lambda t: checkpoint(torch.cos, t * 2, use_reentrant=False) + 1
+        return checkpoint(inner, x.sin(), use_reentrant=False) * 2
+
+    @programs(leaf, graphs=2, breaks=1)
+    def a_view_comes_out(x):
+        y = x * 2
+        return checkpoint(lambda t: t[1:], y, use_reentrant=False) + 1
+
+    @programs(of_a_block)
+    def in_segments(block, x):
+        return checkpoint_sequential(block, 2, x * 2, use_reentrant=True) + 1
+
+    @programs(of_a_block)
+    def reentrant_in_evaluation(block, x):
+        with torch.no_grad():
+            return checkpoint(block, x, use_reentrant=True)
+
+    def without_keeping_the_random_state(x):
+        return checkpoint(lambda t: t.sin().exp(), x * 2, use_reentrant=False, preserve_rng_state=False)
+
+    @programs(of_a_block, graphs=2, breaks=1)
+    def without_keeping_the_random_state_of_dropout(block, x):
+        y = x * 2
+        return checkpoint(block, y, use_reentrant=False, preserve_rng_state=False).detach() + 1
+
+    @programs(leaf, graphs=2, breaks=1)
+    def reentrant_that_asks_for_the_grad_mode(x):
+        y = x * 2
+        return checkpoint(lambda t: t.sin() if torch.is_grad_enabled() else t.cos(), y, use_reentrant=True) + 1
+
+    @programs(leaf, graphs=2, breaks=1)
+    def reentrant_with_a_result_of_its_own(x):
+        y = x * 2
+        return checkpoint(lambda t: (t.sin(), torch.ones(4) * 3), y, use_reentrant=True)[1] + 1
+
+    @programs(batch_norm(True), graphs=2, breaks=1)
+    @programs(batch_norm(False), graphs=2, breaks=1)
+    def statistics_are_kept_twice(norm, x):
+        y = x * 2
+        return checkpoint(norm, y, use_reentrant=False) + 1
+
+    @programs(lambda: (leaf(), torch.zeros(4)), graphs=2, breaks=1)
+    def a_buffer_is_written_to(x, count):
+        y = x * 2
+        return checkpoint(lambda t: t * count.add_(1).sum(), y, use_reentrant=False) + 1
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")

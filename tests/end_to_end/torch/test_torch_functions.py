@@ -17,140 +17,11 @@ from minidynamo.observe.comparison import assert_equal_observations, observe
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 def matrix():
     return torch.randn(3, 4)
-
-
-@programs(matrix)
-def pointwise(x):
-    functions = (
-        torch.sin(x),
-        torch.clamp(x, 0, 1),
-        torch.where(x > 0, x, 0),
-        torch.lerp(x, x * 2, 0.5),
-        torch.sigmoid(x),
-    )
-    return functions, x.tanh(), x.abs().sqrt(), x.addcmul(x, x, value=2), torch.logaddexp(x, x), x.masked_fill(x > 0, 0)
-
-
-@programs(matrix)
-def reductions(x):
-    several = x.max(1), x.min(dim=0).indices, torch.topk(x, 2), torch.sort(x), x.median(0), torch.var_mean(x, 1)
-    return several, x.sum(), x.mean(0), x.argmax(), x.amax(0), x.logsumexp(0), (x > 0).any(), x.std(1, keepdim=True)
-
-
-@programs(matrix)
-def linear_algebra(x):
-    s = x @ x.T + torch.eye(3)
-    made = torch.einsum("ij,kj->ik", x, x), torch.tensordot(x, x.T, 1), torch.linalg.norm(x), torch.linalg.qr(x).Q
-    return made, torch.linalg.slogdet(s), torch.linalg.solve(s, x), torch.kron(x, x), torch.cdist(x, x), x.mv(x[0])
-
-
-@programs(matrix)
-def shapes(x):
-    views = x.view(-1), x.reshape(2, 6), x.permute(1, 0), x.unsqueeze(0), x.expand(2, 3, 4), x.unfold(1, 2, 1), x.T
-    parts = x.split(2), x.chunk(3, dim=1), torch.tensor_split(x, 2), x.unbind(0), x.narrow(0, 1, 2), x.diagonal()
-    return views, parts, torch.stack([x, x]), torch.cat((x, x), dim=1), x.repeat(2, 1), x.flip(0), x.roll(1), x.tile(2)
-
-
-@programs(lambda: [torch.randn(3), torch.randn(3)])
-def lists_of_tensors(xs):
-    made = torch.stack(xs, dim=1), torch.meshgrid(*xs, indexing="ij"), torch.atleast_2d(*xs), torch.block_diag(*xs)
-    return made, torch.broadcast_tensors(*xs), torch.cartesian_prod(*xs), torch.hstack(xs), [x * 2 for x in xs]
-
-
-@programs(lambda: [torch.randn(3), torch.randn(3)])
-def many_at_once(xs):
-    torch._foreach_add_(xs, 1.0)
-    return torch._foreach_mul(xs, 2.0), torch._foreach_norm(xs)
-
-
-@programs(matrix)
-def written_for_torch_jit(x):
-    sizes = torch.jit.annotate(list[int], [])
-    if torch.jit.isinstance(x.shape[0], int) and torch.jit.isinstance([x], list[torch.Tensor]):
-        sizes.append(x.shape[0])
-    return x * len(sizes), sizes, torch.jit.isinstance("slaney", bool), torch.jit.isinstance({"a": 1}, dict[str, int])
-
-
-@programs(matrix)
-def networks(x):
-    image = x.view(1, 1, 3, 4)
-    acts = F.softmax(x, dim=-1), F.gelu(x, approximate="tanh"), F.leaky_relu(x), F.glu(x), F.normalize(x)
-    norms = F.layer_norm(x, (4,)), F.batch_norm(x, torch.zeros(4), torch.ones(4)), F.group_norm(image, 1)
-    losses = F.mse_loss(x, x * 2), F.cross_entropy(x, torch.tensor([0, 1, 2])), F.kl_div(x, x, reduction="sum")
-    images = F.pad(image, (1, 1)), F.interpolate(image, scale_factor=2), F.max_pool2d(image, 2), F.conv2d(image, image)
-    return acts, norms, losses, images, F.embedding(torch.tensor([0, 2]), x), F.one_hot(torch.tensor([0, 1]), 3)
-
-
-@programs(matrix)
-def distances_by_a_function(x):
-    return F.triplet_margin_with_distance_loss(x, x * 2, x + 1, distance_function=lambda a, b: (a - b).abs().sum(-1))
-
-
-@programs(vector)
-def written_in_place(x):
-    x.add_(1).mul_(2)
-    F.relu(x, inplace=True)
-    x.clamp_(min=0)
-    x **= 2
-    x //= 3
-    x %= 7
-    x[0] = 5
-    return x
-
-
-@programs(matrix)
-def shape_in_place(x):
-    y = x.clone()
-    y.t_()
-    y.unsqueeze_(0)
-    y.squeeze_()
-    return y.transpose_(0, 1)
-
-
-@programs(lambda: (vector(), torch.empty(4), torch.empty(0)))
-def results_into_given_tensors(x, given, empty):
-    new = torch.empty(4)
-    r = torch.add(x, 1, out=new)
-    torch.mul(x, 2, out=given)
-    torch.div(x, 2, out=empty)
-    return new * 2, r is new, given + 1, empty
-
-
-@programs(lambda: (matrix(), torch.empty(3), torch.empty(3, dtype=torch.int64)))
-def results_into_a_given_pair(x, values, indices):
-    r = torch.max(x, 1, out=(values, indices))
-    return r.values + 1, r[1], r.indices is indices
-
-
-@programs(vector)
-def operators_of_python(x):
-    numbers = -x, +x, abs(x), x**2, 2**x, 1 / x, x // 1, 5 - x, x % 2, x @ x, pow(x, 2), x < 1, x == x
-    bits = ~(x > 0), (x > 0) & (x < 1), (x > 0) | True, (x > 0) ^ False, x.int() << 1, x.int() >> 1
-    return numbers, bits, x.__add__(1), x.__radd__(1), torch.Tensor.sum(x), torch.Tensor.__mul__(x, 2), sum([x, x])
-
-
-@programs(vector)
-def made_of_numbers(x):
-    a = torch.tensor([1, 2, 3]), torch.tensor(3.5), torch.tensor([[1.0], [2.0]], dtype=torch.float64), torch.tensor(1j)
-    b = torch.as_tensor([1, 2]), torch.as_tensor(x), torch.asarray(x), torch.full((2,), 3), torch.scalar_tensor(2)
-    c = torch.arange(0, 1, 0.5), torch.linspace(0, 1, 3), torch.eye(2), torch.tril_indices(2, 2), torch.hann_window(4)
-    d = torch.tensor(x.shape), torch.tensor(range(4)), x.new_tensor([1, 2]), x.new_full((2,), 3), torch.zeros_like(x)
-    return a, b, c, d
-
-
-@programs(vector)
-def found_by_name(x):
-    table = {"relu": F.relu, "sin": torch.sin}
-    return table["relu"](x), getattr(torch, "cos")(x), getattr(x, "tanh")(), list(map(torch.sin, [x]))  # noqa: B009
 
 
 # Operators with uninitialized results, and operators that need values, with the reason given at the break.
@@ -195,10 +66,7 @@ def forms_of(op):
 
 def compared(function, given):
     """Returns the differences from eager, and the codes of the graph breaks."""
-
-    def program(first, args, kwargs):
-        return function(first, *args, **kwargs)
-
+    program = lambda first, args, kwargs: function(first, *args, **kwargs)
     events = []
     unsubscribe = on_event(events.append)
     try:
@@ -213,6 +81,134 @@ def compared(function, given):
     finally:
         unsubscribe()
     return "", [event.data["diagnostic"].code for event in events if event.kind == "graph_break"]
+
+
+WEIGHTS = {torch.sin: 2.0, torch.cos: 3.0, torch.ops.aten.add.Tensor: 0.5, torch.Tensor.mul: 4.0, (torch.add, 1): 5.0}
+SMOOTH = {torch.sin, torch.Tensor.add}
+
+
+@programs(matrix)
+class Cases:
+    def pointwise(x):
+        functions = torch.sin(x), torch.clamp(x, 0, 1), torch.where(x > 0, x, 0)
+        functions += torch.lerp(x, x * 2, 0.5), torch.sigmoid(x)
+        made = functions, x.tanh(), x.abs().sqrt(), x.addcmul(x, x, value=2)
+        return *made, torch.logaddexp(x, x), x.masked_fill(x > 0, 0)
+
+    def reductions(x):
+        several = x.max(1), x.min(dim=0).indices, torch.topk(x, 2), torch.sort(x), x.median(0), torch.var_mean(x, 1)
+        return several, x.sum(), x.mean(0), x.argmax(), x.amax(0), x.logsumexp(0), (x > 0).any(), x.std(1, keepdim=True)
+
+    def linear_algebra(x):
+        s = x @ x.T + torch.eye(3)
+        made = torch.einsum("ij,kj->ik", x, x), torch.tensordot(x, x.T, 1), torch.linalg.norm(x), torch.linalg.qr(x).Q
+        return made, torch.linalg.slogdet(s), torch.linalg.solve(s, x), torch.kron(x, x), torch.cdist(x, x), x.mv(x[0])
+
+    def shapes(x):
+        views = x.view(-1), x.reshape(2, 6), x.permute(1, 0), x.unsqueeze(0), x.expand(2, 3, 4), x.unfold(1, 2, 1), x.T
+        parts = x.split(2), x.chunk(3, dim=1), torch.tensor_split(x, 2), x.unbind(0), x.narrow(0, 1, 2), x.diagonal()
+        made = views, parts, torch.stack([x, x]), torch.cat((x, x), dim=1), x.repeat(2, 1)
+        return *made, x.flip(0), x.roll(1), x.tile(2)
+
+    @programs(lambda: [torch.randn(3), torch.randn(3)])
+    def lists_of_tensors(xs):
+        made = torch.stack(xs, dim=1), torch.meshgrid(*xs, indexing="ij"), torch.atleast_2d(*xs), torch.block_diag(*xs)
+        return made, torch.broadcast_tensors(*xs), torch.cartesian_prod(*xs), torch.hstack(xs), [x * 2 for x in xs]
+
+    @programs(lambda: [torch.randn(3), torch.randn(3)])
+    def many_at_once(xs):
+        torch._foreach_add_(xs, 1.0)
+        return torch._foreach_mul(xs, 2.0), torch._foreach_norm(xs)
+
+    def written_for_torch_jit(x):
+        sizes = torch.jit.annotate(list[int], [])
+        if torch.jit.isinstance(x.shape[0], int) and torch.jit.isinstance([x], list[torch.Tensor]):
+            sizes.append(x.shape[0])
+        made = x * len(sizes), sizes, torch.jit.isinstance("slaney", bool)
+        return *made, torch.jit.isinstance({"a": 1}, dict[str, int])
+
+    def networks(x):
+        image = x.view(1, 1, 3, 4)
+        acts = F.softmax(x, dim=-1), F.gelu(x, approximate="tanh"), F.leaky_relu(x), F.glu(x), F.normalize(x)
+        norms = F.layer_norm(x, (4,)), F.batch_norm(x, torch.zeros(4), torch.ones(4)), F.group_norm(image, 1)
+        losses = F.mse_loss(x, x * 2), F.cross_entropy(x, torch.tensor([0, 1, 2])), F.kl_div(x, x, reduction="sum")
+        images = F.pad(image, (1, 1)), F.interpolate(image, scale_factor=2)
+        images += F.max_pool2d(image, 2), F.conv2d(image, image)
+        return acts, norms, losses, images, F.embedding(torch.tensor([0, 2]), x), F.one_hot(torch.tensor([0, 1]), 3)
+
+    def distances_by_a_function(x):
+        return F.triplet_margin_with_distance_loss(
+            x, x * 2, x + 1, distance_function=lambda a, b: (a - b).abs().sum(-1)
+        )
+
+    @programs(vector)
+    def written_in_place(x):
+        x.add_(1).mul_(2)
+        F.relu(x, inplace=True)
+        x.clamp_(min=0)
+        x **= 2
+        x //= 3
+        x %= 7
+        x[0] = 5
+        return x
+
+    def shape_in_place(x):
+        y = x.clone()
+        y.t_()
+        y.unsqueeze_(0)
+        y.squeeze_()
+        return y.transpose_(0, 1)
+
+    @programs(lambda: (vector(), torch.empty(4), torch.empty(0)))
+    def results_into_given_tensors(x, given, empty):
+        new = torch.empty(4)
+        r = torch.add(x, 1, out=new)
+        torch.mul(x, 2, out=given)
+        torch.div(x, 2, out=empty)
+        return new * 2, r is new, given + 1, empty
+
+    @programs(lambda: (matrix(), torch.empty(3), torch.empty(3, dtype=torch.int64)))
+    def results_into_a_given_pair(x, values, indices):
+        r = torch.max(x, 1, out=(values, indices))
+        return r.values + 1, r[1], r.indices is indices
+
+    @programs(vector)
+    def operators_of_python(x):
+        numbers = -x, +x, abs(x), x**2, 2**x, 1 / x, x // 1, 5 - x, x % 2, x @ x, pow(x, 2), x < 1, x == x
+        bits = ~(x > 0), (x > 0) & (x < 1), (x > 0) | True, (x > 0) ^ False, x.int() << 1, x.int() >> 1
+        return numbers, bits, x.__add__(1), x.__radd__(1), torch.Tensor.sum(x), torch.Tensor.__mul__(x, 2), sum([x, x])
+
+    @programs(vector)
+    def made_of_numbers(x):
+        a = torch.tensor([1, 2, 3]), torch.tensor(3.5)
+        a += torch.tensor([[1.0], [2.0]], dtype=torch.float64), torch.tensor(1j)
+        b = torch.as_tensor([1, 2]), torch.as_tensor(x), torch.asarray(x), torch.full((2,), 3), torch.scalar_tensor(2)
+        c = torch.arange(0, 1, 0.5), torch.linspace(0, 1, 3), torch.eye(2)
+        c += torch.tril_indices(2, 2), torch.hann_window(4)
+        d = torch.tensor(x.shape), torch.tensor(range(4)), x.new_tensor([1, 2])
+        d += x.new_full((2,), 3), torch.zeros_like(x)
+        return a, b, c, d
+
+    @programs(vector)
+    def found_by_name(x):
+        table = {"relu": F.relu, "sin": torch.sin}
+        return table["relu"](x), getattr(torch, "cos")(x), getattr(x, "tanh")(), list(map(torch.sin, [x]))  # noqa: B009
+
+    def tables_of_functions(x):
+        for function, weight in WEIGHTS.items():
+            if function in SMOOTH:
+                x = function(x) * weight
+        found = WEIGHTS[torch.ops.aten.add.Tensor], WEIGHTS.get(torch.tan, 7.0)
+        found += WEIGHTS[torch.add, 1], WEIGHTS[torch.Tensor.mul]
+        return x * found[0], found, torch.relu in SMOOTH
+
+    def names_of_functions(x):
+        named = {
+            function.__name__: function(x) for function in (torch.sin, F.relu, torch.Tensor.abs, torch.ops.aten.cos)
+        }
+        overload = torch.ops.aten.add.Tensor
+        made = named, torch.sin.__qualname__, torch.cos.__doc__[:9], torch.sin.__module__
+        return *made, overload.__name__, overload.namespace
 
 
 @pytest.mark.slow
@@ -232,38 +228,6 @@ def test_every_operator_of_torch(part):
             if unexpected and not op.name.startswith(NOT_CAPTURED):
                 problems.append(f"{name}: breaks {unexpected}")
     assert not problems, "\n".join(problems)
-
-
-WEIGHTS = {torch.sin: 2.0, torch.cos: 3.0, torch.ops.aten.add.Tensor: 0.5, torch.Tensor.mul: 4.0, (torch.add, 1): 5.0}
-SMOOTH = {torch.sin, torch.Tensor.add}
-
-
-@programs(matrix)
-def tables_of_functions(x):
-    for function, weight in WEIGHTS.items():
-        if function in SMOOTH:
-            x = function(x) * weight
-    found = (
-        WEIGHTS[torch.ops.aten.add.Tensor],
-        WEIGHTS.get(torch.tan, 7.0),
-        WEIGHTS[torch.add, 1],
-        WEIGHTS[torch.Tensor.mul],
-    )
-    return x * found[0], found, torch.relu in SMOOTH
-
-
-@programs(matrix)
-def names_of_functions(x):
-    named = {function.__name__: function(x) for function in (torch.sin, F.relu, torch.Tensor.abs, torch.ops.aten.cos)}
-    overload = torch.ops.aten.add.Tensor
-    return (
-        named,
-        torch.sin.__qualname__,
-        torch.cos.__doc__[:9],
-        torch.sin.__module__,
-        overload.__name__,
-        overload.namespace,
-    )
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

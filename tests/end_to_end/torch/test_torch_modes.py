@@ -10,11 +10,7 @@ from minidynamo.testing import CompileCounter, CompileCounterWithBackend, assert
 from tests.end_to_end.programs import Programs, leaf, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 def matrix():
@@ -34,16 +30,6 @@ def autocast_block(x):
 programs(matrix)(autocast_block)
 
 
-@programs(matrix)
-def autocast_turned_off_inside(x):
-    with torch.autocast("cpu"):
-        y = x @ x
-        with torch.amp.autocast(device_type="cpu", enabled=False):
-            z = y.float() @ y.float()
-        w = z @ z
-    return y, z, w
-
-
 @torch.autocast("cpu", dtype=torch.bfloat16)
 def product_in_bfloat16(x):
     return x @ x
@@ -52,14 +38,6 @@ def product_in_bfloat16(x):
 @programs(leaf_matrix)
 def autocast_as_decorator(x):
     return product_in_bfloat16(x).float() * (x @ x)
-
-
-@programs(matrix)
-def questions_about_autocast(x):
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()
-    outside = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled(), torch.get_autocast_dtype("cuda")
-    return inside, outside, x + 1
 
 
 def autocast_around_a_break(x):
@@ -79,16 +57,6 @@ def default_dtype(x):
     y = torch.ones(3)
     torch.set_default_dtype(torch.float32)
     return y, x + torch.ones(4), torch.get_default_dtype()
-
-
-@programs(vector, graphs=2, breaks=1)
-def default_dtype_at_a_break(x):
-    torch.set_default_dtype(torch.float64)
-    y = x + 1
-    minidynamo.graph_break()
-    z = torch.ones(3)
-    torch.set_default_dtype(torch.float32)
-    return y, z, torch.ones(2)
 
 
 @programs(vector)
@@ -127,18 +95,56 @@ def inferred(x):
     return x * 2
 
 
-@programs(leaf)
-def inference_as_decorator(x):
-    return inferred(x), torch.inference_mode()(lambda y: y * 3)(x), x * 4
+def leaf_twice(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return (x.reshape(2, 2) @ x.reshape(2, 2)).float()
 
 
-@programs(leaf, graphs=2, breaks=2)
-def inference_around_a_break(x):
-    with torch.inference_mode():
-        y = x * 2
+@programs(matrix)
+class Cases:
+    def autocast_turned_off_inside(x):
+        with torch.autocast("cpu"):
+            y = x @ x
+            with torch.amp.autocast(device_type="cpu", enabled=False):
+                z = y.float() @ y.float()
+            w = z @ z
+        return y, z, w
+
+    def questions_about_autocast(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            inside = (
+                torch.is_autocast_enabled("cpu"),
+                torch.get_autocast_dtype("cpu"),
+                torch.is_autocast_cache_enabled(),
+            )
+        outside = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled(), torch.get_autocast_dtype("cuda")
+        return inside, outside, x + 1
+
+    @programs(vector, graphs=2, breaks=1)
+    def default_dtype_at_a_break(x):
+        torch.set_default_dtype(torch.float64)
+        y = x + 1
         minidynamo.graph_break()
-        inside = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
-    return y, inside, torch.is_inference_mode_enabled(), torch.is_grad_enabled(), x * 2
+        z = torch.ones(3)
+        torch.set_default_dtype(torch.float32)
+        return y, z, torch.ones(2)
+
+    @programs(leaf)
+    def inference_as_decorator(x):
+        return inferred(x), torch.inference_mode()(lambda y: y * 3)(x), x * 4
+
+    @programs(leaf, graphs=2, breaks=2)
+    def inference_around_a_break(x):
+        with torch.inference_mode():
+            y = x * 2
+            minidynamo.graph_break()
+            inside = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+        return y, inside, torch.is_inference_mode_enabled(), torch.is_grad_enabled(), x * 2
+
+    @programs(vector)
+    def questions_about_the_machine(x):
+        cuda = torch.cuda.is_available(), torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark
+        return cuda, torch.get_num_threads(), torch.get_float32_matmul_precision(), x + 1
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -152,12 +158,6 @@ def test_tensors_made_in_inference_mode(backend):
         assert torch.equal(y, x * 2) and is_inference and counter.frame_count == 1
     y, is_inference = compiled(torch.ones(4))
     assert not is_inference and not y.is_inference()
-
-
-@programs(vector)
-def questions_about_the_machine(x):
-    cuda = torch.cuda.is_available(), torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark
-    return cuda, torch.get_num_threads(), torch.get_float32_matmul_precision(), x + 1
 
 
 @pytest.mark.parametrize("fn", [default_dtype, device_block, device_block_around_a_break, inference_inside])
@@ -207,11 +207,6 @@ def test_an_error_inside_a_block_leaves_it(backend):
         compiled(matrix(), torch.tensor([7]))
     assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
     assert torch.ones(1).device.type == "cpu"
-
-
-def leaf_twice(x):
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        return (x.reshape(2, 2) @ x.reshape(2, 2)).float()
 
 
 def test_a_break_in_the_middle_of_nested_blocks():

@@ -42,32 +42,9 @@ def add(make, *inputs, name="", **expected):
 
 
 ACTIVATIONS = [
-    "ReLU",
-    "ReLU6",
-    "ELU",
-    "SELU",
-    "CELU",
-    "GELU",
-    "LeakyReLU",
-    "LogSigmoid",
-    "Hardshrink",
-    "Hardsigmoid",
-    "Hardswish",
-    "Hardtanh",
-    "Mish",
-    "SiLU",
-    "Sigmoid",
-    "Softplus",
-    "Softshrink",
-    "Softsign",
-    "Tanh",
-    "Tanhshrink",
-    "PReLU",
-    "RReLU",
-    "Dropout",
-    "AlphaDropout",
-    "FeatureAlphaDropout",
-    "GLU",
+    *("ReLU", "ReLU6", "ELU", "SELU", "CELU", "GELU", "LeakyReLU", "LogSigmoid", "Hardshrink", "Hardsigmoid"),
+    *("Hardswish", "Hardtanh", "Mish", "SiLU", "Sigmoid", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink"),
+    *("PReLU", "RReLU", "Dropout", "AlphaDropout", "FeatureAlphaDropout", "GLU"),
 ]
 for _name in ACTIVATIONS:
     add(getattr(nn, _name), *VECTORS)
@@ -123,13 +100,7 @@ add(nn.CosineSimilarity, (2, 4), (2, 4))
 add(nn.PairwiseDistance, (2, 4), (2, 4))
 
 LOSSES = [
-    "L1Loss",
-    "MSELoss",
-    "HuberLoss",
-    "SmoothL1Loss",
-    "BCEWithLogitsLoss",
-    "SoftMarginLoss",
-    "KLDivLoss",
+    *("L1Loss", "MSELoss", "HuberLoss", "SmoothL1Loss", "BCEWithLogitsLoss", "SoftMarginLoss", "KLDivLoss"),
     "PoissonNLLLoss",
 ]
 for _name in LOSSES:
@@ -194,7 +165,7 @@ add(lambda: encoder().eval(), *SEQUENCES, name="TransformerEncoder.eval")
 add(lambda: WithoutGradients(encoder(activation="gelu")), *SEQUENCES, name="TransformerEncoder without gradients")
 add(lambda: nn.TransformerDecoderLayer(8, 2, 16), (3, 2, 8), (4, 2, 8))
 add(lambda: nn.Transformer(8, 2, 1, 1, 16), (3, 2, 8), (4, 2, 8), name="Transformer")
-PADDING = lambda: torch.tensor([[False, False, True], [False, False, False]])  # noqa: E731
+PADDING = lambda: torch.tensor([[False, False, True], [False, False, False]])
 add(PaddedEncoder, *SEQUENCES, PADDING, name="padded encoder")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.nn.functional as F
 
@@ -10,58 +9,45 @@ import minidynamo
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 @programs(vector)
-def made(x):
-    new = torch.rand(3), torch.randn(2, 2), torch.randint(0, 10, (3,)), torch.randperm(5), torch.normal(0.0, 1.0, (2,))
-    return new, torch.rand_like(x), torch.randn_like(x), torch.bernoulli(x.sigmoid()), torch.poisson(x.abs())
+class Cases:
+    def made(x):
+        new = torch.rand(3), torch.randn(2, 2), torch.randint(0, 10, (3,))
+        new += torch.randperm(5), torch.normal(0.0, 1.0, (2,))
+        return new, torch.rand_like(x), torch.randn_like(x), torch.bernoulli(x.sigmoid()), torch.poisson(x.abs())
 
+    def drawn_in_place(x):
+        in_place = x.clone().normal_(), x.clone().uniform_(-1, 1), x.clone().exponential_(), x.clone().random_(0, 5)
+        return in_place, x.clone().bernoulli_(0.3), torch.multinomial(torch.ones(4), 2), F.dropout(x, 0.5)
 
-@programs(vector)
-def drawn_in_place(x):
-    in_place = x.clone().normal_(), x.clone().uniform_(-1, 1), x.clone().exponential_(), x.clone().random_(0, 5)
-    return in_place, x.clone().bernoulli_(0.3), torch.multinomial(torch.ones(4), 2), F.dropout(x, 0.5)
+    def unused_numbers_are_drawn(x):
+        torch.rand(3)
+        torch.nn.init.normal_(torch.empty(2))
+        return torch.rand(1) + x
 
+    @programs(lambda: torch.empty(3, 4))
+    def initializations(x):
+        several = (
+            torch.nn.init.xavier_uniform_(x).sum(),
+            torch.nn.init.kaiming_normal_(x).sum(),
+            torch.nn.init.zeros_(x).sum(),
+        )
+        made = several, torch.nn.init.constant_(x, 2.0).sum(), torch.nn.init.uniform_(x)
+        return *made, torch.nn.init.calculate_gain("relu")
 
-@programs(vector)
-def unused_numbers_are_drawn(x):
-    torch.rand(3)
-    torch.nn.init.normal_(torch.empty(2))
-    return torch.rand(1) + x
+    @programs(lambda: (vector(), torch.Generator().manual_seed(3)), graphs=2, breaks=1)
+    def generator_as_argument(x, generator):
+        y = x * 2
+        return torch.randn(4, generator=generator) + y
 
-
-@programs(lambda: torch.empty(3, 4))
-def initializations(x):
-    several = (
-        torch.nn.init.xavier_uniform_(x).sum(),
-        torch.nn.init.kaiming_normal_(x).sum(),
-        torch.nn.init.zeros_(x).sum(),
-    )
-    return (
-        several,
-        torch.nn.init.constant_(x, 2.0).sum(),
-        torch.nn.init.uniform_(x),
-        torch.nn.init.calculate_gain("relu"),
-    )
-
-
-@programs(lambda: (vector(), torch.Generator().manual_seed(3)), graphs=2, breaks=1)
-def generator_as_argument(x, generator):
-    y = x * 2
-    return torch.randn(4, generator=generator) + y
-
-
-@programs(vector, graphs=2, breaks=1)
-def seeded_inside(x):
-    y = x * 2
-    torch.manual_seed(7)
-    return torch.randn(4) + y
+    @programs(vector, graphs=2, breaks=1)
+    def seeded_inside(x):
+        y = x * 2
+        torch.manual_seed(7)
+        return torch.randn(4) + y
 
 
 def test_a_state_that_is_put_back():
@@ -78,11 +64,8 @@ def test_a_state_that_is_put_back():
 def test_sizes_vary_where_the_generator_is_none():
     def noisy(x):
         kwargs = {"generator": None, "dtype": x.dtype}
-        return (
-            x + torch.randn(x.shape, **kwargs),
-            torch.rand(x.shape[0], 2, **kwargs),
-            torch.randint(9, x.shape, **kwargs),
-        )
+        made = x + torch.randn(x.shape, **kwargs), torch.rand(x.shape[0], 2, **kwargs)
+        return *made, torch.randint(9, x.shape, **kwargs)
 
     compiled = minidynamo.compile(noisy, backend="aot_eager", fullgraph=True)
     for size in (2, 3, 4, 5):

@@ -50,16 +50,12 @@ def test_subclasses_of_tensor(cls):
 
 
 def test_a_subclass_is_passed_on():
-    def program(x, wrapped):
-        return x * 2, wrapped, [wrapped]
-
+    program = lambda x, wrapped: (x * 2, wrapped, [wrapped])
     assert_same_as_eager(program, lambda: (vector(), vector().as_subclass(Plain)), graphs=1, breaks=0)
 
 
 def test_objects_that_override_torch_functions():
-    def program(x, boxed):
-        return torch.add(boxed, x), torch.nn.functional.relu(boxed), torch.add(Boxed(x), 1)
-
+    program = lambda x, boxed: (torch.add(boxed, x), torch.nn.functional.relu(boxed), torch.add(Boxed(x), 1))
     compiled = minidynamo.compile(program, backend="eager")
     x, boxed = vector(), Boxed(vector())
     for expected, actual in zip(program(x, boxed), compiled(x, boxed)):
@@ -91,16 +87,12 @@ def test_sparse_tensors():
 
 
 def test_conjugate_views():
-    def program(x):
-        return x * 2, x.is_conj(), x.real
-
+    program = lambda x: (x * 2, x.is_conj(), x.real)
     assert_same_as_eager(program, lambda: torch.randn(4, dtype=torch.complex64).conj())
 
 
 def test_meta_tensors():
-    def program(x):
-        return (x * 2).shape, x.device, x.is_meta, x + 1
-
+    program = lambda x: ((x * 2).shape, x.device, x.is_meta, x + 1)
     assert_same_as_eager(program, lambda: torch.empty(3, device="meta"), graphs=1, breaks=0)
 
 

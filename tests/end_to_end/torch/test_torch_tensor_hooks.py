@@ -6,117 +6,95 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.testing import AotEagerAndRecordGraphs, CompileCounter, assert_same_as_eager
+from minidynamo.testing import AotEagerAndRecordGraphs, CompileCounter
 from tests.end_to_end.programs import Programs, leaf, vector
 
 programs = Programs()
 BACKENDS = ["eager", "aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program, backend):
-    assert_same_as_eager(program.fn, *program.inputs, calls=2, backend=backend, **program.expected)
-
-
-@programs(leaf)
-def on_an_input(x):
-    x.register_hook(lambda g: g * 2)
-    return x.sin()
-
-
-@programs(leaf)
-def in_the_middle(x):
-    y = x.sin()
-    y.register_hook(lambda g: g * 2)
-    return y.cos() + x
-
-
-@programs(leaf)
-def behind_uses_of_the_tensor(x):
-    y = x.sin()
-    z = y.exp()
-    y.register_hook(lambda g: g * 3 + z)
-    return y * z
-
-
-@programs(leaf)
-def hooks_that_look_only(x):
-    y = x * 2
-    y.register_hook(lambda g: print("gradient", g.tolist()))
-    return y.sin()
-
-
-@programs(leaf)
-def removed_again(x):
-    y = x * 2
-    handle = y.register_hook(lambda g: g * 100)
-    x.register_hook(lambda g: g + 1)
-    handle.remove()
-    return y.sin()
-
-
-@programs(lambda: (torch.randn(3, 4, requires_grad=True),))
-def on_parts(x):
-    first, *_ = x.unbind()
-    first.register_hook(lambda g: g * 5)
-    view = x.sum(0).view(2, 2)
-    view.register_hook(lambda g: g.t())
-    return first + 1, view.sin(), x[1] * first
-
-
-@programs(leaf)
-def on_the_result(x):
-    y = x.sin()
-    y.register_hook(lambda g: g * 2)
-    return y
-
-
-@programs(leaf)
-def after_accumulation(x):
-    def double(p):
-        p.grad.mul_(2)
-
-    x.register_post_accumulate_grad_hook(double)
-    return x.sin()
-
-
-@programs(leaf)
-def retained(x):
-    y = x.sin()
-    z = y.exp()
-    y.retain_grad()
-    return z * y, y
-
-
-@programs(vector, graphs=1, breaks=1)
-def a_tensor_without_gradient(x):
-    y = x * 1
-    try:
-        y.register_hook(lambda g: g)
-    except RuntimeError as error:
-        print(error)
-    return y
-
-
-@programs(leaf, graphs=2, breaks=1)
-def on_a_tensor_that_was_written_to(x):
-    y = x.sin()
-    y.mul_(2)
-    y.register_hook(lambda g: g * 7)
-    return y.exp()
-
-
-@programs(leaf, graphs=1)
-def written_to_behind_the_hook(x):
-    y = x * 3
-    y.register_hook(lambda g: g * 7)
-    y.mul_(2)
-    return y.exp()
+test_same_as_eager = programs.test(*BACKENDS)
 
 
 class Value:
     val = 88.0
+
+
+@programs(leaf)
+class Cases:
+    def on_an_input(x):
+        x.register_hook(lambda g: g * 2)
+        return x.sin()
+
+    def in_the_middle(x):
+        y = x.sin()
+        y.register_hook(lambda g: g * 2)
+        return y.cos() + x
+
+    def behind_uses_of_the_tensor(x):
+        y = x.sin()
+        z = y.exp()
+        y.register_hook(lambda g: g * 3 + z)
+        return y * z
+
+    def hooks_that_look_only(x):
+        y = x * 2
+        y.register_hook(lambda g: print("gradient", g.tolist()))
+        return y.sin()
+
+    def removed_again(x):
+        y = x * 2
+        handle = y.register_hook(lambda g: g * 100)
+        x.register_hook(lambda g: g + 1)
+        handle.remove()
+        return y.sin()
+
+    @programs(lambda: (torch.randn(3, 4, requires_grad=True),))
+    def on_parts(x):
+        first, *_ = x.unbind()
+        first.register_hook(lambda g: g * 5)
+        view = x.sum(0).view(2, 2)
+        view.register_hook(lambda g: g.t())
+        return first + 1, view.sin(), x[1] * first
+
+    def on_the_result(x):
+        y = x.sin()
+        y.register_hook(lambda g: g * 2)
+        return y
+
+    def after_accumulation(x):
+        def double(p):
+            p.grad.mul_(2)
+
+        x.register_post_accumulate_grad_hook(double)
+        return x.sin()
+
+    def retained(x):
+        y = x.sin()
+        z = y.exp()
+        y.retain_grad()
+        return z * y, y
+
+    @programs(vector, graphs=1, breaks=1)
+    def a_tensor_without_gradient(x):
+        y = x * 1
+        try:
+            y.register_hook(lambda g: g)
+        except RuntimeError as error:
+            print(error)
+        return y
+
+    @programs(leaf, graphs=2, breaks=1)
+    def on_a_tensor_that_was_written_to(x):
+        y = x.sin()
+        y.mul_(2)
+        y.register_hook(lambda g: g * 7)
+        return y.exp()
+
+    @programs(leaf, graphs=1)
+    def written_to_behind_the_hook(x):
+        y = x * 3
+        y.register_hook(lambda g: g * 7)
+        y.mul_(2)
+        return y.exp()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -198,10 +176,7 @@ def test_BS_5_defaults_of_a_hook(backend):
 
     def fn(x, factor):
         y = x.sin()
-
-        def hook(g, k=factor):
-            return g * k
-
+        hook = lambda g, k=factor: g * k
         y.register_hook(hook)
         return y.sin()
 
@@ -278,8 +253,7 @@ def test_a_tensor_without_a_gradient_takes_no_hook_in_the_words_of_torch(fullgra
 
 
 def test_the_function_stands_where_users_find_it():
-    def hook(g):
-        return g
+    hook = lambda g: g
 
     @minidynamo.compile(backend="eager", fullgraph=True)
     def fn(x):

@@ -16,11 +16,7 @@ tl = pytest.importorskip("triton.language")
 interpreter = pytest.importorskip("triton.runtime.interpreter")
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 # The result of `triton.jit` when TRITON_INTERPRET=1.
@@ -56,24 +52,6 @@ def add(x, y):
     return out
 
 
-@programs(two_vectors)
-def between_other_operations(x, y):
-    return add(x * 2, y).sin() + 1
-
-
-@programs(lambda: (leaf(), vector()))
-def gradients_do_not_pass_through_a_kernel(x, y):
-    return add(x, y), x * add(x.detach(), y), add(x, y).requires_grad
-
-
-@programs(two_vectors)
-def a_plain_grid(x, y):
-    out = torch.empty_like(x)
-    add_kernel[(1,)](x, y, out, 4, BLOCK=4)
-    add_kernel[1, 1](out, y, out_ptr=torch.empty(4), n=4, BLOCK=4)
-    return out
-
-
 @programs(vector)
 def writes_to_its_argument(x):
     scale_kernel[(1,)](x, 3.0, x.numel())
@@ -87,64 +65,72 @@ def writes_to_a_view(x):
     return y
 
 
-@programs(vector)
-def one_tensor_twice(x):
-    add_kernel[(1,)](x, x, x, 4, BLOCK=4)
-    return x * 2
-
-
-@programs(vector)
-def two_outputs(x):
-    low, high = torch.empty_like(x), torch.empty_like(x)
-    split_kernel[(1,)](x, low, high, BLOCK=4)
-    return low - high
-
-
-@programs(vector)
-def nobody_reads_what_it_writes(x):
-    scale_kernel[(1,)](x, 2.0, 4)
-
-
-@programs(lambda: leaf().double().detach())
-def in_a_loop(x):
-    for factor in range(3):
-        scale_kernel[(1,)](x, float(factor + 1), 4)
-    return x
-
-
-@programs(two_vectors, breaks=1, graphs=3)  # the result of `kernel[grid]` is compiled separately, once for all calls
-def memory_that_two_arguments_share(x, y):
-    z = x * 1
-    add_kernel[(1,)](z[:2], y[:2], z[1:3], 2, BLOCK=2)
-    return z + 1
-
-
 picks_block = triton.heuristics({"BLOCK": lambda args: 8 if args["n"] > 4 else 4})(add_kernel)
-
-
-@programs(two_vectors)
-def heuristics_are_python(x, y):
-    out = torch.empty_like(x)
-    picks_block[lambda meta: (triton.cdiv(4, meta["BLOCK"]),)](x, y, out, 4)
-    return out * 2
 
 
 autotuned = triton.autotune([triton.Config({"BLOCK": 4})], key=["n"])(add_kernel)
 
 
-@programs(two_vectors, graphs=2, breaks=2)
-def autotuned_kernels_run_as_written(x, y):
-    x = x + 1
-    out = torch.empty_like(x)
-    autotuned[(1,)](x, y, out, 4)
-    return out * 2
+@programs(two_vectors)
+class Cases:
+    between_other_operations = lambda x, y: add(x * 2, y).sin() + 1
 
+    @programs(lambda: (leaf(), vector()))
+    def gradients_do_not_pass_through_a_kernel(x, y):
+        return add(x, y), x * add(x.detach(), y), add(x, y).requires_grad
 
-@programs(vector, graphs=2, breaks=1)
-def a_grid_that_only_the_run_knows(x):
-    y = x * 1
-    scale_kernel[(int((x * 0).sum()) + 1,)](y, 2.0, 4)
-    return y
+    def a_plain_grid(x, y):
+        out = torch.empty_like(x)
+        add_kernel[(1,)](x, y, out, 4, BLOCK=4)
+        add_kernel[1, 1](out, y, out_ptr=torch.empty(4), n=4, BLOCK=4)
+        return out
+
+    @programs(vector)
+    def one_tensor_twice(x):
+        add_kernel[(1,)](x, x, x, 4, BLOCK=4)
+        return x * 2
+
+    @programs(vector)
+    def two_outputs(x):
+        low, high = torch.empty_like(x), torch.empty_like(x)
+        split_kernel[(1,)](x, low, high, BLOCK=4)
+        return low - high
+
+    @programs(vector)
+    def nobody_reads_what_it_writes(x):
+        scale_kernel[(1,)](x, 2.0, 4)
+
+    @programs(lambda: leaf().double().detach())
+    def in_a_loop(x):
+        for factor in range(3):
+            scale_kernel[(1,)](x, float(factor + 1), 4)
+        return x
+
+    @programs(
+        two_vectors, breaks=1, graphs=3
+    )  # the result of `kernel[grid]` is compiled separately, once for all calls
+    def memory_that_two_arguments_share(x, y):
+        z = x * 1
+        add_kernel[(1,)](z[:2], y[:2], z[1:3], 2, BLOCK=2)
+        return z + 1
+
+    def heuristics_are_python(x, y):
+        out = torch.empty_like(x)
+        picks_block[lambda meta: (triton.cdiv(4, meta["BLOCK"]),)](x, y, out, 4)
+        return out * 2
+
+    @programs(two_vectors, graphs=2, breaks=2)
+    def autotuned_kernels_run_as_written(x, y):
+        x = x + 1
+        out = torch.empty_like(x)
+        autotuned[(1,)](x, y, out, 4)
+        return out * 2
+
+    @programs(vector, graphs=2, breaks=1)
+    def a_grid_that_only_the_run_knows(x):
+        y = x * 1
+        scale_kernel[(int((x * 0).sum()) + 1,)](y, 2.0, 4)
+        return y
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)])

@@ -19,7 +19,9 @@ LAZY_CASES = {
     itertools.starmap: [(operator.add, [(1, 2), (3, 4)])],
     itertools.zip_longest: [([1, 2], [3]), ([1], [2, 3], {"fillvalue": 0}), ()],
     itertools.filterfalse: [(None, [0, 1, 2]), (lambda x: x > 3, NUMBERS)],
+    itertools.compress: [("abc", [1, 0, 1])],
     itertools.takewhile: [(lambda x: x < 4, NUMBERS)],
+    itertools.dropwhile: [(lambda x: x < 4, NUMBERS)],
 }
 
 
@@ -81,13 +83,46 @@ def test_groupby(items):
     assert grouped(twins.groupby, items, ord) == grouped(itertools.groupby, items, ord)
 
 
+class Counted:
+    """An iterator that records its calls."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __iter__(self):
+        self.asked.append("iter")
+        return self
+
+    def __next__(self):
+        self.asked.append("next")
+        if len(self.asked) > 4:
+            raise StopIteration
+        return len(self.asked)
+
+
+def test_tee_asks_the_source_as_often():
+    sources = Counted(), Counted()
+    for tee, source in zip((twins.tee, itertools.tee), sources):
+        left, right = tee(source)
+        assert list(left) == list(right) == [3, 4]
+        assert next(left, None) is None
+    assert sources[0].asked == sources[1].asked
+
+
+def test_tee():
+    for tee in (twins.tee, itertools.tee):
+        left, right = tee(iter("abc"))
+        assert next(left) == "a" and list(right) == list("abc") and list(left) == ["b", "c"]
+        assert tee([], 0) == () and len(tee([1], 3)) == 3
+
+
 def test_until():
     for make in (twins.until, iter):
         items = [3, 2, 1, 0]
         assert list(make(items.pop, 2)) == [0, 1] and items == [3]
 
 
-@pytest.mark.parametrize("call", [lambda: twins.batched("ab", 0)])
+@pytest.mark.parametrize("call", [lambda: twins.batched("ab", 0), lambda: twins.tee([], -1)])
 def test_what_a_twin_cannot_do_it_refuses(call):
     with pytest.raises(NotImplementedError):
         call()

@@ -1,6 +1,8 @@
 import copy
 import dataclasses
 import datetime
+import enum
+import inspect
 import math
 
 import pytest
@@ -10,7 +12,12 @@ from minidynamo.tracer.polyfills import libraries as twins
 from minidynamo.tracer.records.registry import POLYFILLS
 from tests.tracer.polyfills.agreement import NUMBERS, calls_of
 
+
+def annotated(x: int, *, y: str = "") -> None: ...
+
+
 CASES = {
+    inspect.get_annotations: [(annotated,), (enum.Enum,), (math,), (len,)],
     datetime.timedelta.total_seconds: [
         (datetime.timedelta(days, seconds, microseconds),)
         for days, seconds, microseconds in ((0, 0, 1), (-1, 3, 999999), (999999999, 86399, 7), (0, 1, 500000))
@@ -61,6 +68,17 @@ def test_dataclasses():
             refused()
     with pytest.raises(TypeError):
         twins.dataclass_asdict(3)
+
+
+def test_annotations_that_are_none():
+    annotated_wrongly = type("Wrong", (), {"__call__": len, "__annotations__": 3})()
+    for twin in (inspect.get_annotations, twins.get_annotations):
+        with pytest.raises(TypeError):
+            twin(3)
+        with pytest.raises(ValueError):
+            twin(annotated_wrongly)
+    with pytest.raises(NotImplementedError):
+        twins.get_annotations(annotated, eval_str=True)
 
 
 def test_torch():

@@ -6,13 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from minidynamo.tracer.reconstruct.iterators import advance
-from minidynamo.variables.callables import (
-    BuiltinVariable,
-)
-from minidynamo.variables.containers import (
-    ListVariable,
-    Slots,
-)
+from minidynamo.variables.callables import BuiltinVariable
+from minidynamo.variables.containers import ListVariable, Slots
 from minidynamo.variables.iterators import EnumerateIterator, MapIterator, SequenceIterator, ZipIterator
 from tests.tracer.reconstruct.rebuilt import C, rebuilt
 
