@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import weakref
 
-import pytest
 import torch
 
 import minidynamo
-from tests.end_to_end.histories import Histories, compare, vector
+from tests.end_to_end.histories import Histories, vector
 from tests.end_to_end.programs import rows_of
 
 histories = Histories()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("history", histories)
-def test_same_as_eager(history, backend):
-    compare(history, backend)
+test_same_as_eager = histories.test("eager", "aot_eager")
 
 
 class Part:

@@ -13,16 +13,11 @@ import minidynamo
 from minidynamo import compat
 from minidynamo.guards.deaths import Lost, dies_unobserved, loses_unnoticed
 from minidynamo.testing import CompileCounter
-from tests.end_to_end.histories import Histories, compare
+from tests.end_to_end.histories import Histories
 from tests.end_to_end.programs import rows_of
 
 histories = Histories()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("history", histories)
-def test_same_as_eager(history):
-    compare(history, "eager")
+test_same_as_eager = histories.test()
 
 
 class Holder:

@@ -5,21 +5,15 @@ from __future__ import annotations
 import collections
 import weakref
 
-import pytest
 import torch
 
 import minidynamo
 from minidynamo.testing import CompileCounter
-from tests.end_to_end.histories import Histories, compare, vector
+from tests.end_to_end.histories import Histories, vector
 from tests.end_to_end.programs import rows_of
 
 histories = Histories()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("history", histories)
-def test_same_as_eager(history):
-    compare(history, "eager")
+test_same_as_eager = histories.test()
 
 
 class Part:
@@ -289,251 +283,236 @@ CURRENT = None
 
 
 @histories
-def global_variables(compiled):
-    watch = Watch()
+class Deaths:
+    def global_variables(compiled):
+        watch = Watch()
 
-    @compiled
-    def replace(x):
-        global CURRENT
-        CURRENT = None
-        return x + 1, len(watch.dead)
+        @compiled
+        def replace(x):
+            global CURRENT
+            CURRENT = None
+            return x + 1, len(watch.dead)
 
-    @compiled
-    def delete(x):
-        global CURRENT
-        del CURRENT
-        found = len(watch.dead)
-        CURRENT = 1  # noqa: F841
-        return x + 1, found
+        @compiled
+        def delete(x):
+            global CURRENT
+            del CURRENT
+            found = len(watch.dead)
+            CURRENT = 1  # noqa: F841
+            return x + 1, found
 
-    for fn in (replace, delete):
-        for is_watched in (False, True, True):
-            watch.dead.clear()
-            globals()["CURRENT"] = watch.parts(1, is_watched)[0]
-            yield fn(vector())
+        for fn in (replace, delete):
+            for is_watched in (False, True, True):
+                watch.dead.clear()
+                globals()["CURRENT"] = watch.parts(1, is_watched)[0]
+                yield fn(vector())
 
-
-@histories
-def variables_of_an_outer_function(compiled):
-    watch = Watch()
-    part = None
-
-    @compiled
-    def replace(x):
-        nonlocal part
-        part = 3
-        return x + 1, len(watch.dead)
-
-    for is_watched in (False, True, True):
-        watch.dead.clear()
-        part = watch.parts(1, is_watched)[0]
-        yield replace(vector())
-
-
-@histories
-def attributes_of_classes_and_modules(compiled):
-    watch = Watch()
-
-    class Settings:
+    def variables_of_an_outer_function(compiled):
+        watch = Watch()
         part = None
 
-    layer = torch.nn.Linear(3, 3)
-    layer.register_buffer("state", None)
+        @compiled
+        def replace(x):
+            nonlocal part
+            part = 3
+            return x + 1, len(watch.dead)
 
-    @compiled
-    def replace(x):
-        Settings.part = 3
-        return x + 1, len(watch.dead)
-
-    @compiled
-    def of_module(x):
-        layer.part = None
-        return layer.weight.shape, x + 1, len(watch.dead)
-
-    for is_watched in (False, True, True):
-        watch.dead.clear()
-        Settings.part, layer.part = watch.parts(2, is_watched)
-        yield replace(vector()), of_module(vector())
-
-
-@histories
-def tensors(compiled):
-    dead = []
-    layer = torch.nn.Linear(3, 3)
-    layer.register_buffer("state", torch.ones(3))
-    holder = Holder()
-
-    @compiled
-    def buffer(x):
-        layer.state = x
-        return x + 1, len(dead)
-
-    @compiled
-    def attribute(x):
-        holder.last = x + 1
-        return x * 2, len(dead)
-
-    @compiled
-    def gradient(x):
-        layer.weight.grad = None
-        return x * 2, len(dead)
-
-    for fn in (buffer, attribute, gradient):
-        for is_watched in (True, False, True) if fn is not gradient else (True, True):
-            dead.clear()
-            layer.state = state = torch.ones(3)
-            holder.last = last = torch.ones(3)
-            layer.weight.grad = grad = torch.ones(3, 3)
-            if is_watched:
-                for tensor in (state, last, grad):
-                    weakref.finalize(tensor, dead.append, 1)
-            del state, last, grad
-            yield fn(vector())
-
-
-@histories
-def finalizers(compiled):
-    holder = Holder()
-    log = Finalized.log
-
-    @compiled
-    def replace(x):
-        holder.part = Part("new")
-        log.append("behind")
-        return x + 1, [*log]
-
-    for cls in (Part, Finalized, Finalized):
-        log.clear()
-        holder.part = cls("old")
-        yield replace(vector())
-
-
-@histories
-def keys_and_elements_that_are_looked_at(compiled):
-    watch = Watch()
-
-    @compiled
-    def looked_up(values, part, x):
-        return x * values[part]
-
-    @compiled
-    def looped_over(values, x):
-        for part, scale in values.items():
-            x = x * scale + len(part.name)
-        return x
-
-    @compiled
-    def is_element(parts, part, x):
-        return x * 2 if part in parts and len(parts) == 1 else x
-
-    @compiled
-    def pairs(found, x):
-        return x * len(found | {("b", 1)})
-
-    @compiled
-    def replaced(values, part, x):
-        values[part] = x
-        return x + 1, len(watch.dead)
-
-    for _ in range(3):
-        watch.dead.clear()
-        part = watch.watched(Part())
-        values, parts = {part: 2}, {part}
-        yield looked_up(values, part, vector()), looped_over(values, vector()), is_element(parts, part, vector())
-        yield pairs({("a", part)}, vector())
-        values[part] = watch.watched(Part("value"))
-        yield replaced(values, part, vector())
-        del part, values, parts
-        yield len(watch.dead)
-
-
-@histories
-def suspended_generators(compiled):
-    log = []
-
-    def numbers():
-        try:
-            yield 1
-            yield 2
-        finally:
-            log.append("closed")
-
-    holder = Holder()
-
-    @compiled
-    def replace(x):
-        holder.numbers = None
-        return x + 1, [*log]
-
-    for is_started in (False, True, True):
-        log.clear()
-        holder.numbers = numbers()
-        if is_started:
-            next(holder.numbers)
-        yield replace(vector())
-
-
-@histories
-def results_of_calls_that_are_dropped(compiled):
-    dead = []
-
-    def made():
-        part = Part()
-        weakref.finalize(part, dead.append, 1)
-        return part
-
-    @compiled
-    def dropped(x):
-        made()
-        first = len(dead)
-        name = made().name
-        return x + 1, first, name, len(dead)
-
-    @compiled
-    def kept(x):
-        found = [made()]
-        first = len(dead)
-        found = None
-        return x + 1, first, len(dead), found
-
-    for fn in (dropped, kept):
-        for _ in range(2):
-            dead.clear()
-            yield fn(vector())
-
-
-@histories
-def arguments_that_are_given_up(compiled):
-    watch = Watch()
-
-    @compiled
-    def deleted(part, x):
-        del part
-        return x + 1, len(watch.dead)
-
-    @compiled
-    def replaced(part, x):
-        part = part.name
-        return x + 1, len(watch.dead), part
-
-    @compiled
-    def held(holder, x):
-        holder = holder.part
-        return x + 1, len(watch.dead), holder.name
-
-    for fn in (deleted, replaced):
         for is_watched in (False, True, True):
             watch.dead.clear()
-            yield fn(*watch.parts(1, is_watched), vector())
+            part = watch.parts(1, is_watched)[0]
+            yield replace(vector())
 
-    def holding(part):
-        made = Holder()
-        made.part = part
-        return made
+    def attributes_of_classes_and_modules(compiled):
+        watch = Watch()
 
-    for is_watched in (False, True, True):
-        watch.dead.clear()
-        yield held(watch.watched(holding(Part())) if is_watched else holding(Part()), vector())
+        class Settings:
+            part = None
+
+        layer = torch.nn.Linear(3, 3)
+        layer.register_buffer("state", None)
+
+        @compiled
+        def replace(x):
+            Settings.part = 3
+            return x + 1, len(watch.dead)
+
+        @compiled
+        def of_module(x):
+            layer.part = None
+            return layer.weight.shape, x + 1, len(watch.dead)
+
+        for is_watched in (False, True, True):
+            watch.dead.clear()
+            Settings.part, layer.part = watch.parts(2, is_watched)
+            yield replace(vector()), of_module(vector())
+
+    def tensors(compiled):
+        dead = []
+        layer = torch.nn.Linear(3, 3)
+        layer.register_buffer("state", torch.ones(3))
+        holder = Holder()
+
+        @compiled
+        def buffer(x):
+            layer.state = x
+            return x + 1, len(dead)
+
+        @compiled
+        def attribute(x):
+            holder.last = x + 1
+            return x * 2, len(dead)
+
+        @compiled
+        def gradient(x):
+            layer.weight.grad = None
+            return x * 2, len(dead)
+
+        for fn in (buffer, attribute, gradient):
+            for is_watched in (True, False, True) if fn is not gradient else (True, True):
+                dead.clear()
+                layer.state = state = torch.ones(3)
+                holder.last = last = torch.ones(3)
+                layer.weight.grad = grad = torch.ones(3, 3)
+                if is_watched:
+                    for tensor in (state, last, grad):
+                        weakref.finalize(tensor, dead.append, 1)
+                del state, last, grad
+                yield fn(vector())
+
+    def finalizers(compiled):
+        holder = Holder()
+        log = Finalized.log
+
+        @compiled
+        def replace(x):
+            holder.part = Part("new")
+            log.append("behind")
+            return x + 1, [*log]
+
+        for cls in (Part, Finalized, Finalized):
+            log.clear()
+            holder.part = cls("old")
+            yield replace(vector())
+
+    def keys_and_elements_that_are_looked_at(compiled):
+        watch = Watch()
+
+        @compiled
+        def looked_up(values, part, x):
+            return x * values[part]
+
+        @compiled
+        def looped_over(values, x):
+            for part, scale in values.items():
+                x = x * scale + len(part.name)
+            return x
+
+        @compiled
+        def is_element(parts, part, x):
+            return x * 2 if part in parts and len(parts) == 1 else x
+
+        @compiled
+        def pairs(found, x):
+            return x * len(found | {("b", 1)})
+
+        @compiled
+        def replaced(values, part, x):
+            values[part] = x
+            return x + 1, len(watch.dead)
+
+        for _ in range(3):
+            watch.dead.clear()
+            part = watch.watched(Part())
+            values, parts = {part: 2}, {part}
+            yield looked_up(values, part, vector()), looped_over(values, vector()), is_element(parts, part, vector())
+            yield pairs({("a", part)}, vector())
+            values[part] = watch.watched(Part("value"))
+            yield replaced(values, part, vector())
+            del part, values, parts
+            yield len(watch.dead)
+
+    def suspended_generators(compiled):
+        log = []
+
+        def numbers():
+            try:
+                yield 1
+                yield 2
+            finally:
+                log.append("closed")
+
+        holder = Holder()
+
+        @compiled
+        def replace(x):
+            holder.numbers = None
+            return x + 1, [*log]
+
+        for is_started in (False, True, True):
+            log.clear()
+            holder.numbers = numbers()
+            if is_started:
+                next(holder.numbers)
+            yield replace(vector())
+
+    def results_of_calls_that_are_dropped(compiled):
+        dead = []
+
+        def made():
+            part = Part()
+            weakref.finalize(part, dead.append, 1)
+            return part
+
+        @compiled
+        def dropped(x):
+            made()
+            first = len(dead)
+            name = made().name
+            return x + 1, first, name, len(dead)
+
+        @compiled
+        def kept(x):
+            found = [made()]
+            first = len(dead)
+            found = None
+            return x + 1, first, len(dead), found
+
+        for fn in (dropped, kept):
+            for _ in range(2):
+                dead.clear()
+                yield fn(vector())
+
+    def arguments_that_are_given_up(compiled):
+        watch = Watch()
+
+        @compiled
+        def deleted(part, x):
+            del part
+            return x + 1, len(watch.dead)
+
+        @compiled
+        def replaced(part, x):
+            part = part.name
+            return x + 1, len(watch.dead), part
+
+        @compiled
+        def held(holder, x):
+            holder = holder.part
+            return x + 1, len(watch.dead), holder.name
+
+        for fn in (deleted, replaced):
+            for is_watched in (False, True, True):
+                watch.dead.clear()
+                yield fn(*watch.parts(1, is_watched), vector())
+
+        def holding(part):
+            made = Holder()
+            made.part = part
+            return made
+
+        for is_watched in (False, True, True):
+            watch.dead.clear()
+            yield held(watch.watched(holding(Part())) if is_watched else holding(Part()), vector())
 
 
 @deaths(sequence)
