@@ -15,7 +15,7 @@ import torch
 import minidynamo
 from minidynamo import compat
 from minidynamo.testing import CompileCounterWithBackend
-from tests.end_to_end.programs import rows_of
+from tests.end_to_end.programs import table
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 MODES = {"grad": contextlib.nullcontext, "no_grad": torch.no_grad, "inference": torch.inference_mode}
@@ -96,14 +96,10 @@ PROGRAMS = []
 def program(*makers):
     """Returns a decorator that adds a program, or each program of a class that has no decorator of its own."""
 
-    def add(decorated):
-        known = [row.values[0] for row in PROGRAMS]
-        for fn in rows_of(decorated) if isinstance(decorated, type) else [decorated]:
-            if fn not in known:
-                PROGRAMS.extend(pytest.param(fn, make, id=f"{fn.__name__}-{make.__name__}") for make in makers)
-        return decorated
+    def add(name, fn):
+        PROGRAMS.extend(pytest.param(fn, make, id=f"{name}-{make.__name__}") for make in makers)
 
-    return add
+    return table(add, lambda fn: any(row.values[0] is fn for row in PROGRAMS))
 
 
 @program(matrix)
