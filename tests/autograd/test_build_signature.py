@@ -40,15 +40,6 @@ def test_each_result_has_its_sources_and_saved_tensors() -> None:
     assert sorted(map(len, signature.graph.readers)) == [1, 1]
 
 
-def test_results_that_are_computed_from_results() -> None:
-    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        y = x.sin()
-        return y, y * 2
-
-    graph = signature_of(program, leaf(2)).graph
-    assert [target.inputs for target in graph.targets] == [(), (0,)] and [*graph.gradients] == [0]
-
-
 def test_a_tangent_that_is_returned_as_it_is() -> None:
     signature = signature_of(lambda x, y: (x + y,), leaf(2), leaf(2))
     assert [target.is_aliased for target in signature.graph.targets] == [True]

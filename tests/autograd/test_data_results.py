@@ -8,22 +8,9 @@ import pytest
 import torch
 
 import minidynamo
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)]
-
-
-def of_a_result(x):
-    y = x.exp()
-    return y, y.data
-
-
-def twice(x):
-    y = x.exp()
-    return y, y.data, y.data
-
-
-def of_an_argument(x):
-    return x * 2, x.data
 
 
 def part_of_it(x):
@@ -31,57 +18,61 @@ def part_of_it(x):
     return y, y.data[1:], y.detach()
 
 
-def first_of_it(x):
-    y = x.exp()
-    return y, y.data[0]
+class Results:
+    def of_a_result(x):
+        y = x.exp()
+        return y, y.data
 
+    def twice(x):
+        y = x.exp()
+        return y, y.data, y.data
 
-def first_of_it_before(x):
-    y = x.exp()
-    return y.data[:1], y[1:], y
+    def of_an_argument(x):
+        return x * 2, x.data
 
+    def first_of_it(x):
+        y = x.exp()
+        return y, y.data[0]
 
-def seen_twice(x):
-    y = x.exp()
-    d = y.data
-    return y, d, d.view(-1, 1)
+    def first_of_it_before(x):
+        y = x.exp()
+        return y.data[:1], y[1:], y
 
+    def seen_twice(x):
+        y = x.exp()
+        d = y.data
+        return y, d, d.view(-1, 1)
 
-def written(x):
-    y = x.exp()
-    d = y.data
-    d.mul_(2)
-    return y, d
+    def written(x):
+        y = x.exp()
+        d = y.data
+        d.mul_(2)
+        return y, d
 
+    def argument_written(x):
+        d = x.data
+        d.mul_(2)
+        return (d,)
 
-def argument_written(x):
-    d = x.data
-    d.mul_(2)
-    return (d,)
+    def written_and_viewed(x):
+        d = x.data
+        d.mul_(2)
+        return d[1:], d[0], x * 2
 
+    def written_and_detached(x):
+        d = x.exp().data
+        d.mul_(2)
+        return d.detach(), d[1:], d
 
-def written_and_viewed(x):
-    d = x.data
-    d.mul_(2)
-    return d[1:], d[0], x * 2
+    def parts(x):
+        k, v = x.exp().chunk(2)
+        return k.data, v.detach(), v.data[:1], k.detach()
 
-
-def written_and_detached(x):
-    d = x.exp().data
-    d.mul_(2)
-    return d.detach(), d[1:], d
-
-
-def parts(x):
-    k, v = x.exp().chunk(2)
-    return k.data, v.detach(), v.data[:1], k.detach()
-
-
-def parts_written(x):
-    k, v = x.exp().chunk(2)
-    d = k.detach()
-    d.add_(1)
-    return d, v.detach(), d.data
+    def parts_written(x):
+        k, v = x.exp().chunk(2)
+        d = k.detach()
+        d.add_(1)
+        return d, v.detach(), d.data
 
 
 def counts(program, requires_grad):
@@ -100,10 +91,8 @@ def counts(program, requires_grad):
 @pytest.mark.parametrize(
     ("program", "requires_grad"),
     [
-        *itertools.product([of_a_result, twice, of_an_argument, first_of_it, first_of_it_before], [False, True]),
-        *itertools.product([seen_twice, argument_written, written_and_viewed, written_and_detached], [False, True]),
-        *itertools.product([parts, parts_written], [False, True]),
-        *((written, False), (written, True), (part_of_it, True)),
+        *itertools.product(rows_of(Results), [False, True]),
+        (part_of_it, True),
     ],
 )
 def test_writes_are_counted_as_in_eager(program, requires_grad, backend):

@@ -19,229 +19,91 @@ from tests.autograd.programs import (
     run,
     targets,
 )
+from tests.end_to_end.programs import rows_of
 
 
-def view_then_write(x, y):
-    a = x * 2
-    a[1:3].add_(y[0:2])
-    return (a.sin(),)
+class Pure:
+    """Writes to intermediates; end_to_end/autograd/test_aliasing.py has more."""
+
+    def chain_of_views(x, y):
+        a = x * 3
+        a.view(5, 4).t()[1:3].unsqueeze(0).mul_(2)
+        return (a * y,)
+
+    def permute_write(x, y):
+        a = (x * y).reshape(2, 2, 5)
+        a.permute(2, 0, 1)[3].add_(1)
+        return (a,)
+
+    def unbind_write(x, y):
+        a = x.clone()
+        with torch.no_grad():
+            for i, row in enumerate(a.unbind(0)):
+                row.mul_(i)
+        return (a + y,)
+
+    def scatter_write(x, y):
+        a = x * 1
+        a.scatter_add_(1, torch.tensor([[0, 1, 2, 0, 0]]), y[:1])
+        return (a,)
+
+    def index_put_boolean(x, y):
+        a = torch.zeros(4, 5)
+        a.index_put_((torch.tensor([1, 1, 3]),), y[:3], accumulate=True)
+        return (a * x,)
+
+    def copy_casts(x, y):
+        a = torch.zeros(4, 5, dtype=torch.float64)
+        a.copy_(x)
+        b = torch.zeros(3, 4, 5)
+        b.copy_(y)
+        return (a, b)
+
+    def half_type_in_place(x, y):
+        a = x.to(torch.bfloat16)
+        a.add_(y)
+        return (a.float(),)
+
+    def write_expanded_same_size(x, y):
+        a = x * 2
+        a.expand(4, 5).mul_(y)
+        return (a,)
+
+    def write_expanded_to_nothing(x, y):
+        a = x * 1
+        a[:1].expand(0, 5).copy_(y[0])
+        return (a.sin(),)
+
+    def complex_view(x, y):
+        z = torch.complex(x, y)
+        torch.view_as_real(z)[..., 0].mul_(3)
+        return (torch.view_as_real(z).sum(),)
+
+    def dtype_view(x, y):
+        a = (x.detach() * 1).view(torch.int32)
+        a.bitwise_and_(0x7FFFFFFF)
+        return (a.view(torch.float32) * y,)
+
+    def stale_view_of_view(x, y):
+        a = x * 2
+        b = a.view(-1)
+        c = b[5:]
+        a[1].add_(y[0])
+        b[0] = 1.0
+        return (c * 2, a)
+
+    def swap_rows(x, y):
+        a = x * 1
+        first = a[0].clone()
+        a[0].copy_(a[1])
+        a[1].copy_(first)
+        return (a * y,)
+
+    def scalar_constants(x, y):
+        return (x * torch.tensor(2.0) + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), y * torch.tensor(3))
 
 
-def write_then_old_view(x, y):
-    a = x * y
-    v = a[0]
-    a.mul_(3)
-    return (v + 1, a.cos())
-
-
-def chain_of_views(x, y):
-    a = x * 3
-    a.view(5, 4).t()[1:3].unsqueeze(0).mul_(2)
-    return (a * y,)
-
-
-def transpose_write(x, y):
-    a = x + y
-    a.transpose(0, 1).copy_(y.t() * 2)
-    return (a,)
-
-
-def permute_write(x, y):
-    a = (x * y).reshape(2, 2, 5)
-    a.permute(2, 0, 1)[3].add_(1)
-    return (a,)
-
-
-def split_write(x, y):
-    a = x * 1
-    left, right = a.split([2, 3], dim=1)
-    with torch.no_grad():
-        left.add_(1)
-    return (a * y, left.detach() * 2, right.detach() * 1)
-
-
-def unbind_write(x, y):
-    a = x.clone()
-    with torch.no_grad():
-        for i, row in enumerate(a.unbind(0)):
-            row.mul_(i)
-    return (a + y,)
-
-
-def chunk_read(x, y):
-    first, second = (x * y).chunk(2)
-    return (first * second,)
-
-
-def select_and_fill(x, y):
-    a = x * y
-    a[0, 1] = 5.0
-    a[2] = y[1]
-    a[:, 3].zero_()
-    return (a,)
-
-
-def diagonal_write(x, y):
-    a = x[:, :4] * 2
-    a.diagonal().add_(10)
-    return (a, y * 1)
-
-
-def masked_write(x, y):
-    a = x * 2
-    a.masked_fill_(y > 0, 3.0)
-    return (a,)
-
-
-def indexed_write(x, y):
-    a = x * 2
-    a[torch.tensor([0, 2])] = y[:2]
-    return (a,)
-
-
-def index_put_boolean(x, y):
-    a = torch.zeros(4, 5)
-    a.index_put_((torch.tensor([1, 1, 3]),), y[:3], accumulate=True)
-    return (a * x,)
-
-
-def scatter_write(x, y):
-    a = x * 1
-    a.scatter_add_(1, torch.tensor([[0, 1, 2, 0, 0]]), y[:1])
-    return (a,)
-
-
-def relu_inplace(x, y):
-    a = torch.relu_(x * y)
-    return (a + torch.nn.functional.leaky_relu_(y * 2),)
-
-
-def out_argument(x, y):
-    with torch.no_grad():
-        a = torch.empty(4, 5)
-        torch.add(x, y, out=a)
-    return (a * x,)
-
-
-def copy_casts(x, y):
-    a = torch.zeros(4, 5, dtype=torch.float64)
-    a.copy_(x)
-    b = torch.zeros(3, 4, 5)
-    b.copy_(y)
-    return (a, b)
-
-
-def half_type_in_place(x, y):
-    a = x.to(torch.bfloat16)
-    a.add_(y)
-    return (a.float(),)
-
-
-def squeeze_in_place(x, y):
-    a = x * y
-    a.unsqueeze_(0)
-    a = a * 1
-    a.squeeze_(0).t_()
-    a.mul_(2)
-    return (a,)
-
-
-def write_expanded_same_size(x, y):
-    a = x * 2
-    a.expand(4, 5).mul_(y)
-    return (a,)
-
-
-def write_expanded_to_nothing(x, y):
-    a = x * 1
-    a[:1].expand(0, 5).copy_(y[0])
-    return (a.sin(),)
-
-
-def complex_view(x, y):
-    z = torch.complex(x, y)
-    torch.view_as_real(z)[..., 0].mul_(3)
-    return (torch.view_as_real(z).sum(),)
-
-
-def foreach_write(x, y):
-    a, b = x * 1, y * 1
-    with torch.no_grad():
-        torch._foreach_mul_([a, b], 2.0)
-    return (a, b)
-
-
-def new_tensor_filled(x, y):
-    a = torch.empty_like(x)
-    a.fill_(2)
-    a[0] = 7
-    return (a * x, torch.full((2,), 3.0))
-
-
-def dtype_view(x, y):
-    a = (x.detach() * 1).view(torch.int32)
-    a.bitwise_and_(0x7FFFFFFF)
-    return (a.view(torch.float32) * y,)
-
-
-def stale_view_of_view(x, y):
-    a = x * 2
-    b = a.view(-1)
-    c = b[5:]
-    a[1].add_(y[0])
-    b[0] = 1.0
-    return (c * 2, a)
-
-
-def swap_rows(x, y):
-    a = x * 1
-    first = a[0].clone()
-    a[0].copy_(a[1])
-    a[1].copy_(first)
-    return (a * y,)
-
-
-def detached_write(x, y):
-    a = x * 2
-    a.detach().mul_(3)
-    return (a + y,)
-
-
-def scalar_constants(x, y):
-    return (x * torch.tensor(2.0) + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), y * torch.tensor(3))
-
-
-PURE = [
-    view_then_write,
-    write_then_old_view,
-    chain_of_views,
-    transpose_write,
-    permute_write,
-    split_write,
-    unbind_write,
-    chunk_read,
-    select_and_fill,
-    diagonal_write,
-    masked_write,
-    indexed_write,
-    index_put_boolean,
-    scatter_write,
-    relu_inplace,
-    out_argument,
-    copy_casts,
-    half_type_in_place,
-    squeeze_in_place,
-    write_expanded_same_size,
-    write_expanded_to_nothing,
-    complex_view,
-    foreach_write,
-    new_tensor_filled,
-    dtype_view,
-    stale_view_of_view,
-    swap_rows,
-    detached_write,
-    scalar_constants,
-]
+PURE = rows_of(Pure)
 
 
 @pytest.mark.parametrize("program", PURE, ids=lambda f: f.__name__)
@@ -250,82 +112,49 @@ def test_writes_to_intermediates(program, grad):
     assert_same(program, inputs((4, 5), (4, 5), grad=grad))
 
 
-def add_to_input(x, y):
-    x.add_(y)
-    return (x * 2,)
+class Writes:
+    """Writes to inputs; end_to_end/autograd/test_aliasing.py has more."""
+
+    def return_written_input(x, y):
+        x.mul_(y)
+        return (x, y)
+
+    def write_part_of_input(x, y):
+        x[1:3].mul_(2)
+        return (x.sum(), x[1])
+
+    def write_then_view_returned(x, y):
+        v = x.view(-1)
+        x.add_(1)
+        return (v, v[3:7], y)
+
+    def write_through_view(x, y):
+        x.t()[0].copy_(y[:, 0])
+        return (x.sin(),)
+
+    def swap_inputs(x, y):
+        t = x.clone()
+        x.copy_(y)
+        y.copy_(t)
+        return (x - y,)
+
+    def read_before_and_after(x, y):
+        a = x * y
+        x.fill_(3)
+        return (a, x * y)
+
+    def unused_write(x, y):
+        x.neg_()
+        return (y * 2,)
+
+    def write_in_no_grad(x, y):
+        a = x * 2
+        with torch.no_grad():
+            y.mul_(0.9)
+        return (a,)
 
 
-def return_written_input(x, y):
-    x.mul_(y)
-    return (x, y)
-
-
-def write_part_of_input(x, y):
-    x[1:3].mul_(2)
-    return (x.sum(), x[1])
-
-
-def write_then_view_returned(x, y):
-    v = x.view(-1)
-    x.add_(1)
-    return (v, v[3:7], y)
-
-
-def write_through_view(x, y):
-    x.t()[0].copy_(y[:, 0])
-    return (x.sin(),)
-
-
-def zero_input(x, y):
-    x.zero_()
-    return (x + y,)
-
-
-def swap_inputs(x, y):
-    t = x.clone()
-    x.copy_(y)
-    y.copy_(t)
-    return (x - y,)
-
-
-def read_before_and_after(x, y):
-    a = x * y
-    x.fill_(3)
-    return (a, x * y)
-
-
-def unused_write(x, y):
-    x.neg_()
-    return (y * 2,)
-
-
-def write_twice(x, y):
-    x.add_(1)
-    a = x.sin()
-    x.mul_(y)
-    return (a, x.cos())
-
-
-def write_in_no_grad(x, y):
-    a = x * 2
-    with torch.no_grad():
-        y.mul_(0.9)
-    return (a,)
-
-
-WRITES = [
-    add_to_input,
-    return_written_input,
-    write_part_of_input,
-    write_then_view_returned,
-    write_through_view,
-    zero_input,
-    swap_inputs,
-    read_before_and_after,
-    unused_write,
-    write_twice,
-    write_in_no_grad,
-]
+WRITES = rows_of(Writes)
 KINDS = [("data", "data"), ("inner", "inner"), ("data", "leaf"), ("inner", "data"), ("inner", "leaf")]
 
 
@@ -367,7 +196,7 @@ def test_graphs_write_to_inputs_only_and_what_is_read_behind_a_write_is_its_resu
 
 
 def test_numbers_become_full_and_other_constants_inputs():
-    made = graphs(scalar_constants, inputs((4, 5), (4, 5))()[0])
+    made = graphs(Pure.scalar_constants, inputs((4, 5), (4, 5))()[0])
     assert [tuple(c.shape) for c in made.signature.constants] == [(5,)]
     assert targets(made.forward).count("aten.full.default") == 2
 

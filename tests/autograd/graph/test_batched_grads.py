@@ -5,53 +5,40 @@ import torch
 
 from minidynamo.autograd.graph.batched_grads import has_batches, one_by_one
 from tests.autograd.programs import compile_program, inputs, intermediate_inputs
+from tests.end_to_end.programs import rows_of
 
 
 def program(x, w):
     return ((x @ w).tanh() * x.sum(), (x * x).sum(0))
 
 
-def at_once(call, args, tangents):
-    out = call(args)[0]
-    return torch.autograd.grad(out, args, tangents, is_grads_batched=True)
+class Ways:
+    def at_once(call, args, tangents):
+        out = call(args)[0]
+        return torch.autograd.grad(out, args, tangents, is_grads_batched=True)
 
+    def at_once_to_differentiate(call, args, tangents):
+        tangents = tangents.requires_grad_()
+        made = torch.autograd.grad(call(args)[0], args, tangents, is_grads_batched=True, create_graph=True)
+        return [*made, *torch.autograd.grad(sum(g.square().sum() for g in made), [*args, tangents])]
 
-def at_once_to_differentiate(call, args, tangents):
-    tangents = tangents.requires_grad_()
-    made = torch.autograd.grad(call(args)[0], args, tangents, is_grads_batched=True, create_graph=True)
-    return [*made, *torch.autograd.grad(sum(g.square().sum() for g in made), [*args, tangents])]
+    def mapped(call, args, tangents):
+        out = call(args)[0]
+        return torch.vmap(lambda t: torch.autograd.grad(out, args, t, retain_graph=True), 1)(tangents.movedim(0, 1))
 
+    def mapped_to_differentiate(call, args, tangents):
+        tangents, out = tangents.requires_grad_(), call(args)[0]
+        made = torch.vmap(lambda t: torch.autograd.grad(out, args, t, create_graph=True))(tangents)
+        return [*made, *torch.autograd.grad(sum(g.square().sum() for g in made), [*args, tangents])]
 
-def mapped(call, args, tangents):
-    out = call(args)[0]
-    return torch.vmap(lambda t: torch.autograd.grad(out, args, t, retain_graph=True), 1)(tangents.movedim(0, 1))
+    def mapped_twice(call, args, tangents):
+        out = call(args)[0]
+        rows = torch.stack([tangents, tangents * 2])
+        return torch.vmap(torch.vmap(lambda t: torch.autograd.grad(out, args, t, retain_graph=True)))(rows)
 
-
-def mapped_to_differentiate(call, args, tangents):
-    tangents, out = tangents.requires_grad_(), call(args)[0]
-    made = torch.vmap(lambda t: torch.autograd.grad(out, args, t, create_graph=True))(tangents)
-    return [*made, *torch.autograd.grad(sum(g.square().sum() for g in made), [*args, tangents])]
-
-
-def mapped_twice(call, args, tangents):
-    out = call(args)[0]
-    rows = torch.stack([tangents, tangents * 2])
-    return torch.vmap(torch.vmap(lambda t: torch.autograd.grad(out, args, t, retain_graph=True)))(rows)
-
-
-def second_derivatives_at_once(call, args, tangents):
-    (first,) = torch.autograd.grad(call(args)[0].sum(), args[0], create_graph=True)
-    return torch.autograd.grad(first, args, tangents[:, :, :4], is_grads_batched=True)
-
-
-WAYS = [
-    at_once,
-    at_once_to_differentiate,
-    mapped,
-    mapped_to_differentiate,
-    mapped_twice,
-    second_derivatives_at_once,
-]
+    def second_derivatives_at_once(call, args, tangents):
+        (first,) = torch.autograd.grad(call(args)[0].sum(), args[0], create_graph=True)
+        return torch.autograd.grad(first, args, tangents[:, :, :4], is_grads_batched=True)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +46,7 @@ def compiled():
     return compile_program(program, inputs((3, 4), (4, 4))()[0])
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", rows_of(Ways))
 def test_batches_of_gradients(way, compiled):
     results = []
     for call in (compiled, lambda args: program(*args)):

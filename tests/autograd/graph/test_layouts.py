@@ -5,8 +5,6 @@ import torch
 
 import minidynamo
 from minidynamo.autograd.graph.layouts import GradientLayout, Layout
-from minidynamo.compat import FakeTensorMode
-from tests.autograd.programs import ShapeEnv, fake
 
 
 def test_saved_tensors_are_restored():
@@ -37,31 +35,6 @@ def test_gradients_with_repeated_elements_are_told_from_others():
     negative = torch.zeros(1, 4, dtype=torch.complex64).conj().imag.expand(3, 4)
     others = [torch.ones(3, 4), torch.ones(3, 8)[:, ::2], negative]
     assert not any(fit.own_strides(other, False) for other in others)
-
-
-def test_gradients_whose_sizes_vary_are_taken_as_they_repeat():
-    fit = GradientLayout(fake(FakeTensorMode(shape_env=ShapeEnv()), torch.empty(3, 4)))
-    one, row = torch.ones(()), torch.ones(4)
-    assert fit.own_strides(one.expand(3, 4), False) == (0, 0)
-    assert fit.own_strides(row.expand(3, 4), False) == (0, 1)
-    assert fit.own_strides(torch.ones(3, 1).expand(3, 4), False) == (1, 0)
-    assert fit.own_strides(torch.ones(8)[::2].expand(3, 4), False) is None
-    for repeated, repeats in ((one.expand(5, 2), (0, 0)), (torch.ones(2).expand(5, 2), (0, 1))):
-        assert fit(repeated, (5, 2), repeats) is repeated
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)])
-def test_strides_follow_from_the_sizes_of_the_call(order):
-    back = [order.index(dim) for dim in range(4)]
-    mode = FakeTensorMode(shape_env=ShapeEnv())
-    like = fake(mode, torch.empty(2, 5, 4, 3)).permute(order).contiguous().permute(back)
-    fit = GradientLayout(like)
-    assert fit.is_symbolic and not mode.shape_env.guards
-    for shape in [(2, 5, 4, 3), (7, 3, 2, 6), (3, 1, 2, 2)]:
-        wanted = torch.randn(shape).permute(order).contiguous().permute(back)
-        assert fit(wanted, wanted.shape) is wanted or 1 in shape
-        assert torch.equal(fit(torch.ones(1).expand(shape), wanted.shape), torch.ones(shape))
-        assert fit(None, wanted.shape).stride() == wanted.stride() or 1 in shape
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 
@@ -50,17 +48,6 @@ def steps(x):
     return (x,)
 
 
-def test_pack_stands_behind_the_last_use_and_unpack_in_front_of_the_first():
-    graphs = packed(steps, [ones(4)])
-    forward = [node.name for node in graphs.forward.graph.nodes if node.op == "call_function"]
-    expected = ["mul", "sin", "mul_hook_0", "mul_1", "sin_1", "mul_1_hook_0", "mul_2", "sin_2", "mul_2_hook_0"]
-    assert forward == expected
-    backward = [node for node in graphs.backward.graph.nodes if node.op == "call_function"]
-    for before, after in itertools.pairwise(backward):
-        if before.target is aten._to_copy.default:
-            assert after.target is aten.cos.default and after.args == (before,)
-
-
 def test_what_is_returned_is_what_is_taken():
     def program(x, w):
         return ((x @ w).sin().exp() * w).tanh(), x.cos()
@@ -75,16 +62,6 @@ def test_what_is_returned_is_what_is_taken():
         )
         assert [value.name for value in graphs.signature.saved] == given[: len(parts.saved)]
         assert any(name.endswith("_hook_1") for name in made)
-
-
-@pytest.mark.parametrize(("mode", "expected"), [("donated", ["arg1", "mm_hook_0"]), ("all", ["arg1_hook_0"])])
-def test_what_the_caller_holds_is_packed_in_some_modes(mode, expected):
-    def program(x, w):
-        return ((x @ w).sin() @ w.t(),)
-
-    given = names(packed(program, [torch.ones(3, 3), ones(3, 3)], mode=mode).backward, "takes")
-    assert set(expected) <= set(given)
-    assert ("arg1" in given) == (mode == "donated")
 
 
 def test_a_hook_that_does_nothing_adds_nothing():

@@ -14,36 +14,6 @@ def sines(x):
     return (x.sin().sin().sum(),)
 
 
-def test_gradients_of_any_layout_are_accepted():
-    x, w = torch.randn(4, 5, requires_grad=True), torch.randn(5, 3, requires_grad=True)
-
-    def program(x, w):
-        return ((x @ w).exp(),)
-
-    call = compile_program(program, [x, w])
-    gradients = [
-        torch.randn(4, 3),
-        torch.randn(3, 4).t(),
-        torch.randn(1).expand(4, 3),
-        torch.randn(8, 6)[::2, ::2],
-    ]
-    for gradient in gradients:
-        got = torch.autograd.grad(call([x, w])[0], (x, w), gradient)
-        want = torch.autograd.grad(program(x, w)[0], (x, w), gradient)
-        for a, b in zip(got, want):
-            torch.testing.assert_close(a, b)
-
-
-def test_unused_outputs_give_no_gradient_or_zeros():
-    x, w = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
-    call = compile_program(lambda x, w: (x * w, x.sin(), w.cos()), [x, w])
-    call([x, w])[1].sum().backward()
-    torch.testing.assert_close(x.grad, x.detach().cos())
-    assert w.grad is None
-    call([x, w])[0].sum().backward()
-    torch.testing.assert_close(w.grad, x.detach())
-
-
 def test_threads_share_one_backward():
     compiled = []
 

@@ -13,12 +13,6 @@ from tests.autograd.programs import assert_same, compile_program, inputs, interp
 alive = []
 
 
-def five_sines(x):
-    for _ in range(5):
-        x = x.sin()
-    return (x.sum(),)
-
-
 def counting(gm, examples):
     """Runs a graph boxed, and records after each node the number of live inputs."""
     nodes = list(gm.graph.nodes)
@@ -41,17 +35,6 @@ def counting(gm, examples):
     return mark_boxed(call)
 
 
-def test_saved_tensors_die_at_their_last_use_in_backward():
-    """BOX-1: x and the gradient stay, the four intermediates die one by one."""
-    x = torch.randn(6, requires_grad=True)
-    call = compile_program(five_sines, [x], backward=counting)
-    (y,) = call([x])
-    alive.clear()
-    y.backward()
-    assert alive == [6, 5, 5, 4, 4, 3, 3, 2, 2, 2, 2]
-    assert torch.equal(x.grad, torch.autograd.grad(five_sines(x)[0], x)[0])
-
-
 @pytest.mark.skipif(not HAS_BOXED_GRADIENTS, reason="autograd hands gradients in one by one")
 def test_a_gradient_that_comes_in_dies_at_its_last_use_in_backward():
     """Autograd's own operations free the tensor no later."""
@@ -61,22 +44,6 @@ def test_a_gradient_that_comes_in_dies_at_its_last_use_in_backward():
     alive.clear()
     (y * 2).sum().backward()
     assert alive[-1] == 1  # x, held by the test
-
-
-def test_a_retained_graph_keeps_its_saved_tensors():
-    """BOX-5."""
-    x = torch.randn(6, requires_grad=True)
-    call = compile_program(five_sines, [x], backward=counting)
-    (y,) = call([x])
-    alive.clear()
-    y.backward(retain_graph=True)
-    assert set(alive) == {6}
-    once = x.grad.clone()
-    y.backward()
-    torch.testing.assert_close(x.grad, 2 * once)
-    assert alive[-1] == 2
-    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
-        y.backward()
 
 
 def test_an_input_changed_before_backward_is_noticed():
@@ -99,31 +66,6 @@ def test_an_output_changed_before_backward_is_noticed():
 
 def detach_program(x, p):
     return (x * p.detach(),)
-
-
-def test_a_leaf_without_gradient_stays_with_autograd():
-    """DET-1 and DET-4."""
-    x, p = torch.full((3,), 1.0, requires_grad=True), torch.full((3,), 2.0, requires_grad=True)
-    (y,) = compile_program(detach_program, [x, p])([x, p])
-    names = [function.name() for function, _ in y.grad_fn.next_functions if function is not None]
-    assert names == ["torch::autograd::AccumulateGrad"] * 2
-    assert any(saved is p for saved in y.grad_fn.saved_tensors)
-    y.sum().backward()
-    assert p.grad is None and torch.equal(x.grad, torch.full((3,), 2.0))
-
-
-def test_an_inner_tensor_without_gradient_is_detached():
-    """DET-2, DET-3."""
-    x, base = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
-    middle = base * 5
-    (y,) = compile_program(detach_program, [x, middle])([x, middle])
-    assert next(function for function, _ in y.grad_fn.next_functions if function is not None).variable is x
-    assert sum(function is not None for function, _ in y.grad_fn.next_functions) == 1
-    assert not any(saved is middle or (saved.requires_grad and saved is not x) for saved in y.grad_fn.saved_tensors)
-    y.sum().backward()
-    assert base.grad is None
-    middle.sum().backward()
-    assert torch.equal(base.grad, torch.full((3,), 5.0))
 
 
 def test_leaf_or_not_is_seen_at_each_call():
@@ -155,41 +97,6 @@ def test_written_inputs_that_share_memory_run_operation_by_operation():
     assert torch.equal(first, torch.full((3,), 2.0)) and torch.equal(second, torch.full((3,), 2.0))
 
 
-def test_stolen_lists_are_emptied_and_their_elements_die():
-    """STL-1 and STL-3 on the graphs for inference and training."""
-    seen = []
-
-    for grad in (False, True):
-        values = [torch.ones(50), torch.ones(7)]
-        w = torch.ones((), requires_grad=grad)
-        refs = [weakref.ref(v) for v in values]
-
-        def probe(value, refs=refs):
-            seen.append([ref() is not None for ref in refs])
-            return value
-
-        def watched(gm, examples, probe=probe):
-            graph = gm.graph
-            consumer = next(n for n in graph.nodes if "sum" in str(n.target))
-            with graph.inserting_after(consumer):
-                made = graph.call_function(probe, (consumer,))
-            consumer.replace_all_uses_with(made, delete_user_cb=lambda n: n is not made)
-            gm.recompile()
-            return interpret(gm, examples)
-
-        call = compile_program(
-            lambda xs, w: (xs[0].sum() * w, xs[1]), [values, w], stolen=[0], forward=watched, inference=watched
-        )
-        seen.clear()
-        out, second = call([values, w])
-        assert values == [] and seen == [[False, True]]
-        assert out.item() == 50.0 and second is refs[1]()
-        del second
-        assert refs[1]() is None
-    with pytest.raises(TypeError, match="list of 2 values, not for a list of 3"):
-        call([[w, w, w], w])
-
-
 def test_a_program_without_peculiarities_pays_for_nothing():
     seen = []
 
@@ -200,18 +107,6 @@ def test_a_program_without_peculiarities_pays_for_nothing():
     call = compile_program(lambda x: (x + 1, x * 2), [torch.ones(3)], inference=record)
     assert call is seen[0] and is_boxed(call)
     assert is_boxed(compile_program(lambda x: (x + 1,), [torch.ones(3, requires_grad=True)]))
-
-
-def test_inference_with_parameters_records_nothing():
-    x = torch.ones(3, requires_grad=True)
-
-    def program(x):
-        with torch.no_grad():
-            y = x * 2
-        return (y,)
-
-    (y,) = compile_program(program, [x])([x])
-    assert not y.requires_grad and torch.is_grad_enabled()
 
 
 def test_nothing_is_kept_alive_by_the_runtime():

@@ -224,13 +224,6 @@ def test_each_part_is_compiled_once_and_a_retained_graph_may_be_asked_for_severa
         loss.backward()
 
 
-def test_a_plain_backward_compiles_the_whole_alone():
-    compiler, made = counting()
-    leaves = square()
-    compile_program(chain, leaves, backward=compiler)(list(leaves))[0].sum().backward()
-    assert len(made) == 1
-
-
 @pytest.mark.parametrize("asked", [[0], [1], [0, 2]])
 def test_gradients_that_are_differentiated_again(asked):
     compiler, made = counting()

@@ -9,6 +9,7 @@ import torch
 import minidynamo
 from minidynamo.errors import Unsupported
 from tests.autograd.programs import compile_program, interpret
+from tests.end_to_end.programs import rows_of
 
 
 def chain(x, w):
@@ -84,37 +85,34 @@ def test_which_results_are_computed_from_others(program, direct_inputs):
     assert [*graph.gradients] == sorted({i for inputs in direct_inputs for i in inputs})
 
 
-def retained(results, given, place, loss):
-    results[place].retain_grad()
-    loss.backward()
-    return [results[place].grad, *(leaf.grad for leaf in given)]
+class Asks:
+    def retained(results, given, place, loss):
+        results[place].retain_grad()
+        loss.backward()
+        return [results[place].grad, *(leaf.grad for leaf in given)]
+
+    def changed(results, given, place, loss):
+        results[place].register_hook(lambda gradient: None if gradient is None else gradient * 3)
+        loss.backward()
+        return [leaf.grad for leaf in given]
+
+    def all_at_once(results, given, place, loss):
+        return torch.autograd.grad(loss, [*results, *given], allow_unused=True)
+
+    def that_only(results, given, place, loss):
+        return torch.autograd.grad(loss, results[place], allow_unused=True)
+
+    def twice(results, given, place, loss):
+        """Computes the second, unwatched backward as if the hook had never existed."""
+        handle = results[place].register_hook(lambda gradient: None if gradient is None else gradient * 3)
+        torch.autograd.grad(loss, results[place], retain_graph=True, allow_unused=True)
+        loss.backward(retain_graph=True)
+        handle.remove()
+        loss.backward()
+        return [leaf.grad for leaf in given]
 
 
-def changed(results, given, place, loss):
-    results[place].register_hook(lambda gradient: None if gradient is None else gradient * 3)
-    loss.backward()
-    return [leaf.grad for leaf in given]
-
-
-def all_at_once(results, given, place, loss):
-    return torch.autograd.grad(loss, [*results, *given], allow_unused=True)
-
-
-def that_only(results, given, place, loss):
-    return torch.autograd.grad(loss, results[place], allow_unused=True)
-
-
-def twice(results, given, place, loss):
-    """Computes the second, unwatched backward as if the hook had never existed."""
-    handle = results[place].register_hook(lambda gradient: None if gradient is None else gradient * 3)
-    torch.autograd.grad(loss, results[place], retain_graph=True, allow_unused=True)
-    loss.backward(retain_graph=True)
-    handle.remove()
-    loss.backward()
-    return [leaf.grad for leaf in given]
-
-
-@pytest.mark.parametrize("ask", [retained, changed, all_at_once, that_only, twice])
+@pytest.mark.parametrize("ask", rows_of(Asks))
 @pytest.mark.parametrize("program", [chain, partial, halves])
 def test_a_gradient_is_seen_on_its_way(program, ask):
     compiled = Counted(program)
@@ -128,16 +126,6 @@ def test_a_gradient_is_seen_on_its_way(program, ask):
                 for results in [fn(*given)]
             )
             torch.testing.assert_close(got, expected)
-
-
-def test_hooks_are_seen_of_a_result_that_is_gone():
-    seen = []
-    for fn in (Counted(chain), chain):
-        a, *_, c = fn(*leaves())
-        a.register_hook(seen.append)
-        del a
-        c.sum().backward()
-    torch.testing.assert_close(*seen)
 
 
 def test_hooks_of_the_node_see_it():
@@ -173,12 +161,6 @@ def test_what_is_used_up_is_refused():
             result.sum().backward()
 
 
-def test_no_edges_without_gradients():
-    with torch.no_grad():
-        results = Counted(chain)(*leaves())
-    assert not any(result.requires_grad for result in results)
-
-
 @pytest.mark.parametrize("watch", [torch.Tensor.retain_grad, lambda y: y.register_hook(lambda gradient: None)])
 def test_what_a_backward_cannot_show_is_refused(watch):
     results = Counted(chain)(*leaves())
@@ -203,14 +185,3 @@ def test_what_gradients_of_gradients_bring_to_a_saved_result_is_refused(saves_it
                 gradient.sum().backward()
         else:
             gradient.sum().backward()
-
-
-def test_gradients_of_inputs_are_differentiated_with_nobody_watching():
-    got, expected = (
-        torch.autograd.grad(gradient.sum(), given)
-        for fn in (Counted(chain), chain)
-        for given in [leaves()]
-        for results in [fn(*given)]
-        for gradient in torch.autograd.grad(results[2].sum(), given[:1], create_graph=True)
-    )
-    torch.testing.assert_close(got, expected)

@@ -9,37 +9,35 @@ import minidynamo
 from minidynamo.autograd.aot import aot_graphs
 from minidynamo.testing import assert_same_as_eager
 from tests.autograd.programs import graph_of
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
 
-def selects(x, i):
-    x[i]
-    return x + 1
+class Unused:
+    def selects(x, i):
+        x[i]
+        return x + 1
 
+    def gathers(x, i):
+        torch.gather(x, 0, i).sin()
+        return x + 1
 
-def gathers(x, i):
-    torch.gather(x, 0, i).sin()
-    return x + 1
+    def divides(x, i):
+        i // (i - 5)
+        return x + 1
 
+    def inverts(x, i):
+        torch.linalg.inv(x.view(1, 1) * 0)
+        return x + 1
 
-def divides(x, i):
-    i // (i - 5)
-    return x + 1
-
-
-def inverts(x, i):
-    torch.linalg.inv(x.view(1, 1) * 0)
-    return x + 1
-
-
-def subtracts(x, i):
-    (i > 0) - True
-    return x + 1
+    def subtracts(x, i):
+        (i > 0) - True
+        return x + 1
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn", [selects, gathers, divides, inverts, subtracts])
+@pytest.mark.parametrize("fn", rows_of(Unused))
 @pytest.mark.parametrize("grad", [False, True])
 def test_an_error_is_raised_for_an_unused_result(fn, backend, grad):
     arguments = torch.ones(1, requires_grad=grad), torch.tensor([5])

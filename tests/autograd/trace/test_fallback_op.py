@@ -152,15 +152,3 @@ def test_the_first_derivative_is_one_call_in_a_graph(dynamic):
         assert all(map(torch.equal, *found))
     assert "gradients_of_index_fill(" in compiled.code()
     assert all(value.shape != (size, 4) for value in compiled.saved() if value.op == "aten.mul.Tensor")
-
-
-def test_the_derivative_of_a_derivative_that_is_one_call():
-    def program(x):
-        return x.trace()
-
-    found = []
-    for call in (program, minidynamo.compile(program, backend="aot_eager")):
-        x = torch.arange(12.0).view(3, 4).requires_grad_()
-        (gradient,) = torch.autograd.grad(call(x).sin(), x, create_graph=True)
-        found.append(torch.autograd.grad(gradient.square().sum(), x))
-    torch.testing.assert_close(*found)

@@ -26,17 +26,6 @@ def test_parts_of_the_trace():
     assert list(made.gradients) == [0] and made.gradients[0] is not None
 
 
-def test_nothing_requires_grad():
-    assert not trace(lambda x: (x.sin(),), [torch.randn(3)]).training
-    with torch.no_grad():
-        assert not trace(lambda x: (x.sin(),), [leaf()]).training
-
-
-def test_an_input_without_gradient_has_none():
-    made = trace(lambda x, y: (x * y.detach(),), [leaf(), leaf()])
-    assert made.gradients[1] is None
-
-
 def test_inner_inputs_may_be_written_and_leaves_not():
     made = trace(lambda x: (x.add_(1) * 2,), [leaf() * 1])
     assert list(made.mutated_with_grad) == [0] and len(made.input_copies) == 1
@@ -58,17 +47,6 @@ def test_what_torch_refuses_is_said_once(logged):
     assert not [record for record in logged if record.name == "torch._subclasses.fake_tensor"]
 
 
-def test_the_grad_mode_is_left_as_it_was():
-    def program(x):
-        torch.set_grad_enabled(False)
-        return (x * 2,)
-
-    for mode in (True, False):
-        with torch.set_grad_enabled(mode):
-            trace(program, [leaf()])
-            assert torch.is_grad_enabled() is mode
-
-
 def test_backward_is_traced_without_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         made = graphs(lambda x, w: (x @ w,), [torch.randn(3, 3, requires_grad=True) for _ in range(2)])
@@ -77,12 +55,6 @@ def test_backward_is_traced_without_autocast():
     assert {g.meta["val"].dtype for n in made.backward.graph.nodes if n.op == "output" for g in n.args[0]} == {
         torch.float32
     }
-
-
-def test_real_example_inputs_work_as_well():
-    gm, _ = graph_of(lambda x, y: (x * y,), [leaf(), leaf()])
-    made = trace_joint(gm, layout_of(gm, [leaf(), leaf()]), [leaf(), leaf()], {})
-    assert made.training
 
 
 def test_what_eager_refuses_is_not_made_a_call():

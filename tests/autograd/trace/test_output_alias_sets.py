@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minidynamo.autograd.trace.output_alias_sets import classify, find_sources, refuse_copies
+from minidynamo.autograd.trace.output_alias_sets import classify, refuse_copies
 from minidynamo.errors import GraphRefused
 from minidynamo.graph.function_results import recording_copies, unaliased_result
 
@@ -28,41 +28,10 @@ def test_of_inputs_in_one_memory_a_view_is_one_of_the_input_that_it_was_made_of(
     assert kinds([x[0], alias[0]], alias, x)[0] == [("view", 1), ("view", 0)]
 
 
-def test_outputs_that_share_memory_are_one_family():
-    x = torch.randn(4, requires_grad=True)
-    one, other = x.sin(), x.cos().detach()
-    made, alias_sets = kinds([one[:2], other, one, one[2:]], x)
-    assert made == [("member", 0), ("member", 1), ("member", 0), ("member", 0)]
-    assert [family.root is root for family, root in zip(alias_sets, (one, other), strict=True)] == [True, True]
-    assert [family.requires_grad for family in alias_sets] == [True, False]
-
-
-def test_what_is_said_of_a_view():
-    x = torch.randn(4, requires_grad=True)
-    with torch.no_grad():
-        silent = x[:2]
-    (entry,), _ = classify([silent], {0: x})
-    assert (entry.kind, entry.requires_grad, entry.is_view, entry.no_grad) == ("view", True, True, True)
-    (entry,), _ = classify([x[:2]], {0: x})
-    assert (entry.kind, entry.requires_grad, entry.is_view, entry.no_grad) == ("view", True, True, False)
-
-
 def test_histories_of_their_own_are_refused():
     x = torch.randn(4)
     with pytest.raises(GraphRefused, match="MD404"):
         classify([x.view(2, 2).requires_grad_()], {0: x})
-
-
-def test_sources_of_views():
-    x = torch.randn(2, 2, requires_grad=True)
-    y, data = x * 2, x.data
-    view, part = y[0], x.detach()[0]
-    outputs = [view[1:], y, view, part, data, data[0], data.detach()]
-    entries, alias_sets = classify(outputs, {0: x})
-    (between,), (entry,) = find_sources(outputs, entries, alias_sets, {0: x})
-    assert between is part._base and (entry.kind, entry.source, entry.writes) == ("view", None, None)
-    assert [e.source for e in entries] == [2, None, None, len(outputs), None, 4, 4]
-    assert [e.writes for e in entries] == [None, None, None, None, 0, None, None]
 
 
 def copied(x, *others):

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import minidynamo
 from minidynamo.observe.comparison import seed_generators
 from tests.custom_functions import Doubled
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
@@ -60,9 +61,10 @@ def test_outputs_that_are_not_used(backend, used):
     assert_alike(three, ask, *SHAPES, backend=backend)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_retained_graph_is_walked_several_times(backend):
-    def ask(fn, given):
+class OfThree:
+    """Ways to ask `fn` for gradients, which take its leaves."""
+
+    def a_retained_graph_is_walked_several_times(fn, given):
         first, second, third = fn(*given)
         made = torch.autograd.grad(first.sum(), given[:2], retain_graph=True)
         for output in (second, first, third):
@@ -72,12 +74,7 @@ def test_a_retained_graph_is_walked_several_times(backend):
             first.sum().backward()
         return [*made, *(leaf.grad for leaf in given)]
 
-    assert_alike(three, ask, *SHAPES, backend=backend)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_gradients_are_added_to_those_that_are_there(backend):
-    def ask(fn, given):
+    def gradients_are_added_to_those_that_are_there(fn, given):
         given[0].grad = torch.full_like(given[0], 7.0)
         there = given[0].grad
         for _ in range(3):
@@ -85,16 +82,36 @@ def test_gradients_are_added_to_those_that_are_there(backend):
         assert given[0].grad is there
         return [leaf.grad for leaf in given]
 
-    assert_alike(three, ask, *SHAPES, backend=backend)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_gradients_given_from_outside(backend):
-    def ask(fn, given):
+    def gradients_given_from_outside(fn, given):
         outputs = fn(*given)
         tangents = [torch.randn(4, 3).t(), torch.ones(1).expand(3, 4), torch.zeros(3, 4)]
         return torch.autograd.grad(outputs, given, tangents)
 
+    def hooks_on_outputs(fn, given):
+        first, second, _ = fn(*given)
+        seen = []
+        first.register_hook(lambda g: g * 3)
+        second.register_hook(lambda g: seen.append(g.clone()))
+        first.retain_grad()
+        (first.sum() + second.square().sum()).backward()
+        return [*seen, first.grad, *(leaf.grad for leaf in given)]
+
+    def gradients_of_gradients(fn, given):
+        made = torch.autograd.grad(sum(y.sum() for y in fn(*given)), given, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in made), given, create_graph=True)
+        sum(g.sin().sum() for g in second).backward()
+        return [*made, *second, *(leaf.grad for leaf in given)]
+
+    def a_backward_that_is_only_retained_is_not_differentiated_twice(fn, given):
+        """With create_graph, the gradients themselves equal the gradients of a simple backward."""
+        total = sum(y.sum() for y in fn(*given))
+        total.backward(retain_graph=True)
+        return [*(leaf.grad.clone() for leaf in given), *torch.autograd.grad(total, given, create_graph=True)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("ask", rows_of(OfThree))
+def test_ways_to_ask(ask, backend):
     assert_alike(three, ask, *SHAPES, backend=backend)
 
 
@@ -111,20 +128,6 @@ def test_outputs_without_gradients(backend):
         return [places, mask, order, fixed, *torch.autograd.grad(values.sum(), given)]
 
     assert_alike(fn, ask, (3, 4), (3, 4), backend=backend)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_hooks_on_outputs(backend):
-    def ask(fn, given):
-        first, second, _ = fn(*given)
-        seen = []
-        first.register_hook(lambda g: g * 3)
-        second.register_hook(lambda g: seen.append(g.clone()))
-        first.retain_grad()
-        (first.sum() + second.square().sum()).backward()
-        return [*seen, first.grad, *(leaf.grad for leaf in given)]
-
-    assert_alike(three, ask, *SHAPES, backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -146,17 +149,6 @@ def test_grad_mode_switched_inside(backend):
 
 
 # Second derivatives
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_gradients_of_gradients(backend):
-    def ask(fn, given):
-        made = torch.autograd.grad(sum(y.sum() for y in fn(*given)), given, create_graph=True)
-        second = torch.autograd.grad(sum(g.square().sum() for g in made), given, create_graph=True)
-        sum(g.sin().sum() for g in second).backward()
-        return [*made, *second, *(leaf.grad for leaf in given)]
-
-    assert_alike(three, ask, *SHAPES, backend=backend)
 
 
 class Critic(nn.Module):
@@ -217,18 +209,6 @@ def test_a_second_derivative_across_a_graph_break(backend):
         return torch.autograd.grad(sum(g.square().sum() for g in made), given)
 
     assert_alike(fn, ask, (3, 4), (3, 4), backend=backend, fullgraph=False)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_backward_that_is_only_retained_is_not_differentiated_twice(backend):
-    """With create_graph, the gradients themselves equal the gradients of a simple backward."""
-
-    def ask(fn, given):
-        total = sum(y.sum() for y in fn(*given))
-        total.backward(retain_graph=True)
-        return [*(leaf.grad.clone() for leaf in given), *torch.autograd.grad(total, given, create_graph=True)]
-
-    assert_alike(three, ask, *SHAPES, backend=backend)
 
 
 # What runs inside
@@ -314,55 +294,49 @@ def test_backward_runs_as_often_as_in_eager(program, times):
         torch.testing.assert_close(x.grad, times * torch.autograd.grad(program(x).sum(), x)[0])
 
 
-def sine_and_double(x):
-    y = x.sin()
-    return y, y * 2
+class Programs:
+    def sine_and_double(x):
+        y = x.sin()
+        return y, y * 2
+
+    def retained_inside(x):
+        y = x.sin()
+        y.retain_grad()
+        return y, y * 2
+
+    def hooked_inside(x):
+        y = x.sin()
+        y.register_hook(lambda gradient: gradient * 3)
+        return y, y * 2
+
+    def broken_behind(x):
+        y = x.sin()
+        minidynamo.graph_break()
+        return y, y * 2
 
 
-def retained_inside(x):
-    y = x.sin()
-    y.retain_grad()
-    return y, y * 2
+class Asks:
+    def grad_of_a_result(y, z, x):
+        return torch.autograd.grad((z + 5 * y).sum(), (y, x))
+
+    def backward_to_a_result(y, z, x):
+        z.sum().backward(inputs=[y])
+        return [y.grad, x.grad]
+
+    def retained_behind_the_call(y, z, x):
+        y.retain_grad()
+        (z + 5 * y).sum().backward()
+        return [y.grad, x.grad]
+
+    def hooked_behind_the_call(y, z, x):
+        seen = []
+        y.register_hook(lambda gradient: seen.append(gradient) or gradient * 10)
+        z.sum().backward()
+        return [*seen, x.grad]
 
 
-def hooked_inside(x):
-    y = x.sin()
-    y.register_hook(lambda gradient: gradient * 3)
-    return y, y * 2
-
-
-def broken_behind(x):
-    y = x.sin()
-    minidynamo.graph_break()
-    return y, y * 2
-
-
-def grad_of_a_result(y, z, x):
-    return torch.autograd.grad((z + 5 * y).sum(), (y, x))
-
-
-def backward_to_a_result(y, z, x):
-    z.sum().backward(inputs=[y])
-    return [y.grad, x.grad]
-
-
-def retained_behind_the_call(y, z, x):
-    y.retain_grad()
-    (z + 5 * y).sum().backward()
-    return [y.grad, x.grad]
-
-
-def hooked_behind_the_call(y, z, x):
-    seen = []
-    y.register_hook(lambda gradient: seen.append(gradient) or gradient * 10)
-    z.sum().backward()
-    return [*seen, x.grad]
-
-
-@pytest.mark.parametrize(
-    "ask", [grad_of_a_result, backward_to_a_result, retained_behind_the_call, hooked_behind_the_call]
-)
-@pytest.mark.parametrize("fn", [sine_and_double, retained_inside, hooked_inside, broken_behind])
+@pytest.mark.parametrize("ask", rows_of(Asks))
+@pytest.mark.parametrize("fn", rows_of(Programs))
 def test_a_gradient_from_one_result_to_another(fn, ask):
     """Computes the gradient after the call, even if the program computes gradients inside, too, or breaks the graph."""
     assert_alike(fn, lambda call, given: ask(*call(*given), *given), (3,), backend="aot_eager", fullgraph=False)

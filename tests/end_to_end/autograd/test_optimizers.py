@@ -9,6 +9,7 @@ once more for all later calls.
 from __future__ import annotations
 
 import copy
+import functools
 import io
 from collections import defaultdict
 
@@ -19,6 +20,7 @@ from torch import nn
 import minidynamo
 from minidynamo.observe.comparison import seed_generators
 from minidynamo.testing import CompileCounter, no_recompile
+from tests.end_to_end.programs import rows_of
 
 optim = torch.optim
 STEPS = 20  # more than the recompile limit of an entry
@@ -85,6 +87,25 @@ def train(make, options, how, backend="eager"):
     return [losses, parameters, optimizer.state_dict()], (graphs[0], graphs[1], graphs[-1])
 
 
+def assert_same_steps(run):
+    """Checks that `run(compile_it)` returns the same with `minidynamo.compile` as in eager."""
+    torch.testing.assert_close(
+        run(functools.partial(minidynamo.compile, backend="eager")), run(unchanged), rtol=0, atol=0
+    )
+
+
+def unchanged(fn, **options):
+    return fn
+
+
+def step_often(net, step, times=4):
+    """Computes gradients from random inputs before each of `times` steps."""
+    for number in range(times):
+        seed_generators(number)
+        net(torch.randn(3, 4)).pow(2).sum().backward()
+        step()
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_steps_with_a_schedule(name):
     make, options = CASES[name]
@@ -146,25 +167,24 @@ def test_a_step_is_compiled_once():
 
 
 @pytest.mark.filterwarnings("ignore:MD105")  # torch.compile marks this step when first used in the process
-def test_closure():
-    results = []
-    for compiled in (False, True):
-        net = model()
-        optimizer = optim.LBFGS(net.parameters(), lr=0.1, max_iter=4)
-        x = torch.ones(3, 4)
+@pytest.mark.parametrize("kind", [optim.LBFGS, functools.partial(optim.SGD, momentum=0.9)])
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_closure(kind, is_compiled):
+    def run(compile_it):
+        net, x = model(), torch.ones(3, 4)
+        optimizer = kind(net.parameters(), lr=0.1)
 
-        def closure(net=net, optimizer=optimizer, x=x):
+        def closure():
             optimizer.zero_grad()
             loss = net(x).pow(2).sum()
             loss.backward()
             return loss
 
-        step = optimizer.step
-        if compiled:
-            step = minidynamo.compile(step, backend="eager")
-            closure = minidynamo.compile(closure, backend="eager")
-        results.append([step(closure), *net.parameters()])
-    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+        step = compile_it(optimizer.step)
+        called = compile_it(closure) if is_compiled else closure
+        return [*(step(called).detach() for _ in range(4)), *net.parameters()]
+
+    assert_same_steps(run)
 
 
 class SignDescent(optim.Optimizer):
@@ -259,18 +279,19 @@ class ScheduleFree(optim.Optimizer):
 
 
 def test_weights_that_are_zero_at_first():
-    results = []
-    for compiled in (False, True):
+    counter = CompileCounter()
+
+    def run(compile_it):
         net = model()
         optimizer = ScheduleFree(net.parameters())
-        counter = CompileCounter()
-        step = minidynamo.compile(optimizer.step, backend=counter, fullgraph=True) if compiled else optimizer.step
+        step = compile_it(optimizer.step, backend=counter, fullgraph=True)
         for number in range(STEPS):
             optimizer.zero_grad()
             net(torch.full((3, 4), number / STEPS)).square().mean().backward()
             step()
-        results.append([*net.parameters(), optimizer.param_groups[0]["weight_sum"]])
-    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+        return [*net.parameters(), optimizer.param_groups[0]["weight_sum"]]
+
+    assert_same_steps(run)
     assert counter.frame_count == 3  # new; while the weights are zero; from then on
 
 
@@ -297,125 +318,90 @@ def test_state_of_the_whole_optimizer_among_that_of_parameters():
 
 
 def test_update_written_out():
-    results = []
-    for compiled in (False, True):
-        net = model()
-        counter = CompileCounter()
+    counter = CompileCounter()
 
-        def update(net=net):
+    def run(compile_it):
+        net = model()
+
+        def update():
             with torch.no_grad():
                 for p in net.parameters():
                     p -= 0.1 * p.grad
                     p.grad = None
 
-        if compiled:
-            update = minidynamo.compile(update, backend=counter, fullgraph=True)
-        for number in range(4):
-            seed_generators(number)
-            net(torch.randn(3, 4)).pow(2).sum().backward()
-            update()
-            assert all(p.grad is None for p in net.parameters())
-        results.append([p.detach() for p in net.parameters()])
-    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+        step_often(net, compile_it(update, backend=counter, fullgraph=True))
+        assert all(p.grad is None for p in net.parameters())
+        return [*net.parameters()]
+
+    assert_same_steps(run)
     assert counter.frame_count == 1
 
 
-def change_options(optimizer, net):
-    optimizer.param_groups[0]["weight_decay"] = 0.5
-    optimizer.param_groups[0]["betas"] = (0.8, 0.99)
+class Changes:
+    def change_options(optimizer, net):
+        optimizer.param_groups[0]["weight_decay"] = 0.5
+        optimizer.param_groups[0]["betas"] = (0.8, 0.99)
 
+    def switch_a_flag(optimizer, net):
+        optimizer.param_groups[0]["maximize"] = True
 
-def switch_a_flag(optimizer, net):
-    optimizer.param_groups[0]["maximize"] = True
+    def add_a_group(optimizer, net):
+        new = nn.Parameter(torch.ones(3))
+        new.grad = torch.full((3,), 0.5)
+        optimizer.add_param_group({"params": [new], "lr": 0.3})
 
+    def load_its_state(optimizer, net):
+        state = copy.deepcopy(optimizer.state_dict())
+        state["param_groups"][0]["lr"] = 0.25
+        for entry in state["state"].values():
+            entry["step"] += 10
+            entry["exp_avg"] *= 2
+        optimizer.load_state_dict(state)
 
-def add_a_group(optimizer, net):
-    new = nn.Parameter(torch.ones(3))
-    new.grad = torch.full((3,), 0.5)
-    optimizer.add_param_group({"params": [new], "lr": 0.3})
+    def load_its_state_from_a_file(optimizer, net):
+        file = io.BytesIO()
+        torch.save(optimizer.state_dict(), file)
+        file.seek(0)
+        optimizer.load_state_dict(torch.load(file))
 
+    def drop_a_gradient(optimizer, net):
+        next(net.parameters()).grad = None
 
-def load_its_state(optimizer, net):
-    state = copy.deepcopy(optimizer.state_dict())
-    state["param_groups"][0]["lr"] = 0.25
-    for entry in state["state"].values():
-        entry["step"] += 10
-        entry["exp_avg"] *= 2
-    optimizer.load_state_dict(state)
+    def drop_all_gradients(optimizer, net):
+        optimizer.zero_grad()
 
+    def forget_a_state(optimizer, net):
+        del optimizer.state[next(net.parameters())]
 
-def load_its_state_from_a_file(optimizer, net):
-    file = io.BytesIO()
-    torch.save(optimizer.state_dict(), file)
-    file.seek(0)
-    optimizer.load_state_dict(torch.load(file))
+    def exchange_states(optimizer, net):
+        optimizer.state = defaultdict(dict, reversed(optimizer.state.items()))
 
+    def replace_a_step(optimizer, net):
+        optimizer.state[next(net.parameters())]["step"] = torch.tensor(100.0)
 
-def drop_a_gradient(optimizer, net):
-    next(net.parameters()).grad = None
+    def share_a_step(optimizer, net):
+        steps = [state["step"] for state in optimizer.state.values()]
+        optimizer.state[next(net.parameters())]["step"] = steps[-1]
 
+    def freeze_a_parameter(optimizer, net):
+        net[0].weight.requires_grad_(False)
 
-def drop_all_gradients(optimizer, net):
-    optimizer.zero_grad()
+    def replace_a_parameter(optimizer, net):
+        new = nn.Parameter(net[0].weight.detach() * 2)
+        new.grad = torch.ones_like(new)
+        optimizer.param_groups[0]["params"][0] = new
 
-
-def forget_a_state(optimizer, net):
-    del optimizer.state[next(net.parameters())]
-
-
-def exchange_states(optimizer, net):
-    optimizer.state = defaultdict(dict, reversed(optimizer.state.items()))
-
-
-def replace_a_step(optimizer, net):
-    optimizer.state[next(net.parameters())]["step"] = torch.tensor(100.0)
-
-
-def share_a_step(optimizer, net):
-    steps = [state["step"] for state in optimizer.state.values()]
-    optimizer.state[next(net.parameters())]["step"] = steps[-1]
-
-
-def freeze_a_parameter(optimizer, net):
-    net[0].weight.requires_grad_(False)
-
-
-def replace_a_parameter(optimizer, net):
-    new = nn.Parameter(net[0].weight.detach() * 2)
-    new.grad = torch.ones_like(new)
-    optimizer.param_groups[0]["params"][0] = new
-
-
-def double_before_each_step(optimizer, net):
-    optimizer.register_step_pre_hook(lambda opt, args, kwargs: [p.grad.mul_(2) for p in net.parameters()] and None)
-
-
-CHANGED = [
-    change_options,
-    switch_a_flag,
-    add_a_group,
-    load_its_state,
-    load_its_state_from_a_file,
-    drop_a_gradient,
-    drop_all_gradients,
-    forget_a_state,
-    exchange_states,
-    replace_a_step,
-    share_a_step,
-    freeze_a_parameter,
-    replace_a_parameter,
-    double_before_each_step,
-]
+    def double_before_each_step(optimizer, net):
+        optimizer.register_step_pre_hook(lambda opt, args, kwargs: [p.grad.mul_(2) for p in net.parameters()] and None)
 
 
 @pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
-@pytest.mark.parametrize("change", CHANGED)
+@pytest.mark.parametrize("change", rows_of(Changes))
 def test_changes_between_steps_are_noticed(change):
-    results = []
-    for compiled in (False, True):
+    def run(compile_it):
         net = model()
         optimizer = optim.AdamW(net.parameters(), lr=0.1)
-        step = minidynamo.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        step = compile_it(optimizer.step)
         for number in range(5):
             seed_generators(number)
             for p in net.parameters():
@@ -423,51 +409,31 @@ def test_changes_between_steps_are_noticed(change):
             if number == 3:
                 change(optimizer, net)
             step()
-        parameters = [p.detach() for group in optimizer.param_groups for p in group["params"]]
-        results.append([parameters, [*optimizer.state.values()], optimizer.param_groups[0]["lr"]])
-    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        return [parameters, [*optimizer.state.values()], optimizer.param_groups[0]["lr"]]
+
+    assert_same_steps(run)
 
 
 def test_groups_with_different_options_and_frozen_parameters():
-    results = []
     counter = CompileCounter()
-    for compiled in (False, True):
+
+    def run(compile_it):
         net = model()
         net[2].bias.requires_grad_(False)
         groups = [{"params": net[0].parameters(), "lr": 0.2}, {"params": net[2].parameters(), "momentum": 0.5}]
         optimizer = optim.SGD(groups, lr=0.1, weight_decay=0.1)
 
-        def train_step(x, net=net, optimizer=optimizer):
+        def train_step():
             optimizer.step()
             optimizer.zero_grad()
 
-        if compiled:
-            train_step = minidynamo.compile(train_step, backend=counter, fullgraph=True)
-        for number in range(4):
-            seed_generators(number)
-            net(torch.randn(3, 4)).pow(2).sum().backward()
-            train_step(None)
-            assert all(p.grad is None for p in net.parameters())
-        results.append([[p.detach() for p in net.parameters()], optimizer.state_dict()])
-    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+        step_often(net, compile_it(train_step, backend=counter, fullgraph=True))
+        assert all(p.grad is None for p in net.parameters())
+        return [[*net.parameters()], optimizer.state_dict()]
+
+    assert_same_steps(run)
     assert counter.frame_count == 2
-
-
-def test_a_closure_is_called_in_the_step():
-    results = []
-    for compiled in (False, True):
-        net, x = model(), torch.ones(3, 4)
-        optimizer = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-
-        def closure(net=net, optimizer=optimizer, x=x):
-            optimizer.zero_grad()
-            loss = net(x).pow(2).sum()
-            loss.backward()
-            return loss
-
-        step = minidynamo.compile(optimizer.step, backend="eager") if compiled else optimizer.step
-        results.append([[step(closure).detach() for _ in range(4)], [p.detach() for p in net.parameters()]])
-    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
 
 
 @pytest.mark.cpp
@@ -478,10 +444,7 @@ def test_one_kernel_updates_a_parameter(foreach):
         net = model()
         optimizer = optim.AdamW(net.parameters(), lr=0.1, foreach=foreach)
         step = minidynamo.compile(optimizer.step, fullgraph=True) if compiled else optimizer.step
-        for number in range(4):
-            seed_generators(number)
-            net(torch.randn(3, 4)).pow(2).sum().backward()
-            step()
+        step_often(net, step)
         results.append([[p.detach() for p in net.parameters()], optimizer.state_dict()])
     torch.testing.assert_close(results[1], results[0])
     host = str(step.code()).rpartition("# host program of")[2]

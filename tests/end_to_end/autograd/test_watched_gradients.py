@@ -12,6 +12,7 @@ import torch
 import minidynamo
 from minidynamo.errors import Unsupported
 from minidynamo.observe.comparison import seed_generators
+from tests.end_to_end.programs import rows_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
@@ -33,106 +34,81 @@ def recorder(seen, factor=None):
     return hook
 
 
-# Tensors of the program that are written to after the hook
+class Written:
+    """Programs that write to a tensor after they give the tensor a hook."""
 
+    def multiplied(x, hook):
+        h = x.sin()
+        h.register_hook(hook)
+        h.mul_(3)
+        return h.exp()
 
-def multiplied(x, hook):
-    h = x.sin()
-    h.register_hook(hook)
-    h.mul_(3)
-    return h.exp()
+    def zeroed_and_read(x, hook):
+        h = x.sin()
+        h.register_hook(hook)
+        h.zero_()
+        return x * 2 + h
 
+    def zeroed(x, hook):
+        h = x.sin()
+        h.register_hook(hook)
+        h.zero_()
+        return x * 2
 
-def zeroed_and_read(x, hook):
-    h = x.sin()
-    h.register_hook(hook)
-    h.zero_()
-    return x * 2 + h
+    def retained_and_zeroed(x, hook):
+        h = x * 2
+        h.retain_grad()
+        h.zero_()
+        h.register_hook(hook)
+        return h * x
 
+    def partly_overwritten(x, hook):
+        h = x.sin()
+        h.register_hook(hook)
+        h[0] = 7.0
+        return h.exp()
 
-def zeroed(x, hook):
-    h = x.sin()
-    h.register_hook(hook)
-    h.zero_()
-    return x * 2
+    def written_through_a_view(x, hook):
+        h = x.sin()
+        v = h[1:]
+        h.register_hook(hook)
+        v.mul_(3)
+        return h.exp()
 
+    def view_whose_base_is_written(x, hook):
+        h = x.sin()
+        v = h[1:]
+        v.register_hook(hook)
+        h.mul_(3)
+        return h.exp().sum() + v.sum()
 
-def retained_and_zeroed(x, hook):
-    h = x * 2
-    h.retain_grad()
-    h.zero_()
-    h.register_hook(hook)
-    return h * x
+    def view_that_is_written(x, hook):
+        h = x.sin()
+        v = h[1:]
+        v.register_hook(hook)
+        v.mul_(3)
+        return h.exp().sum() + v.sum()
 
+    def view_of_a_tensor_of_torch(x, hook):
+        h = torch.nn.functional.linear(x, torch.ones(3, 3), torch.ones(3))
+        h.register_hook(hook)
+        return torch.relu_(h)
 
-def partly_overwritten(x, hook):
-    h = x.sin()
-    h.register_hook(hook)
-    h[0] = 7.0
-    return h.exp()
+    def among_others(x, hook):
+        h = x.sin()
+        h.register_hook(hook)
+        torch._foreach_mul_([h], 3.0)
+        return h * x
 
-
-def written_through_a_view(x, hook):
-    h = x.sin()
-    v = h[1:]
-    h.register_hook(hook)
-    v.mul_(3)
-    return h.exp()
-
-
-def view_whose_base_is_written(x, hook):
-    h = x.sin()
-    v = h[1:]
-    v.register_hook(hook)
-    h.mul_(3)
-    return h.exp().sum() + v.sum()
-
-
-def view_that_is_written(x, hook):
-    h = x.sin()
-    v = h[1:]
-    v.register_hook(hook)
-    v.mul_(3)
-    return h.exp().sum() + v.sum()
-
-
-def view_of_a_tensor_of_torch(x, hook):
-    h = torch.nn.functional.linear(x, torch.ones(3, 3), torch.ones(3))
-    h.register_hook(hook)
-    return torch.relu_(h)
-
-
-def among_others(x, hook):
-    h = x.sin()
-    h.register_hook(hook)
-    torch._foreach_mul_([h], 3.0)
-    return h * x
-
-
-def several_at_once(x, hook):
-    a, b = x.sin(), x.cos()
-    torch.autograd.graph.register_multi_grad_hook((a, b), lambda gradients: [hook(g) for g in gradients] and None)
-    a.mul_(2)
-    return a * b
-
-
-FRAMES = [
-    multiplied,
-    zeroed_and_read,
-    zeroed,
-    retained_and_zeroed,
-    partly_overwritten,
-    written_through_a_view,
-    view_whose_base_is_written,
-    view_that_is_written,
-    view_of_a_tensor_of_torch,
-    among_others,
-    several_at_once,
-]
+    def several_at_once(x, hook):
+        a, b = x.sin(), x.cos()
+        torch.autograd.graph.register_multi_grad_hook((a, b), lambda gradients: [hook(g) for g in gradients] and None)
+        a.mul_(2)
+        return a * b
 
 
 @pytest.mark.parametrize("factor", [None, 5])
-@pytest.mark.parametrize("program", FRAMES)
+@pytest.mark.parametrize("program", rows_of(Written))
 def test_a_hook_of_what_the_program_writes_to_afterwards(program, factor):
     outcomes = []
     for call in (program, minidynamo.compile(program, backend="aot_eager")):

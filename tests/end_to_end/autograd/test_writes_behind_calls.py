@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import minidynamo
 from minidynamo.observe.comparison import seed_generators
+from tests.end_to_end.programs import rows_of
 
 PROGRAMS = {
     "activation": lambda x, w: x.sigmoid(),
@@ -40,29 +41,25 @@ PROGRAMS = {
 }
 
 
-def to_input(h, w, outputs):
-    h.add_(1)
+class Writes:
+    def to_input(h, w, outputs):
+        h.add_(1)
 
+    def to_row_of_input(h, w, outputs):
+        h[0].mul_(2)
 
-def to_row_of_input(h, w, outputs):
-    h[0].mul_(2)
+    def to_weight(h, w, outputs):
+        with torch.no_grad():
+            w.add_(1)
 
+    def to_output(h, w, outputs):
+        outputs[0].add_(1)
 
-def to_weight(h, w, outputs):
-    with torch.no_grad():
-        w.add_(1)
+    def to_last_output(h, w, outputs):
+        outputs[-1].mul_(2)
 
-
-def to_output(h, w, outputs):
-    outputs[0].add_(1)
-
-
-def to_last_output(h, w, outputs):
-    outputs[-1].mul_(2)
-
-
-def to_view_of_output(h, w, outputs):
-    outputs[0].view(-1)[:1].mul_(2)
+    def to_view_of_output(h, w, outputs):
+        outputs[0].view(-1)[:1].mul_(2)
 
 
 def gradients(program, write, leaf):
@@ -85,7 +82,7 @@ def gradients(program, write, leaf):
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_writes_before_backward(program):
     compiled = minidynamo.compile(program, backend="aot_eager")
-    for write in (to_input, to_row_of_input, to_weight, to_output, to_last_output, to_view_of_output):
+    for write in rows_of(Writes):
         for leaf in (False, True):
             expected, found = gradients(program, write, leaf), gradients(compiled, write, leaf)
             if expected is not None:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import weakref
 
-import pytest
 import torch
 
 import minidynamo
-from tests.end_to_end.histories import Histories, compare, vector
+from tests.end_to_end.histories import Histories, vector
+from tests.end_to_end.programs import rows_of
 
 histories = Histories()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("history", histories)
-def test_same_as_eager(history, backend):
-    compare(history, backend)
+test_same_as_eager = histories.test("eager", "aot_eager")
 
 
 class Part:
@@ -28,9 +22,10 @@ class Holder:
     pass
 
 
-def histories_of(*programs):
-    """Adds histories that call each program with an otherwise unreferenced object: first unwatched, then watched."""
-    for program in programs:
+def histories_of(programs):
+    """Adds histories that call each program of a class with an otherwise unreferenced object: first unwatched,
+    then watched."""
+    for program in rows_of(programs):
 
         def history(compiled, program=program):
             fn, log = compiled(program), []
@@ -47,65 +42,55 @@ def histories_of(*programs):
 
         history.__name__ = program.__name__
         histories(history)
+    return programs
 
 
-def captured_by_what_is_gone(x, part, log):
-    name = (lambda: part.name)()
-    minidynamo.graph_break()
-    log.append(name)
-    return x + 1
-
-
-def captured_by_what_goes(x, part, log):
-    def inner():
-        return part.name
-
-    minidynamo.graph_break()
-    del inner
-    log.append("behind")
-    return x + 1
-
-
-def captured_over_two_breaks(x, part, log):
-    name = (lambda: part.name)()
-    minidynamo.graph_break()
-    y = x + len((lambda: part.name)())
-    minidynamo.graph_break()
-    log.append(name)
-    return y
-
-
-def nested_with_a_cell(x, part, log):
-    def inner(v):
-        k = [1]
+@histories_of
+class Captured:
+    def captured_by_what_is_gone(x, part, log):
+        name = (lambda: part.name)()
         minidynamo.graph_break()
-        return v + (lambda: k[0])(), part.name
+        log.append(name)
+        return x + 1
 
-    y = inner(x)
-    del inner
-    log.append("behind")
-    return y
+    def captured_by_what_goes(x, part, log):
+        def inner():
+            return part.name
 
-
-def nested_generator(x, part, log):
-    def inner(v):
-        yield v + 1
         minidynamo.graph_break()
-        yield part.name
+        del inner
+        log.append("behind")
+        return x + 1
 
-    y = [*inner(x)]
-    del inner
-    log.append("behind")
-    return y
+    def captured_over_two_breaks(x, part, log):
+        name = (lambda: part.name)()
+        minidynamo.graph_break()
+        y = x + len((lambda: part.name)())
+        minidynamo.graph_break()
+        log.append(name)
+        return y
 
+    def nested_with_a_cell(x, part, log):
+        def inner(v):
+            k = [1]
+            minidynamo.graph_break()
+            return v + (lambda: k[0])(), part.name
 
-histories_of(
-    captured_by_what_is_gone,
-    captured_by_what_goes,
-    captured_over_two_breaks,
-    nested_with_a_cell,
-    nested_generator,
-)
+        y = inner(x)
+        del inner
+        log.append("behind")
+        return y
+
+    def nested_generator(x, part, log):
+        def inner(v):
+            yield v + 1
+            minidynamo.graph_break()
+            yield part.name
+
+        y = [*inner(x)]
+        del inner
+        log.append("behind")
+        return y
 
 
 @histories

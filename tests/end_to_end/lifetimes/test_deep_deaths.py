@@ -6,20 +6,15 @@ import collections
 import functools
 import weakref
 
-import pytest
 import torch
 
 import minidynamo
 from minidynamo.testing import CompileCounter
-from tests.end_to_end.histories import Histories, compare, vector
+from tests.end_to_end.histories import Histories, vector
+from tests.end_to_end.programs import rows_of
 
 histories = Histories()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("history", histories)
-def test_same_as_eager(history):
-    compare(history, "eager")
+test_same_as_eager = histories.test()
 
 
 class Part:
@@ -129,186 +124,33 @@ for _name in ("list", "objects", "closure"):
     of_containers(_name, CONTAINERS[_name], give_up)
 
 
-@histories
-def finalizers_deep_inside(compiled):
-    log = []
+class OfTensors:
+    def deleted(x, dead):
+        y = x + 1
+        del x
+        return y, len(dead)
 
-    class Finalized(Part):
-        def __del__(self):
-            log.append(self.name)
-
-    holder = Holder()
-
-    @compiled
-    def replace(x):
-        holder.part = None
-        log.append("behind")
-        return x + 1, [*log]
-
-    for cls in (Part, Part, Finalized, Finalized, Part):
-        log.clear()
-        holder.part = {"a": [Holder(cls("old"))]}
-        yield replace(vector())
-
-
-@histories
-def what_two_places_share_dies_with_the_second(compiled):
-    dead = []
-    first, second = Holder(), Holder()
-
-    @compiled
-    def both(x):
-        first.part = None
+    def bound_anew(x, dead):
+        x = x + 1
         between = len(dead)
-        second.part = None
-        return x + 1, between, len(dead)
+        x = x * 2
+        return x, between, len(dead)
 
-    @compiled
-    def one(x):
-        first.part = None
-        return x + 1, len(dead)
+    def behind_an_effect(x, dead):
+        dead.append("before")
+        y = x + 1
+        del x
+        dead.append("after")
+        return y, [*dead]
 
-    for fn in (both, one):
-        for is_watched in (False, True, False):
-            dead.clear()
-            part = Part()
-            finalizer = weakref.finalize(part, dead.append, 1) if is_watched else None
-            first.part, second.part = Holder(part), [part]
-            del part
-            yield fn(vector())
-            if finalizer is not None:
-                finalizer.detach()
+    def behind_a_break(x, dead):
+        y = x + 1
+        minidynamo.graph_break()
+        del x
+        return y, len(dead)
 
-
-@histories
-def what_the_program_has_looked_at(compiled):
-    dead = []
-    holder = Holder()
-
-    @compiled
-    def replace(x):
-        name = holder.part.part.part.name + holder.part.part.part.name
-        scale = len(holder.part.part.part.name) + holder.part.part.scale
-        holder.part = None
-        return x * scale, name, len(dead)
-
-    @compiled
-    def given_up(tree, x):
-        name = tree.part.part.name
-        tree = None
-        return x + 1, name, len(dead), tree
-
-    for is_watched in (False, True, True, False):
-        for fn in (replace, given_up):
-            dead.clear()
-            part = Part()
-            finalizer = weakref.finalize(part, dead.append, 1) if is_watched else None
-            tree = Holder(Holder(part))
-            tree.scale = tree.part.scale = 2
-            del part
-            if fn is replace:
-                holder.part = tree
-                del tree
-                yield fn(vector())
-            else:
-                trees = [tree]
-                del tree
-                yield fn(trees.pop(), vector())
-            if finalizer is not None:
-                finalizer.detach()
-
-
-@histories
-def functions(compiled):
-    dead = []
-    holder = Holder()
-
-    def made():
-        return lambda x: x * 2
-
-    @compiled
-    def replace(x):
-        holder.part = None
-        return x + 1, len(dead)
-
-    for is_watched in (False, True, False):
-        dead.clear()
-        holder.part = made()
-        if is_watched:
-            weakref.finalize(holder.part, dead.append, 1)
-        yield replace(vector())
-
-
-@histories
-def gradients(compiled):
-    dead = []
-    layer = torch.nn.Linear(3, 3)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
-
-    @compiled
-    def drop(x):
-        layer.weight.grad = None
-        return x + 1, len(dead)
-
-    @compiled
-    def drop_all(x):
-        optimizer.zero_grad()
-        return x + 1, len(dead)
-
-    @compiled
-    def step(x):
-        optimizer.step()
-        optimizer.zero_grad()
-        return x + 1, len(dead)
-
-    @compiled
-    def read(x, reference):
-        layer.weight.grad = None
-        return x + 1, reference() is None
-
-    for fn in (drop, drop_all, step):
-        for is_watched in (None, False, True, True, False):
-            dead.clear()
-            for parameter in layer.parameters():
-                parameter.grad = None if is_watched is None else torch.ones_like(parameter)
-            if is_watched:
-                weakref.finalize(layer.weight.grad, dead.append, 1)
-            yield fn(vector())
-    for _ in range(2):
-        layer.weight.grad = torch.ones(3, 3)
-        yield read(vector(), weakref.ref(layer.weight.grad))
-
-
-def deleted(x, dead):
-    y = x + 1
-    del x
-    return y, len(dead)
-
-
-def bound_anew(x, dead):
-    x = x + 1
-    between = len(dead)
-    x = x * 2
-    return x, between, len(dead)
-
-
-def behind_an_effect(x, dead):
-    dead.append("before")
-    y = x + 1
-    del x
-    dead.append("after")
-    return y, [*dead]
-
-
-def behind_a_break(x, dead):
-    y = x + 1
-    minidynamo.graph_break()
-    del x
-    return y, len(dead)
-
-
-def on_the_stack(x, dead):
-    return x + two(x := None), len(dead), x
+    def on_the_stack(x, dead):
+        return x + two(x := None), len(dead), x
 
 
 def two(_):
@@ -316,61 +158,200 @@ def two(_):
     return 2
 
 
-def emptied(xs, dead):
-    a, b = xs
-    y = a + b
-    xs.clear()
-    found = [len(dead)]
-    del a
-    found.append(len(dead))
-    del b
-    return y, found, len(dead)
+class OfLists:
+    def emptied(xs, dead):
+        a, b = xs
+        y = a + b
+        xs.clear()
+        found = [len(dead)]
+        del a
+        found.append(len(dead))
+        del b
+        return y, found, len(dead)
 
+    def popped(xs, dead):
+        y = xs.pop() + 1
+        found = [len(dead)]
+        a = xs.pop()
+        y = y + a
+        found.append(len(dead))
+        del a
+        return y, found, len(dead)
 
-def popped(xs, dead):
-    y = xs.pop() + 1
-    found = [len(dead)]
-    a = xs.pop()
-    y = y + a
-    found.append(len(dead))
-    del a
-    return y, found, len(dead)
+    def list_bound_anew(xs, dead):
+        xs = xs[0] + xs[1]
+        return xs, len(dead)
 
+    def list_in_a_callee(xs, dead):
+        def total(xs):
+            found = xs[0] + xs[1]
+            del xs[:]
+            return found
 
-def list_bound_anew(xs, dead):
-    xs = xs[0] + xs[1]
-    return xs, len(dead)
-
-
-def list_in_a_callee(xs, dead):
-    def total(xs):
-        found = xs[0] + xs[1]
-        del xs[:]
-        return found
-
-    return total(xs), len(dead)
+        return total(xs), len(dead)
 
 
 @histories
-def tensors_in_locals(compiled):
-    dead = []
+class Deaths:
+    def finalizers_deep_inside(compiled):
+        log = []
 
-    def made(is_watched):
-        tensor = torch.ones(2)
-        if is_watched:
-            weakref.finalize(tensor, dead.append, 1)
-        return tensor
+        class Finalized(Part):
+            def __del__(self):
+                log.append(self.name)
 
-    for program in (deleted, bound_anew, behind_an_effect, behind_a_break, on_the_stack):
-        fn = compiled(program)
-        for is_watched in (False, False, True, True, False):
+        holder = Holder()
+
+        @compiled
+        def replace(x):
+            holder.part = None
+            log.append("behind")
+            return x + 1, [*log]
+
+        for cls in (Part, Part, Finalized, Finalized, Part):
+            log.clear()
+            holder.part = {"a": [Holder(cls("old"))]}
+            yield replace(vector())
+
+    def what_two_places_share_dies_with_the_second(compiled):
+        dead = []
+        first, second = Holder(), Holder()
+
+        @compiled
+        def both(x):
+            first.part = None
+            between = len(dead)
+            second.part = None
+            return x + 1, between, len(dead)
+
+        @compiled
+        def one(x):
+            first.part = None
+            return x + 1, len(dead)
+
+        for fn in (both, one):
+            for is_watched in (False, True, False):
+                dead.clear()
+                part = Part()
+                finalizer = weakref.finalize(part, dead.append, 1) if is_watched else None
+                first.part, second.part = Holder(part), [part]
+                del part
+                yield fn(vector())
+                if finalizer is not None:
+                    finalizer.detach()
+
+    def what_the_program_has_looked_at(compiled):
+        dead = []
+        holder = Holder()
+
+        @compiled
+        def replace(x):
+            name = holder.part.part.part.name + holder.part.part.part.name
+            scale = len(holder.part.part.part.name) + holder.part.part.scale
+            holder.part = None
+            return x * scale, name, len(dead)
+
+        @compiled
+        def given_up(tree, x):
+            name = tree.part.part.name
+            tree = None
+            return x + 1, name, len(dead), tree
+
+        for is_watched in (False, True, True, False):
+            for fn in (replace, given_up):
+                dead.clear()
+                part = Part()
+                finalizer = weakref.finalize(part, dead.append, 1) if is_watched else None
+                tree = Holder(Holder(part))
+                tree.scale = tree.part.scale = 2
+                del part
+                if fn is replace:
+                    holder.part = tree
+                    del tree
+                    yield fn(vector())
+                else:
+                    trees = [tree]
+                    del tree
+                    yield fn(trees.pop(), vector())
+                if finalizer is not None:
+                    finalizer.detach()
+
+    def functions(compiled):
+        dead = []
+        holder = Holder()
+
+        def made():
+            return lambda x: x * 2
+
+        @compiled
+        def replace(x):
+            holder.part = None
+            return x + 1, len(dead)
+
+        for is_watched in (False, True, False):
             dead.clear()
-            yield fn(made(is_watched), dead), list(dead)
-    for program in (emptied, popped, list_bound_anew, list_in_a_callee):
-        fn = compiled(program)
-        for is_watched in (False, False, True, True, False):
-            dead.clear()
-            yield fn([made(is_watched), made(is_watched)], dead), list(dead)
+            holder.part = made()
+            if is_watched:
+                weakref.finalize(holder.part, dead.append, 1)
+            yield replace(vector())
+
+    def gradients(compiled):
+        dead = []
+        layer = torch.nn.Linear(3, 3)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
+
+        @compiled
+        def drop(x):
+            layer.weight.grad = None
+            return x + 1, len(dead)
+
+        @compiled
+        def drop_all(x):
+            optimizer.zero_grad()
+            return x + 1, len(dead)
+
+        @compiled
+        def step(x):
+            optimizer.step()
+            optimizer.zero_grad()
+            return x + 1, len(dead)
+
+        @compiled
+        def read(x, reference):
+            layer.weight.grad = None
+            return x + 1, reference() is None
+
+        for fn in (drop, drop_all, step):
+            for is_watched in (None, False, True, True, False):
+                dead.clear()
+                for parameter in layer.parameters():
+                    parameter.grad = None if is_watched is None else torch.ones_like(parameter)
+                if is_watched:
+                    weakref.finalize(layer.weight.grad, dead.append, 1)
+                yield fn(vector())
+        for _ in range(2):
+            layer.weight.grad = torch.ones(3, 3)
+            yield read(vector(), weakref.ref(layer.weight.grad))
+
+    def tensors_in_locals(compiled):
+        dead = []
+
+        def made(is_watched):
+            tensor = torch.ones(2)
+            if is_watched:
+                weakref.finalize(tensor, dead.append, 1)
+            return tensor
+
+        for program in rows_of(OfTensors):
+            fn = compiled(program)
+            for is_watched in (False, False, True, True, False):
+                dead.clear()
+                yield fn(made(is_watched), dead), list(dead)
+        for program in rows_of(OfLists):
+            fn = compiled(program)
+            for is_watched in (False, False, True, True, False):
+                dead.clear()
+                yield fn([made(is_watched), made(is_watched)], dead), list(dead)
 
 
 def test_what_nobody_watches_is_captured_once():

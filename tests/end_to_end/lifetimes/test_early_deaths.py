@@ -11,12 +11,7 @@ import minidynamo
 from tests.end_to_end.histories import Histories, compare, vector
 
 histories = Histories()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("history", histories)
-def test_same_as_eager(history):
-    compare(history, "eager")
+test_same_as_eager = histories.test()
 
 
 class Holder:
@@ -116,152 +111,6 @@ histories_of(
 )
 
 
-@histories
-def what_dies_along(compiled):
-    log = []
-
-    @compiled
-    def of_list(xs, log):
-        y = xs[0] * 2
-        log.append("written")
-        return y
-
-    @compiled
-    def of_attribute(x, log):
-        y = x * 2
-        log.append("written")
-        return y
-
-    def with_attribute(is_watched):
-        made = torch.ones(3)
-        made.tag = call_with_temporary(Holder, log, is_watched)
-        return made
-
-    def with_gradient(is_watched):
-        made = torch.ones(3, requires_grad=True)
-        made.grad = call_with_temporary(vector, log, is_watched)
-        return made
-
-    for is_watched in PATTERN:
-        log.clear()
-        yield of_list([call_with_temporary(vector, log, is_watched)], log), list(log)
-        for make in (with_attribute, with_gradient):
-            log.clear()
-            with torch.no_grad():
-                yield of_attribute(make(is_watched), log), list(log)
-
-
-@histories
-def finalizers_of_arguments(compiled):
-    log = []
-
-    @compiled
-    def f(part, x):
-        log.append("written")
-        return x + 1
-
-    for make in (Holder, lambda: Finalized(log), Holder, lambda: Finalized(log)):
-        log.clear()
-        yield f(make(), vector()), list(log)
-
-
-@histories
-def callbacks_that_write_what_the_graph_reads(compiled):
-    offset = torch.zeros(3)
-
-    @compiled
-    def f(x):
-        y = x * 2
-        return y + offset
-
-    for is_watched in PATTERN:
-        offset.zero_()
-        x = vector()
-        if is_watched:
-            weakref.finalize(x, offset.fill_, 5)
-        yield f(x.clone()), offset.clone()
-        made = [x]
-        del x
-        yield f(made.pop()), offset.clone()
-
-
-@histories
-def reference_that_a_function_reads_at_a_break(compiled):
-    references = []
-
-    @minidynamo.disable
-    def count_alive():
-        return sum(reference() is not None for reference in references)
-
-    @compiled
-    def f(x):
-        y = x * 2
-        return y + count_alive()
-
-    for is_watched in PATTERN:
-        references.clear()
-        x = [vector()]
-        if is_watched:
-            references.append(weakref.ref(x[0]))
-        yield f(x.pop())
-
-
-@histories
-def made_and_watched_at_a_break(compiled):
-    log = []
-
-    @minidynamo.disable
-    def watch(value, is_watched):
-        if is_watched:
-            weakref.finalize(value, log.append, "died")
-
-    @compiled
-    def f(x, is_watched):
-        y = x * 2
-        watch(y, is_watched)
-        z = y + 1
-        log.append("written")
-        return z
-
-    for is_watched in PATTERN:
-        log.clear()
-        yield f(vector(), is_watched), list(log)
-
-
-@histories
-def graph_that_only_a_tensor_holds(compiled):
-    log = []
-
-    @compiled
-    def f(x, log):
-        y = x * 2
-        log.append("written")
-        return y + 1
-
-    for is_watched in PATTERN:
-        log.clear()
-        saved = call_with_temporary(vector, log, is_watched)
-        x = [saved * torch.ones(3, requires_grad=True)]
-        del saved
-        with torch.no_grad():
-            yield f(x.pop(), log), list(log)
-
-
-@histories
-def keywords_that_are_taken_out(compiled):
-    log = []
-
-    @compiled
-    def f(log, **given):
-        y = given.pop("x") * 2
-        log.append("written")
-        return y
-
-    for is_watched in PATTERN:
-        log.clear()
-        yield f(log, x=call_with_temporary(vector, log, is_watched)), list(log)
-
-
 def with_history(log, is_watched):
     return call_with_temporary(vector, log, is_watched) * torch.ones(3, requires_grad=True)
 
@@ -343,12 +192,108 @@ def needs_values(x):
 
 
 @histories
-def arguments_of_calls_that_no_graph_takes(compiled):
-    for program in (meets_a_type_error, meets_an_index_error, needs_values):
+class EarlyDeaths:
+    def elements_die_along(compiled):
         log = []
-        fn = compiled(program)
-        for _ in range(2):
-            x = watched(vector(), log)
-            yield fn(x)
+
+        @compiled
+        def of_list(xs, log):
+            y = xs[0] * 2
+            log.append("written")
+            return y
+
+        for is_watched in PATTERN:
+            log.clear()
+            yield of_list([call_with_temporary(vector, log, is_watched)], log), list(log)
+
+    def finalizers_of_arguments(compiled):
+        log = []
+
+        @compiled
+        def f(part, x):
+            log.append("written")
+            return x + 1
+
+        for make in (Holder, lambda: Finalized(log), Holder, lambda: Finalized(log)):
+            log.clear()
+            yield f(make(), vector()), list(log)
+
+    def callbacks_that_write_what_the_graph_reads(compiled):
+        offset = torch.zeros(3)
+
+        @compiled
+        def f(x):
+            y = x * 2
+            return y + offset
+
+        for is_watched in PATTERN:
+            offset.zero_()
+            x = vector()
+            if is_watched:
+                weakref.finalize(x, offset.fill_, 5)
+            yield f(x.clone()), offset.clone()
+            made = [x]
             del x
-            yield list(log)
+            yield f(made.pop()), offset.clone()
+
+    def reference_that_a_function_reads_at_a_break(compiled):
+        references = []
+
+        @minidynamo.disable
+        def count_alive():
+            return sum(reference() is not None for reference in references)
+
+        @compiled
+        def f(x):
+            y = x * 2
+            return y + count_alive()
+
+        for is_watched in PATTERN:
+            references.clear()
+            x = [vector()]
+            if is_watched:
+                references.append(weakref.ref(x[0]))
+            yield f(x.pop())
+
+    def made_and_watched_at_a_break(compiled):
+        log = []
+
+        @minidynamo.disable
+        def watch(value, is_watched):
+            if is_watched:
+                weakref.finalize(value, log.append, "died")
+
+        @compiled
+        def f(x, is_watched):
+            y = x * 2
+            watch(y, is_watched)
+            z = y + 1
+            log.append("written")
+            return z
+
+        for is_watched in PATTERN:
+            log.clear()
+            yield f(vector(), is_watched), list(log)
+
+    def keywords_that_are_taken_out(compiled):
+        log = []
+
+        @compiled
+        def f(log, **given):
+            y = given.pop("x") * 2
+            log.append("written")
+            return y
+
+        for is_watched in PATTERN:
+            log.clear()
+            yield f(log, x=call_with_temporary(vector, log, is_watched)), list(log)
+
+    def arguments_of_calls_that_no_graph_takes(compiled):
+        for program in (meets_a_type_error, meets_an_index_error, needs_values):
+            log = []
+            fn = compiled(program)
+            for _ in range(2):
+                x = watched(vector(), log)
+                yield fn(x)
+                del x
+                yield list(log)

@@ -9,6 +9,7 @@ import torch
 
 import minidynamo
 from minidynamo.testing import CompileCounterWithBackend, StorageWatch, assert_same_as_eager, probe
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 ones = torch.ones
@@ -48,34 +49,32 @@ class Lists:
         self.items = [ones(3), ones(3)]
 
 
-def taken_out(d):
-    out = probe(d.pop("x") + 1)
-    return probe(out + d.pop("y"))
+class OfDicts:
+    def taken_out(d):
+        out = probe(d.pop("x") + 1)
+        return probe(out + d.pop("y"))
 
+    def deleted(d):
+        out = d["x"] + 1
+        del d["x"]
+        out = probe(out) + d["y"]
+        del d["y"]
+        return probe(out)
 
-def deleted(d):
-    out = d["x"] + 1
-    del d["x"]
-    out = probe(out) + d["y"]
-    del d["y"]
-    return probe(out)
+    def cleared(d):
+        x, y = d["x"], d["y"]
+        d.clear()
+        out = x + 1
+        del x
+        out = probe(out) + y
+        del y
+        return probe(out)
 
-
-def cleared(d):
-    x, y = d["x"], d["y"]
-    d.clear()
-    out = x + 1
-    del x
-    out = probe(out) + y
-    del y
-    return probe(out)
-
-
-def taken_in_a_loop(d):
-    out = torch.zeros(3)
-    for key in list(d):
-        out = probe(out + d.pop(key))
-    return out
+    def taken_in_a_loop(d):
+        out = torch.zeros(3)
+        for key in list(d):
+            out = probe(out + d.pop(key))
+        return out
 
 
 def written_as_well(d):
@@ -85,33 +84,33 @@ def written_as_well(d):
     return out
 
 
-def attributes_bound_to_none(o):
-    out = o.x + 1
-    o.x = None
-    out = probe(out) + o.y
-    o.y = None
-    return probe(out)
+class OfObjects:
+    def attributes_bound_to_none(o):
+        out = o.x + 1
+        o.x = None
+        out = probe(out) + o.y
+        o.y = None
+        return probe(out)
+
+    def attributes_deleted(o):
+        out = o.x + 1
+        del o.x
+        out = probe(out) + o.y
+        delattr(o, "y")
+        return probe(out)
 
 
-def attributes_deleted(o):
-    out = o.x + 1
-    del o.x
-    out = probe(out) + o.y
-    delattr(o, "y")
-    return probe(out)
+class OfLists:
+    def taken_out_of_a_list(o):
+        out = probe(o.items.pop(0) + 1)
+        return probe(out + o.items.pop(0))
 
-
-def taken_out_of_a_list(o):
-    out = probe(o.items.pop(0) + 1)
-    return probe(out + o.items.pop(0))
-
-
-def nones_in_a_list(o):
-    out = o.items[0] + 1
-    o.items[0] = None
-    out = probe(out) + o.items[1]
-    o.items[1] = None
-    return probe(out)
+    def nones_in_a_list(o):
+        out = o.items[0] + 1
+        o.items[0] = None
+        out = probe(out) + o.items[1]
+        o.items[1] = None
+        return probe(out)
 
 
 def taken_out_of_a_deque(q):
@@ -131,10 +130,10 @@ def dict_of(cls):
 
 DICTS = [pair, dict_of(collections.OrderedDict), lambda: collections.defaultdict(list, pair()), dict_of(OwnDict)]
 CASES = [
-    *((fn, make) for fn in (taken_out, deleted, cleared, taken_in_a_loop) for make in DICTS),
+    *((fn, make) for fn in rows_of(OfDicts) for make in DICTS),
     *((written_as_well, make) for make in DICTS[:3]),
-    *((fn, make) for fn in (attributes_bound_to_none, attributes_deleted) for make in (Plain, Slots, Guarded, Buffers)),
-    *((fn, Lists) for fn in (taken_out_of_a_list, nones_in_a_list)),
+    *((fn, make) for fn in rows_of(OfObjects) for make in (Plain, Slots, Guarded, Buffers)),
+    *((fn, Lists) for fn in rows_of(OfLists)),
     *((taken_out_of_a_deque, lambda n=n: collections.deque([ones(3), ones(3), *range(n)], n + 2)) for n in (1, 3)),
 ]
 

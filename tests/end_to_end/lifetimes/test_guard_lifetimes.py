@@ -8,6 +8,7 @@ import torch
 
 import minidynamo
 from minidynamo.frontend.compile import compiled_record
+from tests.end_to_end.programs import rows_of
 
 
 @pytest.fixture(autouse=True)
@@ -45,38 +46,67 @@ def call_often(f, *arguments):
         f(*arguments)
 
 
+class Dropped:
+    """Programs that return weak references to objects that no caller holds."""
+
+    def a_function(backend):
+        def f(x):
+            return torch.relu(x) * 2
+
+        compiled = minidynamo.compile(f, backend=backend)
+        call_often(compiled, torch.ones(3))
+        compiled(torch.ones(3).double())
+        return watched(compiled, f)
+
+    def a_function_that_was_trained(backend):
+        compiled = minidynamo.compile(lambda x, w: torch.tanh(x @ w), backend=backend)
+        w = torch.ones(3, 3, requires_grad=True)
+        for _ in range(3):
+            compiled(torch.ones(2, 3), w).sum().backward()
+        return watched(compiled, w)
+
+    def a_module(backend):
+        net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+        minidynamo.compile(net, backend=backend)
+        call_often(net, torch.ones(2, 3))
+        return watched(net, net, net[0], net[0].weight)
+
+    def a_closure(backend):
+        def make():
+            weight = torch.ones(3)
+
+            def inner(x):
+                return x * weight
+
+            return minidynamo.compile(inner, backend=backend), weight
+
+        compiled, weight = make()
+        call_often(compiled, torch.ones(3))
+        return watched(compiled, weight)
+
+    def resume_functions(backend):
+        def f(x, n):
+            for _ in range(n):
+                x = x + 1
+                minidynamo.graph_break()
+            return helper(x) * 2
+
+        def helper(x):
+            x = x - 1
+            minidynamo.graph_break()
+            return x * x
+
+        compiled = minidynamo.compile(f, backend=backend, dynamic=False)
+        call_often(compiled, torch.ones(3), 2)
+        references = watched(compiled, f)
+        assert len([name for name in references if name.startswith("dispatcher")]) > 1
+        return references
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_function(backend):
-    def f(x):
-        return torch.relu(x) * 2
-
-    compiled = minidynamo.compile(f, backend=backend)
-    call_often(compiled, torch.ones(3))
-    compiled(torch.ones(3).double())
-    references = watched(compiled, f)
-    del f, compiled
-    assert survivors(references) == []
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_function_that_was_trained(backend):
-    compiled = minidynamo.compile(lambda x, w: torch.tanh(x @ w), backend=backend)
-    w = torch.ones(3, 3, requires_grad=True)
-    for _ in range(3):
-        compiled(torch.ones(2, 3), w).sum().backward()
-    references = watched(compiled, w)
-    del compiled, w
-    assert survivors(references) == []
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_module(backend):
-    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
-    minidynamo.compile(net, backend=backend)
-    call_often(net, torch.ones(2, 3))
-    references = watched(net, net, net[0], net[0].weight)
-    del net
-    assert survivors(references) == []
+@pytest.mark.parametrize("program", rows_of(Dropped))
+def test_nothing_survives(program, backend):
+    assert survivors(program(backend)) == []
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -92,44 +122,6 @@ def test_a_module_that_a_living_function_takes(backend):
     assert survivors(references) == []
     compiled(torch.nn.Linear(3, 3), torch.ones(2, 3))
     assert len(compiled_record(compiled).root().entries) <= 2
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_closure(backend):
-    def make():
-        weight = torch.ones(3)
-
-        def inner(x):
-            return x * weight
-
-        return minidynamo.compile(inner, backend=backend), weight
-
-    compiled, weight = make()
-    call_often(compiled, torch.ones(3))
-    references = watched(compiled, weight)
-    del compiled, weight
-    assert survivors(references) == []
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_resume_functions(backend):
-    def f(x, n):
-        for _ in range(n):
-            x = x + 1
-            minidynamo.graph_break()
-        return helper(x) * 2
-
-    def helper(x):
-        x = x - 1
-        minidynamo.graph_break()
-        return x * x
-
-    compiled = minidynamo.compile(f, backend=backend, dynamic=False)
-    call_often(compiled, torch.ones(3), 2)
-    references = watched(compiled, f)
-    assert len([name for name in references if name.startswith("dispatcher")]) > 1
-    del f, compiled
-    assert survivors(references) == []
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

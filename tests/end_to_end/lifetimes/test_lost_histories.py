@@ -13,15 +13,11 @@ import minidynamo
 from minidynamo import compat
 from minidynamo.guards.deaths import Lost, dies_unobserved, loses_unnoticed
 from minidynamo.testing import CompileCounter
-from tests.end_to_end.histories import Histories, compare
+from tests.end_to_end.histories import Histories
+from tests.end_to_end.programs import rows_of
 
 histories = Histories()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("history", histories)
-def test_same_as_eager(history):
-    compare(history, "eager")
+test_same_as_eager = histories.test()
 
 
 class Holder:
@@ -32,52 +28,46 @@ def step(x, h):
     return torch.tanh(x + h)
 
 
-def goes_on(state, x, dead):
-    state[0] = step(x, state[0])
-    return len(dead)
+class States:
+    def goes_on(state, x, dead):
+        state[0] = step(x, state[0])
+        return len(dead)
 
+    def is_left_and_dropped(state, x, dead):
+        state[0] = step(x, state[0])
+        between = len(dead)
+        state[0] = x
+        return between, len(dead)
 
-def is_left_and_dropped(state, x, dead):
-    state[0] = step(x, state[0])
-    between = len(dead)
-    state[0] = x
-    return between, len(dead)
+    def is_left_elsewhere(state, x, dead):
+        state[0], state[1] = x, step(x, state[0])
+        return len(dead)
 
+    def is_returned(state, x, dead):
+        h, state[0] = state[0], None
+        return step(x, h), len(dead)
 
-def is_left_elsewhere(state, x, dead):
-    state[0], state[1] = x, step(x, state[0])
-    return len(dead)
+    def is_cut_off(state, x, dead):
+        state[0] = step(x, state[0].detach())
+        return len(dead)
 
+    def is_moved(state, x, dead):
+        state[1] = state[0]
+        state[0] = step(x, x)
+        return len(dead)
 
-def is_returned(state, x, dead):
-    h, state[0] = state[0], None
-    return step(x, h), len(dead)
+    def one_of_two_goes_on(state, x, dead):
+        state[0], state[1] = step(x, state[0]), x
+        return len(dead)
 
+    def is_left_by_a_callee_and_dropped(state, x, dead):
+        def write(value):
+            state[0] = value
 
-def is_cut_off(state, x, dead):
-    state[0] = step(x, state[0].detach())
-    return len(dead)
-
-
-def is_moved(state, x, dead):
-    state[1] = state[0]
-    state[0] = step(x, x)
-    return len(dead)
-
-
-def one_of_two_goes_on(state, x, dead):
-    state[0], state[1] = step(x, state[0]), x
-    return len(dead)
-
-
-def is_left_by_a_callee_and_dropped(state, x, dead):
-    def write(value):
-        state[0] = value
-
-    write(step(x, state[0]))
-    between = len(dead)
-    write(None)
-    return between, len(dead)
+        write(step(x, state[0]))
+        between = len(dead)
+        write(None)
+        return between, len(dead)
 
 
 class AsAttributes:
@@ -111,18 +101,6 @@ def watched(x, dead):
     return x * kept
 
 
-PROGRAMS = (
-    goes_on,
-    is_left_and_dropped,
-    is_left_elsewhere,
-    is_returned,
-    is_cut_off,
-    is_moved,
-    one_of_two_goes_on,
-    is_left_by_a_callee_and_dropped,
-)
-
-
 def of_states(program, make):
     def history(compiled):
         fn = compiled(program)
@@ -148,7 +126,7 @@ def attempt_step(fn, state, x, dead):
         return type(error).__name__
 
 
-for _program, _make in itertools.product(PROGRAMS, (in_a_list, in_a_dict, AsAttributes)):
+for _program, _make in itertools.product(rows_of(States), (in_a_list, in_a_dict, AsAttributes)):
     of_states(_program, _make)
 
 

@@ -7,6 +7,7 @@ import torch
 
 import minidynamo
 from minidynamo.testing import StorageWatch, assert_freed_before, no_recompile, probe
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 WITH_PYTHON = [None, *BACKENDS]
@@ -49,17 +50,6 @@ def delete_first(xs):
 
 
 @pytest.mark.parametrize("backend", WITH_PYTHON)
-def test_an_element_of_a_cleared_list_dies_at_its_last_use(backend):
-    f = compiled(cleared_list, backend)
-    for _ in range(2):
-        xs = [torch.ones(4), torch.full((4,), 3.0)]
-        watch = StorageWatch(a=xs[0], b=xs[1])
-        assert f(xs).tolist() == [6.0] * 4
-        assert xs == []
-        assert watch.seen == [["b"]]
-
-
-@pytest.mark.parametrize("backend", WITH_PYTHON)
 def test_an_element_of_a_kept_list_lives(backend):
     f = compiled(kept_list, backend)
     xs = [torch.ones(4), torch.ones(4)]
@@ -69,73 +59,35 @@ def test_an_element_of_a_kept_list_lives(backend):
     assert watch.seen == [["a", "b"]]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_stolen_list_is_emptied_and_its_elements_die_early(backend):
-    f = compiled(kept_list, backend, steal=("xs",))
-    for _ in range(2):
-        xs = [torch.ones(4), torch.full((4,), 3.0)]
-        watch = StorageWatch(a=xs[0], b=xs[1])
-        assert f(xs).tolist() == [6.0] * 4
-        assert xs == []
-        assert watch.seen == [["b"]]
-
-
-@pytest.mark.parametrize("backend", WITH_PYTHON)
-def test_a_deleted_argument_dies_at_the_same_operation(backend):
-    def body(x):
-        y = x + 1
-        y = probe(y)
-        z = y * x
-        del x
-        z = probe(z)
-        return z + 1
-
-    watches = []
-
-    def make():
-        x = torch.ones(4)
-        watches.append(StorageWatch(x=x))
-        return x
-
-    f = compiled(body, backend)
-    for _ in range(2):
-        # Not inside the assert: pytest keeps the operands of an assert for its message.
-        result = f(make())
-        assert result.tolist() == [3.0] * 4
-        assert watches[-1].seen == [["x"], []]
-
-
 class Box:
     pass
 
 
-def in_an_attribute(box, x):
-    for _ in range(3):
-        box.state = watched(x)
-        x = probe(box.state * 2)
-    return x
+class Overwriting:
+    def in_an_attribute(box, x):
+        for _ in range(3):
+            box.state = watched(x)
+            x = probe(box.state * 2)
+        return x
 
+    def in_an_attribute_of_something_new(box, x):
+        made = Box()
+        for _ in range(3):
+            made.state = watched(x)
+            x = probe(made.state * 2)
+        return made, x
 
-def in_an_attribute_of_something_new(box, x):
-    made = Box()
-    for _ in range(3):
-        made.state = watched(x)
-        x = probe(made.state * 2)
-    return made, x
+    def in_a_variable_of_a_closure(box, x):
+        for _ in range(3):
+            state = watched(x)
+            x = probe(state * 2)
+        return (lambda: state), x
 
-
-def in_a_variable_of_a_closure(box, x):
-    for _ in range(3):
-        state = watched(x)
-        x = probe(state * 2)
-    return (lambda: state), x
-
-
-def in_a_gradient(box, x):
-    for _ in range(3):
-        box.parameter.grad = watched(x)
-        x = probe(box.parameter.grad * 2)
-    return x
+    def in_a_gradient(box, x):
+        for _ in range(3):
+            box.parameter.grad = watched(x)
+            x = probe(box.parameter.grad * 2)
+        return x
 
 
 @torch.library.custom_op("minidynamo_test_lifetimes::watched", mutates_args=())
@@ -154,9 +106,7 @@ lifetimes: list[StorageWatch] = []
 
 
 @pytest.mark.parametrize("backend", WITH_PYTHON)
-@pytest.mark.parametrize(
-    "body", [in_an_attribute, in_an_attribute_of_something_new, in_a_variable_of_a_closure, in_a_gradient]
-)
+@pytest.mark.parametrize("body", rows_of(Overwriting))
 def test_what_is_written_over_dies(body, backend):
     f = compiled(body, backend)
     for _ in range(2):

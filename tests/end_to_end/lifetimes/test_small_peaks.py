@@ -80,11 +80,10 @@ def computed(x, w):
     return x * 1, w * 1
 
 
-def measured(program, backend, trains, loss=mean_squares, given=as_they_are):
+def measured(call, trains, loss=mean_squares, given=as_they_are):
     """Returns results and gradients of a step, and its peak."""
     seed_generators(0)
     x, w = torch.rand(64, 64, requires_grad=True), torch.rand(64, 64).div_(8).requires_grad_()
-    call = program if backend is None else minidynamo.compile(program, backend=backend, fullgraph=True)
 
     def step():
         seed_generators(0)
@@ -102,13 +101,20 @@ def measured(program, backend, trains, loss=mean_squares, given=as_they_are):
     return values, peak_bytes(step)
 
 
-def assert_no_more(program, backend, trains, *how, atol=1e-5, more=0, **given):
-    """Checks for eager's values, at a peak that is at most `more` bytes higher; `how` and `given` are further arguments
-    of `measured`."""
-    values, peak = measured(program, None, trains, *how, **given)
-    got, got_peak = measured(program, backend, trains, *how, **given)
+def assert_no_more(program, backend, measure, atol=1e-5, more=0, dynamic=None):
+    """Checks for eager's values, at a peak that is at most `more` bytes higher; `measure(call)` returns both."""
+    values, peak = measure(program)
+    got, got_peak = measure(minidynamo.compile(program, backend=backend, fullgraph=True, dynamic=dynamic))
     torch.testing.assert_close(got, values, rtol=1e-4, atol=atol)
     assert got_peak <= peak + more
+
+
+def rows(programs, loss=mean_squares, given=as_they_are):
+    """Returns parameters: each program, with the loss of its results, and the arguments for two leaves."""
+    return [
+        pytest.param(program, loss, given, id=f"{name}-{loss.__name__}-{given.__name__}")
+        for name, program in programs.items()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -116,12 +122,12 @@ def assert_no_more(program, backend, trains, *how, atol=1e-5, more=0, **given):
 )
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_peaks_are_not_above_those_of_eager(name, kind, backend):
-    trains = kind == "training"
     # The weights are still alive when forward computes what it saves: see docs/memory.md.
     above = backend == "aot_eager" and name == "binary cross entropy of computed weights"
-    assert_no_more(PROGRAMS[name], backend, trains, more=256 if above else 0)
+    assert_no_more(PROGRAMS[name], backend, lambda call: measured(call, kind == "training"), more=256 if above else 0)
 
 
+#: The gradients of several results are laid out one by one.
 SEVERAL = {
     "products": lambda x, w: ((x @ w).tanh(), x.sin() @ w),
     "four": lambda x, w: tuple((x @ w * k).sin() for k in range(1, 5)),
@@ -130,23 +136,14 @@ SEVERAL = {
 }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", SEVERAL)
-def test_gradients_of_several_results_are_laid_out_one_by_one(name, backend):
-    assert_no_more(SEVERAL[name], backend, True, sums)
-
-
+#: No argument lives longer for a tensor that is saved in place of several tensors.
 OF_ARGUMENTS_THAT_DIE = {
     "logarithms of sums beside a softmin": lambda x, w: ((w * 3).logsumexp(-1), functional.softmin(w * 3, -1)),
     "logarithms that are no result": lambda x, w: ((w * 3).logsumexp(-1) * 2, functional.softmin(w * 3, -1)),
 }
 
 
-@pytest.mark.parametrize("name", OF_ARGUMENTS_THAT_DIE)
-def test_nothing_lives_longer_for_what_is_kept_in_place_of_more(name):
-    assert_no_more(OF_ARGUMENTS_THAT_DIE[name], "aot_eager", True, given=computed)
-
-
+#: The expanded gradients of sums are read without a copy.
 SUMMED = {
     "exponential": lambda x, w: x.exp(),
     "two exponentials": lambda x, w: (x.exp(), w.exp()),
@@ -162,13 +159,7 @@ SUMMED = {
 }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("given", [as_they_are, computed])
-@pytest.mark.parametrize("name", SUMMED)
-def test_the_gradients_of_sums_are_read_as_they_are(name, given, backend):
-    assert_no_more(SUMMED[name], backend, True, sums, given)
-
-
+#: A caller may hold the results until their gradients arrive.
 HELD = {
     "a mask of a result": lambda x, w: x.relu(),
     "softmax beside a slope": lambda x, w: (functional.elu(w.cos() - 0.5), functional.softmin(x, -1)),
@@ -176,12 +167,7 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", HELD)
-def test_results_may_be_held_while_their_gradients_come_in(name, backend):
-    assert_no_more(HELD[name], backend, True, handed_in, computed)
-
-
+#: The expanded gradients of sums are read without a copy where sizes vary.
 OF_ANY_SIZE = {
     "a row added": lambda x, w: (x + w[0]).tanh(),
     "joined": lambda x, w: torch.cat([x.sin(), w.sin()]),
@@ -210,27 +196,10 @@ def sums_of_rows(made):
 @pytest.mark.parametrize("loss", [sums, sums_of_rows])
 @pytest.mark.parametrize("name", OF_ANY_SIZE)
 def test_the_gradients_of_sums_are_read_as_they_are_where_sizes_vary(name, loss):
-    program = OF_ANY_SIZE[name]
-    values, peak = measured(program, None, True, loss)
-    compiled = minidynamo.compile(program, backend="aot_eager", fullgraph=True, dynamic=True)
-    got, got_peak = measured(compiled, None, True, loss)
-    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
-    assert got_peak <= peak
+    assert_no_more(OF_ANY_SIZE[name], "aot_eager", lambda call: measured(call, True, loss), dynamic=True)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_rows_that_repeat_in_gradients_are_read_as_they_are(backend):
-    assert_no_more(SUMMED["exponential"], backend, True, sums_of_rows)
-
-
-def test_each_kernel_lays_out_a_gradient_for_itself():
-    def program(x, w):
-        convolved = functional.conv1d((x @ w)[None], w[:, :, None])
-        return convolved + functional.group_norm((w @ w)[None], 4) + (x @ w).tanh()[None]
-
-    assert_no_more(program, "aot_eager", True, sums, atol=1e-4)
-
-
+#: Arguments that are no leaves are written in their own memory.
 OF_COMPUTED = {
     "written": lambda x, w: x.add_(1) @ w,
     "written in part": lambda x, w: (x[0].zero_(), x @ w)[1],
@@ -241,22 +210,7 @@ OF_COMPUTED = {
 }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", OF_COMPUTED)
-def test_what_stands_for_arguments_takes_no_memory(name, backend):
-    assert_no_more(OF_COMPUTED[name], backend, True, given=computed)
-
-
-def test_a_mask_that_is_kept_is_read_of_an_argument_before_that_is_written():
-    def program(x, w):
-        return x.clamp_min_(0.5)
-
-    values, peak = measured(program, None, True, sums, computed)
-    got, got_peak = measured(program, "aot_eager", True, sums, computed)
-    torch.testing.assert_close(got, values)
-    assert got_peak <= peak
-
-
+#: Random masks are drawn in the dtype that is saved.
 DRAWN = {
     "dropout": lambda x, w: functional.dropout(w, 0.3),
     "dropout beside others": lambda x, w: functional.dropout(x.detach(), 0.4) + w,
@@ -264,38 +218,23 @@ DRAWN = {
 }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", DRAWN)
-def test_masks_are_drawn_as_they_are_kept(name, backend):
-    assert_no_more(DRAWN[name], backend, True, sums)
-
-
+#: The gradients of views of arguments arrive in the order of the program.
 VIEWS = {
-    "first": (lambda x, w: (x[48:], x.sin().reshape(32, -1)), sums),
-    "last": (lambda x, w: (w.max(-1).values, w[:16]), mean_squares),
+    "first": lambda x, w: (x[48:], x.sin().reshape(32, -1)),
+    "last": lambda x, w: (w.max(-1).values, w[:16]),
 }
-
-
-@pytest.mark.parametrize("name", VIEWS)
-def test_gradients_of_views_of_arguments_come_in_the_order_of_the_program(name):
-    program, loss = VIEWS[name]
-    assert_no_more(program, "aot_eager", True, loss)
 
 
 def runs_again(x):
     return checkpoint(lambda value: value.exp().tanh(), x, use_reentrant=False)
 
 
+#: A result of a checkpoint that only the checkpoint reads is not saved.
 CHECKPOINTS = {
     "one": lambda x, w: runs_again(w) * 2,
     "two": lambda x, w: runs_again(runs_again(w)) * 2,
     "one apart from the other": lambda x, w: runs_again(runs_again(w) * 2) * x.detach(),
 }
-
-
-@pytest.mark.parametrize("name", CHECKPOINTS)
-def test_what_only_a_checkpoint_reads_of_its_result_is_not_kept(name):
-    assert_no_more(CHECKPOINTS[name], "aot_eager", True)
 
 
 def halves_multiplied(x, w):
@@ -314,6 +253,8 @@ def rows_squashed(x, w):
     return made
 
 
+#: Gradients share a kernel where no memory is added: after others have freed their operands, and with operands that
+#: each gradient recomputes.
 JOINED_OR_CUT = {
     "norm by rows of what dies": (
         lambda x, w: functional.batch_norm(x, None, None, w[0], w[1], training=True),
@@ -324,14 +265,6 @@ JOINED_OR_CUT = {
     "norm by rows of itself": (normed_by_own_rows, mean_squares, as_they_are),
     "rows written": (rows_squashed, sums, computed),
 }
-
-
-@pytest.mark.cpp
-@pytest.mark.parametrize("name", JOINED_OR_CUT)
-def test_gradients_share_a_kernel_where_that_takes_no_more(name):
-    """Covers gradients computed after others have freed their operands, and operands recomputed for each gradient."""
-    program, *how = JOINED_OR_CUT[name]
-    assert_no_more(program, "native", True, *how, atol=1e-4)
 
 
 def written_in_part(part):
@@ -345,6 +278,7 @@ def written_in_part(part):
     return program
 
 
+#: Backward reads a part of a result, which saves no copy of it.
 PARTS = {
     "rows": written_in_part(lambda made, x: made[1:].sub_(x[:-1]).tanh_()),
     "columns": written_in_part(lambda made, x: made[:, 1:].sub_(x[:, :-1]).tanh_()),
@@ -353,12 +287,6 @@ PARTS = {
     "of a view": written_in_part(lambda made, x: made.view(-1)[5:].mul_(2).tanh_()),
     "transposed": written_in_part(lambda made, x: made.t()[5:].mul_(2).tanh_()),
 }
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", PARTS)
-def test_what_backward_reads_of_a_result_is_kept_there(name, backend):
-    assert_no_more(PARTS[name], backend, True)
 
 
 def assert_refused_alike(program, backend, loss_of, refused):
@@ -431,10 +359,7 @@ def test_an_argument_that_collects_history_is_written_where_it_is(name, backend)
             x.grad = None
         return seen, peak_bytes(step)
 
-    values, peak = steps(program)
-    got, got_peak = steps(minidynamo.compile(program, backend=backend, fullgraph=True))
-    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
-    assert got_peak <= peak
+    assert_no_more(program, backend, steps)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -492,10 +417,7 @@ def test_an_argument_with_history_hands_no_zeros_to_it(name, backend):
         x.grad = w.grad = None
         return seen, peak_bytes(step)
 
-    values, peak = steps(program)
-    got, got_peak = steps(minidynamo.compile(program, backend=backend, fullgraph=True))
-    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
-    assert got_peak <= peak
+    assert_no_more(program, backend, steps)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -516,12 +438,9 @@ def test_one_number_repeated_goes_on_to_the_history_of_an_argument_as_it_is(thro
         step()
         seen = [x.grad, w.grad]
         x.grad = w.grad = None
-        return seen, [gradient.stride() for gradient in seen], peak_bytes(step)
+        return [*seen, torch.tensor([gradient.stride() for gradient in seen])], peak_bytes(step)
 
-    values, strides, peak = steps(program)
-    got, got_strides, got_peak = steps(minidynamo.compile(program, backend=backend, fullgraph=True))
-    torch.testing.assert_close(got, values)
-    assert got_strides == strides and got_peak <= peak
+    assert_no_more(program, backend, steps)
 
 
 def given_hook(h, seen):
@@ -600,10 +519,7 @@ def test_gradients_that_are_views_are_added_one_by_one(add_bias_kv, backend):
             leaf.grad = None
         return gradients, peak
 
-    values, peak = found_and_peak(attention)
-    got, got_peak = found_and_peak(minidynamo.compile(attention, backend=backend, fullgraph=True))
-    torch.testing.assert_close(got, values, rtol=1e-4, atol=1e-5)
-    assert got_peak <= peak
+    assert_no_more(attention, backend, found_and_peak)
 
 
 def joined_beside_a_part(x, w):
@@ -616,16 +532,11 @@ def products_beside_a_part(x, w):
     return made, w[:32], w.prod(0)
 
 
+#: The gradients of returned views count.
 RETURNED_BESIDE = {
-    "joined": (joined_beside_a_part, sums),
-    "products": (products_beside_a_part, sums),
+    "joined": joined_beside_a_part,
+    "products": products_beside_a_part,
 }
-
-
-@pytest.mark.parametrize("name", RETURNED_BESIDE)
-def test_gradients_of_returned_views_count(name):
-    program, loss = RETURNED_BESIDE[name]
-    assert_no_more(program, "aot_eager", True, loss)
 
 
 def without_the_first(made):
@@ -653,6 +564,7 @@ def columns_of_rows_squashed(x, w):
     return (made.t() @ x.abs()).split(16)[3], made[:, 32:]
 
 
+#: No tensor is saved for one result once the others are dropped, unless eager saves it.
 DROPPED = {
     "product": (lambda x, w: (x @ w, w.exp()), without_the_first, computed),
     "differences": (lambda x, w: (w.logsumexp(-1), (w - w.mean(0)).square()), without_the_first, computed),
@@ -663,7 +575,70 @@ DROPPED = {
 }
 
 
-@pytest.mark.parametrize("name", DROPPED)
-def test_no_more_is_kept_for_one_result_when_others_are_dropped(name):
-    program, *how = DROPPED[name]
-    assert_no_more(program, "aot_eager", True, *how)
+def the_first_alone(made):
+    del made[1:]
+    return mean_squares(made)
+
+
+def first_of_three(x, w):
+    h = x @ w
+    return h.tanh(), (h.sin() @ w).sin(), h.exp().cumsum(0)
+
+
+def first_of_parts(x, w):
+    one, other = (x @ w).chunk(2)
+    return one.sin(), other.sin().cumsum(0).sin()
+
+
+#: The tensors that an unused result needs die with the result.
+FIRST = {
+    "of two": lambda x, w: (torch.tanh(x @ w), torch.sin(x) @ w),
+    "of three": first_of_three,
+    "of parts": first_of_parts,
+}
+
+ON_ALL_BACKENDS = [
+    *rows(SEVERAL, sums),
+    *rows(SUMMED, sums),
+    *rows(SUMMED, sums, computed),
+    *rows({"exponential": SUMMED["exponential"]}, sums_of_rows),
+    *rows(HELD, handed_in, computed),
+    *rows(OF_COMPUTED, given=computed),
+    *rows(DRAWN, sums),
+    *rows(PARTS),
+    *rows(FIRST, the_first_alone),
+]
+ON_ATEN = [
+    *rows(OF_ARGUMENTS_THAT_DIE, given=computed),
+    *rows({"a mask of an argument that is written": lambda x, w: x.clamp_min_(0.5)}, sums, computed),
+    *rows({"first": VIEWS["first"]}, sums),
+    *rows({"last": VIEWS["last"]}),
+    *rows(CHECKPOINTS),
+    *rows(RETURNED_BESIDE, sums),
+    *(pytest.param(*how, id=name) for name, how in DROPPED.items()),
+]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program, loss, given", ON_ALL_BACKENDS)
+def test_training_needs_no_more_memory(program, loss, given, backend):
+    assert_no_more(program, backend, lambda call: measured(call, True, loss, given))
+
+
+@pytest.mark.parametrize("program, loss, given", ON_ATEN)
+def test_training_without_generated_code_needs_no_more_memory(program, loss, given):
+    assert_no_more(program, "aot_eager", lambda call: measured(call, True, loss, given))
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("program, loss, given", JOINED_OR_CUT.values(), ids=JOINED_OR_CUT)
+def test_gradients_share_a_kernel_where_that_takes_no_more(program, loss, given):
+    assert_no_more(program, "native", lambda call: measured(call, True, loss, given), atol=1e-4)
+
+
+def test_each_kernel_lays_out_a_gradient_for_itself():
+    def program(x, w):
+        convolved = functional.conv1d((x @ w)[None], w[:, :, None])
+        return convolved + functional.group_norm((w @ w)[None], 4) + (x @ w).tanh()[None]
+
+    assert_no_more(program, "aot_eager", lambda call: measured(call, True, sums), atol=1e-4)

@@ -238,6 +238,15 @@ count_kept.register_fake(torch.empty_like)
 kept.register_autograd(lambda ctx, grad: count_kept(grad))
 
 
+def assert_dying_one_by_one(five, backend):
+    f = five if backend is None else minidynamo.compile(five, backend=backend, fullgraph=True)
+    for _ in range(2):
+        kept_by_forward.clear()
+        seen_in_backward.clear()
+        f(torch.rand(4, requires_grad=True)).backward()
+        assert seen_in_backward == [4, 3, 2, 1, 0]
+
+
 @pytest.mark.parametrize("backend", [None, *BACKENDS])
 def test_STL_7_saved_tensors_die_one_by_one_in_backward(backend):
     def five(x):
@@ -245,12 +254,7 @@ def test_STL_7_saved_tensors_die_one_by_one_in_backward(backend):
             x = kept(x).sin()
         return x.sum()
 
-    f = five if backend is None else minidynamo.compile(five, backend=backend, fullgraph=True)
-    for _ in range(2):
-        kept_by_forward.clear()
-        seen_in_backward.clear()
-        f(torch.rand(4, requires_grad=True)).backward()
-        assert seen_in_backward == [4, 3, 2, 1, 0]
+    assert_dying_one_by_one(five, backend)
 
 
 @pytest.mark.parametrize("backend", [None, *BACKENDS])
@@ -260,12 +264,7 @@ def test_STL_7_a_custom_function_in_the_chain_keeps_nothing(backend):
             x = Doubled.apply(kept(x)).sin()
         return x.sum()
 
-    f = five if backend is None else minidynamo.compile(five, backend=backend, fullgraph=True)
-    for _ in range(2):
-        kept_by_forward.clear()
-        seen_in_backward.clear()
-        f(torch.rand(4, requires_grad=True)).backward()
-        assert seen_in_backward == [4, 3, 2, 1, 0]
+    assert_dying_one_by_one(five, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -5,20 +5,15 @@ from __future__ import annotations
 import collections
 import weakref
 
-import pytest
 import torch
 
 import minidynamo
 from minidynamo.testing import CompileCounter
-from tests.end_to_end.histories import Histories, compare, vector
+from tests.end_to_end.histories import Histories, vector
+from tests.end_to_end.programs import rows_of
 
 histories = Histories()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("history", histories)
-def test_same_as_eager(history):
-    compare(history, "eager")
+test_same_as_eager = histories.test()
 
 
 class Part:
@@ -57,21 +52,27 @@ class Watch:
         return [self.watched(part) for part in made] if is_watched else made
 
 
-def histories_of(*programs):
-    """Calls each program with a fresh external object: first with unwatched parts, then with watched parts."""
-    for make, program in programs:
+def deaths(make):
+    """Returns a decorator of a class of programs. Each is called with a fresh external object of `make`: first with
+    unwatched parts, then with watched parts."""
 
-        def history(compiled, make=make, program=program):
-            watch = Watch()
-            fn = compiled(program)
-            for is_watched in (False, False, True, True, False):
-                watch.dead.clear()
-                thing = make(watch, is_watched)
-                yield fn(thing, watch.dead, vector()), list(watch.dead)
-                yield len(watch.dead)
+    def add(programs):
+        for program in rows_of(programs):
 
-        history.__name__ = program.__name__
-        histories(history)
+            def history(compiled, program=program):
+                watch = Watch()
+                fn = compiled(program)
+                for is_watched in (False, False, True, True, False):
+                    watch.dead.clear()
+                    thing = make(watch, is_watched)
+                    yield fn(thing, watch.dead, vector()), list(watch.dead)
+                    yield len(watch.dead)
+
+            history.__name__ = program.__name__
+            histories(history)
+        return programs
+
+    return add
 
 
 def holder(watch, is_watched):
@@ -109,602 +110,497 @@ def nested(watch, is_watched):
     return made
 
 
-def set_attribute(thing, dead, x):
-    y = x + 1
-    thing.part = None
-    return y, len(dead), y * 2
+@deaths(slots)
+class OfSlots:
+    def set_slot(thing, dead, x):
+        thing.part = x
+        return x + 1, len(dead)
+
+    def delete_slot(thing, dead, x):
+        del thing.part
+        return x + 1, len(dead)
 
 
-def delete_attribute(thing, dead, x):
-    del thing.part
-    return x + 1, len(dead)
+@deaths(table)
+class OfDicts:
+    def set_item(thing, dead, x):
+        thing["a"] = x
+        return x + 1, len(dead)
 
+    def set_item_without_a_name(thing, dead, x):
+        thing[None] = x
+        thing[None] = 1
+        del thing["a"]
+        return x + 1, len(dead)
 
-def set_attributes_in_a_callee(thing, dead, x):
-    def replace():
-        thing.part = 3
+    def delete_item(thing, dead, x):
+        del thing["b"]
+        return x + 1, len(dead)
+
+    def pop_item(thing, dead, x):
+        thing.pop("a")
         between = len(dead)
-        thing.other = 4
-        return between, len(dead)
+        name = thing.pop("b").name
+        return x + 1, between, name, len(dead)
 
-    return x + 1, replace()
+    def update_items(thing, dead, x):
+        thing.update(a=1, d=2)
+        return x + 1, len(dead)
 
+    def clear_items(thing, dead, x):
+        thing.clear()
+        return x + 1, len(dead)
 
-def set_by_name(thing, dead, x):
-    before = thing.part.name
-    setattr(thing, "part", None)  # noqa: B010
-    between = len(dead)
-    thing.__dict__["other"] = x
-    return x + 1, before, between, len(dead)
-
-
-def set_slot(thing, dead, x):
-    thing.part = x
-    return x + 1, len(dead)
+    def pop_last_item(thing, dead, x):
+        thing.popitem()
+        thing.popitem()
+        return x + 1, len(dead)
 
 
-def delete_slot(thing, dead, x):
-    del thing.part
-    return x + 1, len(dead)
+@deaths(queue)
+class OfDeques:
+    def overflow(thing, dead, x):
+        thing.append(1)
+        between = len(dead)
+        thing.appendleft(2)
+        return x + 1, between, len(dead)
+
+    def shift(thing, dead, x):
+        thing.popleft()
+        return x + 1, len(dead)
 
 
-def set_item(thing, dead, x):
-    thing["a"] = x
-    return x + 1, len(dead)
+@deaths(members)
+class OfSets:
+    def discard_members(thing, dead, x):
+        for part in [*thing]:
+            thing.discard(part)
+        del part
+        return x + 1, len(dead)
+
+    def clear_members(thing, dead, x):
+        thing.clear()
+        return x + 1, len(dead)
 
 
-def set_item_without_a_name(thing, dead, x):
-    thing[None] = x
-    thing[None] = 1
-    del thing["a"]
-    return x + 1, len(dead)
+@deaths(nested)
+class OfNestedLists:
+    def drop_a_list(thing, dead, x):
+        thing.parts = None
+        return x + 1, len(dead)
 
 
-def delete_item(thing, dead, x):
-    del thing["b"]
-    return x + 1, len(dead)
+@deaths(sequence)
+class OfLists:
+    def set_element(thing, dead, x):
+        thing[0] = None
+        thing[-1] = 3
+        return x + 1, len(dead)
 
-
-def pop_item(thing, dead, x):
-    thing.pop("a")
-    between = len(dead)
-    name = thing.pop("b").name
-    return x + 1, between, name, len(dead)
-
-
-def update_items(thing, dead, x):
-    thing.update(a=1, d=2)
-    return x + 1, len(dead)
-
-
-def clear_items(thing, dead, x):
-    thing.clear()
-    return x + 1, len(dead)
-
-
-def pop_last_item(thing, dead, x):
-    thing.popitem()
-    thing.popitem()
-    return x + 1, len(dead)
-
-
-def set_element(thing, dead, x):
-    thing[0] = None
-    thing[-1] = 3
-    return x + 1, len(dead)
-
-
-def pop_element(thing, dead, x):
-    thing.pop()
-    between = len(dead)
-    kept = thing.pop(0)
-    then = len(dead)
-    del kept
-    return x + 1, between, then, len(dead)
-
-
-def delete_elements(thing, dead, x):
-    del thing[1:]
-    return x + 1, len(dead)
-
-
-def clear_elements(thing, dead, x):
-    thing.clear()
-    return x + 1, len(dead)
-
-
-def assign_elements(thing, dead, x):
-    thing[:] = [x, x]
-    return x + 1, len(dead)
-
-
-def assign_the_same_elements(thing, dead, x):
-    thing[:] = thing[::-1]
-    thing.reverse()
-    before = len(dead)
-    thing.remove(thing[2])
-    return x + 1, before, len(dead)
-
-
-def overflow(thing, dead, x):
-    thing.append(1)
-    between = len(dead)
-    thing.appendleft(2)
-    return x + 1, between, len(dead)
-
-
-def shift(thing, dead, x):
-    thing.popleft()
-    return x + 1, len(dead)
-
-
-def discard_members(thing, dead, x):
-    for part in [*thing]:
-        thing.discard(part)
-    del part
-    return x + 1, len(dead)
-
-
-def clear_members(thing, dead, x):
-    thing.clear()
-    return x + 1, len(dead)
-
-
-def drop_a_list(thing, dead, x):
-    thing.parts = None
-    return x + 1, len(dead)
-
-
-def move_to_another_place(thing, dead, x):
-    kept = thing.part
-    thing.part = None
-    between = len(dead)
-    thing.other = kept
-    then = len(dead)
-    del kept
-    thing.other = None
-    return x + 1, between, then, len(dead)
-
-
-def in_a_loop(thing, dead, x):
-    found = []
-    while thing:
-        x = x + 1
+    def pop_element(thing, dead, x):
         thing.pop()
-        found.append(len(dead))
-    return x, found
+        between = len(dead)
+        kept = thing.pop(0)
+        then = len(dead)
+        del kept
+        return x + 1, between, then, len(dead)
+
+    def delete_elements(thing, dead, x):
+        del thing[1:]
+        return x + 1, len(dead)
+
+    def clear_elements(thing, dead, x):
+        thing.clear()
+        return x + 1, len(dead)
+
+    def assign_elements(thing, dead, x):
+        thing[:] = [x, x]
+        return x + 1, len(dead)
+
+    def assign_the_same_elements(thing, dead, x):
+        thing[:] = thing[::-1]
+        thing.reverse()
+        before = len(dead)
+        thing.remove(thing[2])
+        return x + 1, before, len(dead)
+
+    def in_a_loop(thing, dead, x):
+        found = []
+        while thing:
+            x = x + 1
+            thing.pop()
+            found.append(len(dead))
+        return x, found
 
 
-def in_a_try(thing, dead, x):
-    try:
+@deaths(holder)
+class OfAttributes:
+    def set_attribute(thing, dead, x):
+        y = x + 1
         thing.part = None
-        found = len(dead)
-    finally:
-        x = x + 1
-    return x, found
+        return y, len(dead), y * 2
 
+    def delete_attribute(thing, dead, x):
+        del thing.part
+        return x + 1, len(dead)
 
-histories_of(
-    (holder, set_attribute),
-    (holder, delete_attribute),
-    (holder, set_attributes_in_a_callee),
-    (holder, set_by_name),
-    (slots, set_slot),
-    (slots, delete_slot),
-    (table, set_item),
-    (table, set_item_without_a_name),
-    (table, delete_item),
-    (table, pop_item),
-    (table, update_items),
-    (table, clear_items),
-    (table, pop_last_item),
-    (sequence, set_element),
-    (sequence, pop_element),
-    (sequence, delete_elements),
-    (sequence, clear_elements),
-    (sequence, assign_elements),
-    (sequence, assign_the_same_elements),
-    (queue, overflow),
-    (queue, shift),
-    (members, discard_members),
-    (members, clear_members),
-    (nested, drop_a_list),
-    (holder, move_to_another_place),
-    (sequence, in_a_loop),
-    (holder, in_a_try),
-)
+    def set_attributes_in_a_callee(thing, dead, x):
+        def replace():
+            thing.part = 3
+            between = len(dead)
+            thing.other = 4
+            return between, len(dead)
+
+        return x + 1, replace()
+
+    def set_by_name(thing, dead, x):
+        before = thing.part.name
+        setattr(thing, "part", None)  # noqa: B010
+        between = len(dead)
+        thing.__dict__["other"] = x
+        return x + 1, before, between, len(dead)
+
+    def move_to_another_place(thing, dead, x):
+        kept = thing.part
+        thing.part = None
+        between = len(dead)
+        thing.other = kept
+        then = len(dead)
+        del kept
+        thing.other = None
+        return x + 1, between, then, len(dead)
+
+    def in_a_try(thing, dead, x):
+        try:
+            thing.part = None
+            found = len(dead)
+        finally:
+            x = x + 1
+        return x, found
+
 
 CURRENT = None
 
 
 @histories
-def global_variables(compiled):
-    watch = Watch()
+class Deaths:
+    def global_variables(compiled):
+        watch = Watch()
 
-    @compiled
-    def replace(x):
-        global CURRENT
-        CURRENT = None
-        return x + 1, len(watch.dead)
+        @compiled
+        def replace(x):
+            global CURRENT
+            CURRENT = None
+            return x + 1, len(watch.dead)
 
-    @compiled
-    def delete(x):
-        global CURRENT
-        del CURRENT
-        found = len(watch.dead)
-        CURRENT = 1  # noqa: F841
-        return x + 1, found
+        @compiled
+        def delete(x):
+            global CURRENT
+            del CURRENT
+            found = len(watch.dead)
+            CURRENT = 1  # noqa: F841
+            return x + 1, found
 
-    for fn in (replace, delete):
-        for is_watched in (False, True, True):
-            watch.dead.clear()
-            globals()["CURRENT"] = watch.parts(1, is_watched)[0]
-            yield fn(vector())
+        for fn in (replace, delete):
+            for is_watched in (False, True, True):
+                watch.dead.clear()
+                globals()["CURRENT"] = watch.parts(1, is_watched)[0]
+                yield fn(vector())
 
-
-@histories
-def variables_of_an_outer_function(compiled):
-    watch = Watch()
-    part = None
-
-    @compiled
-    def replace(x):
-        nonlocal part
-        part = 3
-        return x + 1, len(watch.dead)
-
-    for is_watched in (False, True, True):
-        watch.dead.clear()
-        part = watch.parts(1, is_watched)[0]
-        yield replace(vector())
-
-
-@histories
-def attributes_of_classes_and_modules(compiled):
-    watch = Watch()
-
-    class Settings:
+    def variables_of_an_outer_function(compiled):
+        watch = Watch()
         part = None
 
-    layer = torch.nn.Linear(3, 3)
-    layer.register_buffer("state", None)
+        @compiled
+        def replace(x):
+            nonlocal part
+            part = 3
+            return x + 1, len(watch.dead)
 
-    @compiled
-    def replace(x):
-        Settings.part = 3
-        return x + 1, len(watch.dead)
-
-    @compiled
-    def of_module(x):
-        layer.part = None
-        return layer.weight.shape, x + 1, len(watch.dead)
-
-    for is_watched in (False, True, True):
-        watch.dead.clear()
-        Settings.part, layer.part = watch.parts(2, is_watched)
-        yield replace(vector()), of_module(vector())
-
-
-@histories
-def tensors(compiled):
-    dead = []
-    layer = torch.nn.Linear(3, 3)
-    layer.register_buffer("state", torch.ones(3))
-    holder = Holder()
-
-    @compiled
-    def buffer(x):
-        layer.state = x
-        return x + 1, len(dead)
-
-    @compiled
-    def attribute(x):
-        holder.last = x + 1
-        return x * 2, len(dead)
-
-    @compiled
-    def gradient(x):
-        layer.weight.grad = None
-        return x * 2, len(dead)
-
-    for fn in (buffer, attribute, gradient):
-        for is_watched in (True, False, True) if fn is not gradient else (True, True):
-            dead.clear()
-            layer.state = state = torch.ones(3)
-            holder.last = last = torch.ones(3)
-            layer.weight.grad = grad = torch.ones(3, 3)
-            if is_watched:
-                for tensor in (state, last, grad):
-                    weakref.finalize(tensor, dead.append, 1)
-            del state, last, grad
-            yield fn(vector())
-
-
-@histories
-def what_only_it_holds(compiled):
-    dead = []
-    holder = Holder()
-
-    @compiled
-    def replace(x):
-        holder.tree = None
-        return x + 1, len(dead)
-
-    def closure(part):
-        return lambda: part
-
-    shared = Part()
-    for make in (
-        lambda part: {"a": [part]},
-        lambda part: closure(part),
-        lambda part: [shared, (part,)],
-        lambda part: part.__init__,
-    ):
-        for _ in range(2):
-            dead.clear()
-            part = Part()
-            weakref.finalize(part, dead.append, 1)
-            holder.tree = make(part)
-            del part
-            yield replace(vector())
-            holder.tree = None
-            minidynamo.reset()
-
-
-@histories
-def finalizers(compiled):
-    holder = Holder()
-    log = Finalized.log
-
-    @compiled
-    def replace(x):
-        holder.part = Part("new")
-        log.append("behind")
-        return x + 1, [*log]
-
-    for cls in (Part, Finalized, Finalized):
-        log.clear()
-        holder.part = cls("old")
-        yield replace(vector())
-
-
-@histories
-def keys_and_elements_that_are_looked_at(compiled):
-    watch = Watch()
-
-    @compiled
-    def looked_up(values, part, x):
-        return x * values[part]
-
-    @compiled
-    def looped_over(values, x):
-        for part, scale in values.items():
-            x = x * scale + len(part.name)
-        return x
-
-    @compiled
-    def is_element(parts, part, x):
-        return x * 2 if part in parts and len(parts) == 1 else x
-
-    @compiled
-    def pairs(found, x):
-        return x * len(found | {("b", 1)})
-
-    @compiled
-    def replaced(values, part, x):
-        values[part] = x
-        return x + 1, len(watch.dead)
-
-    for _ in range(3):
-        watch.dead.clear()
-        part = watch.watched(Part())
-        values, parts = {part: 2}, {part}
-        yield looked_up(values, part, vector()), looped_over(values, vector()), is_element(parts, part, vector())
-        yield pairs({("a", part)}, vector())
-        values[part] = watch.watched(Part("value"))
-        yield replaced(values, part, vector())
-        del part, values, parts
-        yield len(watch.dead)
-
-
-@histories
-def suspended_generators(compiled):
-    log = []
-
-    def numbers():
-        try:
-            yield 1
-            yield 2
-        finally:
-            log.append("closed")
-
-    holder = Holder()
-
-    @compiled
-    def replace(x):
-        holder.numbers = None
-        return x + 1, [*log]
-
-    for is_started in (False, True, True):
-        log.clear()
-        holder.numbers = numbers()
-        if is_started:
-            next(holder.numbers)
-        yield replace(vector())
-
-
-@histories
-def results_of_calls_that_are_dropped(compiled):
-    dead = []
-
-    def made():
-        part = Part()
-        weakref.finalize(part, dead.append, 1)
-        return part
-
-    @compiled
-    def dropped(x):
-        made()
-        first = len(dead)
-        name = made().name
-        return x + 1, first, name, len(dead)
-
-    @compiled
-    def kept(x):
-        found = [made()]
-        first = len(dead)
-        found = None
-        return x + 1, first, len(dead), found
-
-    for fn in (dropped, kept):
-        for _ in range(2):
-            dead.clear()
-            yield fn(vector())
-
-
-@histories
-def arguments_that_are_given_up(compiled):
-    watch = Watch()
-
-    @compiled
-    def deleted(part, x):
-        del part
-        return x + 1, len(watch.dead)
-
-    @compiled
-    def replaced(part, x):
-        part = part.name
-        return x + 1, len(watch.dead), part
-
-    @compiled
-    def held(holder, x):
-        holder = holder.part
-        return x + 1, len(watch.dead), holder.name
-
-    for fn in (deleted, replaced):
         for is_watched in (False, True, True):
             watch.dead.clear()
-            yield fn(*watch.parts(1, is_watched), vector())
+            part = watch.parts(1, is_watched)[0]
+            yield replace(vector())
 
-    def holding(part):
+    def attributes_of_classes_and_modules(compiled):
+        watch = Watch()
+
+        class Settings:
+            part = None
+
+        layer = torch.nn.Linear(3, 3)
+        layer.register_buffer("state", None)
+
+        @compiled
+        def replace(x):
+            Settings.part = 3
+            return x + 1, len(watch.dead)
+
+        @compiled
+        def of_module(x):
+            layer.part = None
+            return layer.weight.shape, x + 1, len(watch.dead)
+
+        for is_watched in (False, True, True):
+            watch.dead.clear()
+            Settings.part, layer.part = watch.parts(2, is_watched)
+            yield replace(vector()), of_module(vector())
+
+    def tensors(compiled):
+        dead = []
+        layer = torch.nn.Linear(3, 3)
+        layer.register_buffer("state", torch.ones(3))
+        holder = Holder()
+
+        @compiled
+        def buffer(x):
+            layer.state = x
+            return x + 1, len(dead)
+
+        @compiled
+        def attribute(x):
+            holder.last = x + 1
+            return x * 2, len(dead)
+
+        @compiled
+        def gradient(x):
+            layer.weight.grad = None
+            return x * 2, len(dead)
+
+        for fn in (buffer, attribute, gradient):
+            for is_watched in (True, False, True) if fn is not gradient else (True, True):
+                dead.clear()
+                layer.state = state = torch.ones(3)
+                holder.last = last = torch.ones(3)
+                layer.weight.grad = grad = torch.ones(3, 3)
+                if is_watched:
+                    for tensor in (state, last, grad):
+                        weakref.finalize(tensor, dead.append, 1)
+                del state, last, grad
+                yield fn(vector())
+
+    def finalizers(compiled):
+        holder = Holder()
+        log = Finalized.log
+
+        @compiled
+        def replace(x):
+            holder.part = Part("new")
+            log.append("behind")
+            return x + 1, [*log]
+
+        for cls in (Part, Finalized, Finalized):
+            log.clear()
+            holder.part = cls("old")
+            yield replace(vector())
+
+    def keys_and_elements_that_are_looked_at(compiled):
+        watch = Watch()
+
+        @compiled
+        def looked_up(values, part, x):
+            return x * values[part]
+
+        @compiled
+        def looped_over(values, x):
+            for part, scale in values.items():
+                x = x * scale + len(part.name)
+            return x
+
+        @compiled
+        def is_element(parts, part, x):
+            return x * 2 if part in parts and len(parts) == 1 else x
+
+        @compiled
+        def pairs(found, x):
+            return x * len(found | {("b", 1)})
+
+        @compiled
+        def replaced(values, part, x):
+            values[part] = x
+            return x + 1, len(watch.dead)
+
+        for _ in range(3):
+            watch.dead.clear()
+            part = watch.watched(Part())
+            values, parts = {part: 2}, {part}
+            yield looked_up(values, part, vector()), looped_over(values, vector()), is_element(parts, part, vector())
+            yield pairs({("a", part)}, vector())
+            values[part] = watch.watched(Part("value"))
+            yield replaced(values, part, vector())
+            del part, values, parts
+            yield len(watch.dead)
+
+    def suspended_generators(compiled):
+        log = []
+
+        def numbers():
+            try:
+                yield 1
+                yield 2
+            finally:
+                log.append("closed")
+
+        holder = Holder()
+
+        @compiled
+        def replace(x):
+            holder.numbers = None
+            return x + 1, [*log]
+
+        for is_started in (False, True, True):
+            log.clear()
+            holder.numbers = numbers()
+            if is_started:
+                next(holder.numbers)
+            yield replace(vector())
+
+    def results_of_calls_that_are_dropped(compiled):
+        dead = []
+
+        def made():
+            part = Part()
+            weakref.finalize(part, dead.append, 1)
+            return part
+
+        @compiled
+        def dropped(x):
+            made()
+            first = len(dead)
+            name = made().name
+            return x + 1, first, name, len(dead)
+
+        @compiled
+        def kept(x):
+            found = [made()]
+            first = len(dead)
+            found = None
+            return x + 1, first, len(dead), found
+
+        for fn in (dropped, kept):
+            for _ in range(2):
+                dead.clear()
+                yield fn(vector())
+
+    def arguments_that_are_given_up(compiled):
+        watch = Watch()
+
+        @compiled
+        def deleted(part, x):
+            del part
+            return x + 1, len(watch.dead)
+
+        @compiled
+        def replaced(part, x):
+            part = part.name
+            return x + 1, len(watch.dead), part
+
+        @compiled
+        def held(holder, x):
+            holder = holder.part
+            return x + 1, len(watch.dead), holder.name
+
+        for fn in (deleted, replaced):
+            for is_watched in (False, True, True):
+                watch.dead.clear()
+                yield fn(*watch.parts(1, is_watched), vector())
+
+        def holding(part):
+            made = Holder()
+            made.part = part
+            return made
+
+        for is_watched in (False, True, True):
+            watch.dead.clear()
+            yield held(watch.watched(holding(Part())) if is_watched else holding(Part()), vector())
+
+
+@deaths(sequence)
+class OfPoppedElements:
+    def in_a_tuple(parts, dead, x):
+        first, second = parts.pop(), parts.pop()
+        pair = (first, second)
+        first = second = None
+        before = len(dead)
+        pair = pair[1:]
+        return x + 1, before, len(dead)
+
+    def in_a_closure(parts, dead, x):
+        part = parts.pop()
+        read = lambda: part.name  # noqa: E731
+        name, before = read(), len(dead)
+        part = None
+        return x + 1, name, before, len(dead)
+
+    def in_a_function(parts, dead, x):
+        read = (lambda part: lambda: part.name)(parts.pop())
+        name, before = read(), len(dead)
+        read = None
+        return x + 1, name, before, len(dead)
+
+    def in_defaults(parts, dead, x):
+        def read(part=parts.pop(), *, other=parts.pop()):  # noqa: B008
+            return part.name, other.name
+
+        names, before = read(), len(dead)
+        del read
+        return x + 1, names, before, len(dead)
+
+    def in_defaults_that_are_replaced(parts, dead, x):
+        read = lambda part=parts.pop(): len(dead)  # noqa: B008, E731
+        before = read()
+        read.__defaults__ = (parts.pop(),)
+        between = read()
+        read.__defaults__ = None
+        return x + 1, before, between, read(3)
+
+    def in_a_generator(parts, dead, x):
+        def names(part):
+            yield part.name
+            yield 2
+
+        waiting = names(parts.pop())
+        name, before = next(waiting), len(dead)
+        waiting = None
+        return x + 1, name, before, len(dead)
+
+    def in_a_new_object(parts, dead, x):
         made = Holder()
-        made.part = part
-        return made
+        made.part = parts.pop()
+        before = len(dead)
+        del made
+        return x + 1, before, len(dead)
 
-    for is_watched in (False, True, True):
-        watch.dead.clear()
-        yield held(watch.watched(holding(Part())) if is_watched else holding(Part()), vector())
+    def in_an_exception(parts, dead, x):
+        try:
+            raise ValueError(parts.pop())
+        except ValueError as error:
+            before = len(dead), len(error.args)
+        return x + 1, before, len(dead)
 
+    def in_a_callee(parts, dead, x):
+        def forget(part):
+            del part
+            return len(dead)
 
-def in_a_tuple(parts, dead, x):
-    first, second = parts.pop(), parts.pop()
-    pair = (first, second)
-    first = second = None
-    before = len(dead)
-    pair = pair[1:]
-    return x + 1, before, len(dead)
+        return x + 1, forget(parts.pop()), len(dead)
 
-
-def in_a_closure(parts, dead, x):
-    part = parts.pop()
-    read = lambda: part.name  # noqa: E731
-    name, before = read(), len(dead)
-    part = None
-    return x + 1, name, before, len(dead)
-
-
-def in_a_function(parts, dead, x):
-    read = (lambda part: lambda: part.name)(parts.pop())
-    name, before = read(), len(dead)
-    read = None
-    return x + 1, name, before, len(dead)
-
-
-def in_defaults(parts, dead, x):
-    def read(part=parts.pop(), *, other=parts.pop()):  # noqa: B008
-        return part.name, other.name
-
-    names, before = read(), len(dead)
-    del read
-    return x + 1, names, before, len(dead)
-
-
-def in_defaults_that_are_replaced(parts, dead, x):
-    read = lambda part=parts.pop(): len(dead)  # noqa: B008, E731
-    before = read()
-    read.__defaults__ = (parts.pop(),)
-    between = read()
-    read.__defaults__ = None
-    return x + 1, before, between, read(3)
-
-
-def in_a_generator(parts, dead, x):
-    def names(part):
-        yield part.name
-        yield 2
-
-    waiting = names(parts.pop())
-    name, before = next(waiting), len(dead)
-    waiting = None
-    return x + 1, name, before, len(dead)
-
-
-def in_a_new_object(parts, dead, x):
-    made = Holder()
-    made.part = parts.pop()
-    before = len(dead)
-    del made
-    return x + 1, before, len(dead)
-
-
-def in_an_exception(parts, dead, x):
-    try:
-        raise ValueError(parts.pop())
-    except ValueError as error:
-        before = len(dead), len(error.args)
-    return x + 1, before, len(dead)
-
-
-def in_a_callee(parts, dead, x):
-    def forget(part):
-        del part
-        return len(dead)
-
-    return x + 1, forget(parts.pop()), len(dead)
-
-
-def in_a_loop_over_what_is_popped(parts, dead, x):
-    parts.append([parts.pop(), parts.pop()])
-    found = []
-    for _part in parts.pop():
-        x = x + 1
+    def in_a_loop_over_what_is_popped(parts, dead, x):
+        parts.append([parts.pop(), parts.pop()])
+        found = []
+        for _part in parts.pop():
+            x = x + 1
+            found.append(len(dead))
         found.append(len(dead))
-    found.append(len(dead))
-    _part = None
-    return x, found, len(dead)
+        _part = None
+        return x, found, len(dead)
 
+    def rest_of_arguments(parts, dead, x):
+        def second(*rest):
+            rest = rest[1:]
+            return rest[0].name, len(dead)
 
-def rest_of_arguments(parts, dead, x):
-    def second(*rest):
-        rest = rest[1:]
-        return rest[0].name, len(dead)
-
-    return x + 1, second(parts.pop(), parts.pop()), len(dead)
-
-
-histories_of(
-    (sequence, in_a_tuple),
-    (sequence, in_a_closure),
-    (sequence, in_a_function),
-    (sequence, in_defaults),
-    (sequence, in_defaults_that_are_replaced),
-    (sequence, in_a_generator),
-    (sequence, in_a_new_object),
-    (sequence, in_an_exception),
-    (sequence, in_a_callee),
-    (sequence, in_a_loop_over_what_is_popped),
-    (sequence, rest_of_arguments),
-)
+        return x + 1, second(parts.pop(), parts.pop()), len(dead)
 
 
 def test_what_lives_on_elsewhere_breaks_nothing():
