@@ -231,44 +231,42 @@ def outer(y):
     return y
 
 
-@programs(graphs=4, breaks=4, recompiles=0)
-def nested_calls_that_break(x):
-    return outer(x) + 4
-
-
 @programs(graphs=None, breaks=None)
-def one_loop_in_another_callee(x):
-    def rounds(y, n):
-        for i in range(n):
-            y = y + i
+class Iterators:
+    @programs(graphs=4, breaks=4, recompiles=0)
+    def nested_calls_that_break(x):
+        return outer(x) + 4
+
+    def one_loop_in_another_callee(x):
+        def rounds(y, n):
+            for i in range(n):
+                y = y + i
+                print(i)
+            return y
+
+        for n in (1, 2):
+            x = rounds(x, n)
+            print("round", n)
+        return x
+
+    def leaving_early(x):
+        found = []
+        for i in range(6):
+            if i == 1:
+                continue
+            x = x + i
             print(i)
-        return y
-
-    for n in (1, 2):
-        x = rounds(x, n)
-        print("round", n)
-    return x
-
-
-@programs(graphs=None, breaks=None)
-def leaving_early(x):
-    found = []
-    for i in range(6):
-        if i == 1:
-            continue
-        x = x + i
-        print(i)
-        if i == 4:
-            found.append(i)
-            break
-    else:
-        found.append("else")
-    while True:
-        x = x * 2
-        print("while")
-        if x.abs().sum() > 10:
-            break
-    return x, found
+            if i == 4:
+                found.append(i)
+                break
+        else:
+            found.append("else")
+        while True:
+            x = x * 2
+            print("while")
+            if x.abs().sum() > 10:
+                break
+        return x, found
 
 
 def test_growing_list_is_the_same():
