@@ -74,17 +74,6 @@ def test_a_condition_on_a_tensor():
     assert_same_as_eager(f, lambda: torch.ones(4), lambda: -torch.ones(4), calls=2, graphs=3, breaks=1, recompiles=0)
 
 
-def test_a_break_inside_a_with_block_keeps_the_grad_mode():
-    def f(t):
-        with torch.no_grad():
-            t = t + 1
-            print(t.sum().item())
-            t = t * 2
-        return t * 3
-
-    assert_same_as_eager(f, lambda: torch.ones(4, requires_grad=True), calls=2)
-
-
 def test_a_callee_that_breaks_is_compiled_on_its_own():
     def callee(t):
         t = t * 2
@@ -110,17 +99,6 @@ def test_fullgraph_refuses_with_the_users_line():
         f(torch.ones(4))
     assert "if t.sum() > 0:" in str(refused.value)
     assert counter.frame_count == 0
-
-
-def test_a_long_loop_with_a_break_nests_nothing():
-    def f(t):
-        for _ in range(2000):
-            t = t + 1
-            minidynamo.graph_break()
-        return t
-
-    compiled = minidynamo.compile(f, backend="eager")
-    assert compiled(torch.zeros(2)).tolist() == [2000.0] * 2
 
 
 # Builtins that branch on the value of a tensor: one break. The rest has a version for each kind of result.
