@@ -5,6 +5,7 @@ A graph may have written before it raises, or in the same operation, or in a dif
 
 from __future__ import annotations
 
+import functools
 import random
 
 import pytest
@@ -19,6 +20,11 @@ from minidynamo.testing import CompileCounterWithBackend, assert_same_as_eager
 from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
+
+
+def compare(fn, make, bad, backend, **expected):
+    """Compares a call with `make(1)`, a call with `make(bad)`, which raises, and a call with `make(2)`."""
+    assert_same_as_eager(fn, *(functools.partial(make, k) for k in (1, bad, 2)), backend=backend, **expected)
 
 
 class State:
@@ -309,14 +315,11 @@ def counted(s, first, second, xs, i):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_tensors_in_one_memory_and_in_lists(backend):
-    def called_with(position):
-        def make():
-            base = torch.arange(8.0)
-            return State(), base[:4], base[4:], [torch.ones(2), torch.ones(3)], torch.tensor([position])
+    def make(position):
+        base = torch.arange(8.0)
+        return State(), base[:4], base[4:], [torch.ones(2), torch.ones(3)], torch.tensor([position])
 
-        return make
-
-    assert_same_as_eager(counted, called_with(1), called_with(5), called_with(2), backend=backend)
+    compare(counted, make, 5, backend)
 
 
 def taken_from_a_list(s, xs, i):
@@ -383,10 +386,7 @@ def test_elements_die_in_time_where_all_positions_exist(backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", [taken_from_a_list, lost_from_a_list])
 def test_lists_keep_what_was_not_taken(fn, backend):
-    def called_with(position):
-        return lambda: (State(), [torch.ones(1), torch.arange(4.0)], torch.tensor([position]))
-
-    assert_same_as_eager(fn, called_with(1), called_with(5), called_with(2), backend=backend)
+    compare(fn, lambda k: (State(), [torch.ones(1), torch.arange(4.0)], torch.tensor([k])), 5, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -566,17 +566,15 @@ def history_for_a_buffer(s, x, t, i):
     return t[i] * s.total
 
 
+def with_history(position):
+    x = torch.ones(3, requires_grad=True) * 3
+    return State(), x, torch.arange(4.0, requires_grad=True), torch.tensor(position)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", [recorded, recorded_through_a_view, history_for_a_buffer])
 def test_a_write_that_autograd_records_is_taken_back(fn, backend):
-    def called_with(position):
-        def make():
-            leaf = torch.ones(3, requires_grad=True)
-            return State(), leaf * 3, torch.arange(4.0, requires_grad=True), torch.tensor(position)
-
-        return make
-
-    assert_same_as_eager(fn, called_with(1), called_with(9), called_with(2), backend=backend)
+    compare(fn, with_history, 9, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -586,14 +584,11 @@ def test_a_write_that_autograd_records_to_elements_of_a_list_is_taken_back(backe
         xs[0].mul_(2)
         return t[i] * xs[1]
 
-    def called_with(position):
-        def make():
-            leaf = torch.ones(3, requires_grad=True)
-            return State(), [leaf * 3, torch.ones(1)], torch.arange(4.0), torch.tensor(position)
+    def make(position):
+        xs = [torch.ones(3, requires_grad=True) * 3, torch.ones(1)]
+        return State(), xs, torch.arange(4.0), torch.tensor(position)
 
-        return make
-
-    assert_same_as_eager(program, called_with(1), called_with(9), called_with(2), backend=backend)
+    compare(program, make, 9, backend)
 
 
 def looked_up(log, x, t, i):
@@ -673,15 +668,7 @@ def test_where_hooks_see_what_is_saved_graphs_run_that_will_not_raise(backend):
 
 @pytest.mark.parametrize("backend", ["eager", "boxed_nop"])
 def test_a_graph_that_surely_raises_is_not_run_where_it_could_not_be_taken_back(backend):
-    def called_with(position):
-        def make():
-            leaf = torch.ones(3, requires_grad=True)
-            return State(), leaf * 3, torch.arange(4.0), torch.tensor(position)
-
-        return make
-
-    counter = CompileCounterWithBackend(backend)
-    assert_same_as_eager(recorded, called_with(1), called_with(9), called_with(2), backend=counter, graphs=1)
+    compare(recorded, with_history, 9, CompileCounterWithBackend(backend), graphs=1)
 
 
 def caught_behind_a_recorded_write(s, x, m):
@@ -708,13 +695,7 @@ def raised_behind_a_recorded_write(s, x, m):
 def test_what_more_than_positions_decide_is_run_as_written_behind_a_recorded_write(fn, backend):
     """If the graph ran as captured, the autograd history recorded before the error could not be rolled back."""
 
-    def called_with(factor):
-        def make():
-            return State(), torch.ones(3, requires_grad=True) * 3, torch.eye(2) * factor
-
-        return make
-
-    assert_same_as_eager(fn, called_with(1), called_with(-1), called_with(2), backend=backend)
+    compare(fn, lambda k: (State(), torch.ones(3, requires_grad=True) * 3, torch.eye(2) * k), -1, backend)
 
 
 class Refused:
