@@ -34,12 +34,6 @@ def native(fn, *args, **kwargs):
 
 
 @pytest.mark.parametrize("fn, args, kwargs", corpus.CASES, ids=IDS)
-def test_stepping_equals_the_plain_call(fn, args, kwargs):
-    expected = outcome(native, corpus_copy(fn), args, kwargs)
-    assert outcome(lambda f, *a, **k: Stepper(f).step(*a, **k), corpus_copy(fn), args, kwargs) == expected
-
-
-@pytest.mark.parametrize("fn, args, kwargs", corpus.CASES, ids=IDS)
 def test_native_continuation_from_every_point(fn, args, kwargs):
     expected = outcome(native, corpus_copy(fn), args, kwargs)
     fn = corpus_copy(fn)
@@ -170,15 +164,6 @@ def test_the_list_is_emptied_before_the_instruction_runs():
     way, values = step(boxed)
     assert values == [[]]
     assert way.stack == (VALUE,)
-
-
-def test_a_wrong_list_is_an_error():
-    def f(probe):
-        return probe()
-
-    point = frame_point(f.__code__, index_of(f, "CALL"), call_stack(0), [], [])
-    with pytest.raises(ValueError, match="not enough values"):
-        make_break(point, {}, lambda way: way)([])
 
 
 def test_a_handler_that_returns_to_the_same_place_stays_native():

@@ -28,10 +28,6 @@ def test_offsets_and_indices_agree_with_dis(fn):
         assert instruction.target is None or 0 <= instruction.target < len(decoded)
 
 
-def test_decoding_happens_once():
-    assert decode(corpus.loops.__code__) is decode(corpus.loops.__code__)
-
-
 def test_specialised_instructions_are_decoded_to_their_plain_form():
     def hot(x):
         return x + x

@@ -88,15 +88,6 @@ def test_function_equals_eager(name, target):
 
 
 @ANY_TARGET
-def test_gradients_of_layer_norm(target):
-    def gradients(x, w, b):
-        x, w, b = (t.detach().requires_grad_() for t in (x, w, b))
-        return torch.autograd.grad(F.layer_norm(x, (16,), w, b).sin().sum(), [x, w, b])
-
-    check(gradients, normal(8, 16), normal(16), normal(16), target=target)
-
-
-@ANY_TARGET
 def test_dropout_draws_what_eager_draws(target):
     def function(x):
         dropped = torch.ops.aten.native_dropout(x + 1, 0.5, True)[0]

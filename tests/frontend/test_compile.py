@@ -104,18 +104,6 @@ def test_without_a_function_it_is_a_decorator():
     assert "renamed" in f.guards()
 
 
-def test_fullgraph_raises_where_the_graph_would_end():
-    @eager(fullgraph=True)
-    def f(x):
-        y = x + 1
-        print(y)
-        return y
-
-    with pytest.raises(minidynamo.errors.Unsupported, match="fullgraph=True") as caught:
-        f(torch.ones(2))
-    assert caught.value.diagnostic.where.lineno == f.__wrapped__.__code__.co_firstlineno + 3
-
-
 def test_past_the_recompile_limit_the_frame_runs_as_written():
     counter = CompileCounter()
     f = minidynamo.compile(lambda x, n: x + n, backend=counter, recompile_limit=2, dynamic=False)
@@ -428,12 +416,3 @@ def test_reset_forgets_and_lets_notices_be_shown_again():
         with pytest.warns(MinidynamoNotice, match="MD105"):
             minidynamo.compile(len)
         minidynamo.reset()
-
-
-def test_why_tells_what_changed():
-    f = eager(plain)
-    assert minidynamo.why(f) == "plain was not recompiled."
-    f(torch.ones(2))
-    f(torch.ones(3))
-    assert "MD301" in minidynamo.why(f) and "3" in minidynamo.why(f)
-    assert minidynamo.why(f) == f.why()

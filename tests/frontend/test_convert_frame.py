@@ -13,7 +13,6 @@ import minidynamo
 from minidynamo.core.events import MinidynamoNotice, on_event
 from minidynamo.errors import BackendError, InternalError, Unsupported
 from minidynamo.frontend import convert_frame as subject
-from minidynamo.testing import CompileCounter
 from minidynamo.tracer.frames import interpreter
 
 
@@ -29,22 +28,6 @@ def test_a_frame_without_operations_needs_no_backend():
     x = torch.ones(1)
     assert f(x, 2) == (3, x) and f(x, 2)[1] is x
     assert (f.stats.compiles, f.stats.graphs, f.graphs) == (1, 0, [])
-
-
-def test_a_break_ends_one_graph_and_begins_another_behind_it():
-    counter = CompileCounter()
-
-    def f(x, log):
-        y = x + 1
-        log.append(y.sum().item())
-        return y * 2
-
-    g = minidynamo.compile(f, backend=counter)
-    log = []
-    assert g(torch.ones(2), log).tolist() == [4.0, 4.0] and log == [4.0]
-    assert counter.frame_count == 2
-    [broken] = g.__minidynamo__.breaks
-    assert broken.where.lineno == f.__code__.co_firstlineno + 2
 
 
 def test_breaks_are_published_with_the_users_line():

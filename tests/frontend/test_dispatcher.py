@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import gc
 import inspect
 import re
@@ -106,40 +105,6 @@ def test_every_signature_reaches_body_miss_and_native(fn, args, kwargs):
     assert compiled(*args, **kwargs) == expected
 
 
-def test_wrong_arguments_are_the_error_of_the_original():
-    compiled = root_dispatcher(keyword_only, never).function
-    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'k'"):
-        compiled(1)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'z'"):
-        compiled(1, k=2, z=3)
-
-
-def test_function_looks_like_the_original():
-    def original(x: int, y=[1], *, z={}) -> int:  # noqa: B006
-        "Documented."
-
-    original.mark = "set"
-    compiled = root_dispatcher(original, never).function
-    assert type(compiled) is types.FunctionType
-    assert inspect.signature(compiled) == inspect.signature(original)
-    assert inspect.signature(compiled, follow_wrapped=False) == inspect.signature(original)
-    assert inspect.getfullargspec(compiled) == inspect.getfullargspec(original)
-    names = ("__name__", "__qualname__", "__doc__", "__module__", "__annotations__", "mark")
-    names += ("__defaults__", "__kwdefaults__")
-    assert [getattr(compiled, n) for n in names] == [getattr(original, n) for n in names]
-    assert compiled.__wrapped__ is original
-
-
-def test_binds_as_a_method():
-    class Model:
-        def forward(self, x):
-            return self, x
-
-    Model.forward = root_dispatcher(Model.forward, lambda d, values: entry(echo)).function
-    model = Model()
-    assert model.forward(1) == (model, 1)
-
-
 def test_entries_are_tried_newest_first_and_the_rest_misses():
     made = []
 
@@ -207,17 +172,6 @@ def test_a_guard_that_raises_does_not_fit():
     assert compiled(3) == 3
 
 
-def test_an_error_in_the_body_is_the_users():
-    def body(boxed):
-        raise KeyError("from the body")
-
-    dispatcher = root_dispatcher(lambda x: x, never)
-    compiled = dispatcher.function
-    dispatcher.install(entry(body))
-    with pytest.raises(KeyError, match="from the body"):
-        compiled(1)
-
-
 def test_errors_of_the_compiler_reach_the_caller_and_leave_everything_usable():
     outcomes = [ValueError("no"), Native(permanent=False)]
 
@@ -283,16 +237,6 @@ def test_a_call_that_cannot_be_compiled_leaves_the_entries_of_others():
     compiled = root_dispatcher(lambda x: x, compile_entry).function
     assert [compiled(x) for x in (1, -1, 2, -2)] == ["compiled", -1, "compiled", -2]
     assert asked == [1, -1]
-
-
-def test_reset_forgets_entries():
-    dispatcher = root_dispatcher(lambda x: x, always_native)
-    compiled = dispatcher.function
-    dispatcher.install(entry(returning("compiled")))
-    assert compiled(1) == "compiled"
-    dispatcher.reset()
-    assert compiled(1) == 1
-    assert dispatcher.entries == []
 
 
 def test_dead_entries_are_dropped():
@@ -421,12 +365,6 @@ def test_a_dropped_function_is_gone_at_once():
         assert [r() for r in references] == [None, None]
     finally:
         gc.enable()
-
-
-def test_the_function_keeps_its_dispatcher():
-    compiled = root_dispatcher(lambda x: x, lambda d, v: entry(echo)).function
-    gc.collect()
-    assert compiled(1) == (1,)
 
 
 def test_a_new_function_knows_the_entries():
@@ -606,11 +544,6 @@ def test_copies_of_parameters_do_not_collide_with_ours():
     compiled = dispatcher.function
     assert compiled(1, 2, 3, 4, 5) == compiled(1, 2, 3, 4, 5) == (1, 2, 3, 4, 5)
     assert "_boxed = [boxed, body1, fits, miss, native]" in dispatcher.source()
-
-
-def test_copying_keeps_the_function():
-    compiled = root_dispatcher(everything, never).function
-    assert copy.deepcopy(compiled) is compiled
 
 
 def test_code_in_another_function_is_refused_and_stays():

@@ -91,10 +91,8 @@ def test_nothing_dead_is_held_across_an_extern():
 
 
 def test_inputs_are_never_overwritten():
-    made = plan(lambda x: (x + 1).sum(0), X)
-    assert steps_of(Reuse, made) == []
-    made = plan(lambda x: x + 1, X)
-    assert len(steps_of(Allocate, made)) == 1
+    assert steps_of(Reuse, plan(lambda x: (x + 1).sum(0), X)) == []
+    assert len(steps_of(Allocate, plan(lambda x: x + 1, X))) == 1
 
 
 def test_dead_results_of_externs_are_overwritten():

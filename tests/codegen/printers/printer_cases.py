@@ -99,15 +99,6 @@ def exact(n: int) -> Case:
     return Case(kernel, (x, y), expected)
 
 
-def transposed(a: int, b: int) -> Case:
-    """out[i, j] = x[j, i] + bias[j]: two rows, strided reads"""
-    i, j = Var("y0", a), Var("y1", b)
-    value = op("add", Load("x", (as_index(j) * a + as_index(i),), F32), load("bias", j))
-    reads = [buffer("x", b, a), buffer("bias", b)]
-    kernel = pointwise("transposed", reads, [buffer("out", a, b)], [i, j], Store("out", at(i, j), value))
-    return Case(kernel, (torch.randn(b, a), torch.randn(b)), lambda x, bias: (x.t() + bias,))
-
-
 def half_chain(n: int, dtype: torch.dtype) -> Case:
     """relu(x + y) * 1.5 in a half type, rounded after every operation"""
     i = Var("y0", n)
@@ -285,29 +276,6 @@ def softmax(rows: int, cols: int) -> Case:
     return Case(kernel, (torch.randn(rows, cols),), lambda x: (x.softmax(-1),), 1e-6)
 
 
-def layer_norm(rows: int, cols: int) -> Case:
-    """Values of a row between the loops, and two outputs."""
-    r, c = Var("y0", rows), Var("x0", cols)
-    n = const(float(cols))
-    centred = op("sub", load("x", r, c), ref("mean"))
-    loops = (
-        Loop((c,), (Accumulate("total", "sum", load("x", r, c), F32),)),
-        Loop((), (Let("mean", op("div", ref("total"), n)), Store("means", at(r), ref("mean")))),
-        Loop((c,), (Accumulate("square", "sum", op("mul", centred, centred), F32),)),
-        Loop((), (Let("scale", op("rsqrt", op("add", op("div", ref("square"), n), const(1e-5)))),)),
-        Loop((c,), (
-            Store("out", at(r, c), op("add", op("mul", op("mul", centred, ref("scale")), load("w", c)), load("b", c))),
-        )),
-    )  # fmt: skip
-    reads = (buffer("x", rows, cols), buffer("w", cols), buffer("b", cols))
-    kernel = Kernel("layer_norm", reads, (buffer("out", rows, cols), buffer("means", rows)), (r,), loops, c, CPU)
-
-    def expected(x, w, b):
-        return torch.nn.functional.layer_norm(x, (cols,), w, b), x.mean(-1)
-
-    return Case(kernel, (torch.randn(rows, cols), torch.randn(cols), torch.randn(cols)), expected, 2e-6)
-
-
 def columns(outer: int, rows: int, cols: int) -> Case:
     """Sums, extremes and positions over the middle dimension, and then a value of each column."""
     o, c, r = Var("y0", outer), Var("y1", cols), Var("x0", rows)
@@ -376,33 +344,6 @@ def embedding(count: int, words: int, width: int) -> Case:
     return Case(kernel, (torch.randint(0, words, (count,)), torch.randn(words, width)), lambda ids, t: (t[ids],))
 
 
-def padded(n: int) -> Case:
-    """out = pad(x, (2, 3)): a load that reads no memory outside"""
-    i = Var("y0", n + 5)
-    place = IndexValue(as_index(i), I64)
-    inside = op("and", op("ge", place, const(2, I64), dtype=BOOL), op("lt", place, const(n + 2, I64), dtype=BOOL))
-    value = Load("x", (as_index(i) - 2,), F32, inside)
-    kernel = pointwise("padded", [buffer("x", n)], [buffer("out", n + 5)], [i], Store("out", at(i), value))
-    return Case(kernel, (torch.randn(n),), lambda x: (torch.nn.functional.pad(x, (2, 3)),))
-
-
-def reshaped(a: int, b: int, c: int) -> Case:
-    """out = x.permute(2, 0, 1).reshape(-1) + 1: divisions in the index"""
-    i = Var("y0", a * b * c)
-    flat = as_index(i)
-    place = (flat // c % b) * (c) + flat // (b * c) * (b * c) + flat % c
-    source = flat // (a * b) + (flat % (a * b)) * c
-    assert place == flat
-    kernel = pointwise(
-        "reshaped",
-        [buffer("x", a, b, c)],
-        [buffer("out", a * b * c)],
-        [i],
-        Store("out", at(i), op("add", Load("x", (source,), F32), const(1.0))),
-    )
-    return Case(kernel, (torch.randn(a, b, c),), lambda x: (x.permute(2, 0, 1).reshape(-1) + 1,))
-
-
 def scalar() -> Case:
     """A kernel without dimensions."""
     kernel = pointwise(
@@ -414,8 +355,8 @@ def scalar() -> Case:
 def cases(size: int = 1) -> dict[str, Case]:
     """Returns all cases by name; `size` scales the larger cases."""
     made = [
-        chain(5000 * size), exact(3000 * size), transposed(37, 129), bools(1000), softmax(33, 100), layer_norm(17, 300),
-        columns(2, 300, 70), columns(1, 5, 700), embedding(50, 20, 33), padded(1000), reshaped(3, 4, 50), scalar(),
+        chain(5000 * size), exact(3000 * size), bools(1000), softmax(33, 100),
+        columns(2, 300, 70), columns(1, 5, 700), embedding(50, 20, 33), scalar(),
         full("sum", 70_000 * size), full("max", 3000), full("min", 3000), full("prod", 30), full("argmax", 3000),
         full("argmin", 3000, torch.int32), full("any", 3000, BOOL), full("all", 3000, BOOL), full("sum", 3000, I64),
         full("sum", 0), full("any", 0, BOOL), full("all", 0, BOOL), full("max", 500, torch.int8),

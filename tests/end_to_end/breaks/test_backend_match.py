@@ -8,26 +8,8 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.core.events import MinidynamoNotice
 from minidynamo.errors import Unsupported
 from minidynamo.testing import CompileCounter, no_recompile
-
-
-def test_two_backends_of_one_function_compile_once_each():
-    def f(x):
-        return torch.relu(x) + 1
-
-    first, second = CompileCounter(), CompileCounter()
-    with_first, with_second = minidynamo.compile(f, backend=first), minidynamo.compile(f, backend=second)
-    x = torch.randn(4)
-    with_first(x)
-    assert (first.frame_count, second.frame_count) == (1, 0)
-    with_second(x)
-    assert (first.frame_count, second.frame_count) == (1, 1)
-    with no_recompile():
-        for _ in range(3):
-            assert torch.equal(with_first(x), with_second(x))
-    assert (first.frame_count, second.frame_count) == (1, 1)
 
 
 def test_a_callee_behind_a_break_is_compiled_by_the_backend_of_its_caller():
@@ -106,19 +88,6 @@ def test_disable_runs_as_written_and_forgets_nothing():
     with no_recompile():
         f(torch.ones(2))
     assert seen == ["as written"]
-
-
-def test_the_recompile_limit_counts_per_backend():
-    counter = CompileCounter()
-    f = minidynamo.compile(lambda x, n: x + n, backend=counter, recompile_limit=2, dynamic=False)
-    x = torch.ones(2)
-    f(x, 1), f(x, 2)
-    with minidynamo.config.patch(fuse=False):
-        f(x, 1), f(x, 2)
-    assert counter.frame_count == 4
-    with pytest.warns(MinidynamoNotice, match=r"value of `n` changed \(3 times"):
-        f(x, 3)
-    assert counter.frame_count == 4
 
 
 # Behaviour checks
@@ -257,19 +226,3 @@ def test_what_is_shared_dies_with_its_last_user():
     del compiled
     assert alive() is None
     assert minidynamo.compile(doubled_and_halved, backend="eager", name="shared").stats.compiles == 0
-
-
-def test_methods_of_several_objects_do_not_share():
-    class Scale:
-        def __init__(self, k):
-            self.k = k
-
-        def __call__(self, x):
-            return x * self.k
-
-        def times(self, x):
-            return x * self.k
-
-    for make in (Scale, lambda k: Scale(k).times):
-        calls = [minidynamo.compile(make(k), backend="eager") for k in range(10)]
-        assert [call(torch.ones(())).item() for call in calls] == list(range(10))

@@ -7,688 +7,444 @@ from __future__ import annotations
 import contextlib
 import inspect
 
-import pytest
 import torch
-from torch import nn
 
 import minidynamo
-from tests.end_to_end.histories import Histories, attempt, compare, vector
+from tests.end_to_end.histories import Histories, attempt, vector
 
 histories = Histories()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("history", histories)
-def test_same_as_eager(history):
-    compare(history, "eager")
+test_same_as_eager = histories.test()
 
 
 @histories
-def callee_break_closure(compiled):
+class CalleesThatBreak:
+    def callee_break_closure(compiled):
+        @compiled
+        def f(x):
+            def g(y):
+                z = y + 1
+                minidynamo.graph_break()
+                return z * x
 
-    @compiled
-    def f(x):
+            return g(x) + g(x * 2)
 
-        def g(y):
-            z = y + 1
+        for _ in range(3):
+            yield f(vector())
+
+    def callee_many(compiled):
+        @compiled
+        def f(x):
+            def g(y):
+                minidynamo.graph_break()
+                return y + 1
+
+            return g(x)
+
+        for i in range(15):
+            yield f(vector() + i)
+
+    def callee_kwargs(compiled):
+        def g(*a, k=1, **kw):
             minidynamo.graph_break()
-            return z * x
+            return sum(a) * k + sum(kw.values())
 
-        return g(x) + g(x * 2)
+        @compiled
+        def f(x):
+            return (g(x, x, k=2, z=x), g(*[x], k=3), (lambda *a: (minidynamo.graph_break(), a)[1])(1, x))
 
-    for _ in range(3):
+        yield f(vector())
         yield f(vector())
 
-
-@histories
-def callee_many(compiled):
-
-    @compiled
-    def f(x):
-
-        def g(y):
-            minidynamo.graph_break()
-            return y + 1
-
-        return g(x)
-
-    for i in range(15):
-        yield f(vector() + i)
-
-
-@histories
-def callee_kwargs(compiled):
-
-    def g(*a, k=1, **kw):
-        minidynamo.graph_break()
-        return sum(a) * k + sum(kw.values())
-
-    @compiled
-    def f(x):
-        return (g(x, x, k=2, z=x), g(*[x], k=3), (lambda *a: (minidynamo.graph_break(), a)[1])(1, x))
-
-    yield f(vector())
-    yield f(vector())
-
-
-@histories
-def callee_mutates(compiled):
-    log = []
-
-    def g(l, x):
-        l.append(x)
-        minidynamo.graph_break()
-        l.append(x * 2)
-        log.append(len(l))
-        return l
-
-    @compiled
-    def f(x):
-        l = [1]
-        r = g(l, x)
-        l.append(5)
-        return (r is l, l)
-
-    yield f(vector())
-    yield f(vector())
-    yield log
-
-
-@histories
-def callee_raises(compiled):
-
-    def g(x, b):
-        minidynamo.graph_break()
-        if b:
-            raise KeyError("z")
-        return x
-
-    @compiled
-    def f(x, b):
-        try:
-            return g(x, b) + 1
-        except KeyError as e:
-            return (x - 1, e.args)
-        finally:
-            x = None
-
-    for b in (0, 1, 0, 1):
-        yield f(vector(), b)
-
-
-@histories
-def callee_method(compiled):
-
-    class A:
-        def __init__(s):
-            s.n = 0
-
-        def m(s, x):
-            s.n += 1
-            minidynamo.graph_break()
-            return x * s.n
-
-        @staticmethod
-        def st(x):
-            minidynamo.graph_break()
-            return x + 1
-
-        @classmethod
-        def cm(c, x):
-            minidynamo.graph_break()
-            return (x, c.__name__)
-
-        @property
-        def p(s):
-            minidynamo.graph_break()
-            return s.n
-
-        def __call__(s, x):
-            minidynamo.graph_break()
-            return x - 1
-
-        def __getitem__(s, i):
-            minidynamo.graph_break()
-            return i
-
-        def __add__(s, o):
-            minidynamo.graph_break()
-            return o * 2
-
-        def __enter__(s):
-            minidynamo.graph_break()
-            return s
-
-        def __exit__(s, *a):
-            minidynamo.graph_break()
-            s.n += 100
-
-        def __iter__(s):
-            minidynamo.graph_break()
-            return iter([1, 2])
-
-        def __bool__(s):
-            minidynamo.graph_break()
-            return True
-
-        def __eq__(s, o):
-            minidynamo.graph_break()
-            return True
-
-        __hash__ = None
-
-    @compiled
-    def f(a, x):
-        with a as b:
-            y = a.m(x) + A.st(x)
-        return (y, A.cm(x), a.p, a(x), a[3], a + x, list(a), [v for v in a], 5 if a else 6, a == 1)
-
-    a = A()
-    yield f(a, vector())
-    yield f(a, vector())
-    yield a.n
-
-
-@histories
-def recursion_break(compiled):
-
-    @compiled
-    def f(x, n):
-        if n == 0:
-            return x
-        minidynamo.graph_break()
-        return f(x + 1, n - 1) + 1
-
-    yield f(vector(), 3)
-    yield f(vector(), 3)
-    yield f(vector(), 5)
-
-
-@histories
-def long_loop(compiled):
-
-    @compiled
-    def f(x, n):
-        for i in range(n):
-            x = x + 1
-            minidynamo.graph_break()
-        return x
-
-    yield f(vector(), 50)
-    yield f(vector(), 2000)
-
-
-@histories
-def nested_loops(compiled):
-
-    @compiled
-    def f(x):
-        out = []
-        for i in range(3):
-            for j in "ab":
-                if i == 1 and j == "b":
-                    break
-                out.append((i, j))
-                x = x + i
-                minidynamo.graph_break()
-            else:
-                out.append("else")
-            while x.sum() < 3:
-                x = x + 1
-        return (x, out)
-
-    yield f(vector())
-    yield f(vector())
-
-
-@histories
-def break_in_expr(compiled):
-
-    def g(v):
-        minidynamo.graph_break()
-        return v
-
-    @compiled
-    def f(x):
-        return (
-            [x, g(x) + 1, {"a": g(2), "b": (x, g(3))}],
-            f"{g(1)}-{x.shape[0]}",
-            g(x) if g(1) > 0 else 5,
-            x[g(0) : g(2)],
-            g(1) and g(0) or g(7),
-            1 < g(2) < g(3),
-            not g(0),
-            -g(x),
-            [*[1], *g([2, 3])],
-            {**g({"q": 1})},
-        )
-
-    yield f(vector())
-    yield f(vector())
-
-
-@histories
-def break_in_call_args(compiled):
-
-    def g(v):
-        minidynamo.graph_break()
-        return v
-
-    def h(a, b=0, *c, d=1, **e):
-        return (a * b + d, c, e)
-
-    @compiled
-    def f(x):
-        return (
-            h(g(x), g(2), *g([3]), d=g(4), **g({"z": x})),
-            torch.add(g(x), g(x), alpha=g(2)),
-            x.add(g(1)).mul(g(x)),
-            max(g(1), g(2)),
-            print(end=g("")),
-        )
-
-    yield f(vector())
-    yield f(vector())
-
-
-@histories
-def break_in_store(compiled):
-
-    def g(v):
-        minidynamo.graph_break()
-        return v
-
-    class O:
-        pass
-
-    @compiled
-    def f(x):
-        o = O()
-        o.a = g(x)
-        d = {}
-        d[g("k")] = g(x)
-        l = [0, 0]
-        l[g(1)] = g(5)
-        l[g(0) :] = g([7, 8, 9])
-        a, (b, *c) = g((x, (1, 2, 3)))
-        o.a += g(1)
-        d["k"] *= g(2)
-        del d[g("k")]
-        del l[g(0)]
-        return (o.a, d, l, a, b, c)
-
-    yield f(vector())
-    yield f(vector())
-
-
-@histories
-def break_try_variants(compiled):
-
-    def g(v, e=None):
-        minidynamo.graph_break()
-        if e:
-            raise e
-        return v
-
-    @compiled
-    def f(x, k):
+    def callee_mutates(compiled):
         log = []
-        try:
-            try:
-                y = g(x, [None, ValueError("a"), KeyError("b"), TypeError("c")][k])
-                log.append("body")
-            except ValueError as e:
-                log.append(repr(e))
-                y = x * 2
-            except (KeyError, IndexError):
-                log.append("key")
-                raise
-            else:
-                log.append("else")
-                y = y + 1
-            finally:
-                log.append("fin")
-                g(0)
-            y = y * 2
-        except KeyError:
-            y = x * 5
-            log.append("outer")
-        return (y, log)
 
-    for k in (0, 1, 2, 0, 1, 2):
-        yield f(vector(), k)
-    yield attempt(f, vector(), 3)
-    yield attempt(f, vector(), 3)
-
-
-@histories
-def exc_groups(compiled):
-
-    @compiled
-    def f(x):
-        try:
-            raise ExceptionGroup("g", [ValueError(1), KeyError(2)])
-        except* ValueError as e:
-            a = len(e.exceptions)
+        def g(l, x):
+            l.append(x)
             minidynamo.graph_break()
-        except* KeyError:
-            a = 5
-        return x + a
+            l.append(x * 2)
+            log.append(len(l))
+            return l
 
-    yield f(vector())
+        @compiled
+        def f(x):
+            l = [1]
+            r = g(l, x)
+            l.append(5)
+            return (r is l, l)
 
+        yield f(vector())
+        yield f(vector())
+        yield log
 
-@histories
-def with_suppress(compiled):
-
-    @compiled
-    def f(x, b):
-        with contextlib.suppress(ZeroDivisionError):
-            y = x + 1
+    def callee_raises(compiled):
+        def g(x, b):
             minidynamo.graph_break()
             if b:
-                1 // 0
-            return y
-        return x * 7
+                raise KeyError("z")
+            return x
 
-    for b in (0, 1, 0, 1):
-        yield f(vector(), b)
+        @compiled
+        def f(x, b):
+            try:
+                return g(x, b) + 1
+            except KeyError as e:
+                return (x - 1, e.args)
+            finally:
+                x = None
 
+        for b in (0, 1, 0, 1):
+            yield f(vector(), b)
 
-@histories
-def with_multi(compiled):
-    log = []
+    def callee_method(compiled):
+        class A:
+            def __init__(s):
+                s.n = 0
 
-    class M:
-        def __init__(s, n, sw=False):
-            s.n = n
-            s.sw = sw
+            def m(s, x):
+                s.n += 1
+                minidynamo.graph_break()
+                return x * s.n
 
-        def __enter__(s):
-            log.append(("in", s.n))
+            @staticmethod
+            def st(x):
+                minidynamo.graph_break()
+                return x + 1
+
+            @classmethod
+            def cm(c, x):
+                minidynamo.graph_break()
+                return (x, c.__name__)
+
+            @property
+            def p(s):
+                minidynamo.graph_break()
+                return s.n
+
+            def __call__(s, x):
+                minidynamo.graph_break()
+                return x - 1
+
+            def __getitem__(s, i):
+                minidynamo.graph_break()
+                return i
+
+            def __add__(s, o):
+                minidynamo.graph_break()
+                return o * 2
+
+            def __enter__(s):
+                minidynamo.graph_break()
+                return s
+
+            def __exit__(s, *a):
+                minidynamo.graph_break()
+                s.n += 100
+
+            def __iter__(s):
+                minidynamo.graph_break()
+                return iter([1, 2])
+
+            def __bool__(s):
+                minidynamo.graph_break()
+                return True
+
+            def __eq__(s, o):
+                minidynamo.graph_break()
+                return True
+
+            __hash__ = None
+
+        @compiled
+        def f(a, x):
+            with a as b:
+                y = a.m(x) + A.st(x)
+            return (y, A.cm(x), a.p, a(x), a[3], a + x, list(a), [v for v in a], 5 if a else 6, a == 1)
+
+        a = A()
+        yield f(a, vector())
+        yield f(a, vector())
+        yield a.n
+
+    def nested_loops(compiled):
+        @compiled
+        def f(x):
+            out = []
+            for i in range(3):
+                for j in "ab":
+                    if i == 1 and j == "b":
+                        break
+                    out.append((i, j))
+                    x = x + i
+                    minidynamo.graph_break()
+                else:
+                    out.append("else")
+                while x.sum() < 3:
+                    x = x + 1
+            return (x, out)
+
+        yield f(vector())
+        yield f(vector())
+
+    def break_in_expr(compiled):
+        def g(v):
             minidynamo.graph_break()
-            return s.n
+            return v
 
-        def __exit__(s, t, v, tb):
-            log.append(("out", s.n, t and t.__name__))
+        @compiled
+        def f(x):
+            return (
+                [x, g(x) + 1, {"a": g(2), "b": (x, g(3))}],
+                f"{g(1)}-{x.shape[0]}",
+                g(x) if g(1) > 0 else 5,
+                x[g(0) : g(2)],
+                g(1) and g(0) or g(7),
+                1 < g(2) < g(3),
+                not g(0),
+                -g(x),
+                [*[1], *g([2, 3])],
+                {**g({"q": 1})},
+            )
+
+        yield f(vector())
+        yield f(vector())
+
+    def break_in_call_args(compiled):
+        def g(v):
             minidynamo.graph_break()
-            return s.sw
+            return v
 
-    @compiled
-    def f(x, e):
-        with M(1, True) as a, M(2) as b:
-            y = x * a + b
+        def h(a, b=0, *c, d=1, **e):
+            return (a * b + d, c, e)
+
+        @compiled
+        def f(x):
+            return (
+                h(g(x), g(2), *g([3]), d=g(4), **g({"z": x})),
+                torch.add(g(x), g(x), alpha=g(2)),
+                x.add(g(1)).mul(g(x)),
+                max(g(1), g(2)),
+                print(end=g("")),
+            )
+
+        yield f(vector())
+        yield f(vector())
+
+    def break_in_store(compiled):
+        def g(v):
+            minidynamo.graph_break()
+            return v
+
+        class O:
+            pass
+
+        @compiled
+        def f(x):
+            o = O()
+            o.a = g(x)
+            d = {}
+            d[g("k")] = g(x)
+            l = [0, 0]
+            l[g(1)] = g(5)
+            l[g(0) :] = g([7, 8, 9])
+            a, (b, *c) = g((x, (1, 2, 3)))
+            o.a += g(1)
+            d["k"] *= g(2)
+            del d[g("k")]
+            del l[g(0)]
+            return (o.a, d, l, a, b, c)
+
+        yield f(vector())
+        yield f(vector())
+
+    def break_try_variants(compiled):
+        def g(v, e=None):
             minidynamo.graph_break()
             if e:
-                raise ValueError("q")
-            return y
-        return x
-
-    for e in (0, 1):
-        yield f(vector(), e)
-        yield list(log)
-        log.clear()
-
-
-@histories
-def lambda_default_break(compiled):
-
-    @compiled
-    def f(x):
-        fs = [lambda y, i=i, z=x: y * i + z for i in range(2)]
-        minidynamo.graph_break()
-        return ([h(x) for h in fs], [h.__defaults__ for h in fs])
-
-    yield f(vector())
-    yield f(vector())
-
-
-@histories
-def closure_cells_break(compiled):
-
-    @compiled
-    def f(x):
-        n = 0
-        acc = []
-
-        def inc(v):
-            nonlocal n
-            n += v
-            acc.append(n)
-            return n
-
-        inc(1)
-        minidynamo.graph_break()
-        inc(2)
-        m = n
-        minidynamo.graph_break()
-        n = 100
-        return (inc(1), m, acc, x * n, inc)
-
-    r = f(vector())
-    yield r[:4]
-    yield r[4](5)
-    r = f(vector())
-    yield r[:4]
-    yield r[4](7)
-
-
-@histories
-def unbound_after(compiled):
-
-    @compiled
-    def f(x, b):
-        if b:
-            y = 1
-        minidynamo.graph_break()
-        return x * y
-
-    yield f(vector(), 1)
-    yield attempt(f, vector(), 0)
-    yield f(vector(), 1)
-    yield attempt(f, vector(), 0)
-
-
-@histories
-def unbound_cell(compiled):
-
-    @compiled
-    def f(x, b):
-
-        def g():
-            return y
-
-        if b:
-            y = 1
-        minidynamo.graph_break()
-        return x * g()
-
-    yield f(vector(), 1)
-    yield attempt(f, vector(), 0)
-    yield f(vector(), 1)
-
-
-@histories
-def del_then_break(compiled):
-
-    @compiled
-    def f(x):
-        y = x + 1
-        z = y * 2
-        del y
-        minidynamo.graph_break()
-        y = z
-        del z
-        minidynamo.graph_break()
-        return (y, "z" in locals())
-
-    yield f(vector())
-    yield f(vector())
-
-
-@histories
-def locals_call(compiled):
-
-    @compiled
-    def f(x, k=3):
-        y = x + 1
-        d = dict(locals())
-        minidynamo.graph_break()
-        return (sorted(d), sorted(locals()), y)
-
-    yield f(vector())
-    yield f(vector())
-
-
-@histories
-def class_in_fn(compiled):
-
-    @compiled
-    def f(x):
-
-        class A:
-            k = 3
-
-            def m(s, v):
-                return v * s.k
-
-        return (A().m(x), A.__name__)
-
-    yield f(vector())
-    yield f(vector())
-
-
-@histories
-def global_del(compiled):
-
-    @compiled
-    def f(x):
-        global ZZ
-        ZZ = x
-        minidynamo.graph_break()
-        y = ZZ + 1
-        del ZZ
-        return (y, "ZZ" in globals())
-
-    yield f(vector())
-    yield f(vector())
-
-
-@histories
-def chained_cmp(compiled):
-
-    @compiled
-    def f(x, a):
-        return (0 <= a < 3 <= a + 3, x.sum() > 1, (x > 1).any() and a, a or x)
-
-    yield f(vector(), 0)
-    yield f(vector(), 1)
-    yield f(vector(), 5)
-
-
-@histories
-def tensor_bool_ops(compiled):
-
-    @compiled
-    def f(x, y):
-        if x.sum() > 2 and (not y.any()):
-            return x + 1
-        if x.sum() > 2 or y.sum():
-            return x + 2
-        return 1 if x.max() else 2
-
-    for a in (vector(), torch.zeros(3)):
-        for b in (torch.zeros(3), torch.ones(3)):
-            yield f(a, b)
-
-
-@histories
-def custom_function(compiled):
-
-    class Sq(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, k):
-            ctx.save_for_backward(x)
-            ctx.k = k
-            return x * x * k
-
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            return (g * x * 100 * ctx.k, None)
-
-    @compiled
-    def f(x):
-        return Sq.apply(x + 1, 2) * 3
-
-    p = nn.Parameter(vector())
-    y = f(p)
-    yield y
-    y.sum().backward()
-    yield p.grad
-    y = f(p)
-    y.sum().backward()
-    yield p.grad
-
-
-@histories
-def checkpoint(compiled):
-    from torch.utils.checkpoint import checkpoint as ck
-
-    l = nn.Linear(3, 3)
-    torch.manual_seed(0)
-    nn.init.normal_(l.weight)
-    nn.init.zeros_(l.bias)
-
-    @compiled
-    def f(x):
-        return ck(lambda v: torch.relu(l(v)), x, use_reentrant=False).sum()
-
-    yield f(vector())
-    f(vector().requires_grad_()).backward()
-    yield l.weight.grad
-
-
-@histories
-def hooks_on_tensors(compiled):
-    log = []
-
-    @compiled
-    def f(x):
-        y = x * 2
-        y.register_hook(lambda g: g * 10)
-        return y.sum()
-
-    p = nn.Parameter(vector())
-    f(p).backward()
-    yield p.grad
-    p.grad = None
-    f(p).backward()
-    yield p.grad
-
-
-@histories
-def func_transforms(compiled):
-
-    @compiled
-    def f(x):
-        return (torch.func.grad(lambda v: (v * v).sum())(x), torch.vmap(lambda v: v * 2)(x))
-
-    yield f(vector())
-    yield f(vector())
-    g = compiled(lambda x: x * x + 1)
-    yield torch.vmap(g)(vector())
-    yield torch.func.grad(lambda v: g(v).sum())(vector())
-    yield g(vector())
-
-
-@histories
-def double_backward(compiled):
-    f = compiled(lambda x: (x**3).sum())
-    p = nn.Parameter(vector())
-    yield f(p)
-    g = attempt(lambda: torch.autograd.grad(f(p), p, create_graph=True)[0])
-    yield (g if isinstance(g, torch.Tensor) else 0)
+                raise e
+            return v
+
+        @compiled
+        def f(x, k):
+            log = []
+            try:
+                try:
+                    y = g(x, [None, ValueError("a"), KeyError("b"), TypeError("c")][k])
+                    log.append("body")
+                except ValueError as e:
+                    log.append(repr(e))
+                    y = x * 2
+                except (KeyError, IndexError):
+                    log.append("key")
+                    raise
+                else:
+                    log.append("else")
+                    y = y + 1
+                finally:
+                    log.append("fin")
+                    g(0)
+                y = y * 2
+            except KeyError:
+                y = x * 5
+                log.append("outer")
+            return (y, log)
+
+        for k in (0, 1, 2, 0, 1, 2):
+            yield f(vector(), k)
+        yield attempt(f, vector(), 3)
+        yield attempt(f, vector(), 3)
+
+    def exc_groups(compiled):
+        @compiled
+        def f(x):
+            try:
+                raise ExceptionGroup("g", [ValueError(1), KeyError(2)])
+            except* ValueError as e:
+                a = len(e.exceptions)
+                minidynamo.graph_break()
+            except* KeyError:
+                a = 5
+            return x + a
+
+        yield f(vector())
+
+    def with_suppress(compiled):
+        @compiled
+        def f(x, b):
+            with contextlib.suppress(ZeroDivisionError):
+                y = x + 1
+                minidynamo.graph_break()
+                if b:
+                    1 // 0
+                return y
+            return x * 7
+
+        for b in (0, 1, 0, 1):
+            yield f(vector(), b)
+
+    def with_multi(compiled):
+        log = []
+
+        class M:
+            def __init__(s, n, sw=False):
+                s.n = n
+                s.sw = sw
+
+            def __enter__(s):
+                log.append(("in", s.n))
+                minidynamo.graph_break()
+                return s.n
+
+            def __exit__(s, t, v, tb):
+                log.append(("out", s.n, t and t.__name__))
+                minidynamo.graph_break()
+                return s.sw
+
+        @compiled
+        def f(x, e):
+            with M(1, True) as a, M(2) as b:
+                y = x * a + b
+                minidynamo.graph_break()
+                if e:
+                    raise ValueError("q")
+                return y
+            return x
+
+        for e in (0, 1):
+            yield f(vector(), e)
+            yield list(log)
+            log.clear()
+
+    def closure_cells_break(compiled):
+        @compiled
+        def f(x):
+            n = 0
+            acc = []
+
+            def inc(v):
+                nonlocal n
+                n += v
+                acc.append(n)
+                return n
+
+            inc(1)
+            minidynamo.graph_break()
+            inc(2)
+            m = n
+            minidynamo.graph_break()
+            n = 100
+            return (inc(1), m, acc, x * n, inc)
+
+        r = f(vector())
+        yield r[:4]
+        yield r[4](5)
+        r = f(vector())
+        yield r[:4]
+        yield r[4](7)
+
+    def unbound_after(compiled):
+        @compiled
+        def f(x, b):
+            if b:
+                y = 1
+            minidynamo.graph_break()
+            return x * y
+
+        yield f(vector(), 1)
+        yield attempt(f, vector(), 0)
+        yield f(vector(), 1)
+        yield attempt(f, vector(), 0)
+
+    def unbound_cell(compiled):
+        @compiled
+        def f(x, b):
+            def g():
+                return y
+
+            if b:
+                y = 1
+            minidynamo.graph_break()
+            return x * g()
+
+        yield f(vector(), 1)
+        yield attempt(f, vector(), 0)
+        yield f(vector(), 1)
+
+    def locals_call(compiled):
+        @compiled
+        def f(x, k=3):
+            y = x + 1
+            d = dict(locals())
+            minidynamo.graph_break()
+            return (sorted(d), sorted(locals()), y)
+
+        yield f(vector())
+        yield f(vector())
+
+    def global_del(compiled):
+        @compiled
+        def f(x):
+            global ZZ
+            ZZ = x
+            minidynamo.graph_break()
+            y = ZZ + 1
+            del ZZ
+            return (y, "ZZ" in globals())
+
+        yield f(vector())
+        yield f(vector())
+
+    def tensor_bool_ops(compiled):
+        @compiled
+        def f(x, y):
+            if x.sum() > 2 and (not y.any()):
+                return x + 1
+            if x.sum() > 2 or y.sum():
+                return x + 2
+            return 1 if x.max() else 2
+
+        for a in (vector(), torch.zeros(3)):
+            for b in (torch.zeros(3), torch.ones(3)):
+                yield f(a, b)
 
 
 def with_another_signature(fn):

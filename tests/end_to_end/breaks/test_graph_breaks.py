@@ -37,33 +37,6 @@ def test_a_loop_that_prints_in_a_try_region(capsys):
     assert len(printed.splitlines()) == 3
 
 
-def test_the_except_clause_catches_what_the_breaking_call_raises():
-    def check(value):
-        if value > 0:
-            raise ValueError(f"too large: {value}")
-
-    def f(t):
-        t = t + 1
-        try:
-            check(t.sum().item())
-            t = t * 2
-        except ValueError as error:
-            t = t - len(str(error))
-        return t * 3
-
-    assert_same_as_eager(f, lambda: torch.ones(4), lambda: -torch.ones(4) * 2, calls=2)
-
-
-def test_an_exception_leaves_the_function_as_in_eager():
-    def f(t, log):
-        log.append("in")
-        t = t + 1
-        log.append(t.sum().item())
-        raise KeyError(len(log))
-
-    assert_same_as_eager(f, lambda: (torch.ones(4), []), calls=2)
-
-
 def test_a_condition_on_a_tensor():
     def f(t):
         t = t * 2
@@ -72,29 +45,6 @@ def test_a_condition_on_a_tensor():
         return t - 1
 
     assert_same_as_eager(f, lambda: torch.ones(4), lambda: -torch.ones(4), calls=2, graphs=3, breaks=1, recompiles=0)
-
-
-def test_a_break_inside_a_with_block_keeps_the_grad_mode():
-    def f(t):
-        with torch.no_grad():
-            t = t + 1
-            print(t.sum().item())
-            t = t * 2
-        return t * 3
-
-    assert_same_as_eager(f, lambda: torch.ones(4, requires_grad=True), calls=2)
-
-
-def test_a_callee_that_breaks_is_compiled_on_its_own():
-    def callee(t):
-        t = t * 2
-        print(t.sum().item())
-        return t + 1
-
-    def f(t):
-        return callee(t + 1) * 3
-
-    assert_same_as_eager(f, vector, calls=2, graphs=4, recompiles=0)
 
 
 def test_fullgraph_refuses_with_the_users_line():
@@ -110,17 +60,6 @@ def test_fullgraph_refuses_with_the_users_line():
         f(torch.ones(4))
     assert "if t.sum() > 0:" in str(refused.value)
     assert counter.frame_count == 0
-
-
-def test_a_long_loop_with_a_break_nests_nothing():
-    def f(t):
-        for _ in range(2000):
-            t = t + 1
-            minidynamo.graph_break()
-        return t
-
-    compiled = minidynamo.compile(f, backend="eager")
-    assert compiled(torch.zeros(2)).tolist() == [2000.0] * 2
 
 
 # Builtins that branch on the value of a tensor: one break. The rest has a version for each kind of result.

@@ -15,14 +15,10 @@ import torch
 import minidynamo
 from minidynamo.core.events import on_event
 from minidynamo.testing import assert_same_as_eager
-from tests.end_to_end.programs import Programs
+from tests.end_to_end.programs import Programs, rows_of
 
 programs = Programs()
-
-
-@pytest.mark.parametrize("program", programs)
-def test_same_as_eager(program):
-    program.check()
+test_same_as_eager = programs.test()
 
 
 @minidynamo.disable
@@ -30,50 +26,58 @@ def native(value):
     return value
 
 
-def over_range(x, n):
-    for _ in range(n):
-        x = native(x * 0.5) + 1
-    return x
+class Loops:
+    def over_range(x, n):
+        for _ in range(n):
+            x = native(x * 0.5) + 1
+        return x
 
-
-def over_list(x, n):
-    for item in [2] * n:
-        x = x * 0.5
-        minidynamo.graph_break()
-        x = x + item
-    return x
-
-
-def over_pairs(x, n):
-    for i, (j, k) in enumerate(zip(range(n), range(n))):  # noqa: B007 (pairs that vary, and are not read)
-        x = x * 0.5
-        minidynamo.graph_break()
-    return x + i + j + k
-
-
-def over_items(x, n):
-    for _key, _value in {k: k for k in range(n)}.items():
-        x = x * 0.5
-        minidynamo.graph_break()
-    return x
-
-
-def with_a_condition(x, n):
-    for _ in range(n):
-        if x.sum() > 9:
+    def over_list(x, n):
+        for item in [2] * n:
             x = x * 0.5
-        else:
-            x = x + 1
-    return x
-
-
-def in_two_loops(x, n):
-    for _ in range(n // 4):
-        for item in (1, 1, 1, 1):
-            x = x * 0.5 + item
             minidynamo.graph_break()
-        x = x + 1
-    return x
+            x = x + item
+        return x
+
+    def over_pairs(x, n):
+        for i, (j, k) in enumerate(zip(range(n), range(n))):  # noqa: B007 (pairs that vary, and are not read)
+            x = x * 0.5
+            minidynamo.graph_break()
+        return x + i + j + k
+
+    def over_items(x, n):
+        for _key, _value in {k: k for k in range(n)}.items():
+            x = x * 0.5
+            minidynamo.graph_break()
+        return x
+
+    def with_a_condition(x, n):
+        for _ in range(n):
+            if x.sum() > 9:
+                x = x * 0.5
+            else:
+                x = x + 1
+        return x
+
+    def in_two_loops(x, n):
+        for _ in range(n // 4):
+            for item in (1, 1, 1, 1):
+                x = x * 0.5 + item
+                minidynamo.graph_break()
+            x = x + 1
+        return x
+
+    def in_a_callee(x, n):
+        for _ in range(n):
+            x = halved(x)
+        return x
+
+    def over_generator(x, n):
+        for item in (i * 0 for i in range(n)):
+            x = x * 0.5
+            minidynamo.graph_break()
+            x = x + item
+        return x
 
 
 def halved(x):
@@ -82,36 +86,33 @@ def halved(x):
     return x + 1
 
 
-def in_a_callee(x, n):
-    for _ in range(n):
-        x = halved(x)
-    return x
-
-
-def over_generator(x, n):
-    for item in (i * 0 for i in range(n)):
-        x = x * 0.5
-        minidynamo.graph_break()
-        x = x + item
-    return x
-
-
 TABLE = {f"key_{k}": torch.full((3,), float(k)) for k in range(40)}
 NAMESPACE = types.SimpleNamespace(**TABLE)
 
 
-def over_keys(x, n):
-    for key in [*TABLE][:n]:
-        x = x * 0.5 + TABLE[key]
-        minidynamo.graph_break()
-    return x
+class OverObjects:
+    def over_keys(x, n):
+        for key in [*TABLE][:n]:
+            x = x * 0.5 + TABLE[key]
+            minidynamo.graph_break()
+        return x
 
+    def over_names(x, n):
+        for name in [*vars(NAMESPACE)][:n]:
+            minidynamo.graph_break()
+            x = x * 0.5 + getattr(NAMESPACE, name)
+        return x
 
-def over_names(x, n):
-    for name in [*vars(NAMESPACE)][:n]:
-        minidynamo.graph_break()
-        x = x * 0.5 + getattr(NAMESPACE, name)
-    return x
+    def over_keys_of_a_callee(x, n):
+        for key in [*TABLE][:n]:
+            x = looked_up(x, key)
+        return x
+
+    def over_members(x, n):
+        for member in [*Member][:n]:
+            x = x * 0.5 + TABLE[member.name]
+            minidynamo.graph_break()
+        return x
 
 
 def looked_up(x, key):
@@ -119,22 +120,8 @@ def looked_up(x, key):
     return x * 0.5 + TABLE[key]
 
 
-def over_keys_of_a_callee(x, n):
-    for key in [*TABLE][:n]:
-        x = looked_up(x, key)
-    return x
-
-
-LOOPS = [over_range, over_list, over_pairs, over_items, with_a_condition, in_two_loops, in_a_callee, over_generator]
 Member = enum.Enum("Member", [*TABLE])
 FUNCTIONS = [eval(f"lambda x: x * 0.5 + {k}") for k in range(40)]
-
-
-def over_members(x, n):
-    for member in [*Member][:n]:
-        x = x * 0.5 + TABLE[member.name]
-        minidynamo.graph_break()
-    return x
 
 
 def over_functions(x, n):
@@ -144,10 +131,7 @@ def over_functions(x, n):
     return x
 
 
-OVER_OBJECTS = [over_keys, over_names, over_keys_of_a_callee, over_members]
-
-
-@pytest.mark.parametrize("loop", [*LOOPS, *OVER_OBJECTS], ids=lambda loop: loop.__name__)
+@pytest.mark.parametrize("loop", rows_of(Loops) + rows_of(OverObjects))
 def test_compiles_are_constant(loop):
     compiles = []
     for n in (8, 40):
@@ -159,7 +143,9 @@ def test_compiles_are_constant(loop):
         unsubscribe()
         compiles.append(sum(event.kind == "compile_start" for event in events))
         assert not any(event.kind == "fallback" for event in events)
-    assert compiles[0] == compiles[1] <= (11 if loop in OVER_OBJECTS else 8)  # a few values have separate versions
+    assert (
+        compiles[0] == compiles[1] <= (11 if loop in rows_of(OverObjects) else 8)
+    )  # a few values have separate versions
 
 
 def test_functions_that_differ_in_each_turn_are_compiled_for_themselves():
@@ -174,14 +160,14 @@ def test_functions_that_differ_in_each_turn_are_compiled_for_themselves():
 
 def test_ten_thousand_rounds():
     n = 10_000
-    compiled = minidynamo.compile(over_range, backend="eager")
+    compiled = minidynamo.compile(Loops.over_range, backend="eager")
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(400)
     try:
         result = compiled(torch.ones(3), n)
     finally:
         sys.setrecursionlimit(limit)
-    assert torch.equal(result, over_range(torch.ones(3), n))
+    assert torch.equal(result, Loops.over_range(torch.ones(3), n))
     assert compiled.stats.compiles <= 4
 
 
@@ -231,44 +217,42 @@ def outer(y):
     return y
 
 
-@programs(graphs=4, breaks=4, recompiles=0)
-def nested_calls_that_break(x):
-    return outer(x) + 4
-
-
 @programs(graphs=None, breaks=None)
-def one_loop_in_another_callee(x):
-    def rounds(y, n):
-        for i in range(n):
-            y = y + i
+class Iterators:
+    @programs(graphs=4, breaks=4, recompiles=0)
+    def nested_calls_that_break(x):
+        return outer(x) + 4
+
+    def one_loop_in_another_callee(x):
+        def rounds(y, n):
+            for i in range(n):
+                y = y + i
+                print(i)
+            return y
+
+        for n in (1, 2):
+            x = rounds(x, n)
+            print("round", n)
+        return x
+
+    def leaving_early(x):
+        found = []
+        for i in range(6):
+            if i == 1:
+                continue
+            x = x + i
             print(i)
-        return y
-
-    for n in (1, 2):
-        x = rounds(x, n)
-        print("round", n)
-    return x
-
-
-@programs(graphs=None, breaks=None)
-def leaving_early(x):
-    found = []
-    for i in range(6):
-        if i == 1:
-            continue
-        x = x + i
-        print(i)
-        if i == 4:
-            found.append(i)
-            break
-    else:
-        found.append("else")
-    while True:
-        x = x * 2
-        print("while")
-        if x.abs().sum() > 10:
-            break
-    return x, found
+            if i == 4:
+                found.append(i)
+                break
+        else:
+            found.append("else")
+        while True:
+            x = x * 2
+            print("while")
+            if x.abs().sum() > 10:
+                break
+        return x, found
 
 
 def test_growing_list_is_the_same():
@@ -328,58 +312,48 @@ def a_started_tuple_iterator_is_returned(x):
     return x * len(next(rest)), type(rest).__name__, list(rest), next(iter(NAMES))
 
 
-def over_pieces(x, n):
-    pieces = []
-    for piece in x.split(1):
-        pieces.append((piece * 2).sum().item())
-    return x * pieces[0]
+class Varying:
+    def over_pieces(x, n):
+        pieces = []
+        for piece in x.split(1):
+            pieces.append((piece * 2).sum().item())
+        return x * pieces[0]
 
-
-def over_chunks(x, n):
-    total = 0
-    for place, chunk in enumerate(x.chunk(n)):
-        total = total + chunk.sum() * place
-        minidynamo.graph_break()
-    return total
-
-
-def over_rows(x, n):
-    total = x[0]
-    for row, other in zip(x, x.unbind(0)):
-        total = total * 0.5 + row
-        minidynamo.graph_break()
-        total = total + other
-    return total
-
-
-def backwards(x, n):
-    for place in reversed(range(1, n)):
-        x = x * 0.5 + place
-        minidynamo.graph_break()
-    return x
-
-
-def by_comprehension(x, n):
-    parts = [native(x * place) for place in range(n)]
-    return x + len(parts)
-
-
-def in_loops_of_varying_lengths(x, n):
-    for place in range(n):
-        for more in range(place):
-            x = x * 0.5 + more
+    def over_chunks(x, n):
+        total = 0
+        for place, chunk in enumerate(x.chunk(n)):
+            total = total + chunk.sum() * place
             minidynamo.graph_break()
-        x = x + place
-    return x
+        return total
+
+    def over_rows(x, n):
+        total = x[0]
+        for row, other in zip(x, x.unbind(0)):
+            total = total * 0.5 + row
+            minidynamo.graph_break()
+            total = total + other
+        return total
+
+    def backwards(x, n):
+        for place in reversed(range(1, n)):
+            x = x * 0.5 + place
+            minidynamo.graph_break()
+        return x
+
+    def by_comprehension(x, n):
+        parts = [native(x * place) for place in range(n)]
+        return x + len(parts)
+
+    def in_loops_of_varying_lengths(x, n):
+        for place in range(n):
+            for more in range(place):
+                x = x * 0.5 + more
+                minidynamo.graph_break()
+            x = x + place
+        return x
 
 
-VARYING = [
-    *(over_range, in_a_callee, over_pieces, over_chunks, over_rows, backwards, by_comprehension),
-    in_loops_of_varying_lengths,
-]
-
-
-@pytest.mark.parametrize("loop", VARYING, ids=lambda loop: loop.__name__)
+@pytest.mark.parametrize("loop", [Loops.over_range, Loops.in_a_callee, *rows_of(Varying)])
 def test_no_length_is_compiled_once_two_have_been_seen(loop):
     compiled = minidynamo.compile(loop, backend="eager")
     compiles = []
@@ -391,27 +365,26 @@ def test_no_length_is_compiled_once_two_have_been_seen(loop):
     assert compiled.stats.fallbacks == 0
 
 
-def with_a_break(items, x):
-    for item in items:
-        x = native(x * 0.5) + item
-    return x
+class Parts:
+    def with_a_break(items, x):
+        for item in items:
+            x = native(x * 0.5) + item
+        return x
 
+    def left_early(items, x):
+        for item in items:
+            if item == 1:
+                return x + item
+        return x
 
-def left_early(items, x):
-    for item in items:
-        if item == 1:
-            return x + item
-    return x
-
-
-def beside_a_shorter_one(items, x):
-    for one, two in zip([2], items):
-        x = x * one + two
-    return x
+    def beside_a_shorter_one(items, x):
+        for one, two in zip([2], items):
+            x = x * one + two
+        return x
 
 
 @pytest.mark.parametrize("container", [list, tuple])
-@pytest.mark.parametrize("loop", [with_a_break, left_early, beside_a_shorter_one])
+@pytest.mark.parametrize("loop", rows_of(Parts))
 def test_what_a_loop_does_not_come_to_does_not_count(loop, container):
     compiled = minidynamo.compile(loop, backend="eager")
     for n in (1, 2, 5, 9):

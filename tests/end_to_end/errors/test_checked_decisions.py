@@ -8,6 +8,7 @@ import torch
 from torch import distributions
 
 import minidynamo
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", "native"]
 GOOD, BAD = (1.0, 2.0, 3.0), (1.0, -1.0, float("nan"))
@@ -22,39 +23,36 @@ def validation():
     distributions.Distribution.set_default_validate_args(was)
 
 
-def normal(x):
-    return distributions.Normal(x, x).log_prob(x)
+class Checks:
+    def normal(x):
+        return distributions.Normal(x, x).log_prob(x)
 
+    def gaussian_loss(x):
+        return torch.nn.functional.gaussian_nll_loss(x * 2, x, x)
 
-def gaussian_loss(x):
-    return torch.nn.functional.gaussian_nll_loss(x * 2, x, x)
+    def refused(x):
+        noise = torch.randn(3)
+        if not (x > 0).all():
+            raise ValueError(f"not positive: {x.tolist()}")
+        return x * noise + torch.rand(3)
 
+    def caught(x):
+        y = torch.nn.functional.dropout(x * 2, 0.5)
+        try:
+            if (x < 0).any() or torch.isnan(x).any():
+                raise ValueError(f"no root of {x.tolist()}")
+        except ValueError as error:
+            return torch.rand(3) * len(str(error))
+        return y.sqrt()
 
-def refused(x):
-    noise = torch.randn(3)
-    if not (x > 0).all():
-        raise ValueError(f"not positive: {x.tolist()}")
-    return x * noise + torch.rand(3)
-
-
-def caught(x):
-    y = torch.nn.functional.dropout(x * 2, 0.5)
-    try:
-        if (x < 0).any() or torch.isnan(x).any():
-            raise ValueError(f"no root of {x.tolist()}")
-    except ValueError as error:
-        return torch.rand(3) * len(str(error))
-    return y.sqrt()
-
-
-def in_a_block(x):
-    y = x * 2
-    with torch.no_grad():
-        weight = torch.zeros(3)
-        weight[torch.randint(3, (1,))] = 1
-        if torch.isnan(y + weight).any():
-            raise FloatingPointError("nan")
-    return y * weight
+    def in_a_block(x):
+        y = x * 2
+        with torch.no_grad():
+            weight = torch.zeros(3)
+            weight[torch.randint(3, (1,))] = 1
+            if torch.isnan(y + weight).any():
+                raise FloatingPointError("nan")
+        return y * weight
 
 
 def outcome(fn, values, requires_grad):
@@ -70,7 +68,7 @@ def outcome(fn, values, requires_grad):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn", [normal, gaussian_loss, refused, caught, in_a_block])
+@pytest.mark.parametrize("fn", rows_of(Checks))
 def test_a_check_that_fails_is_the_error_of_the_program(fn, backend):
     compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
     for requires_grad in (False, True):
@@ -220,48 +218,43 @@ def test_a_frame_whose_saved_tensors_hooks_have_seen_is_not_run_twice():
     assert seen and compiled.stats.graphs == 3  # one with the check, two around a break
 
 
-def compared(x):
-    if x.sum().item() > 0.1:  # 0.1 rounds up to float32
-        raise ValueError("too large")
-    return x + 1
+class Numbers:
+    def compared(x):
+        if x.sum().item() > 0.1:  # 0.1 rounds up to float32
+            raise ValueError("too large")
+        return x + 1
 
+    def compared_as_float(x):
+        if float(x.detach().max()) > 0.5:
+            raise ValueError("too large")
+        return x + 1
 
-def compared_as_float(x):
-    if float(x.detach().max()) > 0.5:
-        raise ValueError("too large")
-    return x + 1
+    def compared_as_int(x):
+        if int((x > 0.2).sum()) >= 2 or (x > 0.2).sum().item() == 1:
+            raise ValueError("too many")
+        return x + 1
 
+    def asked_as_bool(x):
+        y = x * 2
+        if bool((y > 1).any()):
+            raise ValueError("too large")
+        if not torch.isfinite(y).all().item():
+            raise ValueError("not finite")
+        return y if bool(y.abs().sum() < 1e9) else y + 1
 
-def compared_as_int(x):
-    if int((x > 0.2).sum()) >= 2 or (x > 0.2).sum().item() == 1:
-        raise ValueError("too many")
-    return x + 1
-
-
-def asked_as_bool(x):
-    y = x * 2
-    if bool((y > 1).any()):
-        raise ValueError("too large")
-    if not torch.isfinite(y).all().item():
-        raise ValueError("not finite")
-    return y if bool(y.abs().sum() < 1e9) else y + 1
-
-
-def asked_as_number(x):
-    if not bool(x.sum()):
-        raise ValueError("nothing")
-    return x + 1
+    def asked_as_number(x):
+        if not bool(x.sum()):
+            raise ValueError("nothing")
+        return x + 1
 
 
 NUMBERS = [(0.05, 0.0), (0.1, 0.0), (0.6, 0.6), (0.25, -1.0), (float("nan"), 0.0), (0.0, 0.0)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    ("fn", "breaks"),
-    [(compared, 0), (compared_as_float, 0), (compared_as_int, 0), (asked_as_bool, 1), (asked_as_number, 0)],
-)
-def test_numbers_that_are_only_read_to_raise_are_checked_in_the_graph(fn, breaks, backend):
+@pytest.mark.parametrize("fn", rows_of(Numbers))
+def test_numbers_that_are_only_read_to_raise_are_checked_in_the_graph(fn, backend):
+    breaks = int(fn is Numbers.asked_as_bool)
     compiled = minidynamo.compile(fn, backend=backend, fullgraph=not breaks)
     for values in NUMBERS:
         assert str(outcome(compiled, values, requires_grad=True)) == str(outcome(fn, values, requires_grad=True))

@@ -13,6 +13,7 @@ import torch
 
 import minidynamo
 from minidynamo.testing import CompileCounterWithBackend
+from tests.end_to_end.programs import rows_of
 
 
 @torch.library.custom_op("test_errors_behind_takings::checked", mutates_args=())
@@ -48,127 +49,108 @@ class Buffers(torch.nn.Module):
             self.register_buffer(name, number)
 
 
-def each_from_the_end(xs, bad):
-    h = torch.zeros(2)
-    while xs:
-        h = checked(h + xs.pop(), bad)
-    return h
+class FromLists:
+    def each_from_the_end(xs, bad):
+        h = torch.zeros(2)
+        while xs:
+            h = checked(h + xs.pop(), bad)
+        return h
+
+    def each_itself_from_the_front(xs, bad):
+        h = torch.zeros(2)
+        for _ in range(3):
+            h = h + checked(xs.pop(0), bad)
+        return h
+
+    def taken_in_front_of_all(xs, bad):
+        a, b, c = xs
+        xs.clear()
+        a = checked(a * 1, bad)
+        b = checked(a * 0 + b, bad)
+        return checked(c + b * 0, bad)
+
+    def taken_behind_all(xs, bad):
+        h = checked(checked(xs[0] * 1, bad) * 0 + xs[1], bad)
+        h = checked(h * 0 + xs[2], bad)
+        return h + xs.pop() + xs.pop(1)
+
+    def used_long_before_it_is_taken(xs, bad):
+        a, b = xs[0] * 1, xs[1] * 1
+        a = checked(a, bad)
+        del xs[0]
+        b = checked(b, bad)
+        del xs[0]
+        return a + b
+
+    def sliced_away(xs, bad):
+        a = checked(xs[0] * 1, bad)
+        del xs[:2]
+        return checked(a * 0 + xs[0], bad)
+
+    def thrown_away(xs, bad):
+        a = checked(xs[0] * 1, bad)
+        xs.pop(1)
+        a = checked(a * 0 + xs.pop(), bad)
+        xs.pop()
+        return checked(a * 0 + 2, bad)
+
+    def replaced_by_none(xs, bad):
+        h = torch.zeros(2)
+        for k in range(3):
+            h = checked(h * 0 + xs[k], bad)
+            xs[k] = None
+        return h
+
+    def another_is_put_there(xs, bad):
+        a = checked(xs.pop() * 1, bad)
+        xs.append(a)
+        xs.insert(0, 5)
+        b = checked(xs.pop(1) * 1, bad)
+        del xs[0]
+        return checked(xs[0] * 0 + b, bad)
+
+    def put_back(xs, bad):
+        a = xs.pop()
+        h = checked(a * 1, bad)
+        xs.append(a)
+        return checked(h * 0 + xs.pop(0), bad)
+
+    def turned_round(xs, bad):
+        xs.reverse()
+        h = checked(xs.pop() * 1, bad)
+        return checked(h * 0 + xs.pop(), bad)
 
 
-def each_itself_from_the_front(xs, bad):
-    h = torch.zeros(2)
-    for _ in range(3):
-        h = h + checked(xs.pop(0), bad)
-    return h
+class FromDicts:
+    def popped_from_a_dict(d, bad):
+        h = checked(d.pop("a") * 1, bad)
+        h = checked(h * 0 + d.pop("b"), bad)
+        return checked(h * 0 + d.pop("c"), bad)
 
+    def cleared(d, bad):
+        a, b, c = d.values()
+        a = checked(a * 1, bad)
+        d.clear()
+        return checked(a * 0 + b, bad) + checked(a * 0 + c, bad)
 
-def taken_in_front_of_all(xs, bad):
-    a, b, c = xs
-    xs.clear()
-    a = checked(a * 1, bad)
-    b = checked(a * 0 + b, bad)
-    return checked(c + b * 0, bad)
+    def written_as_well(d, bad):
+        h = checked(d.pop("a") * 1, bad)
+        d["n"] = 3
+        h = checked(h * 0 + d.pop("b"), bad)
+        d["c"] = h
+        return checked(h * 0 + 3, bad)
 
+    def numbers_as_well(d, bad):
+        d["n"] = 3
+        h = checked(d.pop("a") * 1, bad)
+        del d["n"]
+        return checked(h * 0 + d.pop("b"), bad)
 
-def taken_behind_all(xs, bad):
-    h = checked(checked(xs[0] * 1, bad) * 0 + xs[1], bad)
-    h = checked(h * 0 + xs[2], bad)
-    return h + xs.pop() + xs.pop(1)
-
-
-def used_long_before_it_is_taken(xs, bad):
-    a, b = xs[0] * 1, xs[1] * 1
-    a = checked(a, bad)
-    del xs[0]
-    b = checked(b, bad)
-    del xs[0]
-    return a + b
-
-
-def sliced_away(xs, bad):
-    a = checked(xs[0] * 1, bad)
-    del xs[:2]
-    return checked(a * 0 + xs[0], bad)
-
-
-def thrown_away(xs, bad):
-    a = checked(xs[0] * 1, bad)
-    xs.pop(1)
-    a = checked(a * 0 + xs.pop(), bad)
-    xs.pop()
-    return checked(a * 0 + 2, bad)
-
-
-def replaced_by_none(xs, bad):
-    h = torch.zeros(2)
-    for k in range(3):
-        h = checked(h * 0 + xs[k], bad)
-        xs[k] = None
-    return h
-
-
-def another_is_put_there(xs, bad):
-    a = checked(xs.pop() * 1, bad)
-    xs.append(a)
-    xs.insert(0, 5)
-    b = checked(xs.pop(1) * 1, bad)
-    del xs[0]
-    return checked(xs[0] * 0 + b, bad)
-
-
-def put_back(xs, bad):
-    a = xs.pop()
-    h = checked(a * 1, bad)
-    xs.append(a)
-    return checked(h * 0 + xs.pop(0), bad)
-
-
-def turned_round(xs, bad):
-    xs.reverse()
-    h = checked(xs.pop() * 1, bad)
-    return checked(h * 0 + xs.pop(), bad)
-
-
-LISTS = (
-    *(each_from_the_end, each_itself_from_the_front, taken_in_front_of_all, taken_behind_all),
-    *(used_long_before_it_is_taken, sliced_away, thrown_away, replaced_by_none),
-    *(another_is_put_there, put_back, turned_round),
-)
-
-
-def popped_from_a_dict(d, bad):
-    h = checked(d.pop("a") * 1, bad)
-    h = checked(h * 0 + d.pop("b"), bad)
-    return checked(h * 0 + d.pop("c"), bad)
-
-
-def cleared(d, bad):
-    a, b, c = d.values()
-    a = checked(a * 1, bad)
-    d.clear()
-    return checked(a * 0 + b, bad) + checked(a * 0 + c, bad)
-
-
-def written_as_well(d, bad):
-    h = checked(d.pop("a") * 1, bad)
-    d["n"] = 3
-    h = checked(h * 0 + d.pop("b"), bad)
-    d["c"] = h
-    return checked(h * 0 + 3, bad)
-
-
-def numbers_as_well(d, bad):
-    d["n"] = 3
-    h = checked(d.pop("a") * 1, bad)
-    del d["n"]
-    return checked(h * 0 + d.pop("b"), bad)
-
-
-def none_and_then_removed(d, bad):
-    a, d["a"] = d["a"], None
-    a = checked(a * 1, bad)
-    del d["a"]
-    return checked(a * 0 + d.pop("b"), bad)
+    def none_and_then_removed(d, bad):
+        a, d["a"] = d["a"], None
+        a = checked(a * 1, bad)
+        del d["a"]
+        return checked(a * 0 + d.pop("b"), bad)
 
 
 def attributes_bound_to_none(o, bad):
@@ -206,8 +188,8 @@ def named(numbers):
 
 
 CASES = [
-    *((fn, list) for fn in LISTS),
-    *((fn, named) for fn in (popped_from_a_dict, cleared, written_as_well, numbers_as_well, none_and_then_removed)),
+    *((fn, list) for fn in rows_of(FromLists)),
+    *((fn, named) for fn in rows_of(FromDicts)),
     *((attributes_bound_to_none, cls) for cls in (Slots, Buffers)),
     (attributes_deleted, Plain),
     (popped_from_a_list_in_an_object, Lists),

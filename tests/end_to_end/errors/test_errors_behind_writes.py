@@ -5,6 +5,7 @@ A graph may have written before it raises, or in the same operation, or in a dif
 
 from __future__ import annotations
 
+import functools
 import random
 
 import pytest
@@ -16,8 +17,14 @@ import minidynamo
 from benchmarks.memory import peak_bytes
 from minidynamo.backends.registry import resolve
 from minidynamo.testing import CompileCounterWithBackend, assert_same_as_eager
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
+
+
+def compare(fn, make, bad, backend, **expected):
+    """Compares a call with `make(1)`, a call with `make(bad)`, which raises, and a call with `make(2)`."""
+    assert_same_as_eager(fn, *(functools.partial(make, k) for k in (1, bad, 2)), backend=backend, **expected)
 
 
 class State:
@@ -30,229 +37,246 @@ class State:
         self.cache = torch.zeros(2, 8)
 
 
-def effects_on_both_sides(s, buf, t, i):
-    s.log.append(1)
-    buf.add_(1)
-    s.log.append(2)
-    y = t[i]
-    s.log.append(3)
-    return y + 1
-
-
-def error_before_the_write(s, buf, t, i):
-    s.log.append(1)
-    y = t[i]
-    buf.add_(1)
-    s.log.append(2)
-    return y + 1
-
-
-def caught_behind_a_write(s, buf, t, i):
-    try:
+class Writes:
+    def effects_on_both_sides(s, buf, t, i):
         s.log.append(1)
         buf.add_(1)
-        y = t[i]
         s.log.append(2)
-    except IndexError:
+        y = t[i]
         s.log.append(3)
-        y = buf * 2
-    return y
+        return y + 1
 
-
-def finally_behind_a_write(s, buf, t, i):
-    try:
-        s.total.mul_(2)
-        s.total += 1
-        y = t[i]
-    finally:
-        s.log.append(s.total.clone())
-    return y
-
-
-def written_before_and_behind(s, buf, t, i):
-    buf.add_(1)
-    y = t[i]
-    t.add_(1)
-    buf.mul_(2)
-    return y
-
-
-def written_in_part(s, buf, t, i):
-    buf.index_add_(0, i, torch.ones(i.shape[0]))
-    return t + 1
-
-
-def written_in_part_and_caught(s, buf, t, i):
-    try:
-        buf.scatter_add_(0, i, torch.ones(i.shape[0]))
-    except RuntimeError:
-        s.log.append(buf.sum())
-    return t + buf
-
-
-def many_positions(s, buf, t, i):
-    many = i.repeat(20)
-    s.log.append(1)
-    buf.index_add_(0, many, torch.ones(many.shape[0]))
-    s.log.append(2)
-    return t + 1
-
-
-def added_to_itself(s, buf, t, i):
-    s.log.append(buf[i])
-    buf.copy_(t)
-    return buf.scatter_add_(0, i % 3, buf[:3])
-
-
-def a_copy_added_to_itself(s, buf, t, i):
-    s.log.append(1)
-    t.add_(1)
-    buf = buf.clone()
-    buf.scatter_add_(0, i % 3, buf)
-    return buf
-
-
-def copied_from_positions(s, buf, t, i):
-    buf[:3].copy_(t[i])
-    return buf + 1
-
-
-def assigned_at_positions(s, buf, t, i):
-    s.log.append(1)
-    buf[i] = t[i] + 1
-    buf[i.abs() % 3] = 7.0
-    s.log.append(2)
-    return buf.sum()
-
-
-def assigned_at_computed_positions(s, buf, t, i):
-    j = i + 1
-    s.log.append(1)
-    buf[j] += t[i]
-    return buf.sum()
-
-
-def assigned_where_the_mask_is(s, buf, t, i):
-    s.log.append(1)
-    buf[buf < 1] = 5.0
-    buf.masked_fill_(t > 6, 9.0)
-    y = t[i]
-    s.log.append(2)
-    return y
-
-
-def positions_that_were_written(s, buf, t, i):
-    s.log.append(1)
-    i.add_(1)
-    buf[i] = 3.0
-    y = t[i]
-    s.log.append(2)
-    return y
-
-
-def one_slice_of_a_cache(s, buf, t, i):
-    s.cache[:, s.position : s.position + 1] = t[:2].unsqueeze(1)
-    s.position += 1
-    return F.embedding(i, t.unsqueeze(1))
-
-
-def through_views(s, buf, t, i):
-    s.log.append(1)
-    rows = buf.view(2, 4).t()
-    rows[1].mul_(3).add_(1)
-    buf.detach()[5:].zero_()
-    y = t[i]
-    s.log.append(2)
-    return y
-
-
-def through_data(s, buf, t, i):
-    s.log.append(1)
-    buf.data.add_(1)
-    y = t[i]
-    s.log.append(2)
-    return y
-
-
-def other_data(s, buf, t, i):
-    s.log.append(1)
-    buf.add_(1)
-    early = buf[2:]
-    buf.data = t * 2
-    early.mul_(3)
-    buf.add_(1)
-    try:
-        y = t[i]
-    except IndexError:
-        s.log.append(2)
-        y = buf.sum() + early.sum()
-    return y
-
-
-def data_of_another_argument(s, buf, t, i):
-    s.log.append(1)
-    s.total.data = buf
-    s.total.add_(1)
-    s.log.append(2)
-    return t[i] + s.total.sum()
-
-
-def another_shape(s, buf, t, i):
-    s.log.append(1)
-    buf.unsqueeze_(0).t_()
-    buf.add_(1)
-    y = t[i]
-    s.log.append(2)
-    return y
-
-
-def positions_in_another_shape(s, buf, t, i):
-    s.log.append(1)
-    s.cache.t_()
-    s.cache.index_fill_(0, i, 3.0)
-    s.cache[1].add_(1)
-    y = t[i]
-    s.cache.t_()
-    s.log.append(2)
-    return y
-
-
-def all_at_once(s, buf, t, i):
-    torch._foreach_add_([buf, t, s.total], 1.0)
-    s.position += 1
-    return torch.linalg.cholesky(torch.diag(8.0 - i))
-
-
-def given_with_out(s, buf, t, i):
-    s.log.append(1)
-    torch.exp(t, out=buf)
-    y = t[i]
-    s.log.append(2)
-    return y
-
-
-def in_inference_mode(s, buf, t, i):
-    with torch.inference_mode():
+    def error_before_the_write(s, buf, t, i):
         s.log.append(1)
+        y = t[i]
+        buf.add_(1)
+        s.log.append(2)
+        return y + 1
+
+    def caught_behind_a_write(s, buf, t, i):
+        try:
+            s.log.append(1)
+            buf.add_(1)
+            y = t[i]
+            s.log.append(2)
+        except IndexError:
+            s.log.append(3)
+            y = buf * 2
+        return y
+
+    def finally_behind_a_write(s, buf, t, i):
+        try:
+            s.total.mul_(2)
+            s.total += 1
+            y = t[i]
+        finally:
+            s.log.append(s.total.clone())
+        return y
+
+    def written_before_and_behind(s, buf, t, i):
         buf.add_(1)
         y = t[i]
-    s.log.append(2)
-    return y.sum().item()
+        t.add_(1)
+        buf.mul_(2)
+        return y
+
+    def written_in_part(s, buf, t, i):
+        buf.index_add_(0, i, torch.ones(i.shape[0]))
+        return t + 1
+
+    def written_in_part_and_caught(s, buf, t, i):
+        try:
+            buf.scatter_add_(0, i, torch.ones(i.shape[0]))
+        except RuntimeError:
+            s.log.append(buf.sum())
+        return t + buf
+
+    def many_positions(s, buf, t, i):
+        many = i.repeat(20)
+        s.log.append(1)
+        buf.index_add_(0, many, torch.ones(many.shape[0]))
+        s.log.append(2)
+        return t + 1
+
+    def added_to_itself(s, buf, t, i):
+        s.log.append(buf[i])
+        buf.copy_(t)
+        return buf.scatter_add_(0, i % 3, buf[:3])
+
+    def a_copy_added_to_itself(s, buf, t, i):
+        s.log.append(1)
+        t.add_(1)
+        buf = buf.clone()
+        buf.scatter_add_(0, i % 3, buf)
+        return buf
+
+    def copied_from_positions(s, buf, t, i):
+        buf[:3].copy_(t[i])
+        return buf + 1
+
+    def assigned_at_positions(s, buf, t, i):
+        s.log.append(1)
+        buf[i] = t[i] + 1
+        buf[i.abs() % 3] = 7.0
+        s.log.append(2)
+        return buf.sum()
+
+    def assigned_at_computed_positions(s, buf, t, i):
+        j = i + 1
+        s.log.append(1)
+        buf[j] += t[i]
+        return buf.sum()
+
+    def assigned_where_the_mask_is(s, buf, t, i):
+        s.log.append(1)
+        buf[buf < 1] = 5.0
+        buf.masked_fill_(t > 6, 9.0)
+        y = t[i]
+        s.log.append(2)
+        return y
+
+    def positions_that_were_written(s, buf, t, i):
+        s.log.append(1)
+        i.add_(1)
+        buf[i] = 3.0
+        y = t[i]
+        s.log.append(2)
+        return y
+
+    def one_slice_of_a_cache(s, buf, t, i):
+        s.cache[:, s.position : s.position + 1] = t[:2].unsqueeze(1)
+        s.position += 1
+        return F.embedding(i, t.unsqueeze(1))
+
+    def through_views(s, buf, t, i):
+        s.log.append(1)
+        rows = buf.view(2, 4).t()
+        rows[1].mul_(3).add_(1)
+        buf.detach()[5:].zero_()
+        y = t[i]
+        s.log.append(2)
+        return y
+
+    def through_data(s, buf, t, i):
+        s.log.append(1)
+        buf.data.add_(1)
+        y = t[i]
+        s.log.append(2)
+        return y
+
+    def other_data(s, buf, t, i):
+        s.log.append(1)
+        buf.add_(1)
+        early = buf[2:]
+        buf.data = t * 2
+        early.mul_(3)
+        buf.add_(1)
+        try:
+            y = t[i]
+        except IndexError:
+            s.log.append(2)
+            y = buf.sum() + early.sum()
+        return y
+
+    def data_of_another_argument(s, buf, t, i):
+        s.log.append(1)
+        s.total.data = buf
+        s.total.add_(1)
+        s.log.append(2)
+        return t[i] + s.total.sum()
+
+    def another_shape(s, buf, t, i):
+        s.log.append(1)
+        buf.unsqueeze_(0).t_()
+        buf.add_(1)
+        y = t[i]
+        s.log.append(2)
+        return y
+
+    def positions_in_another_shape(s, buf, t, i):
+        s.log.append(1)
+        s.cache.t_()
+        s.cache.index_fill_(0, i, 3.0)
+        s.cache[1].add_(1)
+        y = t[i]
+        s.cache.t_()
+        s.log.append(2)
+        return y
+
+    def all_at_once(s, buf, t, i):
+        torch._foreach_add_([buf, t, s.total], 1.0)
+        s.position += 1
+        return torch.linalg.cholesky(torch.diag(8.0 - i))
+
+    def given_with_out(s, buf, t, i):
+        s.log.append(1)
+        torch.exp(t, out=buf)
+        y = t[i]
+        s.log.append(2)
+        return y
+
+    def in_inference_mode(s, buf, t, i):
+        with torch.inference_mode():
+            s.log.append(1)
+            buf.add_(1)
+            y = t[i]
+        s.log.append(2)
+        return y.sum().item()
+
+    def integers_divided(s, buf, t, i):
+        s.position += 1
+        buf.add_(1)
+        return i // (i - 7)
+
+    def shown_in_another_way(s, buf, t, i):
+        s.log.append(1)
+        buf.as_strided_((2, 3), (1, 2), 1)
+        buf.mul_(2).add_(1)
+        y = t[i]
+        s.log.append(2)
+        return y.sum() + buf
+
+    def behind_a_break(s, buf, t, i):
+        buf.add_(1)
+        minidynamo.graph_break()
+        try:
+            buf.mul_(2)
+            y = t[i]
+        except IndexError:
+            y = buf - 1
+        return y
+
+    def in_a_loop_with_breaks(s, buf, t, i):
+        for k in range(3):
+            try:
+                buf.add_(k)
+                s.log.append(t[i + k])
+            except IndexError:
+                s.log.append(k)
+            minidynamo.graph_break()
+        return buf
+
+    def in_a_callee(s, buf, t, i):
+        def step(k):
+            buf.add_(k)
+            return t[i + k]
+
+        try:
+            return step(1) + step(2)
+        except IndexError as error:
+            s.log.append(type(error).__name__)
+        return buf
 
 
-def integers_divided(s, buf, t, i):
-    s.position += 1
-    buf.add_(1)
-    return i // (i - 7)
+@pytest.mark.filterwarnings("ignore:MD402")  # `another_shape`, `shown_in_another_way`
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", rows_of(Writes))
+def test_an_error_is_taken_back(fn, backend):
+    def called_with(*positions):
+        return lambda: (State(), torch.zeros(8), torch.arange(8.0), torch.tensor(positions))
 
-
-def shown_in_another_way(s, buf, t, i):
-    s.log.append(1)
-    buf.as_strided_((2, 3), (1, 2), 1)
-    buf.mul_(2).add_(1)
-    y = t[i]
-    s.log.append(2)
-    return y.sum() + buf
+    good = called_with(0, 2, 3)
+    assert_same_as_eager(fn, good, called_with(1, 2, 99), called_with(0, 7, 3), good, backend=backend)
 
 
 def emptied_memory(s, buf, t, i):
@@ -262,62 +286,6 @@ def emptied_memory(s, buf, t, i):
     y = t[i]
     s.log.append(2)
     return y
-
-
-def behind_a_break(s, buf, t, i):
-    buf.add_(1)
-    minidynamo.graph_break()
-    try:
-        buf.mul_(2)
-        y = t[i]
-    except IndexError:
-        y = buf - 1
-    return y
-
-
-def in_a_loop_with_breaks(s, buf, t, i):
-    for k in range(3):
-        try:
-            buf.add_(k)
-            s.log.append(t[i + k])
-        except IndexError:
-            s.log.append(k)
-        minidynamo.graph_break()
-    return buf
-
-
-def in_a_callee(s, buf, t, i):
-    def step(k):
-        buf.add_(k)
-        return t[i + k]
-
-    try:
-        return step(1) + step(2)
-    except IndexError as error:
-        s.log.append(type(error).__name__)
-    return buf
-
-
-PROGRAMS = (
-    *(effects_on_both_sides, error_before_the_write, caught_behind_a_write, finally_behind_a_write),
-    *(written_before_and_behind, written_in_part, written_in_part_and_caught, many_positions, copied_from_positions),
-    *(added_to_itself, a_copy_added_to_itself, positions_in_another_shape),
-    *(assigned_at_positions, assigned_at_computed_positions, assigned_where_the_mask_is, positions_that_were_written),
-    *(one_slice_of_a_cache, through_views, through_data, other_data, all_at_once, given_with_out, another_shape),
-    *(in_inference_mode, integers_divided, behind_a_break, in_a_loop_with_breaks, in_a_callee),
-    *(data_of_another_argument, shown_in_another_way),
-)
-
-
-@pytest.mark.filterwarnings("ignore:MD402")  # `another_shape`, `shown_in_another_way`
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn", PROGRAMS)
-def test_an_error_is_taken_back(fn, backend):
-    def called_with(*positions):
-        return lambda: (State(), torch.zeros(8), torch.arange(8.0), torch.tensor(positions))
-
-    good = called_with(0, 2, 3)
-    assert_same_as_eager(fn, good, called_with(1, 2, 99), called_with(0, 7, 3), good, backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -347,14 +315,11 @@ def counted(s, first, second, xs, i):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_tensors_in_one_memory_and_in_lists(backend):
-    def called_with(position):
-        def make():
-            base = torch.arange(8.0)
-            return State(), base[:4], base[4:], [torch.ones(2), torch.ones(3)], torch.tensor([position])
+    def make(position):
+        base = torch.arange(8.0)
+        return State(), base[:4], base[4:], [torch.ones(2), torch.ones(3)], torch.tensor([position])
 
-        return make
-
-    assert_same_as_eager(counted, called_with(1), called_with(5), called_with(2), backend=backend)
+    compare(counted, make, 5, backend)
 
 
 def taken_from_a_list(s, xs, i):
@@ -421,10 +386,7 @@ def test_elements_die_in_time_where_all_positions_exist(backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", [taken_from_a_list, lost_from_a_list])
 def test_lists_keep_what_was_not_taken(fn, backend):
-    def called_with(position):
-        return lambda: (State(), [torch.ones(1), torch.arange(4.0)], torch.tensor([position]))
-
-    assert_same_as_eager(fn, called_with(1), called_with(5), called_with(2), backend=backend)
+    compare(fn, lambda k: (State(), [torch.ones(1), torch.arange(4.0)], torch.tensor([k])), 5, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -604,17 +566,15 @@ def history_for_a_buffer(s, x, t, i):
     return t[i] * s.total
 
 
+def with_history(position):
+    x = torch.ones(3, requires_grad=True) * 3
+    return State(), x, torch.arange(4.0, requires_grad=True), torch.tensor(position)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", [recorded, recorded_through_a_view, history_for_a_buffer])
 def test_a_write_that_autograd_records_is_taken_back(fn, backend):
-    def called_with(position):
-        def make():
-            leaf = torch.ones(3, requires_grad=True)
-            return State(), leaf * 3, torch.arange(4.0, requires_grad=True), torch.tensor(position)
-
-        return make
-
-    assert_same_as_eager(fn, called_with(1), called_with(9), called_with(2), backend=backend)
+    compare(fn, with_history, 9, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -624,14 +584,11 @@ def test_a_write_that_autograd_records_to_elements_of_a_list_is_taken_back(backe
         xs[0].mul_(2)
         return t[i] * xs[1]
 
-    def called_with(position):
-        def make():
-            leaf = torch.ones(3, requires_grad=True)
-            return State(), [leaf * 3, torch.ones(1)], torch.arange(4.0), torch.tensor(position)
+    def make(position):
+        xs = [torch.ones(3, requires_grad=True) * 3, torch.ones(1)]
+        return State(), xs, torch.arange(4.0), torch.tensor(position)
 
-        return make
-
-    assert_same_as_eager(program, called_with(1), called_with(9), called_with(2), backend=backend)
+    compare(program, make, 9, backend)
 
 
 def looked_up(log, x, t, i):
@@ -711,15 +668,7 @@ def test_where_hooks_see_what_is_saved_graphs_run_that_will_not_raise(backend):
 
 @pytest.mark.parametrize("backend", ["eager", "boxed_nop"])
 def test_a_graph_that_surely_raises_is_not_run_where_it_could_not_be_taken_back(backend):
-    def called_with(position):
-        def make():
-            leaf = torch.ones(3, requires_grad=True)
-            return State(), leaf * 3, torch.arange(4.0), torch.tensor(position)
-
-        return make
-
-    counter = CompileCounterWithBackend(backend)
-    assert_same_as_eager(recorded, called_with(1), called_with(9), called_with(2), backend=counter, graphs=1)
+    compare(recorded, with_history, 9, CompileCounterWithBackend(backend), graphs=1)
 
 
 def caught_behind_a_recorded_write(s, x, m):
@@ -746,47 +695,29 @@ def raised_behind_a_recorded_write(s, x, m):
 def test_what_more_than_positions_decide_is_run_as_written_behind_a_recorded_write(fn, backend):
     """If the graph ran as captured, the autograd history recorded before the error could not be rolled back."""
 
-    def called_with(factor):
-        def make():
-            return State(), torch.ones(3, requires_grad=True) * 3, torch.eye(2) * factor
-
-        return make
-
-    assert_same_as_eager(fn, called_with(1), called_with(-1), called_with(2), backend=backend)
+    compare(fn, lambda k: (State(), torch.ones(3, requires_grad=True) * 3, torch.eye(2) * k), -1, backend)
 
 
-def put_with_another_dtype(x):
-    x.index_put_((torch.tensor([0]),), torch.ones(2))
+class Refused:
+    def put_with_another_dtype(x):
+        x.index_put_((torch.tensor([0]),), torch.ones(2))
 
+    def put_of_another_shape(x):
+        x[torch.tensor([0])] = torch.ones(3, 2)
 
-def put_of_another_shape(x):
-    x[torch.tensor([0])] = torch.ones(3, 2)
+    def put_at_positions_that_do_not_fit(x):
+        x.index_put_((torch.tensor([0, 1]), torch.tensor([0, 1, 1])), x[0])
 
+    def added_with_another_dtype(x):
+        x.index_add_(0, torch.tensor([0]), torch.ones(1, 2))
 
-def put_at_positions_that_do_not_fit(x):
-    x.index_put_((torch.tensor([0, 1]), torch.tensor([0, 1, 1])), x[0])
-
-
-def added_with_another_dtype(x):
-    x.index_add_(0, torch.tensor([0]), torch.ones(1, 2))
-
-
-def copied_with_another_dtype(x):
-    x.index_copy_(0, torch.tensor([0]), torch.ones(1, 2))
+    def copied_with_another_dtype(x):
+        x.index_copy_(0, torch.tensor([0]), torch.ones(1, 2))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    "write",
-    [
-        put_with_another_dtype,
-        put_of_another_shape,
-        put_at_positions_that_do_not_fit,
-        added_with_another_dtype,
-        copied_with_another_dtype,
-    ],
-)
+@pytest.mark.parametrize("write", rows_of(Refused))
 def test_what_does_not_fit_where_positions_lie_is_refused_before_the_graph_runs(write, backend, dynamic):
     def program(x):
         x.mul_(2)

@@ -15,6 +15,7 @@ from torch import nn
 import minidynamo
 from minidynamo.core.events import MinidynamoNotice
 from minidynamo.errors import BackendError
+from tests.end_to_end.programs import rows_of
 
 X = torch.ones(2)
 
@@ -43,35 +44,32 @@ class Handling(nn.Module):
             return x
 
 
-def in_with(x):
-    with torch.no_grad():
+class Around:
+    def in_with(x):
+        with torch.no_grad():
+            return x + 1
+
+    def in_try(x):
+        try:
+            return x + 1
+        finally:
+            pass
+
+    def in_except(x):
+        try:
+            y = x + 1
+        except RuntimeError:
+            y = x
+        return y
+
+    def in_suppress(x):
+        with contextlib.suppress(RuntimeError, IndexError):
+            return x + 1
+        return x
+
+    def with_effect(x):
+        log.append(1)
         return x + 1
-
-
-def in_try(x):
-    try:
-        return x + 1
-    finally:
-        pass
-
-
-def in_except(x):
-    try:
-        y = x + 1
-    except RuntimeError:
-        y = x
-    return y
-
-
-def in_suppress(x):
-    with contextlib.suppress(RuntimeError, IndexError):
-        return x + 1
-    return x
-
-
-def with_effect(x):
-    log.append(1)
-    return x + 1
 
 
 def around_a_break(x):
@@ -82,7 +80,7 @@ def around_a_break(x):
 
 
 log = []
-PROGRAMS = [Module(), Handling(), nn.Sequential(Module()), in_with, in_try, in_except, in_suppress, with_effect]
+PROGRAMS = [Module(), Handling(), nn.Sequential(Module()), *rows_of(Around)]
 
 
 @pytest.fixture
@@ -130,7 +128,7 @@ def test_without_anything_to_save_the_error_is_raised():
         minidynamo.compile(lambda x: x + 1, backend=broken)(X)
 
 
-@pytest.mark.parametrize("program", [Module(), in_with, in_except], ids=["module", "with", "except"])
+@pytest.mark.parametrize("program", [Module(), Around.in_with, Around.in_except], ids=["module", "with", "except"])
 def test_a_backend_that_fails_to_compile_is_told(program):
     with pytest.raises(BackendError, match="boom"):
         minidynamo.compile(program, backend=refusing)(X)
@@ -141,59 +139,69 @@ def test_a_backend_that_fails_to_compile_is_told(program):
 # Errors of the program
 
 
-def looked_up(table, i):
-    try:
-        return table[i] + 1
-    except IndexError:
-        return table
-
-
-def looked_up_with_suppress(table, i):
-    with contextlib.suppress(IndexError):
-        return table[i] + 1
-    return table
-
-
-def looked_up_below(table, i):
-    def inner():
+class LooksUp:
+    def looked_up(table, i):
         try:
-            return torch.embedding(table, i)
+            return table[i] + 1
         except IndexError:
             return table
 
-    return inner() + 1
-
-
-def not_handled(table, i):
-    with torch.no_grad():
-        return table[i] + 1
-
-
-def another_handler(table, i):
-    try:
-        return table[i] + 1
-    except ValueError:
+    def looked_up_with_suppress(table, i):
+        with contextlib.suppress(IndexError):
+            return table[i] + 1
         return table
 
+    def looked_up_below(table, i):
+        def inner():
+            try:
+                return torch.embedding(table, i)
+            except IndexError:
+                return table
 
-def looked_up_beyond_a_break(table, i):
-    try:
-        print(end="")
-        return table[i] + 1
-    except IndexError:
-        return table
+        return inner() + 1
 
+    def not_handled(table, i):
+        with torch.no_grad():
+            return table[i] + 1
 
-def looked_up_in_a_loop(table, i):
-    found = []
-    for k in range(3):
+    def another_handler(table, i):
         try:
-            found.append(table[i + k])
-        except IndexError:
-            found.append(table[:1] * k)
-        finally:
+            return table[i] + 1
+        except ValueError:
+            return table
+
+    def looked_up_beyond_a_break(table, i):
+        try:
             print(end="")
-    return torch.cat(found)
+            return table[i] + 1
+        except IndexError:
+            return table
+
+    def looked_up_in_a_loop(table, i):
+        found = []
+        for k in range(3):
+            try:
+                found.append(table[i + k])
+            except IndexError:
+                found.append(table[:1] * k)
+            finally:
+                print(end="")
+        return torch.cat(found)
+
+    def looked_up_in_a_block_of_the_programs(table, i):
+        with Skipping():
+            print(end="")
+            table = table[i] + 1
+        return table * 2
+
+    def refused(table, i):
+        """Makes a decision that the graph checks; its error has a class of the program."""
+        try:
+            if (i > 2).any():
+                raise LookupError("too large")
+            return table + i.sum()
+        except LookupError:
+            return table
 
 
 class Skipping:
@@ -204,26 +212,9 @@ class Skipping:
         return kind is IndexError
 
 
-def looked_up_in_a_block_of_the_programs(table, i):
-    with Skipping():
-        print(end="")
-        table = table[i] + 1
-    return table * 2
-
-
 class LookedUp(nn.Module):
     def forward(self, table, i):
-        return looked_up(table, i)
-
-
-def refused(table, i):
-    """Makes a decision that the graph checks; its error has a class of the program."""
-    try:
-        if (i > 2).any():
-            raise LookupError("too large")
-        return table + i.sum()
-    except LookupError:
-        return table
+        return LooksUp.looked_up(table, i)
 
 
 def outcome(function, *args):
@@ -236,18 +227,7 @@ def outcome(function, *args):
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize(
     "program",
-    [
-        looked_up,
-        looked_up_with_suppress,
-        looked_up_below,
-        looked_up_beyond_a_break,
-        looked_up_in_a_loop,
-        looked_up_in_a_block_of_the_programs,
-        not_handled,
-        another_handler,
-        LookedUp(),
-        refused,
-    ],
+    [*rows_of(LooksUp), LookedUp()],
     ids=lambda program: getattr(program, "__name__", type(program).__name__),
 )
 def test_an_error_of_the_program_is_no_news(program, backend, events):
@@ -305,7 +285,7 @@ def waiting(gm, example_inputs):
 
 
 @pytest.mark.parametrize("handler", [stop, Stopping().stop])
-@pytest.mark.parametrize("program", [Module(), in_with, in_except, with_effect])
+@pytest.mark.parametrize("program", [Module(), Around.in_with, Around.in_except, Around.with_effect])
 def test_an_error_of_a_signal_handler_is_the_programs(program, handler, events):
     compiled = minidynamo.compile(Module() if isinstance(program, nn.Module) else program, backend=waiting)
     compiled(X)

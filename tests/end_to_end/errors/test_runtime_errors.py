@@ -11,29 +11,62 @@ import torch
 
 import minidynamo
 from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 
 
-def catch_raised(x, i, log):
-    y = x + 1
-    try:
-        z = torch.index_select(y, 0, i)
-    except (IndexError, RuntimeError):
-        z = y * 0
-    return z + 1
+class Programs:
+    def catch_raised(x, i, log):
+        y = x + 1
+        try:
+            z = torch.index_select(y, 0, i)
+        except (IndexError, RuntimeError):
+            z = y * 0
+        return z + 1
 
+    def effects_before(x, i, log):
+        log.append("before")
+        z = torch.index_select(x + 1, 0, i)
+        log.append("behind")
+        return z
 
-def effects_before(x, i, log):
-    log.append("before")
-    z = torch.index_select(x + 1, 0, i)
-    log.append("behind")
-    return z
+    def written_before(x, i, log):
+        x.add_(1)
+        return torch.index_select(x, 0, i)
 
+    def caught_by_a_callee(x, i, log):
+        return selected(x + 1, i, x * 2) + 1
 
-def written_before(x, i, log):
-    x.add_(1)
-    return torch.index_select(x, 0, i)
+    def swallowed_by_a_callees_manager(x, i, log):
+        def inner():
+            with Noting(log):
+                return torch.index_select(x, 0, i)
+
+        return inner()
+
+    def finally_and_manager(x, i, log):
+        try:
+            with Noting(log):
+                log.append(x + 1)
+                torch.index_select(x, 0, i).sum()
+                log.append("selected")
+            y = torch.index_select(x * 2, 0, i)
+        finally:
+            log.append("finally")
+        return y
+
+    def behind_a_handled_error(x, i, log):
+        try:
+            raise KeyError("k")
+        except KeyError as error:
+            log.append(str(error))
+            try:
+                y = torch.index_select(x, 0, i)
+            except (IndexError, RuntimeError) as second:
+                log.append(str(second.__context__))
+                y = x
+        return y
 
 
 def selected(x, i, default):
@@ -41,10 +74,6 @@ def selected(x, i, default):
         return torch.index_select(x, 0, i)
     except (IndexError, RuntimeError):
         return default
-
-
-def caught_by_a_callee(x, i, log):
-    return selected(x + 1, i, x * 2) + 1
 
 
 class Noting:
@@ -59,47 +88,8 @@ class Noting:
         return True
 
 
-def swallowed_by_a_callees_manager(x, i, log):
-    def inner():
-        with Noting(log):
-            return torch.index_select(x, 0, i)
-
-    return inner()
-
-
-def finally_and_manager(x, i, log):
-    try:
-        with Noting(log):
-            log.append(x + 1)
-            torch.index_select(x, 0, i).sum()
-            log.append("selected")
-        y = torch.index_select(x * 2, 0, i)
-    finally:
-        log.append("finally")
-    return y
-
-
-def behind_a_handled_error(x, i, log):
-    try:
-        raise KeyError("k")
-    except KeyError as error:
-        log.append(str(error))
-        try:
-            y = torch.index_select(x, 0, i)
-        except (IndexError, RuntimeError) as second:
-            log.append(str(second.__context__))
-            y = x
-    return y
-
-
-PROGRAMS = (
-    *(catch_raised, effects_before, written_before, caught_by_a_callee, swallowed_by_a_callees_manager),
-    *(finally_and_manager, behind_a_handled_error),
-)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn", PROGRAMS)
+@pytest.mark.parametrize("fn", rows_of(Programs))
 def test_error_of_an_operation(fn, backend):
     def good():
         return torch.arange(3.0), torch.tensor([1]), []
@@ -145,92 +135,72 @@ def test_frames_behind_a_break_have_the_name_of_their_function(logged):
     assert [record.funcName for record in logged] == ["program", "program"]
 
 
-def times_half(t, log):
-    log.append(1)
-    t.mul_(2)
-    t *= 0.5
-    return t
+class Refused:
+    def times_half(t, log):
+        log.append(1)
+        t.mul_(2)
+        t *= 0.5
+        return t
 
+    def by_keyword(t, log):
+        t.mul_(other=1.5)
+        log.append(2)
 
-def by_keyword(t, log):
-    t.mul_(other=1.5)
-    log.append(2)
+    def scaled_product(t, log):
+        log.append(3)
+        return t.addcmul_(torch.ones(3), torch.ones(3))
 
+    def aliases(t, log):
+        log.append(4)
+        t.multiply_(0.5)
+        log.append(5)
 
-def scaled_product(t, log):
-    log.append(3)
-    return t.addcmul_(torch.ones(3), torch.ones(3))
+    def quotient(t, log):
+        log.append(6)
+        return t.div_(2)
 
+    def bits_of_floats(t, log):
+        log.append(7)
+        return ~t.sin()
 
-def aliases(t, log):
-    log.append(4)
-    t.multiply_(0.5)
-    log.append(5)
+    def unused_difference_of_bools(t, log):
+        log.append(8)
+        (t > 1) - True
+        log.append(9)
 
+    def rectified_bools(t, log):
+        mask = t > 1
+        log.append(10)
+        mask.relu_()
+        log.append(11)
 
-def quotient(t, log):
-    log.append(6)
-    return t.div_(2)
-
-
-def bits_of_floats(t, log):
-    log.append(7)
-    return ~t.sin()
-
-
-def unused_difference_of_bools(t, log):
-    log.append(8)
-    (t > 1) - True
-    log.append(9)
-
-
-def rectified_bools(t, log):
-    mask = t > 1
-    log.append(10)
-    mask.relu_()
-    log.append(11)
-
-
-def catch_raised(t, log):
-    try:
-        t.add_(0.5)
-    except RuntimeError as error:
-        log.append(str(error))
-    return t + 1
-
-
-REFUSED = [
-    times_half,
-    by_keyword,
-    scaled_product,
-    aliases,
-    quotient,
-    bits_of_floats,
-    unused_difference_of_bools,
-    rectified_bools,
-    catch_raised,
-]
+    def caught(t, log):
+        try:
+            t.add_(0.5)
+        except RuntimeError as error:
+            log.append(str(error))
+        return t + 1
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("program", REFUSED)
+@pytest.mark.parametrize("program", rows_of(Refused))
 def test_what_torch_refuses_for_dtypes_raises_where_it_does_in_eager(program, backend):
     assert_same_as_eager(program, lambda: (torch.arange(3), []), backend=backend)
 
 
-def entropy(p, log):
-    log.append(1)
-    loss = torch.nn.functional.binary_cross_entropy(p, p.detach())
-    return loss * 2
+class Entropies:
+    def entropy(p, log):
+        log.append(1)
+        loss = torch.nn.functional.binary_cross_entropy(p, p.detach())
+        return loss * 2
 
-
-def unused_entropy(p, log):
-    torch.nn.functional.binary_cross_entropy(p, torch.ones(3))
-    return p * 2
+    def unused_entropy(p, log):
+        torch.nn.functional.binary_cross_entropy(p, torch.ones(3))
+        return p * 2
 
 
 @pytest.mark.parametrize("largest", [1.0, 1.5])
-@pytest.mark.parametrize("program", [entropy, unused_entropy])
+@pytest.mark.parametrize("program", rows_of(Entropies))
 def test_what_is_no_probability_is_refused(program, largest):
     make = lambda: (torch.tensor([0.5, 0.0, largest], requires_grad=True), [])  # noqa: E731
     assert_same_as_eager(program, make, backend="aot_eager")

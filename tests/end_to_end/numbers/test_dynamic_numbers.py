@@ -18,14 +18,76 @@ import torch
 
 import minidynamo
 from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.programs import table
 
 X = torch.arange(4.0)
-SETTINGS = {"factor": 1.0, "offset": 2}
-FACTOR = 1.0
 
 
 def compiled(fn: Callable[..., Any], **options: Any) -> Any:
     return minidynamo.compile(fn, backend="eager", **options)
+
+
+Row = tuple[Callable[..., Any], list[tuple[Any, ...]], int]
+ROWS: dict[str, Row] = {}
+
+
+def numbers(*calls: Any, graphs: int = 2) -> Callable[[Any], Any]:
+    """Adds a program of a tensor and of numbers, its calls, and the graphs that these compile."""
+
+    def add(name: str, fn: Callable[..., Any]) -> None:
+        ROWS[name] = (fn, [call if isinstance(call, tuple) else (call,) for call in calls], graphs)
+
+    return table(add, lambda fn: fn.__name__ in ROWS)
+
+
+@numbers(20, 21, 55, 99, 99, 3, graphs=3)
+def schedule_inside_the_program(x, step):
+    rate = 0.1 * 0.5 * (1 + math.cos(math.pi * step / 100)) if step >= 10 else 0.1 * step / 10
+    return x * rate, rate
+
+
+@numbers(*((k, 0.1 * k) for k in range(1, 6)), graphs=4)
+def numbers_cross_a_break_and_come_back(x, n, rate):
+    n = n + 1
+    x = x * rate
+    minidynamo.graph_break()
+    rate = rate / 2
+    return x + n, n * 3, rate
+
+
+@numbers(2, 3, 2.0, 3.0, True, 4, 5.0, graphs=4)
+def numbers_of_other_classes(x, n):
+    return x * n, type(n).__name__
+
+
+def scale(x, by=2.0):
+    return x * by
+
+
+@numbers(*(functools.partial(scale, by=value) for value in (1.0, 2.0, 3.0, 4.0)))
+def defaults_and_partial_objects(x, g):
+    return g(x)
+
+
+@numbers(5, 7, 12, 15, 3, 2, 10, graphs=3)
+def answer_of_a_test_of_a_bit(x, n):
+    n &= 6
+    return x * 2 if n & 4 else x + n
+
+
+@numbers(*(datetime.timedelta(seconds=seconds) for seconds in (1.25, 2.5, 300, 86399, 7.125)))
+def spans_of_time(x, elapsed):
+    return x * 0.5 ** (elapsed.total_seconds() / 60)
+
+
+@numbers(*range(6, 30))
+def rectified_schedule(x, n):
+    decay = 0.999**n
+    longest = 2 / (1 - 0.999) - 1
+    length = longest - 2 * n * decay / (1 - decay)
+    rise = ((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)) ** 0.5
+    weight = (0.01 * rise) ** 2 / (1 + (0.01 * rise) ** 2)
+    return x * (0.01 * rise * (0.9 * (1 - weight) - 1))
 
 
 def test_a_schedule_of_a_hundred_steps_compiles_twice() -> None:
@@ -41,21 +103,6 @@ def test_a_schedule_of_a_hundred_steps_compiles_twice() -> None:
         assert torch.equal(f(one, X[:3], rate), update(other, X[:3], rate))
         assert torch.equal(one, other)
     assert f.stats.graphs == 2
-
-
-def test_a_schedule_inside_the_program_compiles_twice() -> None:
-    def scaled(x, step):
-        rate = 0.1 * 0.5 * (1 + math.cos(math.pi * step / 100)) if step >= 10 else 0.1 * step / 10
-        return x * rate, rate
-
-    f = compiled(scaled, fullgraph=True)
-    for step in (20, 21, 55, 99, 99):
-        expected, rate = scaled(X, step)
-        got = f(X, step)
-        assert torch.equal(got[0], expected) and got[1] == rate
-    assert f.stats.graphs == 2
-    f(X, 3)
-    assert f.stats.graphs == 3
 
 
 def test_the_smaller_and_the_larger_of_two_numbers_are_not_decided() -> None:
@@ -133,62 +180,6 @@ def test_a_bias_correction_compiles_twice() -> None:
     assert f.stats.graphs == 2
 
 
-def test_globals_and_items_of_dicts() -> None:
-    f = compiled(lambda x: x * FACTOR + SETTINGS["factor"] * SETTINGS["offset"], fullgraph=True)
-    try:
-        for value in (1.0, 2.5, 3.5, -1.0):
-            globals()["FACTOR"] = SETTINGS["factor"] = value
-            assert torch.equal(f(X), X * value + value * 2)
-    finally:
-        globals()["FACTOR"] = SETTINGS["factor"] = 1.0
-    assert f.stats.graphs == 2
-
-
-def test_numbers_in_lists_and_tuples() -> None:
-    f = compiled(lambda x, numbers: (x + numbers[0]) * numbers[1][0], fullgraph=True)
-    for k in (2, 3, 1, 4):
-        assert torch.equal(f(X, [k, (0.5 * k,)]), (X + k) * (0.5 * k))
-    assert f.stats.graphs == 2
-
-
-def test_defaults_and_partial_objects() -> None:
-    def scale(x, by=2.0):
-        return x * by
-
-    f = compiled(lambda x, g: g(x), fullgraph=True)
-    for value in (1.0, 2.0, 3.0, 4.0):
-        assert torch.equal(f(X, functools.partial(scale, by=value)), X * value)
-    assert f.stats.graphs == 2
-
-
-def test_numbers_cross_a_break_and_come_back() -> None:
-    def broken(x, n, rate):
-        n = n + 1
-        x = x * rate
-        minidynamo.graph_break()
-        rate = rate / 2
-        return x + n, n * 3, rate
-
-    f = compiled(broken)
-    for k in range(1, 6):
-        got, expected = f(X, k, 0.1 * k), broken(X, k, 0.1 * k)
-        assert torch.equal(got[0], expected[0]) and got[1:] == expected[1:]
-    assert f.stats.graphs == 4
-
-
-def test_a_loop_with_a_break_counts() -> None:
-    def loop(x, n):
-        for step in range(n):
-            x = x + step
-            minidynamo.graph_break()
-        return x
-
-    f = compiled(loop)
-    for n in (4, 6, 9):
-        assert torch.equal(f(X, n), loop(X, n))
-    assert f.stats.compiles < 10
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.0, 0.0, 1e308, 5e-324])
 def test_floats_of_every_kind(value: float) -> None:
     def program(x, a):
@@ -227,13 +218,6 @@ def test_a_division_by_zero_that_is_caught(divide: Callable[..., Any], one: Any)
     assert_same_as_eager(program, *make, graphs=3, breaks=0, recompiles=2)
 
 
-def test_numbers_of_other_classes_are_compiled_for_themselves() -> None:
-    f = compiled(lambda x, n: (x * n, type(n)), fullgraph=True)
-    for n in (2, 3, 2.0, 3.0, True, 4, 5.0):
-        got = f(X, n)
-        assert torch.equal(got[0], X * n) and got[1] is type(n)
-
-
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_a_number_chooses_a_view_that_is_returned_and_what_has_a_gradient(backend: str) -> None:
     def program(x: torch.Tensor, y: torch.Tensor, i: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -241,15 +225,6 @@ def test_a_number_chooses_a_view_that_is_returned_and_what_has_a_gradient(backen
 
     makers = [lambda i=i: (torch.randn(5, 3, requires_grad=True), torch.randn(5, 3), i) for i in range(1, 5)]
     assert_same_as_eager(program, *makers, backend=backend, graphs=2, recompiles=1, rtol=1e-6, atol=1e-6)
-
-
-def test_the_gradient_goes_through_a_number_that_varies() -> None:
-    f = compiled(lambda x, rate: (x * rate).sum(), fullgraph=True)
-    for rate in (0.5, 0.25, 2.0):
-        x = torch.ones(3, requires_grad=True)
-        f(x, rate).backward()
-        assert torch.equal(x.grad, torch.full((3,), rate))
-    assert f.stats.graphs == 2
 
 
 # Behaviour checks
@@ -307,25 +282,6 @@ BITS: list[Callable[..., Any]] = [
 ]
 
 
-@pytest.mark.parametrize("program", BITS)
-def test_operations_on_bits_take_any_number(program: Callable[..., Any]) -> None:
-    f = compiled(program, fullgraph=True)
-    for n in (5, 7, 11, 6, 4, 9, 13):
-        assert torch.equal(f(X, n), program(X, n))
-    assert f.stats.graphs == 2
-
-
-def test_the_answer_of_a_test_of_a_bit_is_guarded() -> None:
-    def program(x, n):
-        n &= 6
-        return x * 2 if n & 4 else x + n
-
-    f = compiled(program, fullgraph=True)
-    for n in (5, 7, 12, 15, 3, 2, 10):
-        assert torch.equal(f(X, n), program(X, n))
-    assert f.stats.graphs == 3
-
-
 def test_bits_of_sizes_keep_their_relation_to_them() -> None:
     def program(x):
         half = x.shape[0] >> 1
@@ -380,14 +336,20 @@ MADE: dict[str, Callable[[torch.Tensor, float], Any]] = {
     "divisors": lambda x, s: x * math.gcd(int(s * 10), 6, 12) + math.lcm(int(s * 10), 2, 3),
 }
 FLOATS = (0.61, 0.72, 0.43, 0.94, 2.5, 3.6)
+ROWS |= {f"bits {k}": (fn, [(n,) for n in (5, 7, 11, 6, 4, 9, 13)], 2) for k, fn in enumerate(BITS)}
+ROWS |= {name: (fn, [(s,) for s in FLOATS], 2) for name, fn in MADE.items()}
 
 
-@pytest.mark.parametrize("name", MADE)
-def test_python_computes_it_in_front_of_the_graph(name: str) -> None:
-    f = compiled(MADE[name], fullgraph=True)
-    for s in FLOATS:
-        assert str(f(X, s)) == str(MADE[name](X, s))
-    assert f.stats.graphs == 2
+@pytest.mark.parametrize("name", ROWS)
+def test_numbers_vary_in_one_graph(name: str) -> None:
+    program, calls, graphs = ROWS[name]
+    f = compiled(program, fullgraph=name != "numbers_cross_a_break_and_come_back")
+    for numbers in calls:
+        got, expected = f(X, *numbers), program(X, *numbers)
+        if isinstance(expected, torch.Tensor):
+            got, expected = (got,), (expected,)
+        assert torch.equal(got[0], expected[0]) and repr(got[1:]) == repr(expected[1:])
+    assert f.stats.graphs == graphs
 
 
 def test_numbers_that_python_refuses_are_refused() -> None:
@@ -445,17 +407,6 @@ def test_slices_from_outside_are_told_apart_although_their_bounds_vary() -> None
             assert repr(f(torch.ones(9), *args)) == repr(compared(torch.ones(9), *args))
 
 
-def test_spans_of_time_vary() -> None:
-    def decayed(x, elapsed):
-        return x * 0.5 ** (elapsed.total_seconds() / 60)
-
-    f = compiled(decayed, fullgraph=True)
-    for seconds in (1.25, 2.5, 300, 86399, 7.125):
-        elapsed = datetime.timedelta(seconds=seconds)
-        assert torch.equal(f(X, elapsed), decayed(X, elapsed))
-    assert f.stats.graphs == 2
-
-
 def test_dates_that_are_needed_whole_are_left_to_python_after_a_few() -> None:
     def since(x, day):
         return (x + 1) * (day - datetime.date(2024, 1, 1)).days
@@ -500,21 +451,6 @@ def test_numbers_of_many_operations_in_one_another(step: Callable[[float], float
     for n in (0.5, 2.5, 3.5, 4.5):
         assert torch.equal(f(X, n), fn(X, n))
     assert f.stats.fallbacks == 0 and f.stats.compiles <= 6, f.why()
-
-
-def test_a_rectified_schedule_is_computed_in_front_of_the_graph() -> None:
-    def fn(x: torch.Tensor, n: int) -> torch.Tensor:
-        decay = 0.999**n
-        longest = 2 / (1 - 0.999) - 1
-        length = longest - 2 * n * decay / (1 - decay)
-        rise = ((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)) ** 0.5
-        weight = (0.01 * rise) ** 2 / (1 + (0.01 * rise) ** 2)
-        return x * (0.01 * rise * (0.9 * (1 - weight) - 1))
-
-    f = compiled(fn, fullgraph=True)
-    for n in range(6, 30):
-        assert torch.equal(f(X, n), fn(X, n))
-    assert f.stats.compiles == 2, f.why()
 
 
 OF_A_KIND = {

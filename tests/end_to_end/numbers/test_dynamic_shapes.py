@@ -13,6 +13,7 @@ import torch.nn.functional as F
 import minidynamo
 from minidynamo.core.events import MinidynamoNotice
 from minidynamo.errors import ArgumentError, DeclaredSizeFixed
+from tests.end_to_end.programs import table
 
 SIZES = (4, 6, 8, 10)
 PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]], list[int]]] = {}
@@ -23,11 +24,10 @@ def rows(n: int) -> tuple[torch.Tensor]:
 
 
 def program(inputs: Callable[[int], tuple[Any, ...]] = rows, graphs: tuple[int, ...] = (1, 2, 2, 2)) -> Any:
-    def add(fn: Callable[..., Any]) -> Callable[..., Any]:
-        PROGRAMS[fn.__name__] = (fn, inputs, list(graphs))
-        return fn
+    def add(name: str, fn: Callable[..., Any]) -> None:
+        PROGRAMS[name] = (fn, inputs, list(graphs))
 
-    return add
+    return table(add, lambda fn: fn.__name__ in PROGRAMS)
 
 
 def alike(got: Any, expected: Any) -> bool:
@@ -43,173 +43,159 @@ def alike(got: Any, expected: Any) -> bool:
 # Views and broadcasting
 
 
-@program(lambda n: (torch.randn(n, 6),))
-def views(x):
-    return x.view(x.shape[0], 2, -1).transpose(0, 1).reshape(-1) + 1
-
-
-@program(lambda n: (torch.randn(n, 6, 2),))
-def flattening(x):
-    return x.flatten(1).sum(1), x.unflatten(1, (2, 3)), x.movedim(0, -1).contiguous()
-
-
-@program(lambda n: (torch.randn(n), torch.randn(n + 3)))
-def broadcasting(x, y):
-    return x[:, None] + y[None, :]
-
-
 @program()
-def expanding(x):
-    return x.sum(1, keepdim=True).expand(x.shape) + x.expand_as(x)
+class Views:
+    @program(lambda n: (torch.randn(n, 6),))
+    def views(x):
+        return x.view(x.shape[0], 2, -1).transpose(0, 1).reshape(-1) + 1
 
+    @program(lambda n: (torch.randn(n, 6, 2),))
+    def flattening(x):
+        return x.flatten(1).sum(1), x.unflatten(1, (2, 3)), x.movedim(0, -1).contiguous()
 
-@program(lambda n: (torch.randn(3, n).t(), torch.randn(4, n)[:, :3]))
-def layouts(x, y):
-    return x + 1, y * 2
+    @program(lambda n: (torch.randn(n), torch.randn(n + 3)))
+    def broadcasting(x, y):
+        return x[:, None] + y[None, :]
 
+    def expanding(x):
+        return x.sum(1, keepdim=True).expand(x.shape) + x.expand_as(x)
 
-@program()
-def slices(x):
-    return x[: x.shape[0] // 2] * 2, x[-2:], x[1 : x.size(0) - 1], x[: min(x.shape[0], 5)] + 0
+    @program(lambda n: (torch.randn(3, n).t(), torch.randn(4, n)[:, :3]))
+    def layouts(x, y):
+        return x + 1, y * 2
+
+    def slices(x):
+        return x[: x.shape[0] // 2] * 2, x[-2:], x[1 : x.size(0) - 1], x[: min(x.shape[0], 5)] + 0
 
 
 # Reductions, products, convolutions
 
 
 @program()
-def reductions(x):
-    return x.sum() / x.shape[0] + x.numel(), x.mean(0), x.amax(0), x.std(0), x.argmax(0), x.cumsum(0), x.softmax(0)
+class Computations:
+    def reductions(x):
+        return x.sum() / x.shape[0] + x.numel(), x.mean(0), x.amax(0), x.std(0), x.argmax(0), x.cumsum(0), x.softmax(0)
 
+    @program(lambda n: (torch.randn(n, 5), torch.randn(5, 3)))
+    def products(x, w):
+        return torch.relu(x @ w).mean(0), F.linear(x, w.t()), torch.einsum("ij,kj->ik", x, x)
 
-@program(lambda n: (torch.randn(n, 5), torch.randn(5, 3)))
-def products(x, w):
-    return torch.relu(x @ w).mean(0), F.linear(x, w.t()), torch.einsum("ij,kj->ik", x, x)
+    @program(lambda n: (torch.randn(2, 3, n, n + 2),))
+    def convolutions(x):
+        y = CONVOLUTION(x)
+        return y.mean((2, 3)), F.max_pool2d(y, 2), F.interpolate(y, size=(x.shape[2] * 2, x.shape[3]))
+
+    @program(lambda n: (torch.randn(2, 3, n, n),))
+    def square_images(x):
+        return F.avg_pool2d(CONVOLUTION(x), 2).flatten(2).sum(-1)
+
+    def norms(x):
+        return NORM(x), BATCH_NORM(x), F.normalize(x, dim=0)
+
+    @program(lambda n: (torch.randn(n, 3), torch.randn(n + 1, 3)))
+    def joining(x, y):
+        return torch.cat([x, y], 0), torch.stack([x, x * 2]).view(2 * x.shape[0], 3), torch.cat(x.chunk(2))
+
+    @program(lambda n: (torch.randint(0, 5, (n,)), torch.randn(5, 3)))
+    def embeddings(indices, weight):
+        return F.embedding(indices, weight).sum(0), weight[indices], F.one_hot(indices, 5)
+
+    @program(lambda n: (torch.randn(2, n, 8),))
+    def attention(q):
+        b, s, d = q.shape
+        q = q.view(b, s, 2, d // 2).transpose(1, 2)
+        scores = (q @ q.transpose(-2, -1)) / math.sqrt(q.shape[-1])
+        mask = torch.tril(torch.ones(s, s, dtype=torch.bool))
+        scores = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+        return (scores @ q).transpose(1, 2).reshape(b, s, d), F.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+    @program(lambda n: (torch.randn(n),))
+    def padding(x):
+        return F.pad(x, (0, 16 - x.shape[0])), F.pad(x, (1, 1))
 
 
 CONVOLUTION = torch.nn.Conv2d(3, 4, 3, padding=1)
 NORM, BATCH_NORM = torch.nn.LayerNorm(3), torch.nn.BatchNorm1d(3).eval()
 
 
-@program(lambda n: (torch.randn(2, 3, n, n + 2),))
-def convolutions(x):
-    y = CONVOLUTION(x)
-    return y.mean((2, 3)), F.max_pool2d(y, 2), F.interpolate(y, size=(x.shape[2] * 2, x.shape[3]))
-
-
-@program(lambda n: (torch.randn(2, 3, n, n),))
-def square_images(x):
-    return F.avg_pool2d(CONVOLUTION(x), 2).flatten(2).sum(-1)
-
-
-@program()
-def norms(x):
-    return NORM(x), BATCH_NORM(x), F.normalize(x, dim=0)
-
-
-@program(lambda n: (torch.randn(n, 3), torch.randn(n + 1, 3)))
-def joining(x, y):
-    return torch.cat([x, y], 0), torch.stack([x, x * 2]).view(2 * x.shape[0], 3), torch.cat(x.chunk(2))
-
-
-@program(lambda n: (torch.randint(0, 5, (n,)), torch.randn(5, 3)))
-def embeddings(indices, weight):
-    return F.embedding(indices, weight).sum(0), weight[indices], F.one_hot(indices, 5)
-
-
-@program(lambda n: (torch.randn(2, n, 8),))
-def attention(q):
-    b, s, d = q.shape
-    q = q.view(b, s, 2, d // 2).transpose(1, 2)
-    scores = (q @ q.transpose(-2, -1)) / math.sqrt(q.shape[-1])
-    mask = torch.tril(torch.ones(s, s, dtype=torch.bool))
-    scores = scores.masked_fill(~mask, float("-inf")).softmax(-1)
-    return (scores @ q).transpose(1, 2).reshape(b, s, d), F.scaled_dot_product_attention(q, q, q, is_causal=True)
-
-
-@program(lambda n: (torch.randn(n),))
-def padding(x):
-    return F.pad(x, (0, 16 - x.shape[0])), F.pad(x, (1, 1))
-
-
 # New tensors, writes
 
 
 @program()
-def creation(x):
-    n = x.shape[0]
-    made = torch.zeros(n, x.size(1) * 2), torch.ones(x.shape), torch.arange(n).unsqueeze(1) + x, x.new_ones(x.shape)
-    return *made, torch.full((n,), 2.5) * 1, torch.eye(n) + 0, torch.empty_like(x).fill_(2)
+class Writes:
+    def creation(x):
+        n = x.shape[0]
+        made = torch.zeros(n, x.size(1) * 2), torch.ones(x.shape), torch.arange(n).unsqueeze(1) + x, x.new_ones(x.shape)
+        return *made, torch.full((n,), 2.5) * 1, torch.eye(n) + 0, torch.empty_like(x).fill_(2)
 
-
-@program()
-def writes(x):
-    y = x.clone().add_(1).mul_(x.shape[0])
-    y[: x.shape[0] // 2] = 0
-    y[-1] += 1
-    return y, x.masked_fill(x > 0, 0.0).T.contiguous()
+    def writes(x):
+        y = x.clone().add_(1).mul_(x.shape[0])
+        y[: x.shape[0] // 2] = 0
+        y[-1] += 1
+        return y, x.masked_fill(x > 0, 0.0).T.contiguous()
 
 
 # Python with sizes
 
 
 @program()
-def results(x):
-    return x + 1, x.shape, x.size(0), x.shape[0] * 2, len(x), x.shape[-1], x.shape[:1], x.size(), x.numel(), x.nbytes
+class Python:
+    def results(x):
+        return (
+            x + 1,
+            x.shape,
+            x.size(0),
+            x.shape[0] * 2,
+            len(x),
+            x.shape[-1],
+            x.shape[:1],
+            x.size(),
+            x.numel(),
+            x.nbytes,
+        )
 
+    def arithmetic(x):
+        n, m = x.shape
+        return x.reshape(n * m) + n, x * (n / m), x * n**0.5, x[: n // 2 + 1] + (n - 1) % 3, x * math.prod(x.shape)
 
-@program()
-def arithmetic(x):
-    n, m = x.shape
-    return x.reshape(n * m) + n, x * (n / m), x * n**0.5, x[: n // 2 + 1] + (n - 1) % 3, x * math.prod(x.shape)
+    @program(graphs=(1, 2, 3, 3))
+    def a_condition(x):
+        return x + 1 if x.shape[0] > 7 else x - 1
 
+    def conditions_with_one_answer(x):
+        if x.shape[0] % 2 == 0 and x.size(0) != 3 and x.shape[0] * 3 == x.numel():
+            return x + 1
+        return x - 1
 
-@program(graphs=(1, 2, 3, 3))
-def a_condition(x):
-    return x + 1 if x.shape[0] > 7 else x - 1
+    @program(lambda n: (torch.randn(n, 3), torch.randn(n, 3)))
+    def equal_shapes(x, y):
+        return x + y if x.shape == y.shape else x - 1
 
+    @program(graphs=(1, 2, 3, 4))
+    def a_loop_over_a_size(x):
+        total = x[0] * 0
+        for i in range(x.shape[0]):
+            total = total + x[i] * i
+        return total
 
-@program()
-def conditions_with_one_answer(x):
-    if x.shape[0] % 2 == 0 and x.size(0) != 3 and x.shape[0] * 3 == x.numel():
-        return x + 1
-    return x - 1
+    @program(graphs=(1, 2, 3, 4))
+    def a_loop_over_rows(x):
+        return sum(row for row in x)
 
+    @program(graphs=(1, 2, 3, 4))
+    def values_that_python_needs(x):
+        return x + {4: 1}.get(x.shape[0], 2), f"{x.shape}", [0] * x.shape[0]
 
-@program(lambda n: (torch.randn(n, 3), torch.randn(n, 3)))
-def equal_shapes(x, y):
-    return x + y if x.shape == y.shape else x - 1
+    def kinds(x):
+        n = x.shape[0]
+        return x + (1 if isinstance(n, int) else 2), type(n) is int, n is None, callable(n), (*x.shape, 1)
 
-
-@program(graphs=(1, 2, 3, 4))
-def a_loop_over_a_size(x):
-    total = x[0] * 0
-    for i in range(x.shape[0]):
-        total = total + x[i] * i
-    return total
-
-
-@program(graphs=(1, 2, 3, 4))
-def a_loop_over_rows(x):
-    return sum(row for row in x)
-
-
-@program(graphs=(1, 2, 3, 4))
-def values_that_python_needs(x):
-    return x + {4: 1}.get(x.shape[0], 2), f"{x.shape}", [0] * x.shape[0]
-
-
-@program()
-def kinds(x):
-    n = x.shape[0]
-    return x + (1 if isinstance(n, int) else 2), type(n) is int, n is None, callable(n), (*x.shape, 1)
-
-
-@program(graphs=(2, 4, 4, 4))
-def a_break_between(x):
-    n = x.shape[0]
-    y = x * n
-    minidynamo.graph_break()
-    return y + n, n * 2
+    @program(graphs=(2, 4, 4, 4))
+    def a_break_between(x):
+        n = x.shape[0]
+        y = x * n
+        minidynamo.graph_break()
+        return y + n, n * 2
 
 
 class Scaled(torch.nn.Module):

@@ -119,25 +119,6 @@ def test_batches_of_one_and_none(backend):
     assert_trains(net, shapes, graphs=[1, 2, 3, 3, 4, 4, 4], backend=backend)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-def test_a_rate_that_changes_is_an_input(backend):
-    counter = CompileCounterWithBackend(backend)
-
-    @minidynamo.compile(backend=counter, fullgraph=True)
-    def loss(w, x, rate):
-        return ((x @ w).tanh() * rate).sum() + rate
-
-    for i in range(8):
-        rate = 0.5 / (i + 1)
-        w, x = torch.randn(4, 3, requires_grad=True), torch.randn(5, 4)
-        value = loss(w, x, rate)
-        (gradient,) = torch.autograd.grad(value, w)
-        expected = ((x @ w).tanh() * rate).sum() + rate
-        torch.testing.assert_close(value, expected)
-        torch.testing.assert_close(gradient, torch.autograd.grad(expected, w)[0])
-    assert counter.frame_count == 2
-
-
 def test_backward_of_other_sizes_than_it_was_compiled_for():
     """Forward runs for several sizes before the first backward; its graph serves all sizes."""
     f = minidynamo.compile(lambda x: x.exp().sum(0) * x.shape[0], backend="aot_eager", dynamic=True)

@@ -6,43 +6,39 @@ from torch import nn
 from torch.nn import functional as F
 
 import minidynamo
+from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", "native"]
 
 
-def dropout(x, p):
-    return F.dropout(x, p)
+class Programs:
+    def dropout(x, p):
+        return F.dropout(x, p)
 
+    def dropout_in_dropout(x, p):
+        return F.dropout(F.dropout(x, p) * p, 1 - p)
 
-def dropout_in_dropout(x, p):
-    return F.dropout(F.dropout(x, p) * p, 1 - p)
+    def dropout_of_channels(x, p):
+        return F.dropout1d(x[None], p)
 
+    def drawn(x, p):
+        q = 1 - p
+        return x * torch.bernoulli(torch.full_like(x, 1), q) / q + q
 
-def dropout_of_channels(x, p):
-    return F.dropout1d(x[None], p)
+    def product_and_kernel(x, p):
+        s = 1.0 - p
+        return torch.addmm(x, x, x, alpha=s, beta=p * 2) * s + p
 
+    def made_and_kernel(x, p):
+        s = p * 3.0
+        y = torch.full((4,), s)
+        return x * s + y, torch.where(x > s, y, s)
 
-def drawn(x, p):
-    q = 1 - p
-    return x * torch.bernoulli(torch.full_like(x, 1), q) / q + q
-
-
-def product_and_kernel(x, p):
-    s = 1.0 - p
-    return torch.addmm(x, x, x, alpha=s, beta=p * 2) * s + p
-
-
-def made_and_kernel(x, p):
-    s = p * 3.0
-    y = torch.full((4,), s)
-    return x * s + y, torch.where(x > s, y, s)
-
-
-def sizes_and_kernel(x, p):
-    n = x.shape[0]
-    s = p / n
-    y = torch.mm(x, x).add(x, alpha=s)
-    return torch.addmm(y, x, x, alpha=s) * s * n + n * s
+    def sizes_and_kernel(x, p):
+        n = x.shape[0]
+        s = p / n
+        y = torch.mm(x, x).add(x, alpha=s)
+        return torch.addmm(y, x, x, alpha=s) * s * n + n * s
 
 
 class Scheduled(nn.Module):
@@ -62,18 +58,6 @@ def scheduled():
     return Scheduled()
 
 
-PROGRAMS = [
-    dropout,
-    dropout_in_dropout,
-    dropout_of_channels,
-    drawn,
-    product_and_kernel,
-    made_and_kernel,
-    sizes_and_kernel,
-    scheduled,
-]
-
-
 def results(function, p, requires_grad):
     torch.manual_seed(int(p * 100))
     x = torch.randn(4, 4, requires_grad=requires_grad)
@@ -85,7 +69,7 @@ def results(function, p, requires_grad):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("requires_grad", [False, True])
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [*rows_of(Programs), scheduled])
 def test_a_number_that_changes_is_there_for_all_that_read_it(program, requires_grad, backend):
     eager, compiled = (program(), program()) if program is scheduled else (program, program)
     compiled = minidynamo.compile(compiled, backend=backend)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
-from minidynamo.core.events import on_event
 from minidynamo.observe.comparison import observe
 from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.random.own_failures import RANDOM, own_failures
 from tests.end_to_end.random.random_python import RandomProgram, inputs, other_inputs, programs
-
-RANDOM = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck), "database": None}
-# Codes of failures of minidynamo, not of the program.
-OWN_FAILURES = {"MD260", "MD299", "MD405"}
 
 # An eager run of a frame triggers a notice, and is correct.
 pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
@@ -20,20 +16,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.core.events.Minidyna
 
 def check(program: RandomProgram) -> None:
     """Compares two calls with each of two kinds of arguments."""
-    failures = []
-
-    def note(event):
-        diagnostic = event.data.get("diagnostic")
-        if diagnostic is not None and diagnostic.code in OWN_FAILURES:
-            failures.append(diagnostic.render())
-
     fn = program.build()
-    unsubscribe = on_event(note)
-    try:
+    with own_failures() as failures:
         backward = has_backward(fn)
         assert_same_as_eager(fn, inputs, other_inputs, calls=2, backward=backward, recompile_limit=64)
-    finally:
-        unsubscribe()
     assert not failures, "\n".join(failures)
 
 

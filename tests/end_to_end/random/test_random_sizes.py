@@ -7,14 +7,11 @@ import io
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 import minidynamo
-from minidynamo.core.events import on_event
+from tests.end_to_end.random.own_failures import RANDOM, own_failures
 from tests.end_to_end.random.random_sizes import SizesProgram, arguments, programs
-
-RANDOM = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck), "database": None}
-OWN_FAILURES = {"MD260", "MD299", "MD405"}
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -50,23 +47,13 @@ def observed(fn, surroundings, args):
 
 def differences(program: SizesProgram, backend="eager", dynamic=None):
     """Returns the differences from eager, call by call, and minidynamo's own failures."""
-    found = []
-
-    def note(event):
-        diagnostic = event.data.get("diagnostic")
-        if diagnostic is not None and diagnostic.code in OWN_FAILURES:
-            found.append(diagnostic.render())
-
     eager, built = program.build(plain_opaque), program.build(minidynamo.disable(plain_opaque))
     compiled = minidynamo.compile(built, backend=backend, dynamic=dynamic, recompile_limit=64)
-    unsubscribe = on_event(note)
-    try:
+    with own_failures() as found:
         for call in program.calls:
             expected = observed(eager, eager.__globals__, arguments(call))
             actual = observed(compiled, built.__globals__, arguments(call))
             found += [f"{call}\n  eager {e}\n  ours  {a}" for e, a in zip(expected, actual, strict=True) if e != a]
-    finally:
-        unsubscribe()
     return found
 
 

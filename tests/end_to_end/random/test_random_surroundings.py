@@ -7,17 +7,13 @@ import io
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 import minidynamo
-from minidynamo.core.events import on_event
 from minidynamo.observe.comparison import walk
+from tests.end_to_end.random.own_failures import RANDOM, own_failures
 from tests.end_to_end.random.random_python import inputs, other_inputs
 from tests.end_to_end.random.random_surroundings import observed, surrounded_programs
-
-RANDOM = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck), "database": None}
-# Codes of failures of minidynamo, not of the program.
-OWN_FAILURES = {"MD260", "MD299", "MD405"}
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -97,24 +93,14 @@ def history(program, compile_it):
 
 def differences(program, backend="eager", **options):
     """Returns the differences from eager, and minidynamo's own failures."""
-    found = []
-
-    def note(event):
-        diagnostic = event.data.get("diagnostic")
-        if diagnostic is not None and diagnostic.code in OWN_FAILURES:
-            found.append(diagnostic.render())
-
     expected = list(history(program, lambda function: function))
-    unsubscribe = on_event(note)
-    try:
+    with own_failures() as found:
         compiled = history(program, lambda f: minidynamo.compile(f, backend=backend, recompile_limit=64, **options))
         for number, (wanted, actual) in enumerate(zip(expected, compiled, strict=True)):
             keys = [key for key in {**wanted, **actual} if wanted.get(key) != actual.get(key)]
             found += [f"call {number}: {k}: eager {wanted.get(k)}, compiled {actual.get(k)}" for k in keys[:4]]
             if keys:
                 break
-    finally:
-        unsubscribe()
     return found
 
 

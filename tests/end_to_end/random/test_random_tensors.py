@@ -8,10 +8,8 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.core.events import on_event
+from tests.end_to_end.random.own_failures import own_failures
 from tests.end_to_end.random.random_tensors import Call, TensorProgram, Writer
-
-OWN_FAILURES = {"MD260", "MD299", "MD405"}
 
 # A run operation by operation triggers a notice, and is correct; torch warns of empty reductions.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -64,15 +62,7 @@ def gradients(outputs: list[torch.Tensor], leaves: list[torch.Tensor]) -> dict[s
 
 def differences(program: TensorProgram, backend: str, dynamic: bool | None = None) -> list[str]:
     """Returns the differences from eager in calls that eager can make, and minidynamo's own failures."""
-    found = []
-
-    def note(event: Any) -> None:
-        diagnostic = event.data.get("diagnostic")
-        if diagnostic is not None and diagnostic.code in OWN_FAILURES:
-            found.append(diagnostic.render())
-
-    unsubscribe = on_event(note)
-    try:
+    with own_failures() as found:
         eager, compiled = program.build(), minidynamo.compile(program.build(), backend=backend, dynamic=dynamic)
         for number, call in enumerate(program.calls):
             expected = observed(eager, call)
@@ -82,8 +72,6 @@ def differences(program: TensorProgram, backend: str, dynamic: bool | None = Non
             for name in [*expected, *(name for name in actual if name not in expected)]:
                 if not same(expected.get(name), actual.get(name)):
                     found.append(f"call {number}: {name}: eager {expected.get(name)}, compiled {actual.get(name)}")
-    finally:
-        unsubscribe()
     return found
 
 
