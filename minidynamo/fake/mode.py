@@ -148,6 +148,17 @@ def _on_cpu(rule: Rule) -> Rule:
     return lambda result, given: rule(result, given) if result.device.type == "cpu" else result
 
 
+_BATCH_NORMS = (
+    aten.native_batch_norm.default,
+    aten._batch_norm_no_update.default,
+    aten._batch_norm_with_update.default,
+    aten._batch_norm_with_update_functional.default,
+    aten._native_batch_norm_legit.default,
+    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit_no_training.default,
+)
+
 RULES: dict[OpOverload, Rule] = {
     **dict.fromkeys(
         (
@@ -196,19 +207,7 @@ RULES: dict[OpOverload, Rule] = {
     aten.log_sigmoid_forward.default: _on_cpu(_row_major),
     aten.max_pool3d_with_indices.default: _on_cpu(_pooled_volumes),
     aten.max_unpool2d.default: _channels_last_or_not,
-    **dict.fromkeys(
-        (
-            aten.native_batch_norm.default,
-            aten._batch_norm_no_update.default,
-            aten._batch_norm_with_update.default,
-            aten._batch_norm_with_update_functional.default,
-            aten._native_batch_norm_legit.default,
-            aten._native_batch_norm_legit.no_stats,
-            aten._native_batch_norm_legit_functional.default,
-            aten._native_batch_norm_legit_no_training.default,
-        ),
-        _on_cpu(_channels_last_or_not),
-    ),
+    **dict.fromkeys(_BATCH_NORMS, _on_cpu(_channels_last_or_not)),
     aten.channel_shuffle.default: _on_cpu(_channels_last_or_not),
     aten.native_channel_shuffle.default: _on_cpu(_channels_last_or_not),
     aten.native_batch_norm_backward.default: _on_cpu(_like_the_normalized),
@@ -405,6 +404,13 @@ def _need_dimension(tensor: torch.Tensor, dim: int = -1) -> None:
         raise IndexError(f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], but got {dim})")
 
 
+def _dtype_of_statistics(args: Sequence[Any]) -> torch.dtype:
+    """Returns the dtype of the batch statistics that a batch norm returns on a CPU: that of its parameters."""
+    parameters = [arg for arg in args[1:5] if isinstance(arg, torch.Tensor)]
+    dtype: torch.dtype = (parameters or args)[0].dtype
+    return dtype
+
+
 # Operations, also in place, that are several kernels in eager, or copy their arguments first.
 _BY_COPIES = ("ldexp", "masked_fill")
 
@@ -532,6 +538,10 @@ class FakeTensorMode(compat.FakeTensorMode):
         if op in LIKE_THE_WHOLE:
             with self:
                 result = _as_copied(result)
+        if op in _BATCH_NORMS and args[0].is_cpu:
+            with self:
+                statistics = [torch.empty_like(each, dtype=_dtype_of_statistics(args)) for each in result[1:3]]
+            result = (result[0], *statistics, *result[3:])
         rule, copies = _rule_of(op, args), COPIES.get(op, {})
         if copies:
             with self:

@@ -18,7 +18,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.functional.written_inputs import memory_of
-from minidynamo.autograd.graph.graph_builder import GraphBuilder, fake, same_layout
+from minidynamo.autograd.graph.graph_builder import GraphBuilder, fake, has_same_result_layout, same_layout
 from minidynamo.autograd.graph.inplace_variants import InplaceVariant, inplace_variant_of, out_variant
 from minidynamo.autograd.graph.mutation import is_torch_operator, is_view
 from minidynamo.autograd.graph.numbers import is_number, key, keys
@@ -26,7 +26,7 @@ from minidynamo.autograd.graph.overlaps import same_elements, share_elements
 from minidynamo.autograd.graph.views import SCATTER_VIEWS
 from minidynamo.autograd.reinplace.alias_sets import READING_LAYOUT, AliasSets, is_simple_tensor, is_window, same_kind
 from minidynamo.compat import OpOverload
-from minidynamo.graph.marks import OUT
+from minidynamo.graph.marks import OUT, WRITTEN
 from minidynamo.graph.pytree import nodes_in
 
 aten = torch.ops.aten
@@ -43,8 +43,7 @@ def reinplace(
     `is_called` says whether an operator is called, rather than computed by a kernel. Kernels store into an input once,
     at the end: before that, new data is not in the memory of the input.
     """
-    written = [node for node in graph.nodes if node.target is aten.copy_.default or node.target in SCATTER_VIEWS]
-    if any(own_memory or _is_store(node) for node in written):
+    if any(own_memory or _is_store(node) for node in graph.nodes if _is_write(node)):
         _Reinplacer(graph, is_called, own_memory).run()
 
 
@@ -207,6 +206,8 @@ class _Reinplacer:
             limit = self.limit_by_part(readers[0], target, result)
         elif _is_store(readers[0]) and readers[0].args[0] is owner:
             limit = self.limit_by_store(readers, target, result)
+        elif result is node and WRITTEN in node.meta and node.args[0] is target and owner.op == "call_function":
+            limit = self.limit_by_window(readers, target, result)
         if limit is None or (owner.op == "placeholder" and not _fails_nowhere_between(node, readers[0])):
             return None
         return limit if aliases.last_read(result) < limit else None
@@ -239,6 +240,33 @@ class _Reinplacer:
             if not isinstance(source, fx.Node) or self.aliases.position[source] <= start:
                 return None
         return self.aliases.position[later[0]] if later else self.aliases.position[self.graph.output_node()]
+
+    def limit_by_window(self, readers: Sequence[fx.Node], target: fx.Node, result: fx.Node) -> float | None:
+        """Returns the same if the program itself wrote to `target`, and only the rest of the memory is read later.
+
+        The memory lives for these readers alone. Operators that the layout decides about compute the last bits of eager
+        only in eager's layout.
+        """
+        owner = self.aliases.owner_of(target)
+        for reader in readers:
+            for node in reader.all_input_nodes:
+                value = node.meta["val"]
+                if owner in self.aliases.owners[node] and (
+                    not is_simple_tensor(value) or share_elements(value, target.meta["val"])
+                ):
+                    return None
+        if not all(self.keeps_layout(user, result, target) for user in result.users):
+            return None
+        return self.aliases.position[readers[-1]] + 1
+
+    def keeps_layout(self, user: fx.Node, result: fx.Node, target: fx.Node) -> bool:
+        """Returns whether `user` computes the same elements in the same layout from `target` instead of `result`."""
+        op = user.target
+        return (
+            isinstance(op, OpOverload)
+            and torch.Tag.pointwise in op.tags
+            and has_same_result_layout(user, result, target)
+        )
 
     def is_read(self, node: fx.Node, target: fx.Node) -> bool:
         """Returns whether an argument may share the memory of `target`."""
@@ -312,6 +340,11 @@ class _Reinplacer:
         for owner in self.aliases.owners.pop(node):
             self.aliases.members[owner].remove(node)
         self.graph.erase_node(node)
+
+
+def _is_write(node: fx.Node) -> bool:
+    """Returns whether `node` stands where the program writes to a tensor."""
+    return WRITTEN in node.meta or node.target is aten.copy_.default or node.target in SCATTER_VIEWS
 
 
 def _is_store(node: fx.Node) -> bool:
