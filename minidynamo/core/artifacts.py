@@ -112,29 +112,38 @@ def cache_dir() -> Path:
     """Returns the folder that outlives the process: `config.cache_dir`, or the platform's cache folder for
     minidynamo. A folder that cannot be used or trusted is replaced by a private one.
     """
-    return _trusted(config.cache_dir or platformdirs.user_cache_dir("minidynamo"))
+    return _trusted(chosen_folder())
+
+
+def chosen_folder() -> str:
+    """Returns the cache folder that the settings name, whether it can be used or not."""
+    return config.cache_dir or platformdirs.user_cache_dir("minidynamo")
 
 
 @functools.cache
 def _trusted(folder: str) -> Path:
-    """Returns a folder, made if missing. A folder of which others could have written the code, or that this process
-    cannot enter, is replaced by a private one, with a notice."""
+    """Returns a folder, or a private one in its place, with a notice."""
+    problem = problem_with(folder)
+    if not problem:
+        return Path(folder)
+    fix = "Name a folder of your own in MINIDYNAMO_CACHE_DIR."
+    notice(Diagnostic("MD604", f"the cache folder {folder} is not used", why=f"{problem[:200]}.", fix=fix))
+    return _private_folder()
+
+
+def problem_with(folder: str) -> str:
+    """Returns why a cache folder, made if missing, cannot be used: this process cannot enter it, or others could have
+    put code into it. "" if it can be used."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         facts = Path(folder).stat()
         if not os.access(folder, os.R_OK | os.X_OK):
-            problem = "this user may not read it"
-        elif facts.st_uid not in (_user(), 0):
-            problem = f"it belongs to the user {facts.st_uid}, who could put code into it"
-        elif facts.st_mode & stat.S_IWOTH:
-            problem = "every user of this machine could put code into it"
-        else:
-            return Path(folder)
+            return "this user may not read it"
+        if facts.st_uid not in (_user(), 0):
+            return f"it belongs to the user {facts.st_uid}, who could put code into it"
+        return "every user of this machine could put code into it" if facts.st_mode & stat.S_IWOTH else ""
     except (OSError, ValueError) as error:  # ValueError: the name has no form in the file system's encoding
-        problem = str(error)
-    fix = "Name a folder of your own in MINIDYNAMO_CACHE_DIR."
-    notice(Diagnostic("MD604", f"the cache folder {folder} is not used", why=f"{problem[:200]}.", fix=fix))
-    return _private_folder()
+        return str(error)
 
 
 def _user() -> int:

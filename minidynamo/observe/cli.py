@@ -177,8 +177,8 @@ def check_compiler() -> Iterator[Row]:
     try:
         toolchain = find_toolchain()
     except ToolchainMissing as error:
-        yield NOTE, "C++ compiler", f"{error.diagnostic.what}; CPU code runs with torch's own kernels"
-        yield NOTE, "", error.diagnostic.fix
+        yield BAD, "C++ compiler", f"{error.diagnostic.what}; CPU code runs with torch's own kernels"
+        yield BAD, "", error.diagnostic.fix
         return
     except KernelBuildError as error:
         yield BAD, "C++ compiler", error.diagnostic.why
@@ -212,15 +212,13 @@ def loaded_openmp_runtimes() -> list[str]:
 
 
 def check_folders() -> Iterator[Row]:
-    """Checks whether the folder of generated code and kernels is writable."""
-    folder = artifacts.cache_dir()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / "doctor"
-        probe.write_text("", encoding="utf-8")
-        probe.unlink()
-    except OSError as error:
-        yield NOTE, "cache folder", f"{folder} cannot be written ({error}); every process compiles anew"
+    """Checks whether the folder of generated code and kernels can be used."""
+    folder = Path(artifacts.chosen_folder())
+    problem = artifacts.problem_with(str(folder))
+    if not problem and not os.access(folder, os.W_OK):
+        problem = "this user may not write there"
+    if problem:
+        yield BAD, "cache folder", f"{folder} is not used: {problem}; every process compiles anew"
         return
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     yield OK, "cache folder", f"{folder} ({size / 2**20:.1f} MiB)"

@@ -435,7 +435,8 @@ def test_a_read_only_folder_is_read(events, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_written_is_no_obstacle(cache):
-    cache.write_text("in the way")
+    cache.mkdir()
+    (cache / "graphs").write_text("in the way")
     with pytest.warns(MinidynamoNotice, match="MD602"):
         again = gradients(pointwise, X, Y)
     with config.patch(graph_cache=False):

@@ -88,7 +88,8 @@ def test_a_folder_that_cannot_be_written_costs_a_notice(error, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_made_costs_a_notice(cache):
-    cache.write_text("in the way")
+    cache.mkdir(exist_ok=True)
+    (cache / "graphs").write_text("in the way")
     with pytest.warns(MinidynamoNotice, match="MD602"):
         assert not files.write("a-b", CONTENT)
     assert files.read("a-b") is None

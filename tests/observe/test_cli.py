@@ -79,12 +79,12 @@ def test_doctor_shows_the_machine(capsys):
         assert what in text
 
 
-def test_doctor_notes_a_missing_compiler_and_an_unwritable_cache(tmp_path, capsys):
+def test_doctor_fails_without_a_compiler_and_without_a_cache_folder(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     with config.patch(cxx="no-such-compiler", cache_dir=str(tmp_path / "file" / "cache")):
-        assert cli.main(["doctor"]) == 0
+        assert cli.main(["doctor"]) == 1
         rows = [row for check in cli.CHECKS for row in check()]
-    notes = {what: found for state, what, found in rows if state == cli.NOTE}
+    notes = {what: found for state, what, found in rows if state == cli.BAD}
     assert "torch's own kernels" in notes["C++ compiler"]
     assert "compiles anew" in notes["cache folder"]
 
