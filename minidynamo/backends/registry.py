@@ -359,7 +359,7 @@ def _failure(name: str, gm: torch.fx.GraphModule, error: Exception) -> Diagnosti
         "MD520",
         f"backend {name!r} failed: {type(error).__name__}",
         why=f"{first_line(error)}\nStage: the captured graph, which is in {path}",
-        fix='Run the function eagerly with on_error="eager", or choose another backend=.',
+        fix=_instead("choose another backend="),
     )
 
 
@@ -370,4 +370,11 @@ def _stage_error(stage: str, error: Exception) -> BackendError:
         return type(error)(replace(error.diagnostic, why=f"{error.diagnostic.why}\n{where}".strip()))
     what = f"no code could be generated for a graph: {type(error).__name__}"
     why = f"{first_line(error)}\n{where}"
-    return BackendError(Diagnostic("MD520", what, why, 'Run the function eagerly with on_error="eager".'))
+    return BackendError(Diagnostic("MD520", what, why, _instead("report it with the files in that folder")))
+
+
+def _instead(otherwise: str) -> str:
+    """Returns the fix for a failed backend; without advising what the user has chosen already."""
+    if _on_error.get() == "eager":
+        return f"The function runs eagerly. To compile it, {otherwise}."
+    return f'Run the function eagerly with on_error="eager", or {otherwise}.'

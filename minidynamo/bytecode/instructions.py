@@ -127,12 +127,14 @@ def slot_names(code: types.CodeType) -> tuple[str, ...]:
 
 
 def location(code: types.CodeType, index: int) -> UserLocation:
-    """Returns the user's line of instruction `index`, with columns if the expression ends on the same line."""
+    """Returns the user's line of instruction `index`, with the columns of its expression. Of an expression over several
+    lines, the columns are those on the first line."""
     positions = decode(code)[index].positions
     line = positions.lineno or code.co_firstlineno
-    if positions.end_lineno != positions.lineno:
-        return UserLocation(code.co_filename, line, code.co_name)
-    return UserLocation(code.co_filename, line, code.co_name, positions.col_offset, positions.end_col_offset)
+    found = UserLocation(code.co_filename, line, code.co_name, positions.col_offset, positions.end_col_offset)
+    if positions.lineno is None or positions.end_lineno == positions.lineno:
+        return found
+    return replace(found, end_col=max(len(found.source_line().encode()), (found.col or 0) + 1))
 
 
 def _indices(raw: list[dis.Instruction]) -> dict[int, int]:

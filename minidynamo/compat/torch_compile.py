@@ -34,6 +34,11 @@ def is_made_by_torch_compile(function: types.FunctionType) -> bool:
     return any(vars(function).get(mark) not in (None, "minidynamo") for mark in _TORCH_COMPILE_MARKS)
 
 
+def is_optimized_module(module: torch.nn.Module) -> bool:
+    """Returns whether `torch.compile(module)` made the module."""
+    return any(cls.__module__.startswith("torch._dynamo.") for cls in type(module).__mro__)
+
+
 def scripted_original(scripted: typing.Any) -> types.FunctionType | None:
     """Returns the function that `torch.jit.script` compiled; None for a traced or loaded function."""
     is_scripted = vars(scripted).get("__qualname__") == "torch.jit.ScriptFunction"

@@ -180,7 +180,8 @@ def mark_dynamic(
     for position in _dimensions(tensor, dim):
         size = tensor.shape[position]
         if (min is not None and size < min) or (max is not None and size > max):
-            what = f"mark_dynamic says that dimension {position} is from {min} to {max}, but it is {size}"
+            words = f"at most {max}" if min is None else f"at least {min}" if max is None else f"from {min} to {max}"
+            what = f"mark_dynamic declares dimension {position} to be {words}, but it is {size}"
             raise ArgumentError(Diagnostic("MD110", what, fix="Give bounds that hold for every call."))
         declare(tensor, position, Dimension(True, min, max))
 

@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from minidynamo.backends import registry
 from minidynamo.config import config, with_changes
+from minidynamo.core.events import notice
 from minidynamo.errors import ArgumentError, ConflictingArguments, Diagnostic, UnknownName, nearest
 from minidynamo.frontend.donation import checked_names
 from minidynamo.graph.options import CompileOptions
@@ -72,6 +73,9 @@ def checked_options(
         what = "mode= and options= exclude each other"
         raise ConflictingArguments(Diagnostic("MD103", what, fix="Keep one of them."))
     _check_choice("mode", "default" if mode is None else mode, _MODES)
+    if mode not in (None, "default"):
+        fix = "Leave it out; options={...} has the settings of the code generator."
+        notice(Diagnostic("MD114", f"mode={mode!r} changes nothing", why="minidynamo has one mode.", fix=fix))
     _check_choice("on_error", on_error, _ON_ERROR)
     _check_choice("while_compiling", while_compiling, _WHILE_COMPILING)
     _check_choice("limit_policy", limit_policy, _LIMIT_POLICIES)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, Unpack, cast, overload
 import torch
 
 from minidynamo.codegen.runtime import library
-from minidynamo.compat import OpOverload, OpOverloadPacket, is_made_by_torch_compile, module_call
+from minidynamo.compat import OpOverload, OpOverloadPacket, is_made_by_torch_compile, is_optimized_module, module_call
 from minidynamo.config import config
 from minidynamo.core.directives import COMPILED, own_mark
 from minidynamo.core.events import forget_notices, notice
@@ -51,7 +51,7 @@ native_walk.build_with(library.load)
 def compile(fn_or_module: None = None, **keywords: Unpack[CompileKeywords]) -> Callable[[T], T]: ...
 @overload
 def compile(fn_or_module: T, **keywords: Unpack[CompileKeywords]) -> T: ...
-def compile(fn_or_module: Any = None, **keywords: Any) -> Any:
+def compile(fn_or_module: Any = None, *positional: Any, **keywords: Any) -> Any:
     """Compiles a function or an nn.Module. Also a decorator, with and without arguments.
 
     A function is returned as a plain function with the same signature. An nn.Module is compiled in place and returned.
@@ -82,6 +82,10 @@ def compile(fn_or_module: Any = None, **keywords: Any) -> Any:
     `mode` with `options`. Callables that are not written in Python, generator functions and async functions are
     returned unchanged, with one notice.
     """
+    if positional:
+        what = f"minidynamo.compile takes one target, and got {positional[0]!r:.40} after it"
+        fix = f"Pass it by keyword: minidynamo.compile(f, backend={positional[0]!r:.40})."
+        raise ArgumentError(Diagnostic("MD103", what, fix=fix))
     options = checked_options(**keywords)
     if fn_or_module is None:
         return functools.partial(_compile, options=options)
@@ -244,6 +248,10 @@ _VERSIONS = "__minidynamo_versions__"
 
 def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.nn.Module:
     """Makes the module's own `__call__` use a compiled `_call_impl`; type, keys and identity do not change."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return _unchanged(module, "torch.jit.script compiled it; there is no bytecode to capture")
+    if is_optimized_module(module):
+        return _unchanged(module, "torch.compile made it; compile the original module")
     if not _is_called_by_torch(type(module)):
         return _unchanged(
             module, "it is called by a `__call__` of its class alone; compile a function that calls the module"
@@ -295,6 +303,8 @@ def compiled_record(target: Any) -> CompiledFunction:
     record = getattr(target, COMPILED, None)
     if not isinstance(record, CompiledFunction):
         what = f"{_name_of(argument)} was not returned by minidynamo.compile"
+        if not callable(argument) and not isinstance(argument, (staticmethod, classmethod)):
+            what = f"expected a compiled function, method or module, got {argument!r:.40} ({type(argument).__name__})"
         why = "A copy of a compiled module is a plain module." if isinstance(argument, torch.nn.Module) else ""
         fix = "Pass the compiled function or module itself."
         raise ArgumentError(Diagnostic("MD106", what, why=why, fix=fix))

@@ -39,7 +39,7 @@ from minidynamo.graph.options import CompileOptions
 from minidynamo.guards import stored_profile
 from minidynamo.guards.cache import Entry
 from minidynamo.guards.profile import FrameProfile, TripCounts
-from minidynamo.guards.recompiles import Recompile, explain, is_for_another_module, limit_reached
+from minidynamo.guards.recompiles import Recompile, is_for_another_module, limit_reached
 
 # New closures over one code object are new functions: further ones run eagerly.
 _MOST_CALLEES_PER_CODE = 8
@@ -71,6 +71,7 @@ def compile_function(
         backend_key=options.backend.key,
         waits=options.while_compiling == "wait",
         counts_calls=caller is None,
+        varies=options.dynamic is not False,
     )
     record.root = weakref.ref(dispatcher)
     function = cast(types.FunctionType, dispatcher.function)
@@ -171,6 +172,7 @@ class CompiledFunction:
                 backend_key=self.options.backend.key,
                 waits=self.options.while_compiling == "wait",
                 counts_calls=False,
+                varies=self.options.dynamic is not False,
             )
         return self._resumed[point].step()
 
@@ -257,7 +259,7 @@ class CompiledFunction:
         """Compiles a call of the function, or of the frame that is entered at `point` after a graph break."""
         if point is None and self.options.steal:
             self._check_stolen(dict(zip(dispatcher.parameters, values)))
-        missed = [explain(dispatcher.name, dispatcher.misfits)] if dispatcher.misfits else []
+        missed = [dispatcher.explained(dispatcher.misfits)] if dispatcher.misfits else []
         key = self.options.backend.key()
         own_entries = [n for n, entry in enumerate(dispatcher.entries) if entry.backend_key == key]
         same_module_entries = [n for n in own_entries if not is_for_another_module(dispatcher.misfits[n])]

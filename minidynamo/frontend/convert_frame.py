@@ -372,7 +372,8 @@ _MOST_FAILURE_NOTICES = 3
 
 def _fullgraph_broken(diagnostic: Diagnostic) -> Diagnostic:
     what = diagnostic.what.removeprefix("graph break: ")
-    return replace(diagnostic, what=f"fullgraph=True, but here the graph ends: {what}")
+    fix = diagnostic.fix.removesuffix(", or accept the break")
+    return replace(diagnostic, what=f"fullgraph=True, but here the graph ends: {what}", fix=fix)
 
 
 def _internal(frame: FrameToConvert, error: Exception) -> Diagnostic:

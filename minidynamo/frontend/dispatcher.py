@@ -32,7 +32,7 @@ from minidynamo.frontend.dispatcher_text import dispatch_source, frozen_function
 from minidynamo.frontend.frames import Frame, ResumeFrame, RootFrame
 from minidynamo.graph.boxed import BoxedCallable, mark_boxed
 from minidynamo.guards.cache import Entry, in_order
-from minidynamo.guards.recompiles import Misfits, explain, refusal
+from minidynamo.guards.recompiles import Misfits, Recompile, explain, refusal
 from minidynamo.guards.state import controlling_mode
 
 BackendKey = Callable[[], Hashable]
@@ -66,13 +66,15 @@ class Dispatcher:
         backend_key: BackendKey = lambda: None,
         waits: bool = True,
         counts_calls: bool = True,
+        varies: bool = True,
     ) -> None:
         """Each miss calls `compile_entry(dispatcher, values)` for an Entry or Native. `values` are the arguments in the
         order of `parameters`; the callee must neither change nor keep the list. Its errors propagate to the caller.
 
         Calls use only entries whose `backend_key` equals `backend_key()`, which is evaluated again when settings
         change. `waits`: calls that miss while another thread compiles wait for that thread; otherwise they run eagerly.
-        `counts_calls`: `stats` counts calls of the frame (False for a callee at a break).
+        `counts_calls`: `stats` counts calls of the frame (False for a callee at a break). `varies`: entries serve
+        varying sizes, as messages say.
         """
         self.name = frame.name
         self.parameters = frame.parameters
@@ -89,6 +91,7 @@ class Dispatcher:
         self._in_force = self._settings()
         self._count = self.stats.counter(of_calls=counts_calls)
         self._counts_calls = counts_calls
+        self._varies = varies
         self._stopped_backends: set[Hashable] = set()
         self._timed: Callable[..., int] | None = None
         self._generation = 0
@@ -287,6 +290,10 @@ class Dispatcher:
             self._regenerate()
         return self._frame.native
 
+    def explained(self, misfits: Misfits) -> Recompile:
+        """Returns the record of a recompile."""
+        return explain(self.name, misfits, varies=self._varies)
+
     def _is_mode_active(self) -> bool:
         """Returns whether an active mode decides the meaning of operations; shows one notice."""
         mode = controlling_mode()
@@ -313,7 +320,7 @@ class Dispatcher:
             self.stats.compiles += 1
             if failures:
                 self.stats.recompiles += 1
-                diagnostic = explain(self.name, failures).diagnostic()
+                diagnostic = self.explained(failures).diagnostic()
                 publish("recompile", self.name, failures=failures, diagnostic=diagnostic)
         return outcome
 

@@ -305,6 +305,8 @@ _WITH_AND_WITHOUT = "With and without this value there is a version each; no mor
 _ONE_KEY = "With and without this key there is a version each; no more follow."
 _SAME_CLASS = "Set attributes of objects and classes up before the first call, and keep them."
 _SEPARATE = "Pass separate tensors or containers in each call, or the same one in each."
+SIZES_VARY = "A size that varies is symbolic from its second value on; 0 and 1 have versions of their own."
+NUMBERS_VARY = "A number that varies is an input from its second value on, unless the program needs its value."
 _FOR_TENSORS = {
     "dtype": "Each dtype has a version: convert the tensor before the call if one will do.",
     "device": "Each device has a version: move the tensor before the call if one will do.",
@@ -342,7 +344,9 @@ def _for_number(source: Source, expected: object, found: Any) -> str:
     if isinstance(source, Result):
         return "Set the state that it reports before the first call, and keep it."
     is_number = isinstance(expected, int | float | np.number)
-    return "A number that varies is an input from its second value on, unless the program needs its value." * is_number
+    if is_number and type(found) is not type(expected):
+        return "Each class of value has a version: pass numbers of one class."
+    return NUMBERS_VARY * is_number
 
 
 def _for_length(source: Source, expected: int, found: Any) -> str:
@@ -416,7 +420,7 @@ class GuardKind(enum.Enum):
         cls=lambda facts: facts.cls,
         expected=lambda facts: facts.summary,
         actual=brief_difference,
-        advice="A size that varies is symbolic from its second value on; 0 and 1 have versions of their own.",
+        advice=SIZES_VARY,
         advice_for=_for_tensor,
     )
     # an int

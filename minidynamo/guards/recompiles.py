@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ import torch
 from minidynamo.core.names import Namespace
 from minidynamo.errors import Diagnostic, counted
 from minidynamo.guards.check import conjuncts, ordered
-from minidynamo.guards.guard import MISSING, Guard, GuardKind, reader_of
+from minidynamo.guards.guard import MISSING, NUMBERS_VARY, SIZES_VARY, Guard, GuardKind, reader_of
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Local, Source
 from minidynamo.guards.values import brief
@@ -114,10 +114,13 @@ class Recompile:
         return Diagnostic("MD301", what, why=", ".join(folded), fix=self.difference.advice, where=guard.where)
 
 
-def explain(name: str, misfits: Misfits) -> Recompile:
-    """Builds the record of a recompile from the failed guards of each existing version."""
+def explain(name: str, misfits: Misfits, *, varies: bool = True) -> Recompile:
+    """Builds the record of a recompile from the failed guards of each existing version. `varies`: whether the function
+    is compiled for sizes and numbers that vary."""
     nearest = min(reversed(misfits), key=len)  # the latest of equally near versions
     difference = nearest[0] if nearest else None
+    if difference is not None and difference.advice in (SIZES_VARY, NUMBERS_VARY) and not varies:
+        difference = replace(difference, advice="With dynamic=False each value has a version: leave dynamic= out.")
     return Recompile(name, len(misfits) + 1, difference, max(0, len(nearest) - 1), len(misfits) - 1)
 
 

@@ -119,18 +119,6 @@ def test_location_is_the_expression():
     assert where.function == "f"
 
 
-def test_location_over_several_lines_has_no_columns():
-    def f(x):
-        return x.call(
-            1,
-        )
-
-    call = ops(f, "CALL")[0]
-    where = location(f.__code__, call.index)
-    assert (where.col, where.end_col) == (None, None)
-    assert where.source_line().strip() == "return x.call("
-
-
 def test_slot_names_are_unique():
     x = 1
 
@@ -164,3 +152,15 @@ def test_extended_arguments_belong_to_their_instruction():
     assert backward
     for jump in backward:
         assert decoded[jump.target].opname in ("LOAD_FAST", "NOP")
+
+
+def test_the_columns_of_an_expression_over_several_lines_are_those_on_its_first_line():
+    def f(x):
+        return x + max(
+            x,
+            1,
+        )
+
+    (call,) = [place for place in decode(f.__code__) if place.opname == "CALL"]
+    found = location(f.__code__, call.index)
+    assert found.expression() == "max("

@@ -416,3 +416,22 @@ def test_reset_forgets_and_lets_notices_be_shown_again():
         with pytest.warns(MinidynamoNotice, match="MD105"):
             minidynamo.compile(len)
         minidynamo.reset()
+
+
+def test_a_second_positional_argument_is_named():
+    with pytest.raises(ArgumentError, match=r"takes one target, and got 'eager'(?s:.*)backend='eager'"):
+        minidynamo.compile(plain, "eager")
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("how", ["script", "compile"])
+def test_a_module_that_torch_has_compiled_comes_back_with_a_notice(how):
+    linear = torch.nn.Linear(2, 2)
+    module = torch.jit.script(linear) if how == "script" else torch.compile(linear, backend="eager")
+    with pytest.warns(MinidynamoNotice, match="MD105 an object of class"):
+        assert minidynamo.compile(module) is module
+
+
+def test_an_object_that_is_not_compiled_is_shown():
+    with pytest.raises(ArgumentError, match=r"MD106 expected a compiled function, method or module, got 3 \(int\)"):
+        minidynamo.explain(3)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.errors import UserLocation
 from minidynamo.guards.check import describe
 from minidynamo.guards.guard import Guard, GuardKind
@@ -252,3 +253,21 @@ def test_a_frozen_call_says_what_differs() -> None:
     assert text.startswith("MD305 step is frozen, and this call differs: value of `n`: expected 3, got 4")
     assert "1 more difference" in text
     assert "has died" in differs_from_frozen("step", []).render()
+
+
+@pytest.mark.parametrize("values", [(torch.ones(2), torch.ones(3)), (2, 3)])
+def test_advice_follows_from_what_may_vary(values):
+    def last(**options):
+        f = minidynamo.compile(lambda x, y: y * 2 + x, backend="eager", **options)
+        for value in values:
+            f(value, torch.ones(1))
+        return f.why()
+
+    assert "dynamic=False each value has a version: leave dynamic= out" in last(dynamic=False)
+    assert "from its second value on" in last()
+
+
+def test_advice_for_another_class_of_number():
+    f = minidynamo.compile(lambda x, y: y * x, backend="eager")
+    f(2, torch.ones(1)), f(2.5, torch.ones(1))
+    assert "pass numbers of one class" in f.why()
