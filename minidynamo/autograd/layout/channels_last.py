@@ -6,7 +6,8 @@ saved tensors between forward and backward, use the layout internally; the progr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,8 @@ def lay_out_channels_last(
     convolutions = [call for node in forward.graph.nodes if (call := _convolution(node)) is not None]
     if not any(call.is_faster() for call in convolutions) or any(call.skips_pixels() for call in convolutions):
         return None
+    if backward is not None and _gradients_need_much(convolutions):
+        return None
     count = _Count()
     new_forward, new_backward = copied(forward), None
     _lay_out(new_forward.graph, {}, results, count)
@@ -66,6 +69,18 @@ def lay_out_channels_last(
         arguments = {inputs[place]: saved[position].meta["val"] for place, position in kept.items()}
         _lay_out(new_backward.graph, arguments, None, count)
     return (new_forward, new_backward) if 2 * count.copied <= count.images else None
+
+
+def _gradients_need_much(convolutions: Sequence[_Convolution]) -> bool:
+    """Returns whether the gradient of a grouped weight may need more memory than fusion saves, which is at least a
+    quarter of the images."""
+    known = [call for call in convolutions if call.is_sound()]
+    copied = max((call.copied_for_gradient() for call in known if call.groups > 1), default=0)
+    return 4 * copied > sum(image.numel() for call in known for image in call.images)
+
+
+# The channels in a block of oneDNN's layouts.
+_BLOCK = 16
 
 
 @dataclass
@@ -101,6 +116,15 @@ class _Convolution:
         convolution with many channels and few pixels takes up to three times as long with channels last.
         """
         return self.is_sound() and 3 * self.weight.numel() <= sum(map(torch.numel, self.images))
+
+    def copied_for_gradient(self) -> int:
+        """Returns the number of elements in the copy of a grouped weight for its gradient.
+
+        oneDNN pads the channels of each group to blocks: of a depthwise convolution it copies 256 times the weight.
+        """
+        first, second, *kernel = self.weight.shape
+        padded = (-(-channels // _BLOCK) * _BLOCK for channels in (first // self.groups, second))
+        return self.groups * math.prod(padded) * math.prod(kernel)
 
     def is_sound(self) -> bool:
         """Returns whether torch's channels-last kernels are known to be correct.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from functools import partial
 
@@ -15,6 +16,7 @@ import minidynamo
 from minidynamo.autograd import aot
 from minidynamo.autograd.layout.channels_last import TAKE_IMAGES, lay_out_channels_last
 from minidynamo.fake.mode import FakeTensorMode
+from minidynamo.observe.memory_timeline import record_memory
 
 aten = torch.ops.aten
 
@@ -298,6 +300,32 @@ def test_where_it_would_not_pay(name, laid_out):
     torch.manual_seed(0)
     torch.testing.assert_close(minidynamo.compile(program)(x), expected, atol=1e-5, rtol=1e-4)
     assert laid_out and True not in laid_out
+
+
+def test_gradients_of_depthwise_weights_take_memory(laid_out):
+    """A step of few pixels needs no more than eager: with channels last, oneDNN copies 256 times the weight."""
+    silu = nn.SiLU()
+    deep = nn.Conv2d(64, 64, 3, padding=1, groups=64)
+    eager = nn.Sequential(nn.Conv2d(3, 64, 1), silu, deep, silu, nn.Conv2d(64, 8, 1))
+    compiled = minidynamo.compile(copy.deepcopy(eager))
+
+    def peak(call, x):
+        def run():
+            eager.zero_grad(set_to_none=True), compiled.zero_grad(set_to_none=True)
+            call(x).square().sum().backward()
+
+        run()
+        return record_memory(run).peak
+
+    for size, is_laid_out in ((12, False), (64, True)):
+        x = image(2, 3, size, size)
+        assert peak(compiled, x) <= peak(eager, x)
+        assert laid_out == [is_laid_out]
+        laid_out.clear()
+        minidynamo.reset(compiled)
+    with torch.no_grad():
+        compiled(image(2, 3, 12, 12))
+    assert laid_out == [True]
 
 
 def test_it_can_be_switched_off(laid_out):
