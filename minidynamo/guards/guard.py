@@ -639,7 +639,10 @@ class Guard:
     def subject(self) -> str:
         """Names the subject of the guard, such as ``tensor `x` ``."""
         words = self.kind.value.subject
-        return words if self.kind.value.ignores_source else f"{words} `{self.source.display()}`"
+        if self.kind.value.ignores_source:
+            return words
+        shown = self.source.display()  # a globals dictionary has no name
+        return f"{words} `{shown}`" if shown else f"{words} the module's globals"
 
     def expectation(self) -> str:
         """Describes the expected value."""

@@ -435,3 +435,24 @@ def test_a_module_that_torch_has_compiled_comes_back_with_a_notice(how):
 def test_an_object_that_is_not_compiled_is_shown():
     with pytest.raises(ArgumentError, match=r"MD106 expected a compiled function, method or module, got 3 \(int\)"):
         minidynamo.explain(3)
+
+
+def test_messages_under_fullgraph_do_not_go_on_after_the_end_of_the_graph():
+    def decides(x):
+        return x + 1 if x.sum() > 0 else x
+
+    def prints(x):
+        print("x")
+        return x + 1
+
+    for function, code in ((decides, "MD201"), (prints, "MD233")):
+        with pytest.raises(minidynamo.errors.Unsupported, match=f"{code} fullgraph=True, but here the graph") as caught:
+            minidynamo.compile(function, backend="eager", fullgraph=True)(torch.ones(1))
+        assert "Python decides" not in str(caught.value) and "accept the break" not in str(caught.value)
+
+
+def test_a_function_that_is_not_traced_is_not_said_to_need_values():
+    other = torch.compile(plain, backend="eager")
+    compiled = minidynamo.compile(lambda x: other(x) + 1, backend="eager")
+    assert compiled(torch.ones(1)).item() == 6
+    assert "torch.compile made it" in compiled.breaks() and "values of tensors" not in compiled.breaks()

@@ -271,3 +271,13 @@ def test_advice_for_another_class_of_number():
     f = minidynamo.compile(lambda x, y: y * x, backend="eager")
     f(2, torch.ones(1)), f(2.5, torch.ones(1))
     assert "pass numbers of one class" in f.why()
+
+
+def test_the_globals_of_a_module_have_a_name() -> None:
+    names: dict[str, Any] = {}
+    exec("def f(x):\n    return x + len('a')", names)
+    f = minidynamo.compile(names["f"], backend="eager")
+    f(torch.ones(1))
+    names["len"] = lambda text: 3
+    assert f(torch.ones(1)).item() == 4
+    assert "keys of the module's globals: expected 'len' not among them" in f.why()

@@ -165,7 +165,8 @@ def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule
     if name.startswith("pybind11_"):  # pybind11 binds a function as part of a record class
         name = name.rpartition(".")[2]
     args, kwargs = realize_all(args, kwargs)
-    needs_value = any(involves_tensor(arg) for arg in (*args, *kwargs.values()))
+    in_python = isinstance(value, types.FunctionType)  # whether it reads values is not known
+    needs_value = not in_python and any(involves_tensor(arg) for arg in (*args, *kwargs.values()))
     tx.break_graph(
         rule.code,
         f"{name}() cannot be captured",
