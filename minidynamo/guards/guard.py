@@ -13,11 +13,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-
 from minidynamo.core.names import Namespace
 from minidynamo.errors import UserLocation
+from minidynamo.guards.advice import (
+    ONE_KEY,
+    SAME_CLASS,
+    SEPARATE,
+    SIZES_VARY,
+    WITH_AND_WITHOUT,
+    for_length,
+    for_number,
+    for_object,
+    for_tensor,
+)
 from minidynamo.guards.deaths import death_conditions, death_in_words
 from minidynamo.guards.native_walk import TABLES, Op, Step
 from minidynamo.guards.reader import Found, Reader
@@ -26,15 +34,13 @@ from minidynamo.guards.source import (
     TENSOR_FACTS,
     Attr,
     InstanceAttr,
-    Local,
     Referent,
-    Result,
     Source,
     key_expression,
 )
 from minidynamo.guards.state import GlobalState, current
 from minidynamo.guards.state import differences as changed_settings
-from minidynamo.guards.tensors import TensorFacts, attribute_checks, differences, facts_of
+from minidynamo.guards.tensors import attribute_checks
 from minidynamo.guards.values import (
     ABSENT,
     CONTAINERS,
@@ -50,9 +56,6 @@ from minidynamo.guards.values import (
     lacks_attribute,
     same_value,
 )
-
-# Replaces the actual value where nothing can be read from the source.
-MISSING = object()
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,66 +302,6 @@ def _actual_names(content: tuple[Sequence[str], object], cls: Any) -> str:
     return ", ".join(words) or "another order, or other bases"
 
 
-# Advice
-
-_WITH_AND_WITHOUT = "With and without this value there is a version each; no more follow."
-_ONE_KEY = "With and without this key there is a version each; no more follow."
-_SAME_CLASS = "Set attributes of objects and classes up before the first call, and keep them."
-_SEPARATE = "Pass separate tensors or containers in each call, or the same one in each."
-SIZES_VARY = "A size that varies is symbolic from its second value on; 0 and 1 have versions of their own."
-NUMBERS_VARY = "A number that varies is an input from its second value on, unless the program needs its value."
-_FOR_TENSORS = {
-    "dtype": "Each dtype has a version: convert the tensor before the call if one will do.",
-    "device": "Each device has a version: move the tensor before the call if one will do.",
-    "rank": "Each number of dimensions has a version: pass tensors of one rank.",
-    "stride": "Each memory layout has a version: pass x.contiguous() where the layout differs.",
-    "requires_grad": "Tensors with and without gradient have a version each: pass x.detach() "
-    "where no gradient is needed.",
-}
-
-
-def _for_tensor(source: Source, facts: TensorFacts, found: Any) -> str:
-    if found is None:
-        return "With and without this argument there is a version each; no more follow."
-    if not issubclass(type(found), torch.Tensor):
-        return ""
-    here = facts_of(found)
-    names = differences(facts, here)
-    is_rank = "shape" in names and len(here.shape) != len(facts.shape)
-    return _FOR_TENSORS.get("rank" if is_rank else (names or [""])[0], "")
-
-
-def _for_object(source: Source, expected: object, found: Any) -> str:
-    if found is MISSING:
-        return ""
-    if (expected is None) is not (found is None):
-        return _WITH_AND_WITHOUT
-    if not issubclass(type(expected), (bool, enum.Enum)):
-        return ""
-    if isinstance(source, InstanceAttr) and source.name == "training":
-        return "train() and eval() have a version each; no more follow."
-    return "Each of its few values has a version; no more follow when all have been seen."
-
-
-def _for_number(source: Source, expected: object, found: Any) -> str:
-    if isinstance(source, Result):
-        return "Set the state that it reports before the first call, and keep it."
-    is_number = isinstance(expected, int | float | np.number)
-    if is_number and type(found) is not type(expected):
-        return "Each class of value has a version: pass numbers of one class."
-    return NUMBERS_VARY * is_number
-
-
-def _for_length(source: Source, expected: int, found: Any) -> str:
-    if issubclass(type(found), (dict, set, frozenset)):
-        if expected == 0:
-            return "Empty and filled have a version each; no more follow if the number stays."
-        return "Each number of entries has a version: keep to one, or read single keys."
-    if isinstance(source, Local) and issubclass(type(found), tuple):
-        return "Each number of values has a version: pass as many in each call."
-    return ""
-
-
 class GuardKind(enum.Enum):
     """The property of the value at the source that a guard checks; each comment describes `expected`."""
 
@@ -368,7 +311,7 @@ class GuardKind(enum.Enum):
         subject="value of",
         writer=lambda reader, source, _: [f"{reader.read(source)} is not {reader.constant(ABSENT, 'absent')}"],
         expected=lambda _: "any",
-        advice=_WITH_AND_WITHOUT,
+        advice=WITH_AND_WITHOUT,
     )
     # None: there is a value other than None
     NOT_NONE = Row(
@@ -376,7 +319,7 @@ class GuardKind(enum.Enum):
         subject="value of",
         writer=lambda reader, source, _: [f"{reader.read(source)} is not None"],
         expected=lambda _: "any but None",
-        advice=_WITH_AND_WITHOUT,
+        advice=WITH_AND_WITHOUT,
     )
     # the exact class
     TYPE = Row(
@@ -400,7 +343,7 @@ class GuardKind(enum.Enum):
         expects_object=True,
         actual=_actual_object,
         advice="Pass the same function, class or flag in each call instead of a new one.",
-        advice_for=_for_object,
+        advice_for=for_object,
     )
     # an int, float, complex, str, bytes or nested tuple: same type, and equal (NaN equals NaN)
     EQUALS = Row(
@@ -410,7 +353,7 @@ class GuardKind(enum.Enum):
         step=_equals_step,
         actual=lambda expected, found: f"{type(found).__name__} " * (type(found) is not type(expected)) + brief(found),
         advice="Each value has a version: pass few values, or use them outside of the compiled function.",
-        advice_for=_for_number,
+        advice_for=for_number,
     )
     # TensorFacts
     TENSOR = Row(
@@ -421,7 +364,7 @@ class GuardKind(enum.Enum):
         expected=lambda facts: facts.summary,
         actual=brief_difference,
         advice=SIZES_VARY,
-        advice_for=_for_tensor,
+        advice_for=for_tensor,
     )
     # an int
     LENGTH = Row(
@@ -431,7 +374,7 @@ class GuardKind(enum.Enum):
         step=_length_step,
         actual=lambda _, found: str(len(found)),
         advice="Each length is compiled once where items are read: keep one, or stack them into one tensor.",
-        advice_for=_for_length,
+        advice_for=for_length,
     )
     # a tuple of the keys, in order
     DICT_KEYS = Row(
@@ -452,7 +395,7 @@ class GuardKind(enum.Enum):
         part=lambda key: key,
         expected=lambda key: f"{key!r} among them",
         actual=lambda _, found: brief_list(found),
-        advice=_ONE_KEY,
+        advice=ONE_KEY,
     )
     # a key that the mapping lacks
     MISSING_KEY = Row(
@@ -463,7 +406,7 @@ class GuardKind(enum.Enum):
         part=lambda key: key,
         expected=lambda key: f"{key!r} not among them",
         actual=lambda key, found: repr(key) + (f" and {len(found) - 1} more" if len(found) > 1 else ""),
-        advice=_ONE_KEY,
+        advice=ONE_KEY,
     )
     # a frozenset
     SET_ITEMS = Row(
@@ -483,7 +426,7 @@ class GuardKind(enum.Enum):
         part=lambda name: name,
         expected=lambda name: f"no `{name}`",
         actual=_actual_attribute,
-        advice=_SAME_CLASS,
+        advice=SAME_CLASS,
     )
     # a name that the instance's dictionary lacks (the class has it)
     NO_INSTANCE_ATTR = Row(
@@ -495,7 +438,7 @@ class GuardKind(enum.Enum):
         part=lambda name: name,
         expected=lambda name: f"`{name}` from the class, not from the instance",
         actual=_actual_attribute,
-        advice=_SAME_CLASS,
+        advice=SAME_CLASS,
     )
     # the name of a slot of the class; the slot is empty
     SLOT_EMPTY = Row(
@@ -506,7 +449,7 @@ class GuardKind(enum.Enum):
         ],
         expected=lambda name: f"no `{name}`",
         actual=lambda name, found: f"`{name}` = {brief(object.__getattribute__(found, name))}",
-        advice=_SAME_CLASS,
+        advice=SAME_CLASS,
     )
     # (name, object): the lookup of the name on the class (a class source) returns the object
     CLASS_ATTR = Row(
@@ -517,7 +460,7 @@ class GuardKind(enum.Enum):
         part=lambda pair: pair[0],
         expected=lambda pair: f"`{pair[0]}` to be {brief(pair[1])}",
         actual=_actual_class_attribute,
-        advice=_SAME_CLASS,
+        advice=SAME_CLASS,
     )
     # (names, bases): the names in the dictionary of the class at the source, and its bases
     CLASS_NAMES = Row(
@@ -526,7 +469,7 @@ class GuardKind(enum.Enum):
         writer=_class_names,
         expected=lambda content: f"the {len(content[0])} it had",
         actual=_actual_names,
-        advice=_SAME_CLASS,
+        advice=SAME_CLASS,
     )
     # None; the source is the cell
     CELL_EMPTY = Row(
@@ -557,7 +500,7 @@ class GuardKind(enum.Enum):
         stage=7,
         expected=lambda other: f"the same object as `{other.display()}`",
         actual=lambda _, found: "another object",
-        advice=_SEPARATE,
+        advice=SEPARATE,
     )
     # tuple of Sources, none of which holds this object
     DISTINCT_OBJECTS = Row(
@@ -569,7 +512,7 @@ class GuardKind(enum.Enum):
         stage=7,
         expected=lambda others: f"another object than {', '.join(f'`{other.display()}`' for other in others)}",
         actual=lambda _, found: "the same object",
-        advice=_SEPARATE,
+        advice=SEPARATE,
     )
     # True or False: the result of the source, a computed condition over numbers
     RELATION = Row(

@@ -14,8 +14,9 @@ import torch
 
 from minidynamo.core.names import Namespace
 from minidynamo.errors import Diagnostic, counted
+from minidynamo.guards.advice import MISSING, NUMBERS_VARY, SIZES_VARY
 from minidynamo.guards.check import conjuncts, ordered
-from minidynamo.guards.guard import MISSING, NUMBERS_VARY, SIZES_VARY, Guard, GuardKind, reader_of
+from minidynamo.guards.guard import Guard, GuardKind, reader_of
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Local, Source
 from minidynamo.guards.values import brief

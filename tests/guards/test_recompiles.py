@@ -224,17 +224,6 @@ def test_causes_are_ranked_by_how_often_they_came_each_with_its_fix() -> None:
     assert rows[2].startswith("value of `a` changed (1 time") and rows[5].strip() == GuardKind.LENGTH.value.advice
 
 
-def test_the_advice_about_a_length_is_about_what_has_it() -> None:
-    def advice(first: Any, then: Any) -> str:
-        guard = Guard(Local("xs"), GuardKind.LENGTH, len(first), WHERE)
-        (failure,) = failures([guard], {"xs": then})
-        return explain("step", [[failure]]).diagnostic().fix
-
-    assert "stack them" in advice([1], [1, 2])
-    assert "in each call" in advice((1,), (1, 2)) and "stack" not in advice((1,), (1, 2))
-    assert "read single keys" in advice({1: 2}, {}) and "if the number stays" in advice({}, {1: 2})
-
-
 def test_more_than_three_causes_are_counted() -> None:
     notice = limit_reached("step", 1, 1, [explain("step", [[_differs(name)]]) for name in "abcde"])
     assert "and 2 other causes" in notice.why and "1 version exists" in notice.what
@@ -253,24 +242,6 @@ def test_a_frozen_call_says_what_differs() -> None:
     assert text.startswith("MD305 step is frozen, and this call differs: value of `n`: expected 3, got 4")
     assert "1 more difference" in text
     assert "has died" in differs_from_frozen("step", []).render()
-
-
-@pytest.mark.parametrize("values", [(torch.ones(2), torch.ones(3)), (2, 3)])
-def test_advice_follows_from_what_may_vary(values):
-    def last(**options):
-        f = minidynamo.compile(lambda x, y: y * 2 + x, backend="eager", **options)
-        for value in values:
-            f(value, torch.ones(1))
-        return f.why()
-
-    assert "dynamic=False each value has a version: leave dynamic= out" in last(dynamic=False)
-    assert "from its second value on" in last()
-
-
-def test_advice_for_another_class_of_number():
-    f = minidynamo.compile(lambda x, y: y * x, backend="eager")
-    f(2, torch.ones(1)), f(2.5, torch.ones(1))
-    assert "pass numbers of one class" in f.why()
 
 
 def test_the_globals_of_a_module_have_a_name() -> None:
