@@ -16,7 +16,7 @@ from typing import Any
 
 from minidynamo import compat
 
-STACK_FRAMES = 2000
+STACK_FRAMES = 500
 """The calls on the stack that a compile may need, on top of the program's own."""
 
 _WAITING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")

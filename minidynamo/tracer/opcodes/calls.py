@@ -112,6 +112,8 @@ def make_function(frame: Frame, instruction: Instruction) -> None:
 @opcode("SET_FUNCTION_ATTRIBUTE")
 def set_function_attribute(frame: Frame, instruction: Instruction) -> None:
     value, function = frame.pop_many(2)
-    assert isinstance(function, NestedFunctionVariable)
+    if not isinstance(function, NestedFunctionVariable):  # the graph ended between the parts of a definition
+        what, why = "a function gets its defaults or its closure", "Python has made the function already."
+        frame.tx.break_graph("MD203", what, why=why)
     _set_attribute(function, instruction.argval, value)
     frame.push(function)

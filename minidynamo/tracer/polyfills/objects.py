@@ -152,7 +152,7 @@ def copy_copy(x):
         return cannot_trace("`copy.copy` of a tensor", "it makes another tensor of the same memory", "x.view_as(x)")
     if hasattr(cls, "__copy__"):
         return cls.__copy__(x)
-    return _rebuilt(x, _state(x), None)
+    return _rebuilt(x, _reduced(x), None)
 
 
 @polyfill(copy.deepcopy)
@@ -200,7 +200,7 @@ def _deep_copy(x, memo):
     copier = getattr(x, "__deepcopy__", None)
     if copier is not None:
         return copier(memo)
-    return _rebuilt(x, _state(x), memo)
+    return _rebuilt(x, _reduced(x), memo)
 
 
 def _deep_copied_tensor(x, memo):
@@ -240,16 +240,32 @@ def _deep_copied_container(cls, x, memo):
     return y
 
 
+# Methods that `copy` looks up on an object, in this order.
+_COPY_METHODS = ("__reduce_ex__", "__reduce__", "__getstate__")
+
+
 def slot_names(cls: type) -> tuple[str, ...] | None:
-    """Returns the slots in the state of an object; None if its class, or code in C, decides how it is copied."""
-    base: Any = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else object
-    base = torch.nn.Module if issubclass(cls, torch.nn.Module) else base
-    methods = ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getattr__", "__getnewargs_ex__")
-    if any(getattr(cls, name, None) is not getattr(base, name, None) for name in methods):
+    """Returns the slots that belong to the state of an object; None if the class defines how it is copied."""
+    if issubclass(cls, collections.OrderedDict) and cls.__reduce__ is collections.OrderedDict.__reduce__:
+        return ()
+    inherited = ("__reduce_ex__", "__reduce__") if has_own_getstate(cls) else _COPY_METHODS
+    if (
+        any(getattr(cls, name) is not getattr(object, name) for name in inherited)
+        or cls in copyreg.dispatch_table
+        or hasattr(cls, "__getnewargs_ex__")
+    ):
         return None
-    if has_own_getattribute(cls) or cls in copyreg.dispatch_table or not cls.__flags__ & (1 << 9):  # made in C
+    if not cls.__flags__ & (1 << 9):  # made in C
         return None
-    return tuple(copyreg._slotnames(cls)) if base is object else ()  # type: ignore[attr-defined]
+    if has_own_getstate(cls):
+        return ()
+    slots = tuple(copyreg._slotnames(cls))  # type: ignore[attr-defined]
+    return None if slots and hasattr(cls, "__setstate__") else slots
+
+
+def has_own_getstate(cls: type) -> bool:
+    """Returns whether the class defines `__getstate__` in Python."""
+    return isinstance(cls.__getstate__, types.FunctionType)
 
 
 def has_own_getattribute(cls: type) -> bool:
@@ -257,36 +273,64 @@ def has_own_getattribute(cls: type) -> bool:
     return isinstance(cls.__getattribute__, types.FunctionType)
 
 
-for _question in (slot_names, has_own_getattribute):
+def _has_dict(cls: type) -> bool:
+    return cls.__dictoffset__ != 0
+
+
+for _question in (slot_names, has_own_getstate, has_own_getattribute, _has_dict):
     registry.fold(_question)
 
 
-def _state(x):
-    """Returns the attributes of an object, by name."""
-    slots = slot_names(type(x))
+def _reduced(x):
+    """Returns the parts of a copy of `x`: the arguments of `__new__`, and the state."""
+    cls = type(x)
+    slots = slot_names(cls)
     if slots is None:
-        return cannot_trace(f"a copy of a {type(x).__name__}", "its class decides how it is copied")
-    state = x.__getstate__() if isinstance(x, torch.nn.Module) else dict(getattr(x, "__dict__", {}))
+        return cannot_trace(f"a copy of a {cls.__name__}", "its class decides how it is copied")
+    if has_own_getattribute(cls):
+        for name in _COPY_METHODS:
+            method = getattr(x, name)
+            if type(method) is not types.BuiltinMethodType or method.__self__ is not x or method.__name__ != name:
+                return cannot_trace(f"a copy of a {cls.__name__}", f"it defines `{name}`")
+    args = x.__getnewargs__() if hasattr(cls, "__getnewargs__") else ()
+    if has_own_getstate(cls):
+        return args, x.__getstate__()
+    state = object.__getattribute__(x, "__dict__") if _has_dict(cls) else {}
+    if hasattr(cls, "__setstate__"):
+        return args, state or None
+    state = dict(state)
     for name in slots:
         if hasattr(x, name):
             state[name] = getattr(x, name)
-    return state
+    return args, state or None
 
 
-def _rebuilt(x, state, memo):
-    cls: Any = type(x)
-    args = x.__getnewargs__() if hasattr(cls, "__getnewargs__") else ()
+def _set_state(y, cls, state):
+    if hasattr(cls, "__setstate__"):
+        return y.__setstate__(state)
+    # A class that computes missing attributes is also asked for `__setstate__`.
+    if (hasattr(cls, "__getattr__") or has_own_getattribute(cls)) and hasattr(y, "__setstate__"):
+        cannot_trace(f"a copy of a {cls.__name__}", "it defines `__setstate__`")
+    if has_own_getattribute(cls) and y.__dict__ is not object.__getattribute__(y, "__dict__"):
+        cannot_trace(f"a copy of a {cls.__name__}", "it defines `__dict__`")
+    if type(state) is not dict:
+        cannot_trace(f"a copy of a {cls.__name__}", "its state is no dict")
+    for name, value in state.items():
+        object.__setattr__(y, name, value)
+    return None
+
+
+def _rebuilt(x, reduced, memo):
+    cls = type(x)
+    args, state = reduced
     if memo is not None and args:
         args = [copy_deepcopy(arg, memo) for arg in args]
-    y = cls() if issubclass(cls, collections.OrderedDict) else cls.__new__(cls, *args)
+    y: Any = cls() if issubclass(cls, collections.OrderedDict) else cls.__new__(cls, *args)
     if memo is not None:
         memo[_NOTHING].append((x, y))
         state = copy_deepcopy(state, memo)
-    if isinstance(x, torch.nn.Module):
-        y.__setstate__(state)
-    else:
-        for name, value in state.items():
-            object.__setattr__(y, name, value)
+    if state is not None:
+        _set_state(y, cls, state)
     if issubclass(cls, list):
         add = y.append
         for item in x:
@@ -294,4 +338,6 @@ def _rebuilt(x, state, memo):
     elif issubclass(cls, dict):
         for key, value in x.items():
             y[key if memo is None else copy_deepcopy(key, memo)] = value if memo is None else copy_deepcopy(value, memo)
+    elif issubclass(cls, (set, frozenset, collections.deque)):
+        cannot_trace(f"a copy of a {cls.__name__}", "it is made by calling its class")
     return y
