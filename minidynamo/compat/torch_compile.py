@@ -36,7 +36,7 @@ def is_made_by_torch_compile(function: types.FunctionType) -> bool:
 
 def is_optimized_module(module: torch.nn.Module) -> bool:
     """Returns whether `torch.compile(module)` made the module."""
-    return any(cls.__module__.startswith("torch._dynamo.") for cls in type(module).__mro__)
+    return any(str(getattr(cls, "__module__", "")).startswith("torch._dynamo.") for cls in type(module).__mro__)
 
 
 def scripted_original(scripted: typing.Any) -> types.FunctionType | None:

@@ -285,7 +285,7 @@ class WholePrograms:
         made = {"b": x} | d
         return made, type(made), made.made, made.last, {"b": x} | Output(c=x), OrderedDict(b=x) | d, d | {"b": x}
 
-    @programs(lambda: (vector(), Config(lr=2, sub=Config(k=3))), breaks=1, graphs=None)
+    @programs(lambda: (vector(), Config(lr=2, sub=Config(k=3))))
     def attributes_as_entries(x, c):
         c.extra = x + 1
         return x * c.lr * c.sub.k, dict(c), {**c}, c | {"z": 1}, c.copy(), type(c.nothing), copy.copy(c), keywords(**c)
