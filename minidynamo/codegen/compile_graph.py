@@ -33,7 +33,7 @@ from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase
 from minidynamo.errors import Diagnostic, KernelBuildError, KernelsUnavailable, UnknownName, nearest
 from minidynamo.graph.marks import DIES, MAY_DIE, RETURNED
-from minidynamo.memory.unfused_peak import peak_of_operations
+from minidynamo.memory.unfused_peak import peaks_of_operations
 
 TARGETS = ("auto", "cpp", "triton", "aten")
 
@@ -109,7 +109,7 @@ def _planned(
     handing_over: bool,
     fallback_graph: Callable[[], fx.GraphModule] | None,
 ) -> tuple[LoopProgram, HostProgram]:
-    limit = functools.cache(functools.partial(peak_of_operations, gm)) if target != "aten" else _unlimited
+    limit = peaks_of_operations(gm) if target != "aten" else _unlimited
     schedule = functools.partial(_scheduled, target=target, name=name, handing_over=handing_over)
     loops, program, above = schedule(gm, limit)
     if fallback_graph is not None and above > 0:

@@ -5,7 +5,8 @@ The nodes of a decomposed torch operation run as a single operation. The peak of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,9 +30,20 @@ def peak_of_operations(gm: fx.GraphModule, taken: bool = False, held: bool = Fal
     Counts only inputs marked DIES; the caller owns the others. Results stay alive; with `taken` they die as soon as
     they are final. With `held`, results of forward do not count.
     """
+    return peaks_of_operations(gm)(taken, held)
+
+
+def peaks_of_operations(gm: fx.GraphModule) -> Callable[[bool, bool], int]:
+    """Returns `peak_of_operations(gm, taken, held)` as a function of `taken` and `held`: all cases share one walk."""
     nodes = list(gm.graph.nodes)
-    dying = [node.name for node in nodes if DIES in node.meta and not (held and RETURNED in node.meta)]
-    return _Operations(nodes).run(nodes).peak_with_inputs(dying, accumulating=taken)
+    plan = _Operations(nodes).run(nodes)
+
+    @functools.cache
+    def peak(taken: bool, held: bool) -> int:
+        dying = [node.name for node in nodes if DIES in node.meta and not (held and RETURNED in node.meta)]
+        return plan.peak_with_inputs(dying, accumulating=taken)
+
+    return peak
 
 
 class _Operations(GraphWalk):
