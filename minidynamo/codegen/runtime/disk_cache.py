@@ -43,10 +43,8 @@ def fetch(key_text: str, build: Callable[[Path], None]) -> Path:
     """
     folder = entry_folder(key_of(key_text))
     library = _find(folder)
-    if library is None and _can_hold_libraries(folder):
-        library = _build_once(folder, key_text, build)
     if library is None:
-        return build_temporary(key_text, build)
+        return _build_once(folder, key_text, build) if _can_hold_libraries(folder) else build_temporary(build)
     with contextlib.suppress(OSError):
         os.utime(library)  # the least recently used entries are deleted first
     return library
@@ -60,7 +58,7 @@ def _build_once(folder: Path, key_text: str, build: Callable[[Path], None]) -> P
         with contextlib.suppress(OSError, NotImplementedError):  # some file systems have no locks
             stack.enter_context(filelock.FileLock(folder / "lock", timeout=LOCK_TIMEOUT_SECONDS))
         # Another process may have built it meanwhile.
-        return _find(folder) or _stored(folder, key_text, build_temporary(key_text, build))
+        return _find(folder) or _stored(folder, key_text, build_temporary(build))
 
 
 def _stored(folder: Path, key_text: str, library: Path) -> Path:
@@ -75,8 +73,8 @@ def _stored(folder: Path, key_text: str, library: Path) -> Path:
     return folder / library.name
 
 
-def build_temporary(key_text: str, build: Callable[[Path], None]) -> Path:
-    """Builds in a temporary folder, which nobody clears during the build.
+def build_temporary(build: Callable[[Path], None]) -> Path:
+    """Builds in a temporary folder, which no other process clears during the build.
 
     The folder of a failed build stays, because the error message names it.
     """

@@ -97,8 +97,8 @@ def _open(source: str) -> ctypes.PyDLL:
         toolchain.build(written, output)
 
     # A library that does not load may be damaged, or be removed by another process: it is rebuilt once, elsewhere.
-    for fetch in (disk_cache.fetch, disk_cache.build_temporary):
-        path = fetch(key_text, build)
+    for fetch in (functools.partial(disk_cache.fetch, key_text), disk_cache.build_temporary):
+        path = fetch(build)
         try:
             return ctypes.PyDLL(str(path))
         except OSError as error:
