@@ -12,9 +12,9 @@ import types
 import typing
 from abc import abstractmethod
 from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Set
 from dataclasses import dataclass, field
-from typing import Any, SupportsIndex, overload
+from typing import Any, Generic, SupportsIndex, TypeVar, overload
 
 from minidynamo.variables.base import OF_CLS, VariableTracker
 
@@ -79,17 +79,23 @@ class Slots(MutableSequence[VariableTracker]):
         self._items.reverse()
 
 
-class _SlotsField:
-    """A field of type `Slots` that may be set to any iterable of trackers."""
+T = TypeVar("T")
 
-    def __get__(self, owner: SequenceVariable | None, cls: type) -> Slots:
+
+class _Contents(Generic[T]):
+    """The field `items` of a tracker: of class `kind`, and converted by `make` when set to another value."""
+
+    def __init__(self, kind: type[Any], make: Callable[[Any], T]) -> None:
+        self._kind, self._make = kind, make
+
+    def __get__(self, owner: VariableTracker | None, cls: type) -> T:
         if owner is None:
             raise AttributeError  # so that the field has no default
-        found: Slots = owner.__dict__["items"]
+        found: T = owner.__dict__["items"]
         return found
 
-    def __set__(self, owner: SequenceVariable, items: Iterable[VariableTracker]) -> None:
-        owner.__dict__["items"] = items if isinstance(items, Slots) else Slots(items)
+    def __set__(self, owner: VariableTracker, items: Any) -> None:
+        owner.__dict__["items"] = items if isinstance(items, self._kind) else self._make(items)
 
 
 @dataclass(eq=False)
@@ -97,7 +103,7 @@ class SequenceVariable(VariableTracker):
     """A sequence with one tracker per element."""
 
     python_type = OF_CLS
-    items: _SlotsField = _SlotsField()
+    items: _Contents[Slots] = _Contents(Slots, Slots)
     #: The exact class (a namedtuple, torch.Size, ...).
     cls: type = tuple
 
@@ -224,25 +230,12 @@ class NewEntries(Entries):
         self._entries.clear()
 
 
-class _EntriesField:
-    """A field of type `Entries` that may be set to any mapping."""
-
-    def __get__(self, owner: DictVariable | None, cls: type) -> Entries:
-        if owner is None:
-            raise AttributeError  # so that the field has no default
-        found: Entries = owner.__dict__["items"]
-        return found
-
-    def __set__(self, owner: DictVariable, items: Mapping[DictKey, VariableTracker]) -> None:
-        owner.__dict__["items"] = items if isinstance(items, Entries) else NewEntries(items)
-
-
 @dataclass(eq=False)
 class DictVariable(VariableTracker):
     """A dict (or OrderedDict, defaultdict, mappingproxy), in insertion order."""
 
     python_type = OF_CLS
-    items: _EntriesField = _EntriesField()
+    items: _Contents[Entries] = _Contents(Entries, NewEntries)
     cls: type = dict
     default_factory: VariableTracker | None = None
     #: The `__dict__` of an external OrderedDict, which can have attributes of its own.
