@@ -25,6 +25,7 @@ from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, exits, frame_point
 from minidynamo.compat import load_fake_tensors
 from minidynamo.core import artifacts
+from minidynamo.core.compile_scope import STACK_FRAMES
 from minidynamo.core.events import notice, phase, publish
 from minidynamo.core.names import weakly
 from minidynamo.errors import (
@@ -383,7 +384,7 @@ def _internal(frame: FrameToConvert, error: Exception) -> Diagnostic:
         return Diagnostic(
             "MD210",
             f"{frame.name} runs eagerly: its calls or its data nest too deep to be captured",
-            why=f"Capture met Python's recursion limit of {sys.getrecursionlimit()} frames.",
+            why=f"Capture met Python's recursion limit of {sys.getrecursionlimit() - STACK_FRAMES} frames.",
             fix="Call it from fewer functions, flatten the data, or raise the limit with sys.setrecursionlimit().",
         )
     path = artifacts.write("bug", frame.name, "".join(traceback.format_exception(error)), ".txt")
