@@ -37,6 +37,28 @@ def check_reentrant_backward() -> None:
         torch.utils.checkpoint.CheckpointFunction.backward(None)
 
 
+def boxed(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
+    """Returns a Function whose backward gets all gradients in one list, if this torch supports that. torch's compiled
+    autograd calls the backward of `function` instead, with one argument per gradient.
+    """
+    made: typing.Any = type(function.__name__, (function,), {"boxed_grads_call": True, "__doc__": function.__doc__})
+    kind: typing.Any = node_type(made)
+    kind._forward_cls = function
+    return made  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def uncaptured_backward() -> typing.Iterator[None]:
+    """Keeps compiled autograd from capturing the backwards of the block."""
+    set_compiler = torch._C._dynamo.compiled_autograd.set_autograd_compiler
+    compiler, dynamic = set_compiler(None, False)
+    try:
+        yield
+    finally:
+        if compiler is not None:
+            set_compiler(compiler, dynamic)
+
+
 def raw_apply(function: type[torch.autograd.Function]) -> typing.Callable[..., typing.Any]:
     """Returns `function.apply` without the check for functorch transforms, under which no compiled graph runs."""
     apply: typing.Callable[..., typing.Any] = super(torch.autograd.Function, function).apply

@@ -25,7 +25,7 @@ from minidynamo.autograd.graph.numbers import is_number
 from minidynamo.autograd.graph.recomputation import is_random, is_view_or_item, uses_generator
 from minidynamo.autograd.partition.partition import Partition
 from minidynamo.autograd.runtime.derivatives import Derivative, Derivatives, NotAvailable, Values, random_state
-from minidynamo.autograd.runtime.input_nodes import InputNodes, LinkedInputs
+from minidynamo.autograd.runtime.input_nodes import InputNodes, LinkedInputs, opaque
 from minidynamo.autograd.runtime.partial_backward import Readers
 from minidynamo.autograd.runtime.result_nodes import Watch, with_separate_inputs
 from minidynamo.autograd.trace.joint import Given, Trace
@@ -319,6 +319,7 @@ def _gradients(call: _Call, tangents: Sequence[torch.Tensor | None]) -> list[tor
     return call.differentiable([*call.kept.links, *given])
 
 
+@opaque
 class _Differentiable(torch.autograd.Function):
     """Gradients of some order; the gradients of the next order are its backward."""
 

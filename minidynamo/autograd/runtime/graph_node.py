@@ -18,7 +18,7 @@ from minidynamo.autograd.partition.packing import Unpack
 from minidynamo.autograd.runtime.accumulation import unwanted_gradients
 from minidynamo.autograd.runtime.backward_call import BackwardCall
 from minidynamo.autograd.runtime.double_backward import DoubleBackward
-from minidynamo.autograd.runtime.input_nodes import InputNodes, LinkedInputs, SeparateInputs, received, without_data
+from minidynamo.autograd.runtime.input_nodes import InputNodes, LinkedInputs, SeparateInputs, opaque, received, without_data
 from minidynamo.autograd.runtime.result_hooks import kept_by
 from minidynamo.autograd.runtime.result_nodes import ResultNodes, watched
 from minidynamo.graph.boxed import BoxedCallable
@@ -190,15 +190,15 @@ def _saved_input(value: torch.Tensor, is_unreached: bool) -> torch.Tensor:
 
 
 def _function(node: GraphNode) -> type[torch.autograd.Function]:
+    # Autograd passes all gradients in one list and keeps none, so gradients die inside backward.
+    @compat.boxed
+    @opaque
     class CompiledFunction(torch.autograd.Function):
         """The one node of autograd's graph for the whole compiled graph.
 
         Arguments of `apply`: the list of all inputs, the links to inputs with grad, and the edges. Links have no data,
         so inputs can die in forward (`input_nodes.py`).
         """
-
-        # Autograd passes all gradients in one list and keeps none, so gradients die inside backward.
-        boxed_grads_call = True
 
         @staticmethod
         def forward(

@@ -20,6 +20,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.autograd.graph.hooks import TensorHooks
+from minidynamo.core.directives import DISABLED
 
 MOST_RUNS = 16
 """Most backward calls tracked per forward call: more than run at a time."""
@@ -30,8 +31,17 @@ Compute: TypeAlias = Callable[[Any, list[torch.Tensor | None]], Gradients]
 
 
 def received(given: Sequence[Any]) -> list[torch.Tensor | None]:
-    """Returns the arguments of `backward` as a list to be emptied; with `boxed_grads_call`, autograd's own list."""
-    return given[0] if compat.HAS_BOXED_GRADIENTS else list(given)
+    """Returns the arguments of `backward` as a list to be emptied; autograd's own list for a boxed Function."""
+    return given[0] if given and isinstance(given[0], list) else list(given)
+
+
+def opaque(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
+    """Keeps compilers from tracing the backward of a Function: it compiles its graph itself."""
+    backward = vars(function)["backward"].__func__
+    vars(backward).update(compat.NOT_FOR_TORCH_COMPILE)
+    compat.leave_to_python(backward.__code__)
+    setattr(backward, DISABLED, "it is the backward of a compiled graph")
+    return function
 
 
 def without_data(value: torch.Tensor) -> torch.Tensor:
@@ -41,6 +51,7 @@ def without_data(value: torch.Tensor) -> torch.Tensor:
     return empty
 
 
+@opaque
 class _Link(torch.autograd.Function):
     """Makes the link of a tensor. For a separate input, makes a second, empty tensor as the target of edges from
     results."""

@@ -31,6 +31,7 @@ from minidynamo.autograd.runtime.input_nodes import (
     GRAD_SEED,
     LinkedInputs,
     SeparateInputs,
+    opaque,
     received,
     without_data,
 )
@@ -80,10 +81,10 @@ class OwnedValues:
 
 
 @result_node
+@compat.boxed
+@opaque
 class ResultNode(torch.autograd.Function):
     """The node of a result. Its edges lead to the graph's node, to separate inputs, and to direct inputs."""
-
-    boxed_grads_call = True
 
     @staticmethod
     def forward(ctx: Any, owned: OwnedValues, value: list[torch.Tensor], *_: torch.Tensor) -> torch.Tensor:
