@@ -18,7 +18,14 @@ from minidynamo.autograd.partition.packing import Unpack
 from minidynamo.autograd.runtime.accumulation import unwanted_gradients
 from minidynamo.autograd.runtime.backward_call import BackwardCall
 from minidynamo.autograd.runtime.double_backward import DoubleBackward
-from minidynamo.autograd.runtime.input_nodes import InputNodes, LinkedInputs, SeparateInputs, opaque, received, without_data
+from minidynamo.autograd.runtime.input_nodes import (
+    InputNodes,
+    LinkedInputs,
+    SeparateInputs,
+    opaque,
+    received,
+    without_data,
+)
 from minidynamo.autograd.runtime.result_hooks import kept_by
 from minidynamo.autograd.runtime.result_nodes import ResultNodes, watched
 from minidynamo.graph.boxed import BoxedCallable
