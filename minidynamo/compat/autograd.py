@@ -38,8 +38,8 @@ def check_reentrant_backward() -> None:
 
 
 def boxed(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
-    """Returns a Function whose backward gets all gradients in one list, if this torch supports that. torch's compiled
-    autograd calls the backward of `function` instead, with one argument per gradient.
+    """Returns a copy of a Function for which torch passes the gradients in one list, where torch can. Compiled autograd
+    calls the backward of the original, with one argument per gradient.
     """
     made: typing.Any = type(function.__name__, (function,), {"boxed_grads_call": True, "__doc__": function.__doc__})
     kind: typing.Any = node_type(made)
