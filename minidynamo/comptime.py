@@ -18,9 +18,8 @@ from minidynamo.frontend.comptime_context import ComptimeContext, ComptimeVar, d
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable, NestedFunctionVariable
-from minidynamo.variables.constants import ConstantVariable
 
 T = TypeVar("T")
 

@@ -57,10 +57,10 @@ from minidynamo.core.events import phase
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph.autograd_calls import differentiates_again
 from minidynamo.graph.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
-from minidynamo.graph.checkpoint import CHECKPOINTS, is_reentrant
+from minidynamo.graph.higher_order import CHECKPOINTS, is_reentrant
 from minidynamo.graph.saved_tensor_hooks import Hooks, without_hooks
 from minidynamo.graph.torch_settings import AUTOCAST_DEVICES, settings
-from minidynamo.memory.saved import SavedTensors
+from minidynamo.memory.plan import SavedTensors
 
 AtenCompiler = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
 Keep = Callable[[], Collection[OpOverload]]

@@ -25,9 +25,7 @@ from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.fake.mode import FakeTensorMode
 from minidynamo.graph.autograd_calls import is_autograd_call, require_grad, returns_several, watched_tensors
 from minidynamo.graph.boxed import BoxedCallable, make_boxed, mark_boxed
-from minidynamo.graph.checkpoint import CHECKPOINTS
-from minidynamo.graph.cond import is_cond, run_branch, subgraphs_of
-from minidynamo.graph.tensor_index import with_first_indices
+from minidynamo.graph.higher_order import CHECKPOINTS, is_cond, run_branch, subgraphs_of
 from minidynamo.graph.torch_settings import (
     Call,
     Settings,
@@ -38,6 +36,7 @@ from minidynamo.graph.torch_settings import (
     switches_between,
     switches_inference,
 )
+from minidynamo.graph.unbacked_symints import with_first_indices
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
 Environment = dict[fx.Node, Any]

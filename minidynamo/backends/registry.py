@@ -18,7 +18,7 @@ import torch.fx
 from minidynamo import compat
 from minidynamo.autograd.aot import aot_compile
 from minidynamo.autograd.graph.graph_builder import copied
-from minidynamo.autograd.graph.inplace_variants import in_place
+from minidynamo.autograd.graph.mutation import in_place
 from minidynamo.autograd.graph.numbers import has_symbols
 from minidynamo.autograd.partition.saving import SavePolicy
 from minidynamo.autograd.reinplace.reuse import reinplace
@@ -30,15 +30,14 @@ from minidynamo.config import Config, config, with_changes
 from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase, publish
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, first_line, nearest
-from minidynamo.graph.boxed import BoxedCallable, as_boxed, make_boxed, make_boxed_func, mark_boxed
+from minidynamo.graph.boxed import BoxedCallable, as_boxed, graph_text, make_boxed, make_boxed_func, mark_boxed
 from minidynamo.graph.marks import COMPUTES_FIRST, IN_PLACE, RECORDS_WRITES
 from minidynamo.graph.options import GraphCompiler
 from minidynamo.graph.pytree import compile_flat
 from minidynamo.graph.saved_tensor_hooks import to_inline
-from minidynamo.graph.tensor_index import has_index_tensors
-from minidynamo.graph.text import graph_text
+from minidynamo.graph.storage_resize import UNCOUNTED
 from minidynamo.graph.torch_settings import switches_inference
-from minidynamo.graph.version_counter import UNCOUNTED
+from minidynamo.graph.unbacked_symints import has_index_tensors
 from minidynamo.memory.graph_plan import graph_plan
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]

@@ -21,9 +21,8 @@ from minidynamo.codegen.ir.verify import verify_program
 from minidynamo.codegen.lowering.graph import devices_of, lower_graph
 from minidynamo.codegen.lowering.registry import find as find
 from minidynamo.codegen.lowering.registry import lowered_ops as lowered_ops
-from minidynamo.codegen.memory.plan import HostProgram
+from minidynamo.codegen.memory.plan import HostProgram, verify_host
 from minidynamo.codegen.memory.report import memory_plan
-from minidynamo.codegen.memory.verify import verify_host
 from minidynamo.codegen.peak_splitting import Deaths, Limit, cut_at_peak, excess, scheduled
 from minidynamo.codegen.printers import cpp, triton
 from minidynamo.codegen.printers.host import Calling, print_host

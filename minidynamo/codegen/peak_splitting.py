@@ -14,10 +14,10 @@ from torch import fx
 
 from minidynamo.codegen.ir.loops import Kernel, LoopProgram, Loops
 from minidynamo.codegen.ir.size import hint
-from minidynamo.codegen.memory.buffer_reuse import fits
 from minidynamo.codegen.memory.plan import HandOver, HostProgram
 from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.memory.report import memory_plan
+from minidynamo.codegen.memory.write_regions import fits
 from minidynamo.codegen.scheduling.lifetimes import analyze, defines, reads
 from minidynamo.codegen.scheduling.schedule import Step, schedule
 from minidynamo.codegen.scheduling.split import PARTIAL, split_reductions

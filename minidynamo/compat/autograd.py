@@ -2,7 +2,7 @@
 running backward.
 
 The meaning of hooks is defined elsewhere (`autograd/graph/hooks.py`, `graph/tensor_hooks.py`), that of transforms in
-`graph/func_transforms.py`.
+`graph/higher_order.py`.
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ from minidynamo.frontend.explain import Explanation, with_answers
 from minidynamo.graph.checked_results import forget_wrong_operators
 from minidynamo.graph.options import CompileOptions
 from minidynamo.guards import native_walk
-from minidynamo.memory.plan import MemoryReport
-from minidynamo.memory.saved import SavedTensors
+from minidynamo.memory.plan import MemoryReport, SavedTensors
 from minidynamo.tracer.handlers.caches import CACHED_FUNCTION
 from minidynamo.tracer.trace_rules import rule_for
 

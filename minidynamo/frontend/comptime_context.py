@@ -19,11 +19,9 @@ from minidynamo.guards.check import describe as describe_guards
 from minidynamo.tracer.frames.interpreter import Frame, Tracer
 from minidynamo.tracer.numbers.arithmetic import involves_number
 from minidynamo.tracer.records.constants import NotConstant, as_constant
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, SequenceVariable, SetVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
 

@@ -43,11 +43,10 @@ from minidynamo.errors import (
     summary,
 )
 from minidynamo.frontend.donation import stolen_arguments
-from minidynamo.graph.boxed import BoxedCallable
+from minidynamo.graph.boxed import BoxedCallable, graph_text
 from minidynamo.graph.checked_results import count_wrong_operators
 from minidynamo.graph.options import BackendKey, CompileOptions
 from minidynamo.graph.saved_tensor_hooks import hooks_in_force, inlining
-from minidynamo.graph.text import graph_text
 from minidynamo.graph.torch_settings import is_switch
 from minidynamo.guards.cache import Entry, make_entry
 from minidynamo.guards.guard import Guard, GuardKind
@@ -59,8 +58,7 @@ from minidynamo.tracer.capture.rerun import RerunOptions
 from minidynamo.tracer.capture.residual import ResidualContext, print_residual
 from minidynamo.tracer.frames.runtime_asserts import calls_operators_of_users
 from minidynamo.tracer.frames.unrolling import constants, newly_constant
-from minidynamo.tracer.records.frame_request import FrameRequest, StackSlot
-from minidynamo.tracer.records.traced_frame import Break, Null, TracedFrame
+from minidynamo.tracer.records.traced_frame import Break, FrameRequest, Null, StackSlot, TracedFrame
 from minidynamo.tracer.runtime.graph_failures import Failure
 from minidynamo.variables.callables import CellVariable
 

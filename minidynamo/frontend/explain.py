@@ -18,8 +18,7 @@ from minidynamo.core.stats import Stats
 from minidynamo.errors import Diagnostic, UnknownName, nearest
 from minidynamo.frontend.compiled_function import CompiledFunction, name_of_point
 from minidynamo.guards.profile import as_lines
-from minidynamo.memory.plan import MemoryReport
-from minidynamo.memory.saved import SavedTensors
+from minidynamo.memory.plan import MemoryReport, SavedTensors
 
 # Methods of `Explanation` that become attributes of a compiled function.
 _ANSWERS = ("breaks", "code", "guards", "memory_plan", "profile", "saved", "why")

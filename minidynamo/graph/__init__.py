@@ -2,5 +2,5 @@
 
 Owns the boxed calling convention, torch functions that are one node, scalar arguments, settings of torch. Does not own
 how a graph is captured (`tracer/`) or compiled (`autograd/`, `codegen/`). Enter at `boxed.make_boxed`,
-`text.graph_text`, `scalar_arguments.operator_of`.
+`boxed.graph_text`, `scalar_arguments.operator_of`.
 """

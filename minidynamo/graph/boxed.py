@@ -1,4 +1,5 @@
-"""Owns the boxed calling convention: how to recognize, adapt and generate callables that take one list and empty it.
+"""Owns the boxed calling convention: how to recognize, adapt and generate callables that take one list and empty it;
+and the readable text of a graph.
 
 Some boxed callables *hand over* results. Such a callable takes a list and a function. It calls the function with the
 position and the value of each tensor result, as soon as the result is final, and returns the function's return value in
@@ -6,6 +7,7 @@ its place.
 
 Does not choose the operations: `make_boxed` prints an FX graph as Python, node by node, with the functions that the
 graph names. The eager backend runs such programs; `codegen/printers/host.py` prints programs that hand over results.
+`graph_text` prints a graph for people: dtypes and sizes, below the user's lines.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import functools
 import inspect
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -26,7 +29,7 @@ from minidynamo.core.events import notice
 from minidynamo.core.names import Namespace
 from minidynamo.errors import ArgumentError, Diagnostic, InternalError
 from minidynamo.graph.checked_results import Promise, check_number_of, is_trusted
-from minidynamo.graph.cond import is_cond, subgraphs_of
+from minidynamo.graph.higher_order import is_cond, subgraphs_of
 from minidynamo.graph.torch_settings import is_switch, restore, settings
 
 BoxedCallable = Callable[[list[Any]], Any]
@@ -394,3 +397,35 @@ def _constant_hint(value: Any) -> str:
     if isinstance(value, float):
         return {"inf": "inf", "-inf": "minus_inf"}.get(str(value), "nan")
     return f"constant_{type(value).__name__}"
+
+
+_ASSIGNED = re.compile(r"(\s+)(\w+)(?::| =)")
+_SUBGRAPH = re.compile(r"\s*class (\w+)\(torch\.nn\.Module\):")
+
+# torch's comment about nodes without stack traces; ours have the user's lines in another form.
+_NO_STACK_TRACE = "# No stacktrace found for following nodes"
+
+
+def graph_text(gm: fx.GraphModule) -> str:
+    """Prints the graph as the method of a module; a comment marks each change of the user's line. Subgraphs follow."""
+    graphs = {name.rpartition(".")[2]: part for name, part in gm.named_modules() if isinstance(part, fx.GraphModule)}
+    user_lines = _user_lines(gm)
+    lines: list[str] = []
+    shown_line = ""
+    for line in gm.print_readable(print_output=False).splitlines():
+        begins = _SUBGRAPH.match(line)
+        if begins and begins[1] in graphs:
+            user_lines, shown_line = _user_lines(graphs[begins[1]]), ""
+        assigned = _ASSIGNED.match(line)
+        where = user_lines.get(assigned[2]) if assigned else None
+        if assigned and where is not None and where.comment() != shown_line:
+            shown_line = where.comment()
+            lines.append(f"{assigned[1]}# {shown_line}")
+        if line.strip() != _NO_STACK_TRACE:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _user_lines(gm: fx.GraphModule) -> dict[str, Any]:
+    """Maps the name of each operation to the user's line."""
+    return {node.name: node.meta.get("user_location") for node in gm.graph.nodes if node.op != "get_attr"}

@@ -1,11 +1,24 @@
 """Owns the keys of `meta`, of nodes and of graphs: what each means, which files write it and which folders read it.
 
 `tests/graph/test_marks.py` compares the tables with the code. Keys without a constant are written as literals.
+
+Marks the nodes of a decomposed torch operation with the operation's name, for error messages, and the number of the
+call. A program may call the components itself, and then expects error messages that name the components. The number
+identifies the call: one kernel in eager.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+from minidynamo.compat import OpOverload
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,7 @@ NODE_KEYS = {
     ),
     "example_value": Key(
         "the fake value of a node of a captured graph",
-        "tracer/graph/inputs tracer/graph/open_graphs tracer/graph/output_graph tracer/graph/subgraphs",
+        "tracer/graph/inputs tracer/graph/open_graphs tracer/graph/output_graph",
         "autograd backends frontend graph memory tracer",
     ),
     "mutates": Key(
@@ -75,15 +88,15 @@ NODE_KEYS = {
     "user_location": Key(
         "the user's line",
         "autograd/functional/written_inputs autograd/graph/provenance autograd/partition/hook_graphs "
-        "graph_cache/graphs tracer/graph/inputs tracer/graph/output_graph tracer/graph/subgraphs",
+        "graph_cache/graphs tracer/graph/inputs tracer/graph/open_graphs tracer/graph/output_graph",
         "autograd codegen frontend graph graph_cache memory tracer",
     ),
     "val": Key(
         "the fake value of a node of an ATen graph",
         "autograd/functional/written_inputs autograd/graph/graph_builder autograd/layout/dim_order "
-        "autograd/partition/packing autograd/partition/partition autograd/partition/saved_views "
+        "autograd/partition/packing autograd/partition/partition "
         "autograd/partition/writing_calls autograd/reinplace/reuse "
-        "autograd/runtime/partial_backward autograd/trace/eigenvalues_only graph_cache/graphs",
+        "autograd/runtime/partial_backward autograd/trace/call_rewrites graph_cache/graphs",
         "autograd codegen graph graph_cache memory",
     ),
     "written_memory": Key(
@@ -106,7 +119,7 @@ NODE_KEYS = {
     PARAMETER: Key("whether the input is a parameter, which hooks may skip", "autograd/partition/packing", "autograd"),
     PART_OF: Key(
         "the torch operation that the node is a part of, and the number of its call",
-        "graph/decomposed graph_cache/graphs",
+        "graph/marks graph_cache/graphs",
         "codegen graph graph_cache memory",
     ),
     RESULT_GRADIENT: Key("the result whose gradient the node is", "autograd/build_signature", "autograd"),
@@ -127,3 +140,43 @@ NODE_KEYS = {
     ),
 }
 """Keys of the `meta` of nodes."""
+
+
+_numbers = itertools.count()
+
+
+class Call(NamedTuple):
+    """A call that was traced as several nodes: the name of the operation, and a number that is unique in a graph."""
+
+    operation: str
+    number: int
+
+
+def marking(table: Mapping[OpOverload, Callable[..., Any]]) -> dict[OpOverload, Callable[..., Any]]:
+    """Returns `table` (operation -> decomposition) with decompositions that mark added nodes of the traced graph. In
+    nested decompositions, the mark of the outer call wins.
+    """
+    return {op: _marking(op, split) for op, split in table.items()}
+
+
+def _marking(op: OpOverload, split: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(split)
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        mode = get_proxy_mode()
+        if mode is None:
+            return split(*args, **kwargs)
+        nodes = mode.tracer.graph.nodes
+        before = next(iter(reversed(nodes)), None)
+        made = split(*args, **kwargs)
+        call = Call(op.overloadpacket.__name__, next(_numbers))
+        for node in itertools.takewhile(lambda node: node is not before, reversed(nodes)):
+            node.meta[PART_OF] = call
+        return made
+
+    return marked
+
+
+def is_inside(node: fx.Node) -> bool:
+    """Returns whether all users of a node belong to the same call: its kernel need not keep the result in memory."""
+    call = node.meta.get(PART_OF)
+    return call is not None and all(user.meta.get(PART_OF) == call for user in node.users)

@@ -1,14 +1,15 @@
-"""Owns operators on memory: `resize_storage`, for `tensor.untyped_storage().resize_(nbytes)` in graphs, and
-`torch.ops.minidynamo.copy_`, with which programs may fill a tensor.
+"""Owns operators on memory: `resize_storage`, for `tensor.untyped_storage().resize_(nbytes)` in graphs,
+`torch.ops.minidynamo.copy_`, with which programs may fill a tensor, and the reset of a tensor's version counter.
 
-The tracer decides what may be captured (`tracer/handlers/storages.py`); `autograd/functional/storage_resize.py`
-functionalizes the operators.
+The tracer decides what may be captured (`tracer/handlers/storages.py`, `tracer/calls/tensors.py`);
+`autograd/functional/storage_resize.py` functionalizes the operators.
 """
 
 from __future__ import annotations
 
 import torch
 
+from minidynamo import compat
 from minidynamo.graph.custom_operators import define
 
 
@@ -38,3 +39,12 @@ resize_storage = define(
     unseen=True,
 )
 copy_unseen = define("copy_", "(Tensor(a!) self, Tensor src) -> ()", _copy, _copy_without_data, unseen=True)
+
+
+def lower_version(tensor: torch.Tensor, writes: int) -> None:
+    """Reduces the version of a tensor by `writes`."""
+    compat.set_versions([tensor], [tensor._version - writes])
+
+
+UNCOUNTED = frozenset((resize_storage, copy_unseen, lower_version))
+"""Functions that change the memory or the version of tensors without counting a write."""

@@ -20,9 +20,8 @@ from minidynamo.compat import FakeTensor
 from minidynamo.errors import UserLocation
 from minidynamo.fake.mode import FakeTensorMode
 from minidynamo.graph import rng_replay
-from minidynamo.graph.decomposed import Call
-from minidynamo.graph.marks import DIES, MAY_DIE, PART_OF, RETURNED
-from minidynamo.graph.tensor_index import place_of
+from minidynamo.graph.marks import DIES, MAY_DIE, PART_OF, RETURNED, Call
+from minidynamo.graph.unbacked_symints import place_of
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
 from minidynamo.graph_cache.key import Key
 

@@ -27,8 +27,7 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.compat import FakeTensor, OpOverload, OpOverloadPacket
 from minidynamo.errors import UserLocation, counted
-from minidynamo.graph.checkpoint import CHECKPOINTS
-from minidynamo.graph.cond import is_cond
+from minidynamo.graph.higher_order import CHECKPOINTS, is_cond
 from minidynamo.graph.torch_settings import SWITCHES, settings
 from minidynamo.graph_cache.encoding import GraphContext, NotStorable, operator_name
 from minidynamo.graph_cache.symbols import Symbols

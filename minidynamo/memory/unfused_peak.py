@@ -13,8 +13,7 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.graph.decomposed import is_inside
-from minidynamo.graph.marks import DIES, OUT, PART_OF, RETURNED, WRITTEN
+from minidynamo.graph.marks import DIES, OUT, PART_OF, RETURNED, WRITTEN, is_inside
 from minidynamo.memory.graph_plan import IN_PLACE_FILLS, GraphWalk, may_share
 
 aten = torch.ops.aten

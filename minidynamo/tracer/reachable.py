@@ -21,10 +21,11 @@ from minidynamo.tracer.records.side_effects import (
     GlobalSet,
     SideEffects,
 )
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
     CellVariable,
+    ContextExitVariable,
     LibraryCallable,
     MethodVariable,
     NestedFunctionVariable,
@@ -32,7 +33,6 @@ from minidynamo.variables.callables import (
     PullBackVariable,
     SuperVariable,
 )
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import (
     DictVariable,
     DictViewVariable,
@@ -42,8 +42,6 @@ from minidynamo.variables.containers import (
     SliceVariable,
     TupleVariable,
 )
-from minidynamo.variables.contexts import ContextExitVariable
-from minidynamo.variables.exceptions import ExceptionVariable, TracebackVariable
 from minidynamo.variables.iterators import (
     ChainIterator,
     DictIterator,
@@ -55,13 +53,14 @@ from minidynamo.variables.iterators import (
     SliceIterator,
     ZipIterator,
 )
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import (
     ContextTokenVariable,
+    ExceptionVariable,
     IdVariable,
     ModuleVariable,
     NamespaceVariable,
     ObjectVariable,
+    TracebackVariable,
     WeakReferenceVariable,
 )
 from minidynamo.variables.tensors import ArrayVariable, StorageVariable

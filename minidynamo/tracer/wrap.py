@@ -26,11 +26,9 @@ from minidynamo.tracer.records.constants import is_constant_value
 from minidynamo.tracer.records.copies import NUMPY_SCALARS
 from minidynamo.tracer.records.registry import INSTANCES, SUBCLASS_WRAPPERS, WRAPPERS, Wrapper
 from minidynamo.tracer.trace_rules import is_trusted_class
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SliceVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, LazyVariable, PythonModuleVariable
 
 _DATES = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone)

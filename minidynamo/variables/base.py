@@ -1,15 +1,20 @@
-"""Owns the root of all variable trackers; a tracker records the knowledge of the tracer about one Python value.
+"""Owns the root of all variable trackers, and the trackers of constants and symbolic numbers; a tracker records the
+knowledge of the tracer about one Python value.
 
 Trackers are plain records. No method of a tracker builds another tracker, calls the tracer or writes code; verbs are in
-`tracer/`. Only a lazy value becomes another tracker when it is realized. A Python object has one tracker during a
-trace, so `is` between trackers answers `is` between values.
+`tracer/`: `wrap.py` decides which values are constants, `numbers/arithmetic.py` computes with symbolic numbers. Only a
+lazy value becomes another tracker when it is realized. A Python object has one tracker during a trace, so `is` between
+trackers answers `is` between values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
+
+import torch.fx
 
 from minidynamo.guards.source import Source
 
@@ -38,3 +43,112 @@ class VariableTracker:
 # The `python_type` of trackers with a field `cls`, and of trackers whose field `value` has the real object.
 OF_CLS: Any = property(attrgetter("cls"))
 OF_VALUE: Any = property(lambda self: type(self.value))
+
+
+class ConstantVariable(VariableTracker):
+    """An immutable value that is known now: numbers, text, None, dtypes, devices, enum members, ranges, slices of
+    constants.
+
+    An external constant may be passed on, stored and asked for its type before the program needs its value. A constant
+    without a source was computed by the program, as a new object of this call, unless it is `lasting`.
+    """
+
+    __match_args__ = ("value",)
+
+    def __init__(
+        self,
+        value: Any,
+        *,
+        source: Source | None = None,
+        on_read: Callable[[], object] | None = None,
+        lasting: bool = False,
+        new_on_each_read: bool = False,
+        made_of: tuple[VariableTracker, ...] = (),
+        on_identity: Callable[[], object] | None = None,
+    ) -> None:
+        super().__init__(source=source)
+        #: Whether each read of the source returns a new object, as a read of a tensor's size does.
+        self.new_on_each_read = new_on_each_read
+        #: Objects that the value gives back: the bounds of a range, the text of a match, arguments of a generic class.
+        self.made_of = made_of
+        #: Whether the object outlives the call: a literal, or an object that is kept alive elsewhere.
+        self.lasting = lasting
+        #: The value in this call; using it guards nothing.
+        self.unguarded_value = value
+        #: Called at the first use of `value`; it adds the guard.
+        self._on_read = on_read
+        #: Called when the identity of an object without a source matters: equal objects are likely in any call, as for
+        #: the name that is a key of a dict.
+        self._on_identity = on_identity
+
+    def __repr__(self) -> str:
+        return f"ConstantVariable({self.unguarded_value!r})"
+
+    @property
+    def value(self) -> Any:
+        """The value; a read makes the trace depend on the value. See also `unguarded_value`."""
+        if self._on_read is not None:
+            on_read, self._on_read = self._on_read, None
+            on_read()
+        return self.unguarded_value
+
+    @property
+    def is_read(self) -> bool:
+        """True if the trace depends on the value, or no other value is possible."""
+        return self._on_read is None
+
+    def mark_guarded(self) -> None:
+        """Drops `on_read`: a guard or another fact already guarantees the value."""
+        self._on_read = None
+
+    def require_identity(self) -> None:
+        """Makes the trace depend on the identity of the object among all equal objects."""
+        if self._on_identity is not None:
+            on_identity, self._on_identity = self._on_identity, None
+            on_identity()
+
+    @property
+    def python_type(self) -> type:
+        return type(self.unguarded_value)
+
+
+def is_none_constant(variable: VariableTracker | None) -> bool:
+    """Returns whether the variable is the constant None."""
+    return isinstance(variable, ConstantVariable) and variable.python_type is type(None)
+
+
+@dataclass(frozen=True)
+class Computation:
+    """The expression that computed a number. Empty if the number was not computed, or in an unknown way."""
+
+    #: The text of the operation.
+    text: str = ""
+    operands: tuple[VariableTracker, ...] = ()
+    #: The nesting depth of the expression.
+    depth: int = 0
+
+
+@dataclass(eq=False)
+class NumberVariable(VariableTracker):
+    """An int or float that Python can compute from the frame's arguments, as `source` describes."""
+
+    python_type = OF_CLS
+    #: A torch.SymInt, or the float of this call.
+    value: Any
+    #: int or float.
+    cls: type
+    #: Specializes the number: guards its value and returns it.
+    specialize: Callable[[], Any]
+    #: Computes the number in the graph; None until the graph needs it.
+    node: torch.fx.Node | None = None
+    #: How the program computed the number. An equal number may be found elsewhere, but as a different object.
+    computation: Computation = Computation()
+    #: The constant after `specialize`.
+    specialized: ConstantVariable | None = None
+    #: Whether the number is an argument of a function that must not receive a symbol.
+    plain: bool = False
+
+    @property
+    def unguarded_value(self) -> Any:
+        """The number in this call; nothing is guarded."""
+        return self.value.node.hint if isinstance(self.value, torch.SymInt) else self.value

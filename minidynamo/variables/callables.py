@@ -1,6 +1,8 @@
-"""Owns the trackers of callables: functions, methods, builtins, cells, partial and super objects, gradient functions.
+"""Owns the trackers of callables (functions, methods, builtins, cells, partial and super objects, gradient functions),
+and of the context managers that the tracer models itself.
 
-Calls are in `tracer/calls/call.py`.
+Calls are in `tracer/calls/call.py`. Context managers written in Python are plain objects and are traced through their
+methods.
 """
 
 from __future__ import annotations
@@ -16,9 +18,8 @@ import torch.fx
 
 from minidynamo.graph.func_transforms import PullBack, Transformation
 from minidynamo.graph.torch_settings import Settings
-from minidynamo.variables.base import OF_CLS, OF_VALUE, VariableTracker
+from minidynamo.variables.base import OF_CLS, OF_VALUE, NumberVariable, VariableTracker
 from minidynamo.variables.containers import DictVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
 
@@ -138,3 +139,28 @@ class PullBackVariable(VariableTracker):
     versions: tuple[int | None, ...]
     #: The torch settings at the call of `vjp`.
     settings: Settings
+
+
+@dataclass(eq=False)
+class ContextVariable(VariableTracker):
+    """A context manager such as torch.no_grad(): `factory(*args)` makes the real one at run time."""
+
+    factory: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    #: The grad mode to restore on exit; None before the manager is entered.
+    saved: Any = None
+    #: For managers that need a real `__enter__`: the number of open blocks of the same kind at entry; None while not
+    #: open.
+    depth: int | None = None
+
+    @property
+    def python_type(self) -> type:
+        return self.factory if isinstance(self.factory, type) else object
+
+
+@dataclass(eq=False)
+class ContextExitVariable(VariableTracker):
+    """The `__exit__` of an entered context manager, on the stack."""
+
+    python_type = object
+    context: ContextVariable

@@ -1,6 +1,7 @@
-"""Owns the trackers of objects: instances, nn.Modules, classes, Python modules, weak references, context variables.
+"""Owns the trackers of objects: instances, nn.Modules, classes, Python modules, weak references, context variables, and
+exceptions with their tracebacks.
 
-Attribute writes are in the side-effect journal, not in the trackers.
+Attribute writes are in the side-effect journal, not in the trackers. Raising is in `tracer/frames/exceptions.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minidynamo.variables.base import OF_CLS, OF_VALUE, VariableTracker
-from minidynamo.variables.containers import DictVariable
+from minidynamo.variables.containers import DictVariable, TupleVariable
 
 
 @dataclass(eq=False)
@@ -128,3 +129,30 @@ class ContextTokenVariable(VariableTracker):
     of: ContextVarVariable
     #: The side effect; a reset with the token restores the value from before it.
     effect: object
+
+
+@dataclass(eq=False)
+class ExceptionVariable(ObjectVariable):
+    """An exception that was made during capture."""
+
+    #: None if only the class of the exception is known.
+    args: TupleVariable | None = None
+    #: The known attributes that the built-in class stores in addition to the arguments.
+    fields: dict[str, VariableTracker] = field(default_factory=dict)
+    #: The result of `str()`, if it follows from `args` and `fields`.
+    text: str | None = None
+    #: The called class and its arguments, if only the class itself fills in `fields` and `text`.
+    made_by: tuple[type[BaseException], list[VariableTracker], dict[str, VariableTracker]] | None = None
+    cause: VariableTracker | None = None
+    context: VariableTracker | None = None
+    suppresses_context: bool = False
+    #: Whether the exception was raised. The traceback exists only if Python itself raises.
+    is_raised: bool = False
+
+
+@dataclass(eq=False)
+class TracebackVariable(VariableTracker):
+    """The traceback of a raised exception: a value to pass on, which only Python can inspect."""
+
+    python_type = types.TracebackType
+    exception: ExceptionVariable

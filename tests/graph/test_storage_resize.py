@@ -1,4 +1,7 @@
-"""The operators for resizable memory: their effects, and their declarations to torch."""
+"""Tests of minidynamo/graph/storage_resize.py: the operators for resizable memory, and writes that must not advance the
+version counter."""
+
+from __future__ import annotations
 
 import contextlib
 
@@ -6,7 +9,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from minidynamo.graph.storage_resize import copy_unseen, resize_storage
+from minidynamo.graph.storage_resize import copy_unseen, lower_version, resize_storage
 
 
 def nbytes(tensor):
@@ -50,3 +53,12 @@ def test_without_data_sizes_stay():
         x = torch.ones(4)
         resize_storage(x, 0, False)
     assert nbytes(x) == 16
+
+
+def test_all_views_count_less():
+    base = torch.zeros(4)
+    view = base[:2]
+    base.add_(1)
+    view.mul_(2)
+    lower_version(view, 1)
+    assert base._version == view._version == 1

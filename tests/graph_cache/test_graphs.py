@@ -14,8 +14,7 @@ from minidynamo.autograd.aot import aot_graphs
 from minidynamo.compat import FakeTensorMode, symbolic
 from minidynamo.errors import UserLocation
 from minidynamo.graph.boxed import make_boxed
-from minidynamo.graph.decomposed import Call
-from minidynamo.graph.marks import DIES, PART_OF
+from minidynamo.graph.marks import DIES, PART_OF, Call
 from minidynamo.graph_cache.encoding import Damaged, NotStorable
 from minidynamo.graph_cache.graphs import read_graph, write_graph
 from minidynamo.graph_cache.key import Key, key_of

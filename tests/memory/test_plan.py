@@ -1,4 +1,4 @@
-"""Tests of minidynamo/memory/plan.py: records of buffers, and their sums."""
+"""Tests of minidynamo/memory/plan.py: records of buffers and saved tensors, and their sums."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.memory.plan import MemoryReport, PlanRecorder
+from minidynamo.memory.plan import MemoryReport, PlanRecorder, SavedTensors, SavedValue
 
 
 def recorded():
@@ -124,3 +124,17 @@ def test_the_predicted_peak_is_the_measured_one(backward):
     assert [plan.stage for plan in report] == (["forward", "backward"] if backward else ["inference"])
     assert abs(report.peak - series.peak) <= 0.02 * series.peak
     assert minidynamo.memory_plan(f).peak == report.peak
+
+
+def test_the_table_has_the_largest_first_and_sums_up():
+    small = SavedValue("x", (2,), torch.float32, 8, "input", None, "an input")
+    large = SavedValue("exp", (4,), torch.float32, 16, "aten.exp.default", None, "too dear")
+    saved = SavedTensors([small, large])
+    assert saved.bytes == 24
+    assert str(saved).splitlines() == [
+        "tensor              bytes  made by           line  why",
+        "exp     float32[4]     16  aten.exp.default        too dear",
+        "x       float32[2]      8  input                   an input",
+        "2 tensors, 24 bytes, 16 bytes without inputs",
+    ]
+    assert str(SavedTensors()) == "no saved tensors"

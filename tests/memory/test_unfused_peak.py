@@ -3,8 +3,7 @@
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from minidynamo.graph.decomposed import marking
-from minidynamo.graph.marks import DIES, OUT, RETURNED, WRITTEN
+from minidynamo.graph.marks import DIES, OUT, RETURNED, WRITTEN, marking
 from minidynamo.memory.unfused_peak import peak_of_operations
 
 aten = torch.ops.aten

@@ -8,8 +8,7 @@ from typing import Any
 
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.tracer.capture.frame import trace_frame
-from minidynamo.tracer.records.frame_request import FrameRequest
-from minidynamo.tracer.records.traced_frame import TracedFrame
+from minidynamo.tracer.records.traced_frame import FrameRequest, TracedFrame
 
 
 def capture(fn: Callable[..., Any], *args: Any, **options: Any) -> TracedFrame:

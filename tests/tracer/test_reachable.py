@@ -1,7 +1,7 @@
 from minidynamo.guards.source import Local
 from minidynamo.tracer.reachable import reachable
 from minidynamo.tracer.records.side_effects import AttrSet, ContentsChanged, GlobalSet, SideEffects
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.containers import ListVariable, TupleVariable
 from minidynamo.variables.objects import ObjectVariable
 

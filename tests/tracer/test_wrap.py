@@ -7,7 +7,7 @@ import torch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Local
 from minidynamo.tracer.wrap import wrap
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.objects import ModuleVariable
 from tests.tracer.wrapping import assert_wrapped, empty_graph
 

@@ -13,7 +13,7 @@ import torch
 
 from minidynamo.autograd.graph.layouts import WrittenLayout
 from minidynamo.autograd.graph.node_graph import NO_GRAPH, NodeGraph
-from minidynamo.memory.saved import SavedValue
+from minidynamo.memory.plan import SavedValue
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from minidynamo.errors import Diagnostic, GraphRefused, HookReturnsSubclass, Inv
 from minidynamo.graph.pytree import leaves, rebuild, structure_of
 from minidynamo.graph.saved_tensor_hooks import Hooks
 from minidynamo.graph.torch_settings import Settings, preserved, restore
-from minidynamo.memory.saved import SavedValue
+from minidynamo.memory.plan import SavedValue
 
 Kind = Literal["pack", "unpack"]
 

@@ -27,7 +27,7 @@ from minidynamo.autograd.graph.recomputation import (
 from minidynamo.autograd.partition.saving import PolicyChoices, SavePolicy, ask_policy, by_cost, within_budget
 from minidynamo.graph.rng_replay import random_state
 from minidynamo.graph.unbacked_symints import hint_of
-from minidynamo.memory.saved import SavedValue
+from minidynamo.memory.plan import SavedValue
 
 # Weights, in quarters of a byte. Values that the caller holds cost almost nothing. Values that the caller may write to,
 # and that eager does not save, cost more than all the rest.

@@ -31,7 +31,7 @@ from minidynamo.autograd.partition.partition import Partition
 from minidynamo.config import config
 from minidynamo.graph.marks import DIES, MAY_DIE, PARAMETER
 from minidynamo.graph.pytree import leaves, rebuild, structure_of
-from minidynamo.memory.saved import SavedValue
+from minidynamo.memory.plan import SavedValue
 
 aten = torch.ops.aten
 

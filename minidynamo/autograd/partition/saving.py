@@ -14,7 +14,7 @@ from torch import fx
 
 from minidynamo.compat import OpOverload
 from minidynamo.errors import ArgumentError, Diagnostic, summary
-from minidynamo.memory.saved import SavedValue
+from minidynamo.memory.plan import SavedValue
 
 SavePolicy = Callable[[SavedValue], Any]
 """Called for each candidate; returns "save", "recompute", or None to let minidynamo decide."""

@@ -12,7 +12,7 @@ from typing import Any
 from torch import fx
 
 from minidynamo.autograd.functional.written_inputs import memory_of
-from minidynamo.autograd.graph.inplace_variants import InplaceVariant, inplace_variant_of
+from minidynamo.autograd.graph.mutation import InplaceVariant, inplace_variant_of
 from minidynamo.compat import OpOverload
 from minidynamo.memory.graph_plan import may_share
 

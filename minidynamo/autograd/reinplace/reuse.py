@@ -19,8 +19,13 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.autograd.functional.written_inputs import memory_of
 from minidynamo.autograd.graph.graph_builder import GraphBuilder, fake, has_same_result_layout, same_layout
-from minidynamo.autograd.graph.inplace_variants import InplaceVariant, inplace_variant_of, out_variant
-from minidynamo.autograd.graph.mutation import is_torch_operator, is_view
+from minidynamo.autograd.graph.mutation import (
+    InplaceVariant,
+    inplace_variant_of,
+    is_torch_operator,
+    is_view,
+    out_variant,
+)
 from minidynamo.autograd.graph.numbers import is_number, key, keys
 from minidynamo.autograd.graph.overlaps import same_elements, share_elements
 from minidynamo.autograd.graph.views import SCATTER_VIEWS

@@ -29,7 +29,7 @@ from minidynamo.autograd.runtime.partial_backward import BackwardPart
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.unbacked_symints import hint_of
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
-from minidynamo.memory.saved import SavedValue
+from minidynamo.memory.plan import SavedValue
 
 NUMBER = "number"
 """Replaces a symbolic number among the `expected` values of a written plan."""

@@ -3,6 +3,9 @@
 Each graph is traced from the captured graph, differentiated by autograd as often as necessary, so the program may use
 autograd in any way. Values kept by a call are found in the graph by the names of `autograd/functional/value_keys.py`;
 only values depending on gradients, and values not kept, are computed. `double_backward.py` calls the derivatives.
+
+A decision of a trace about a symbol holds for every later trace with that symbol. Torch's formulas for some second
+derivatives decide all sizes, so these derivatives are traced once per size, on fake inputs with fresh symbols.
 """
 
 from __future__ import annotations
@@ -20,20 +23,75 @@ from minidynamo.autograd.functional.functional_graph import FunctionalGraph
 from minidynamo.autograd.functional.functionalize import functionalize
 from minidynamo.autograd.functional.joint_graph import ancestors
 from minidynamo.autograd.functional.shape_only_reads import read_inputs
-from minidynamo.autograd.functional.value_keys import Symbols, expression_as_traced, symbols_of, value_keys
+from minidynamo.autograd.functional.value_keys import Symbols, expression_as_traced, numbers_in, symbols_of, value_keys
 from minidynamo.autograd.graph.inputs import InputLayout
 from minidynamo.autograd.graph.layouts import GradientLayout, strides_follow
-from minidynamo.autograd.graph.numbers import is_empty, is_number, is_symbolic, key
+from minidynamo.autograd.graph.numbers import is_empty, is_number, is_symbolic, key, known
 from minidynamo.autograd.graph.recomputation import copy_recomputed, is_random, uses_generator
 from minidynamo.autograd.partition.rng_replay import draw_from_states
-from minidynamo.autograd.runtime.fresh_symbols import with_fresh_symbols
 from minidynamo.autograd.trace.joint import Given, Trace, mode_of, trace_joint
+from minidynamo.autograd.trace.tensor_index import add_shape_env
 from minidynamo.compat import OpOverload
 from minidynamo.core.locks import ForkSafeLock
 from minidynamo.errors import GraphRefused, first_line
+from minidynamo.fake.mode import FakeTensorMode
 from minidynamo.graph.boxed import BoxedCallable, make_boxed
 from minidynamo.graph.torch_settings import Settings, preserved, restore, settings
 from minidynamo.graph.unbacked_symints import depends_on_data
+
+
+def with_fresh_symbols(
+    flat: Sequence[Any], symbols: Symbols, numbers: Mapping[Any, Any]
+) -> tuple[list[Any], dict[Any, Any]] | None:
+    """Returns the fake inputs `flat` with a fresh symbol in place of each of `symbols`, and the fresh symbol of each
+    old one. The fresh symbols have the values `numbers` of one call.
+
+    None if impossible: a number is not an integer, a symbol has no value, or a tensor has a special layout.
+    """
+    found = {symbol for value in flat for _, _, number in numbers_in(value) for symbol in _symbols(number)}
+    if not found <= numbers.keys() or not all(type(numbers[symbol]) is int for symbol in found):
+        return None
+    if not all(map(_is_plain, flat)):
+        return None
+    kinds, source = compat.symbolic().DimDynamic, compat.symbolic().NamedSource
+    mode = FakeTensorMode()
+    add_shape_env(mode)
+    env: Any = mode.shape_env
+    new_symbols = {
+        symbol: env.create_symbol(numbers[symbol], source("_".join(map(str, symbols[symbol]))), kinds.DYNAMIC)
+        for symbol in sorted(found, key=str)
+    }
+
+    def fresh(number: Any) -> Any:
+        if not is_symbolic(number):
+            return known(number)
+        expr = key(number)
+        return env.create_symintnode(expr.xreplace(new_symbols), hint=int(expr.xreplace(dict(numbers))))
+
+    return [_fresh(value, fresh, mode) for value in flat], new_symbols
+
+
+def _symbols(number: Any) -> set[Any]:
+    return key(number).free_symbols if is_symbolic(number) else set()
+
+
+def _is_plain(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return not isinstance(value, torch.SymFloat | torch.SymBool)
+    special = value.is_conj() or value.is_neg() or value.is_inference() or value.storage_offset()
+    return value.layout is torch.strided and not special
+
+
+def _fresh(value: Any, number: Callable[[Any], Any], mode: FakeTensorMode) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return number(value)
+    with mode, torch.no_grad():
+        sizes, strides = [*map(number, value.shape)], [*map(number, value.stride())]
+        tensor = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+    tensor.requires_grad_(value.requires_grad)
+    with mode, torch.enable_grad():
+        return tensor if value.is_leaf else tensor.view_as(tensor)
+
 
 _MOST = 16
 """Most derivatives kept for one tuple of orders, if decisions of torch about sizes make several necessary."""

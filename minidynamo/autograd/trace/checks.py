@@ -17,7 +17,7 @@ from torch import fx
 from minidynamo.autograd.graph.numbers import has_symbols
 from minidynamo.autograd.graph.views import SCATTER_VIEWS
 from minidynamo.compat import OpOverload
-from minidynamo.graph.tensor_index import place_of
+from minidynamo.graph.unbacked_symints import place_of
 
 aten = torch.ops.aten
 

@@ -1,32 +1,244 @@
-"""Owns the list of ATen operations that are split into smaller operations while the joint graph is traced.
+"""Owns the decomposition of ATen operations while the joint graph is traced: the split operations, the formulas of
+torch's kernels where torch's own decompositions differ, and the split of operations on lists of tensors.
 
 Listed are the operations that become pointwise operations and reductions, which code generation fuses. Matrix products,
 convolutions, pooling, attention and the forward of batch norm stay whole: their kernels are faster than their parts, or
 code generation decides when to split. The backward of batch norm is split because torch's kernel needs a workspace as
-large as its input.
+large as its input. A formula replaces a decomposition of torch that rounds half types after each step, or differs for
+NaN or on overflow. Operations on lists, as optimizers use them, become one operation per tensor.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+import math
+import struct
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx.node import map_aggregate
 
 from minidynamo import compat
-from minidynamo.autograd.trace.foreach import foreach_table
-from minidynamo.autograd.trace.formulas import nll_loss_backward, with_kernel_formula
-from minidynamo.compat import OpOverload
+from minidynamo.compat import OpOverload, foreach_operators
 from minidynamo.config import config
 from minidynamo.fake.gradient_dtypes import are_of_autograd
-from minidynamo.graph.decomposed import marking
+from minidynamo.graph.marks import marking
 
 aten = torch.ops.aten
 
+_MEAN, _SUM = 1, 2  # how ATen numbers reductions
+
+
+def _in_float(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Wraps `formula`: half types are computed in float32 and rounded once."""
+
+    @functools.wraps(formula)
+    def wider(*args: Any, **kwargs: Any) -> Tensor:
+        dtype = next(arg.dtype for arg in args if isinstance(arg, Tensor))
+        if dtype.itemsize != 2:
+            return formula(*args, **kwargs)
+        wide = (arg.float() if isinstance(arg, Tensor) else arg for arg in args)
+        return formula(*wide, **kwargs).to(dtype)
+
+    return wider
+
+
+def _reduced(loss: Tensor, reduction: int) -> Tensor:
+    return loss.mean() if reduction == _MEAN else loss.sum() if reduction == _SUM else loss
+
+
+def _norm(x: Tensor, reduction: int, of_sum: float = 1.0) -> Tensor:
+    """Returns the factor of a loss gradient, in the dtype of the elements, as the kernels do."""
+    norm = of_sum / x.numel() if reduction == _MEAN else of_sum
+    return torch.full((), norm, dtype=x.dtype, device=x.device)
+
+
+def _mse_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
+    difference = x - target
+    return _reduced(difference * difference, reduction)
+
+
+def _soft_margin_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
+    return _reduced(torch.log1p(torch.exp(-x * target)), reduction)
+
+
+def _soft_margin_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
+    z = torch.exp(-target * x)
+    return target * z * -_norm(x, reduction) / (z + 1) * grad
+
+
+def _mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    return _norm(x, reduction, 2.0) * (x - target) * grad
+
+
+@_in_float
+def _smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
+    difference = x - target
+    slope = torch.where(difference.abs() >= beta, torch.sign(difference), difference / beta)
+    return slope * (1.0 / x.numel() if reduction == _MEAN else 1.0) * grad
+
+
+def _huber_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float) -> Tensor:
+    difference, norm = x - target, _norm(x, reduction)
+    return torch.clamp(difference, -delta, delta) * norm * grad
+
+
+def _binary_cross_entropy_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = _MEAN
+) -> Tensor:
+    slope = (x - target) * grad / torch.clamp((1 - x) * x, min=1e-12)
+    slope = slope if weight is None else slope * weight
+    return slope / x.numel() if reduction == _MEAN else slope
+
+
+def _logit_backward(grad: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
+    low, high, outside = (0.0, 1.0, math.nan) if eps is None else (eps, 1.0 - eps, 0.0)
+    return torch.where((x >= low) & (x <= high), grad / (x * (1 - x)), outside)
+
+
+def _glu_backward(grad: Tensor, x: Tensor, dim: int) -> Tensor:
+    value, gate = x.chunk(2, dim)
+    open_gate = torch.sigmoid(gate)
+    return torch.cat([open_gate * grad, _through_gate(open_gate, value, grad)], dim)
+
+
+@_in_float
+def _through_gate(open_gate: Tensor, value: Tensor, grad: Tensor) -> Tensor:
+    return (1 - open_gate) * open_gate * value * grad
+
+
+@_in_float
+def _elu_backward(grad: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: Tensor) -> Tensor:
+    below = alpha * scale if x.dtype == torch.float64 else _single(_single(alpha) * _single(scale))
+    inner = grad * input_scale
+    return torch.where(
+        x > 0, grad * scale, inner * (x + below) if is_result else inner * below * torch.exp(x * input_scale)
+    )
+
+
+def _single(number: float) -> float:
+    """Rounds `number` to float32."""
+    rounded: float = struct.unpack("f", struct.pack("f", number))[0]
+    return rounded
+
+
+@_in_float
+def _hardsigmoid_backward(grad: Tensor, x: Tensor) -> Tensor:
+    return torch.where((x > -3) & (x < 3), grad * _single(1 / 6), 0.0)  # the constant is a float32 for doubles as well
+
+
+@_in_float
+def _hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
+    return torch.where(x <= -3, 0.0, torch.where(x >= 3, grad, grad * (x / 3 + 0.5)))
+
+
+@_in_float
+def _hardtanh_backward(grad: Tensor, x: Tensor, low: float, high: float) -> Tensor:
+    return torch.where((x > low) & (x < high), grad, 0.0)
+
+
+def nll_loss_backward(
+    grad: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignored: int,
+    total_weight: Tensor,
+) -> Tensor:
+    """Computes a gradient that is zero except at the targets, also if the gradient is negative, infinite or NaN."""
+    along = 0 if x.dim() < 2 else 1
+    shape = [-1 if d == along else 1 for d in range(x.dim())]
+    target = (target.reshape(()) if x.dim() == 1 else target).unsqueeze(along)
+    grad = grad / total_weight if reduction == _MEAN else grad
+    grad = -(grad.unsqueeze(along) if x.dim() > grad.dim() > 0 else grad)
+    grad = grad if weight is None else grad * weight.view(shape)
+    classes = torch.arange(x.shape[along], device=x.device).view(shape)
+    return torch.where((classes == target) & (target != ignored), grad, 0.0).contiguous()
+
+
+EVERYWHERE: dict[OpOverload, Callable[..., Any]] = {
+    aten.mse_loss.default: _mse_loss,
+    aten.mse_loss_backward.default: _mse_loss_backward,
+    aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward,
+    aten.soft_margin_loss.default: _soft_margin_loss,
+    aten.soft_margin_loss_backward.default: _soft_margin_loss_backward,
+}
+
+ON_CPU: dict[OpOverload, Callable[..., Any]] = {
+    aten.binary_cross_entropy_backward.default: _binary_cross_entropy_backward,
+    aten.elu_backward.default: _elu_backward,
+    aten.glu_backward.default: _glu_backward,
+    aten.hardsigmoid_backward.default: _hardsigmoid_backward,
+    aten.hardswish_backward.default: _hardswish_backward,
+    aten.hardtanh_backward.default: _hardtanh_backward,
+    aten.huber_loss_backward.default: _huber_loss_backward,
+    aten.logit_backward.default: _logit_backward,
+}
+"""Operations whose vectorized CPU kernels compute differently from the GPU kernels."""
+
+
+def with_kernel_formula(op: OpOverload, split: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `split`, or the formula of the kernel of `op` if the results differ."""
+    formula, on_cpu = EVERYWHERE.get(op), ON_CPU.get(op)
+    if formula is None and on_cpu is None:
+        return split
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        tensors = [arg for arg in args if isinstance(arg, Tensor)]
+        mixed = len({t.dtype for t in tensors}) > 1
+        mine = on_cpu if formula is None and tensors[0].device.type == "cpu" else formula
+        return (split if mixed or mine is None else mine)(*args, **kwargs)
+
+    return chosen
+
+
+_UNARY = "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal"
+_UNARY += " round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc zero clone"
+_BINARY = "add sub mul div clamp_max clamp_min pow copy lerp"
+# Operations whose single-tensor form has another name; `_SCALED`: its last argument is a keyword.
+_CALLED = {"maximum": "clamp_min", "minimum": "clamp_max"}
+_SCALED = {"addcdiv", "addcmul"}
+_NAMES = {**{name: name for name in [*_UNARY.split(), *_BINARY.split(), *_SCALED]}, **_CALLED}
+
+
+def foreach_table() -> dict[OpOverload, Callable[..., Any]]:
+    """Maps each overload on lists to a function that computes the same tensor by tensor."""
+    operators = (op for name in _NAMES for op in foreach_operators(name))
+    return {op: functools.partial(_one_by_one, op) for op in operators if hasattr(torch.Tensor, _method(op))}
+
+
+def _method(op: OpOverload) -> str:
+    """Returns the tensor method that corresponds to an operator on lists."""
+    name = op._schema.name.removeprefix("aten::_foreach_")
+    return _NAMES[name.removesuffix("_")] + "_" * name.endswith("_")
+
+
+def _one_by_one(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    method = _method(op)
+    scaled = len(args) > 3 and method.rstrip("_") in _SCALED
+    if scaled and isinstance(args[3], torch.Tensor):
+        return NotImplemented  # the numbers are in a tensor, which would have to be read
+    count = max(len(arg) for arg in args if isinstance(arg, (list, tuple)))
+    rows = zip(*(arg if isinstance(arg, (list, tuple)) else [arg] * count for arg in args))
+    results = [_one(method, row, kwargs, scaled=scaled) for row in rows]
+    return None if method.endswith("_") else results
+
+
+def _one(method: str, args: Sequence[Any], kwargs: dict[str, Any], *, scaled: bool) -> Any:
+    if not isinstance(args[0], torch.Tensor):
+        return torch.pow(*args)
+    if scaled:
+        args, kwargs = args[:3], {**kwargs, "value": args[3]}
+    if method.endswith("_"):  # writes inside a decomposition are not counted otherwise
+        torch.autograd.graph.increment_version(args[0])
+    return getattr(args[0], method)(*args[1:], **kwargs)
+
+
 # Binary cross entropy is missing: its parts do not check for probabilities.
-# Every overload of a listed operation is split. So are operations on lists of tensors, which `foreach.py` lists.
+# Every overload of a listed operation is split. So are operations on lists of tensors, which `foreach_table` lists.
 SPLIT = """
     binary_cross_entropy_backward binary_cross_entropy_with_logits
     elu_backward gelu_backward glu_backward

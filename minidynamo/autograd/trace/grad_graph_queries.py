@@ -1,14 +1,18 @@
 """Owns the questions about autograd's graph of a traced program: shared saved tensors of results, dependencies between
-results, and the sources of zero gradients.
+results, the sources of zero gradients, and the order of leaves.
 
 In eager an input gets None if no gradient function reaches the input, and zeros if a derivative is zero (`torch.sgn`,
 `x**0`). In the joint graph the zeros depend on no tangent, so autograd's graph must tell from which result the zeros
 come.
+
+In eager each leaf gets its gradient as soon as the gradient exists. A compiled graph is a single autograd node, so all
+leaves are ready at once. Autograd takes ready leaves from a heap (`std::priority_queue`) in which all leaves compare
+equal. Therefore the order of the node's edges determines the order of the leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_
 
 from minidynamo import compat
 from minidynamo.autograd.functional.joint_graph import marked_ancestors
+from minidynamo.autograd.graph.hooks import register
 from minidynamo.autograd.graph.node_graph import Node
 
 EXTRA_EDGES = "handed_over"
@@ -211,3 +216,47 @@ def _gradients_of_target(target: torch.Tensor, sources: Sequence[torch.Tensor]) 
     with disable_proxy_modes_tracing():
         tangent = torch.empty_like(target.detach())
         return torch.autograd.grad(target, sources, tangent, retain_graph=True, allow_unused=True)
+
+
+def recording_leaf_order(leaves: Mapping[int, torch.Tensor]) -> list[int]:
+    """Returns a list to which each leaf's key is appended when a backward reaches the leaf."""
+    arrived: list[int] = []
+
+    def note(number: int) -> Callable[[torch.Tensor], None]:
+        return lambda _: arrived.append(number)
+
+    for number, leaf in leaves.items():
+        register(leaf.register_hook, note(number))
+    return arrived
+
+
+def edge_order(arrived: Sequence[int], inputs: Iterable[int], is_leaf: Mapping[int, bool]) -> list[int]:
+    """Returns an order of edges to `inputs` for which autograd takes the leaves in the order `arrived`, and the
+    non-leaves last."""
+    inputs = [*dict.fromkeys((*arrived, *inputs))]
+    leaves, others = [i for i in inputs if is_leaf[i]], [i for i in inputs if not is_leaf[i]]
+    ordered = [0] * len(leaves)
+    for leaf, position in zip(leaves, _taken(len(leaves), more=bool(others))):
+        ordered[position] = leaf
+    return [*ordered, *others]
+
+
+def _taken(count: int, *, more: bool) -> list[int]:
+    """Returns the order in which a heap yields `count` equal elements, pushed in sequence.
+
+    With `more`, a smaller element was pushed last.
+    """
+    heap = [*range(count + more)]
+    taken = []
+    while heap:
+        taken.append(heap[0])
+        last = heap.pop()
+        hole, child = 0, 2
+        while child <= len(heap):  # the right child moves up unless it is missing or smaller
+            if child == len(heap) or heap[child] == count:
+                child -= 1
+            heap[hole] = heap[child]
+            hole, child = child, 2 * child + 2
+        if heap:
+            heap[hole] = last
+    return taken[:count]

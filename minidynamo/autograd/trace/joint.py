@@ -29,8 +29,8 @@ from minidynamo.autograd.graph.node_graph import NO_GRAPH, Edge, Node, NodeGraph
 from minidynamo.autograd.graph.numbers import is_empty, is_symbolic, known
 from minidynamo.autograd.graph.provenance import LocatingInterpreter, LocationRecorder
 from minidynamo.autograd.trace import scalar_arguments
+from minidynamo.autograd.trace.call_rewrites import with_ends, without_vectors
 from minidynamo.autograd.trace.checks import assert_values
-from minidynamo.autograd.trace.eigenvalues_only import without_vectors
 from minidynamo.autograd.trace.fallback_op import (
     CHOOSES_BY_DATA,
     CHOOSES_IN_HIGHER_ORDER,
@@ -39,17 +39,17 @@ from minidynamo.autograd.trace.fallback_op import (
     method,
     run_as_fallback_op,
 )
-from minidynamo.autograd.trace.full_slices import with_ends
 from minidynamo.autograd.trace.grad_graph_queries import (
     eager_nodes,
+    edge_order,
     leaves_reached,
     reachable_functions,
     reached_results,
     reaching_results,
+    recording_leaf_order,
     used_results,
     zero_sources,
 )
-from minidynamo.autograd.trace.leaf_order import edge_order, recording_leaf_order
 from minidynamo.autograd.trace.output_alias_sets import (
     OutputAliasSet,
     TracedOutput,
@@ -61,10 +61,10 @@ from minidynamo.autograd.trace.tensor_index import PlacesRead, add_shape_env
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError, first_line, summary
 from minidynamo.fake import mode as fake_mode
-from minidynamo.graph.checkpoint import CHECKPOINTS
 from minidynamo.graph.function_results import recording_copies
-from minidynamo.graph.tensor_index import has_index_tensors, run_with_indices
+from minidynamo.graph.higher_order import CHECKPOINTS
 from minidynamo.graph.torch_settings import is_switch, preserved, restore, settings
+from minidynamo.graph.unbacked_symints import has_index_tensors, run_with_indices
 
 
 @dataclass

@@ -16,8 +16,7 @@ from minidynamo import compat
 from minidynamo.autograd.graph.mutation import is_undeclared_write
 from minidynamo.autograd.graph.numbers import key
 from minidynamo.compat import FakeTensorMode, OpOverload
-from minidynamo.graph.tensor_index import place_of
-from minidynamo.graph.unbacked_symints import unbacked_symbol
+from minidynamo.graph.unbacked_symints import place_of, unbacked_symbol
 
 
 def add_shape_env(mode: FakeTensorMode) -> None:
@@ -37,7 +36,7 @@ class PlacesRead:
         self._known: dict[tuple[fx.Node, Any], tuple[torch.SymInt, fx.Node]] = {}
 
     def __call__(self, index: torch.Tensor, size: Any, position: int) -> torch.SymInt:
-        """Returns the number in `index`, for a dimension of `size`; see `graph/tensor_index.py`, `run_with_indices`."""
+        """Returns the number in `index`, for a dimension of `size`; see `run_with_indices`."""
         mode = get_proxy_mode()
         assert mode is not None and isinstance(index, compat.FakeTensor)
         tracer: Any = mode.tracer

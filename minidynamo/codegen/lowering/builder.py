@@ -13,11 +13,10 @@ import torch
 
 from minidynamo.codegen.ir.expr import rename
 from minidynamo.codegen.ir.index import Index, Var, as_index, flatten, row_major
-from minidynamo.codegen.ir.loops import POSITIONAL, Buffer, Compute, Loops, Node, Origins
-from minidynamo.codegen.ir.parallelism import chunks_wanted
+from minidynamo.codegen.ir.loops import POSITIONAL, Buffer, Compute, Loops, Node, Origins, chunks_wanted
 from minidynamo.codegen.ir.size import Extent
 from minidynamo.codegen.lowering.formula import NotLowered, V, const, identity, opmath
-from minidynamo.codegen.lowering.values import Coordinates, Value, broadcast_shape, dimensions
+from minidynamo.codegen.lowering.registry import Coordinates, Value, broadcast_shape, dimensions
 
 Formula = Callable[..., V]
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from minidynamo.codegen.ir.size import Extent, is_extent
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.conversions import converted
+from minidynamo.codegen.lowering.dtypes import converted
 from minidynamo.codegen.lowering.formula import NotLowered, Number, V, number, opmath
-from minidynamo.codegen.lowering.registry import lowering
-from minidynamo.codegen.lowering.values import Value
+from minidynamo.codegen.lowering.registry import Value, lowering
 
 
 def filled(builder: Builder, value: V | Number) -> Value:

@@ -35,7 +35,7 @@ from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.dtypes import is_left_to_torch, is_uncertain
 from minidynamo.codegen.lowering.formula import NotLowered, V
 from minidynamo.codegen.lowering.numbers import Numbers
-from minidynamo.codegen.lowering.values import Value, dimensions
+from minidynamo.codegen.lowering.registry import Value, dimensions
 from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload, runtime_target
 from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.graph.marks import IN_PLACE, PART_OF

@@ -16,10 +16,9 @@ from minidynamo.codegen.ir.index import Index, Lookup
 from minidynamo.codegen.ir.loops import checks_kept
 from minidynamo.codegen.ir.size import Extent, Size, known_at_least
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.conversions import converted
+from minidynamo.codegen.lowering.dtypes import converted
 from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, const, number, where
-from minidynamo.codegen.lowering.registry import lowering
-from minidynamo.codegen.lowering.values import Coordinates, Value, broadcast_shape
+from minidynamo.codegen.lowering.registry import Coordinates, Value, broadcast_shape, lowering
 from minidynamo.codegen.lowering.views import index_from_start, slice_start
 
 MOST_JOINED = 8

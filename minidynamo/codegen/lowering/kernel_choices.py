@@ -29,8 +29,7 @@ from minidynamo.codegen.lowering.formula import (
     is_half,
 )
 from minidynamo.codegen.lowering.pointwise import Row, lower_row, whole_division
-from minidynamo.codegen.lowering.registry import lowering
-from minidynamo.codegen.lowering.values import Value
+from minidynamo.codegen.lowering.registry import Value, lowering
 
 
 def in_order(x: Buffer | None, order: tuple[int, ...] | None = None) -> bool:

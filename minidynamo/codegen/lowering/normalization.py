@@ -16,8 +16,7 @@ from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, V, apply, const, is_half, opmath, where
 from minidynamo.codegen.lowering.kernel_choices import in_order, large_means_are_lost
 from minidynamo.codegen.lowering.reductions import count, moments, row_moments
-from minidynamo.codegen.lowering.registry import lowering
-from minidynamo.codegen.lowering.values import Value
+from minidynamo.codegen.lowering.registry import Value, lowering
 
 
 def _row(x: Value, dim: int) -> list[int]:

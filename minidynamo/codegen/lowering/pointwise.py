@@ -18,7 +18,7 @@ import torch
 from minidynamo.codegen.ir.size import Size
 from minidynamo.codegen.lowering import registry
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.conversions import converted, may_not_fit
+from minidynamo.codegen.lowering.dtypes import converted, may_not_fit
 from minidynamo.codegen.lowering.formula import (
     Known,
     NotLowered,
@@ -40,7 +40,7 @@ from minidynamo.codegen.lowering.formula import (
     silu_backward,
     where,
 )
-from minidynamo.codegen.lowering.values import Coordinates, Value, broadcast_shape
+from minidynamo.codegen.lowering.registry import Coordinates, Value, broadcast_shape
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from minidynamo.codegen.ir.loops import MOMENTS
 from minidynamo.codegen.ir.size import Extent, hint, known_at_least, known_less, product
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, const, number, opmath, where
-from minidynamo.codegen.lowering.registry import lowering
-from minidynamo.codegen.lowering.values import Value
+from minidynamo.codegen.lowering.registry import Value, lowering
 
 Dims = int | Sequence[int] | None
 

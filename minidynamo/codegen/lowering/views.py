@@ -15,8 +15,7 @@ from minidynamo.codegen.ir.index import Index, as_index
 from minidynamo.codegen.ir.size import Extent, derived, known_at_least, known_less
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, V
-from minidynamo.codegen.lowering.registry import lowering
-from minidynamo.codegen.lowering.values import Value
+from minidynamo.codegen.lowering.registry import Value, lowering
 
 ZERO = Index()
 

@@ -26,7 +26,7 @@ from minidynamo.codegen.ir.loops import (
     Write,
     numbers_between,
 )
-from minidynamo.codegen.memory.buffer_reuse import fillable_argument, fits, may_overwrite, same_layout
+from minidynamo.codegen.memory.write_regions import fillable_argument, fits, may_overwrite, same_layout
 from minidynamo.codegen.scheduling.lifetimes import Call, Liveness, analyze, defined, defines, reads
 
 Placements = dict[str, str]

@@ -1,7 +1,8 @@
 """Owns the host program as data: allocations, launches, calls and frees, in order.
 
-Owns the step types and the properties of a program that need no device. `memory/planner.py` chooses the steps; the host
-printer writes the steps as Python.
+Owns the step types, the properties of a program that need no device, and the check that each step reads bound names
+only: after their definition and before their death. `memory/planner.py` chooses the steps; the host printer writes the
+steps as Python.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel, Name
 from minidynamo.codegen.ir.size import Size, size_of, symbols_of
+from minidynamo.errors import Diagnostic, InternalError
 
 
 @dataclass(frozen=True)
@@ -153,3 +155,34 @@ class HostProgram:
     input_buffers: Mapping[str, Buffer] = field(default_factory=dict)
     #: The numbers to compute before the first step.
     prelude: tuple[Compute, ...] = ()
+
+
+def verify_host(program: HostProgram) -> None:
+    """Checks that each name is bound when a step reads it."""
+    bound = {*program.inputs, *program.constants}
+    for step in (*program.prelude, *program.steps):
+        read = mentioned(step.args) if isinstance(step, Compute) else read_by(step)
+        missing = next((name for name in read if name not in bound), None)
+        if missing is not None:
+            what = f"the host program of {program.name} reads {missing}, which is not bound there"
+            raise InternalError(Diagnostic("MD510", what, why=f"The step is {type(step).__name__}: {step}"))
+        bound -= _unbound_by(step)
+        bound |= _bound_by(step)
+
+
+def _unbound_by(step: Step | Compute) -> set[str]:
+    match step:
+        case Reuse():
+            return {step.source}
+        case Free():
+            return {*step.names}
+    return set()
+
+
+def _bound_by(step: Step | Compute) -> set[str]:
+    match step:
+        case Allocate() | Reuse() | Overwrite():
+            return {step.buffer.name}
+        case Extern() | GetItem() | Compute():
+            return {step.out}
+    return set()

@@ -10,14 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel, LoopProgram, Name, names_in
-from minidynamo.codegen.memory.buffer_reuse import (
-    argument_orders,
-    fillable_argument,
-    fits,
-    in_place_operator,
-    may_overwrite,
-    same_layout,
-)
 from minidynamo.codegen.memory.input_placement import place_in_inputs
 from minidynamo.codegen.memory.plan import (
     Allocate,
@@ -31,6 +23,14 @@ from minidynamo.codegen.memory.plan import (
     Step,
     mentioned,
     read_by,
+)
+from minidynamo.codegen.memory.write_regions import (
+    argument_orders,
+    fillable_argument,
+    fits,
+    in_place_operator,
+    may_overwrite,
+    same_layout,
 )
 from minidynamo.codegen.scheduling.lifetimes import Call, analyze
 from minidynamo.compat import OpOverload

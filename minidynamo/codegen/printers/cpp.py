@@ -25,16 +25,17 @@ from minidynamo.codegen.printers.base import (
     stores_last,
 )
 from minidynamo.codegen.printers.cpp_expressions import (
+    COMPARISONS,
     STORED,
     TYPES,
     CppExpressions,
+    Fold,
     expressions_of,
     invariants,
     read,
     reads_across,
     stored,
 )
-from minidynamo.codegen.printers.cpp_folds import COMPARISONS, Fold
 from minidynamo.config import config
 
 POINTWISE_BLOCK = 2048  # neighbouring rows per item of work

@@ -1,7 +1,12 @@
-"""Owns the first step of fusion: computing cheap or singly used pointwise values inside their readers.
+"""Owns the first step of fusion, computing cheap or singly used pointwise values inside their readers, and the removal
+of loop nests and views without readers.
 
 A value that is inlined into all its readers has no buffer any more. No expensive value is computed twice, no read moves
-to a place where it would keep memory alive, and no check of an index gets lost.
+to a place where it would keep memory alive, and no check of an index gets lost. These nodes stay even without readers:
+
+- other extern calls, because of possible side effects;
+- loop nests with checks of indices, because of the error;
+- `as_strided` views, because torch raises if the memory is too small.
 """
 
 from __future__ import annotations
@@ -9,12 +14,37 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
+import torch
+
 from minidynamo.codegen.ir.expr import EXPENSIVE, Expr, Load, checks, cost, loads, mask, rewrite, walk
 from minidynamo.codegen.ir.index import as_index, flatten, row_major
-from minidynamo.codegen.ir.loops import Buffer, LoopProgram, Loops, Node, checks_kept, merge, names_in
+from minidynamo.codegen.ir.loops import Buffer, Extern, LoopProgram, Loops, Node, checks_kept, merge, names_in
 from minidynamo.codegen.ir.size import hint, product
-from minidynamo.codegen.scheduling.dead import remove_unused
 from minidynamo.codegen.scheduling.lifetimes import Lifetimes, defines, reads, stores
+
+
+def remove_unused(program: LoopProgram) -> LoopProgram:
+    """Returns the program without dead loop nests, dead views and their buffers."""
+    needed = {*names_in(program.outputs), *program.inputs}
+    kept: list[Node] = []
+    for node in reversed(program.nodes):
+        if defines(node) in needed or not _is_pure(node):
+            needed.update(reads(node))
+            kept.append(node)
+    kept.reverse()
+    alive = {*program.inputs, *program.constants, *map(defines, kept)}
+    buffers = {name: b for name, b in program.buffers.items() if name in alive}
+    return dataclasses.replace(program, nodes=tuple(kept), buffers=buffers)
+
+
+def _is_pure(node: Node) -> bool:
+    """Returns whether a node has no effect but its result."""
+    if isinstance(node, Loops):
+        return not checks(node.body)
+    if not isinstance(node, Extern) or not node.is_view:
+        return False
+    return node.op.namespace == "aten" and node.op is not torch.ops.aten.as_strided.default
+
 
 CHEAP = 2
 """Up to this cost a value is computed once per reader, and once per element of a broadcast."""

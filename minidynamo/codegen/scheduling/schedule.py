@@ -12,9 +12,8 @@ from collections.abc import Collection
 
 from minidynamo.codegen.ir.loops import Extern, GetItem, Kernel, LoopProgram, Loops, Origins, merge, names_in
 from minidynamo.codegen.ir.verify import verify_kernel, verify_program
-from minidynamo.codegen.scheduling.dead import remove_unused
 from minidynamo.codegen.scheduling.fuse import Group, Item, fuse
-from minidynamo.codegen.scheduling.inline import inline
+from minidynamo.codegen.scheduling.inline import inline, remove_unused
 from minidynamo.codegen.scheduling.kernels import build_kernel
 from minidynamo.codegen.scheduling.lifetimes import reads
 from minidynamo.codegen.scheduling.split import split_reductions

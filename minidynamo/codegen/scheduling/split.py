@@ -13,8 +13,7 @@ import torch
 
 from minidynamo.codegen.ir.expr import IndexValue, Load, Op, mask
 from minidynamo.codegen.ir.index import Var, as_index, delinearize, row_major
-from minidynamo.codegen.ir.loops import Buffer, LoopProgram, Loops, Node
-from minidynamo.codegen.ir.parallelism import chunks_wanted
+from minidynamo.codegen.ir.loops import Buffer, LoopProgram, Loops, Node, chunks_wanted
 from minidynamo.codegen.ir.size import Extent, ceil_division, hint, product
 from minidynamo.codegen.lowering.formula import identity, operand
 

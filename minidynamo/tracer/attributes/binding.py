@@ -23,7 +23,7 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records.constants import is_constant_value
 from minidynamo.tracer.records.copies import ISO_CALENDAR_DATE
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class, is_trusted_module
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
     BuiltinVariable,
@@ -31,7 +31,6 @@ from minidynamo.variables.callables import (
     MethodVariable,
     NestedFunctionVariable,
 )
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
 
 MISSING = object()

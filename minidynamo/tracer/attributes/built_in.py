@@ -42,11 +42,10 @@ from minidynamo.tracer.records.copies import is_new_object, may_be_distinct
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
 from minidynamo.tracer.records.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_trusted_class
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
 )
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, TupleVariable
 from minidynamo.variables.objects import (
     NamespaceVariable,

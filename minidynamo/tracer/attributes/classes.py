@@ -33,14 +33,13 @@ from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.fix_hints import CHANGE_OUTSIDE
 from minidynamo.tracer.records.side_effects import DELETED, UNKNOWN
 from minidynamo.tracer.trace_rules import is_trusted_class
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
     BuiltinVariable,
     MethodVariable,
     SuperVariable,
 )
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import (
     ClassVariable,
     NamespaceVariable,

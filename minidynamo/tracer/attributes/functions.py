@@ -28,7 +28,7 @@ from minidynamo.tracer.records.constants import from_constant, keyword_key
 from minidynamo.tracer.records.fix_hints import CHANGE_OUTSIDE
 from minidynamo.tracer.records.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_trusted_module
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
     BuiltinVariable,
@@ -36,7 +36,6 @@ from minidynamo.variables.callables import (
     MethodVariable,
     NestedFunctionVariable,
 )
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable
 
 # Fields of functions that programs replace as easily as attributes of their own.

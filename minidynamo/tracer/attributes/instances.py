@@ -18,8 +18,7 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.namespaces import InstanceItems
 from minidynamo.tracer.records.constants import key_of
 from minidynamo.tracer.records.side_effects import DELETED, UNKNOWN
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import DictVariable
 from minidynamo.variables.objects import (
     ModuleVariable,

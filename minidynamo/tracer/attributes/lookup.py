@@ -17,9 +17,8 @@ from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.fix_hints import CHANGE_OUTSIDE
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import SuperVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable, PythonModuleVariable
 
 # lookup(tx, obj, name) -> tracker, or None if the attribute is missing.

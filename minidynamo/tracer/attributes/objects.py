@@ -48,12 +48,10 @@ from minidynamo.tracer.attributes.lookup import (
 from minidynamo.tracer.frames.exceptions import catch_raised
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.unpacking import exact_copy
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BoundBuiltin, MethodVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable
-from minidynamo.variables.exceptions import ExceptionVariable
-from minidynamo.variables.objects import ModuleVariable, ObjectVariable
+from minidynamo.variables.objects import ExceptionVariable, ModuleVariable, ObjectVariable
 
 # Classes that also keep attributes elsewhere, or have a dictionary per thread.
 _WITH_OTHER_STORAGE = (torch.nn.Module, BaseException, threading.local)

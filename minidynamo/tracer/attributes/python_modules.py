@@ -30,8 +30,7 @@ from minidynamo.tracer.lazy.namespaces import ModuleItems
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_module
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.objects import NamespaceVariable, PythonModuleVariable
 
 

@@ -33,20 +33,19 @@ from minidynamo.tracer.records.constants import CONSTANT_TYPES, NotConstant, as_
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
 from minidynamo.tracer.records.operator_table import BINARY
 from minidynamo.tracer.trace_rules import Action, Rule, rule_for
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
     BuiltinVariable,
+    ContextExitVariable,
+    ContextVariable,
     FunctionVariable,
     MethodVariable,
     NestedFunctionVariable,
     PartialVariable,
 )
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import Keyword, ListVariable, SequenceVariable, TupleVariable
-from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
 from minidynamo.variables.iterators import LibraryIterator
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, ModuleVariable, ObjectVariable, OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
 

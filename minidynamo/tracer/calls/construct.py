@@ -25,8 +25,7 @@ from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant, has_own_missing
 from minidynamo.tracer.records.fix_hints import MAKE_OUTSIDE
 from minidynamo.tracer.trace_rules import is_trusted_class
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import (
     DictVariable,
     ListVariable,

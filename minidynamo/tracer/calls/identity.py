@@ -18,11 +18,9 @@ from minidynamo.tracer.polyfills.lists import same_or_equal
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, is_nan
 from minidynamo.tracer.records.copies import may_be_distinct
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SliceVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, IdVariable, PythonModuleVariable
 
 

@@ -36,10 +36,8 @@ from minidynamo.tracer.records.constants import (
 from minidynamo.tracer.records.fix_hints import hint_for
 from minidynamo.tracer.records.operator_table import BINARY, COMPARISONS, IN_PLACE, UNARY
 from minidynamo.tracer.trace_rules import is_trusted_class, is_trusted_module
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import DictVariable, SequenceVariable, SliceVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
 

@@ -17,10 +17,8 @@ from minidynamo.tracer.attributes import class_of, lookup_on_class
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.graph.dead_code import is_torch_function
 from minidynamo.tracer.records.constants import NotConstant, from_constant, key_of
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, Slots, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
 

@@ -16,8 +16,7 @@ from minidynamo.guards.source import Constant, source_key
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.records.constants import NotConstant, as_constant, key_of
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import (
     DictKey,
     DictVariable,

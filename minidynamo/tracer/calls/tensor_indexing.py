@@ -15,10 +15,8 @@ import torch
 
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.numbers import numpy_numbers
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import SliceVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import OpaqueVariable
 from minidynamo.variables.tensors import ArrayVariable, TensorVariable
 

@@ -12,7 +12,7 @@ import torch
 
 from minidynamo.compat import knows_history, memory_of, set_version_counter, version_of
 from minidynamo.graph.autograd_calls import replace_data
-from minidynamo.graph.version_counter import lower_version
+from minidynamo.graph.storage_resize import lower_version
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, InstanceAttr
 from minidynamo.tracer.frames.interpreter import Tracer
@@ -21,9 +21,8 @@ from minidynamo.tracer.numbers import tensor_items
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.fix_hints import COMPILE_CLOSURE, is_of_optimizers
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
 

@@ -25,8 +25,7 @@ from minidynamo.tracer.records.traced_frame import Break, Null
 from minidynamo.tracer.trace_rules import is_never_inlined, is_trusted_module
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable, MethodVariable, NestedFunctionVariable
-from minidynamo.variables.exceptions import ExceptionVariable
-from minidynamo.variables.objects import LazyVariable, ModuleVariable
+from minidynamo.variables.objects import ExceptionVariable, LazyVariable, ModuleVariable
 
 
 class Cut(NamedTuple):

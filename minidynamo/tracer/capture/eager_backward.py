@@ -22,12 +22,10 @@ from minidynamo.errors import GraphBreak
 from minidynamo.graph.pytree import tensors_in
 from minidynamo.guards.source import Computed, Constant, Source
 from minidynamo.tracer.frames.interpreter import Raised, Tracer
-from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
+from minidynamo.tracer.graph.open_graphs import GraphValue, Subgraph
 from minidynamo.tracer.numbers.arithmetic import specialized
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
 # Functions and operators whose derivative could not be traced. An eager backward is correct for every call.

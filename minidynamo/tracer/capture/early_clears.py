@@ -20,8 +20,7 @@ from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import Changes, LazyList
 from minidynamo.tracer.records.side_effects import AttrDeleted, AttrSet, CellSet, ContentsChanged, Effect, GlobalSet
 from minidynamo.tracer.records.traced_frame import EarlyClear, GraphInput, IdleSlots
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable, is_none_constant
+from minidynamo.variables.base import ConstantVariable, VariableTracker, is_none_constant
 from minidynamo.variables.containers import DictKey, DictVariable, ListVariable
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable

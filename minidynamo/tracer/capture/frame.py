@@ -24,14 +24,12 @@ from minidynamo.guards.source import Constant, Local, Source
 from minidynamo.tracer import handlers, opcodes, polyfills, wrappers
 from minidynamo.tracer.capture.cutting import Cut, Cuts, break_before
 from minidynamo.tracer.capture.eager_backward import DerivativeNotTraced
-from minidynamo.tracer.capture.finalizers import argument_died
+from minidynamo.tracer.capture.finalizers import NOTICED_DEATH, argument_died
 from minidynamo.tracer.capture.frame_end import finish
-from minidynamo.tracer.capture.lost_objects import NOTICED_DEATH
 from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.interpreter import NULL, Frame, Raised
 from minidynamo.tracer.frames.runtime_asserts import AssertsNotAllowed, can_be_rerun, may_have_asserts
-from minidynamo.tracer.records.frame_request import FrameRequest, StackSlot
-from minidynamo.tracer.records.traced_frame import Break, Null, Return, TracedFrame
+from minidynamo.tracer.records.traced_frame import Break, FrameRequest, Null, Return, StackSlot, TracedFrame
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.tracer.wrap import lazy_value
 from minidynamo.variables.base import VariableTracker

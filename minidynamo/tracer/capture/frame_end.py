@@ -26,17 +26,13 @@ from minidynamo.tracer.graph.dead_code import may_raise
 from minidynamo.tracer.handlers.vjp import why_stale
 from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import cannot_be_rebuilt, reachable, target_of
-from minidynamo.tracer.records.frame_request import FrameRequest
 from minidynamo.tracer.records.side_effects import ContentsChanged
-from minidynamo.tracer.records.traced_frame import Break, GraphInput, Return, TracedFrame
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import BuiltinVariable, PullBackVariable
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.tracer.records.traced_frame import Break, FrameRequest, GraphInput, Return, TracedFrame
+from minidynamo.variables.base import ConstantVariable, VariableTracker
+from minidynamo.variables.callables import BuiltinVariable, ContextVariable, PullBackVariable
 from minidynamo.variables.containers import DictVariable, ListVariable
-from minidynamo.variables.contexts import ContextVariable
-from minidynamo.variables.exceptions import ExceptionVariable
 from minidynamo.variables.iterators import LibraryIterator
-from minidynamo.variables.objects import ModuleVariable, ObjectVariable
+from minidynamo.variables.objects import ExceptionVariable, ModuleVariable, ObjectVariable
 from minidynamo.variables.tensors import HookVariable, TensorVariable
 
 

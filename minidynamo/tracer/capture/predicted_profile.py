@@ -24,10 +24,9 @@ from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Attr, CellContents, Item, Local, Source, stable_name
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.traced_frame import Break, Null, TracedFrame
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import NumberVariable, VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable, MethodVariable, NestedFunctionVariable
 from minidynamo.variables.containers import DictVariable, NewEntries, SequenceVariable, Slots
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ModuleVariable, OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
 

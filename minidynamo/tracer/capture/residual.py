@@ -36,11 +36,9 @@ from minidynamo.tracer.records.copies import may_be_distinct
 from minidynamo.tracer.records.side_effects import ContentsChanged, Draw
 from minidynamo.tracer.records.traced_frame import Break, Null, Return, TracedFrame
 from minidynamo.tracer.runtime.rollback import states_of
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.iterators import DictIterator
-from minidynamo.variables.numbers import NumberVariable
 
 # From this number of inputs outside the arguments on, the guards pass on the values already read.
 MANY_INPUTS = 16

@@ -19,7 +19,7 @@ from minidynamo.tracer.attributes import read_attribute
 from minidynamo.tracer.calls.call import call, call_method
 from minidynamo.tracer.calls.operators import truth_of
 from minidynamo.tracer.calls.overrides import call_override
-from minidynamo.tracer.capture.lost_objects import NOTICED_DEATH, Losses
+from minidynamo.tracer.capture.finalizers import NOTICED_DEATH, Losses
 from minidynamo.tracer.frames.exceptions import description, tracked
 from minidynamo.tracer.frames.interpreter import Tracer, weakly
 from minidynamo.tracer.frames.unrolling import (
@@ -36,14 +36,13 @@ from minidynamo.tracer.graph.fake_tensors import CallFailed
 from minidynamo.tracer.lazy import facts
 from minidynamo.tracer.lazy.unpacking import unpack_lazy
 from minidynamo.tracer.numbers import tensor_items
-from minidynamo.tracer.numbers.scalar_arguments import mark_scalar_arguments
+from minidynamo.tracer.numbers.tensor_items import mark_scalar_arguments
 from minidynamo.tracer.records.constants import as_torch_reads
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS, hint_for_values
 from minidynamo.tracer.records.side_effects import Effect, SideEffects, Written
 from minidynamo.tracer.wrap import lazy, wrap
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.exceptions import ExceptionVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
+from minidynamo.variables.objects import ExceptionVariable
 
 _NO_FAKE_FORM = (UnsupportedOperator, UnsupportedFakeTensor, NotImplementedError)
 _NEEDS_VALUES = (DataDependentOutput, DynamicOutputShape)

@@ -17,11 +17,9 @@ from minidynamo.tracer.frames.interpreter import Raised
 from minidynamo.tracer.records.constants import NotConstant, from_constant
 from minidynamo.tracer.records.copies import SHORTER_LIST, fresh_copy
 from minidynamo.tracer.records.side_effects import SideEffects
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import TupleVariable
-from minidynamo.variables.exceptions import ExceptionVariable
-from minidynamo.variables.numbers import NumberVariable
+from minidynamo.variables.objects import ExceptionVariable
 
 T = TypeVar("T")
 

@@ -21,13 +21,10 @@ from minidynamo.tracer.lazy.lazy_value import is_none
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.registry import cannot_trace
 from minidynamo.tracer.records.traced_frame import Null
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import CellVariable
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
+from minidynamo.variables.callables import CellVariable, ContextExitVariable
 from minidynamo.variables.containers import TupleVariable
-from minidynamo.variables.contexts import ContextExitVariable
-from minidynamo.variables.exceptions import ExceptionVariable
-from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
+from minidynamo.variables.objects import ClassVariable, ExceptionVariable, ObjectVariable, OpaqueVariable
 
 
 @dataclass(eq=False)

@@ -23,10 +23,9 @@ from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.opcodes.table import OPCODES, UNSUPPORTED
 from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.tracer.records.traced_frame import Null
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import CellVariable
-from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.exceptions import ExceptionVariable
+from minidynamo.variables.objects import ExceptionVariable
 
 NULL = Null()
 # From 3.12 on, the exhausted iterator of a `yield from` stays below the value until END_SEND.

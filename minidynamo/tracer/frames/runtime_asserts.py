@@ -27,8 +27,7 @@ from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.graph.dead_code import PYTHON_NAMESPACES, is_torch_function
 from minidynamo.tracer.numbers import tensor_items
 from minidynamo.tracer.records.constants import from_constant
-from minidynamo.tracer.records.frame_request import FrameRequest
-from minidynamo.tracer.records.traced_frame import TracedFrame
+from minidynamo.tracer.records.traced_frame import FrameRequest, TracedFrame
 from minidynamo.tracer.runtime.graph_failures import CHECK_FAILED
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin

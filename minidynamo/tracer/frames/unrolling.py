@@ -21,9 +21,8 @@ from minidynamo.guards.source import Source, stable_name
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.records.traced_frame import TracedFrame
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import NumberVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import LazyVariable
 from minidynamo.variables.tensors import TensorVariable
 

@@ -16,10 +16,8 @@ from minidynamo.tracer.graph.inputs import GraphInputs
 from minidynamo.tracer.graph.open_graphs import OpenGraphs
 from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.tracer.records.copies import NUMPY_SCALARS
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import DictVariable, Keyword, SequenceVariable, SliceVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
 

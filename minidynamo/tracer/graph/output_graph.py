@@ -1,7 +1,7 @@
 """Owns the graph under construction: turns a call into a node, and its result into a tracker.
 
 Operations run on fake tensors first (`fake_tensors.py`), with arguments from `arguments.py`. Not here are the inputs
-(`inputs.py`), the identity of values (`known_values.py`), the open subgraphs (`open_graphs.py`), and the choice of
+(`inputs.py`), the identity of values (`inputs.py`), the open subgraphs (`open_graphs.py`), and the choice of
 calls to record (`tracer/capture/trace.py`)."""
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from minidynamo.compat import (
 from minidynamo.errors import UserLocation
 from minidynamo.graph.func_transforms import Transformation
 from minidynamo.graph.pytree import leaves, nodes_in, tensors_in
-from minidynamo.graph.tensor_index import with_first_indices
 from minidynamo.graph.torch_settings import allowed_attention, settings, switches_between
+from minidynamo.graph.unbacked_symints import with_first_indices
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.guard_list import GuardList
 from minidynamo.guards.profile import FrameProfile
@@ -43,18 +43,14 @@ from minidynamo.tracer.graph.arguments import Arguments, NotInGraph
 from minidynamo.tracer.graph.constant_folding import folded
 from minidynamo.tracer.graph.dead_code import remove_dead_code
 from minidynamo.tracer.graph.fake_tensors import FakeTensors, VersionCounters, has_symbols, without_symbols
-from minidynamo.tracer.graph.inputs import GraphInputs
-from minidynamo.tracer.graph.known_values import KnownValues
-from minidynamo.tracer.graph.open_graphs import OpenGraphs, give
-from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
+from minidynamo.tracer.graph.inputs import GraphInputs, KnownValues
+from minidynamo.tracer.graph.open_graphs import GraphValue, OpenGraphs, Subgraph, give
 from minidynamo.tracer.graph.written_places import Lookups, Writes, find_writes
 from minidynamo.tracer.records.constants import NotConstant, from_constant
 from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.tracer.records.traced_frame import GraphInput
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import HookVariable, StorageVariable, TensorVariable
 
 # Returns the number in a tensor of one element; None if it is not known.

@@ -19,7 +19,7 @@ import torch.fx
 from minidynamo.compat import memory_of
 from minidynamo.graph.autograd_calls import replace_data
 from minidynamo.graph.pytree import leaves, nodes_in
-from minidynamo.graph.version_counter import UNCOUNTED
+from minidynamo.graph.storage_resize import UNCOUNTED
 from minidynamo.tracer.graph import dead_code
 from minidynamo.tracer.graph.dead_code import is_torch_function
 

@@ -24,9 +24,8 @@ from minidynamo.tracer.calls.tensors import break_after_gradient
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.records import registry
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.tensors import HookVariable, TensorVariable
 

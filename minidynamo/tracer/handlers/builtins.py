@@ -29,11 +29,9 @@ from minidynamo.tracer.polyfills.objects import dict_repr, list_repr, set_repr, 
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, contains_override, overrides_method, slice_of
 from minidynamo.tracer.records.registry import cannot_trace
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SetVariable, SliceVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
 
 # Functions whose effect or answer belongs to the running program: (what is done, why the graph breaks, the fix).

@@ -26,7 +26,7 @@ from minidynamo.compat import FakeTensor, is_assumed_constant
 from minidynamo.errors import Diagnostic
 from minidynamo.guards.source import Called, Constant, Source, call_or_none
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.graph.subgraphs import Subgraph
+from minidynamo.tracer.graph.open_graphs import Subgraph
 from minidynamo.tracer.handlers.dry_run import (
     defer_messages,
     draws_random_numbers,
@@ -40,11 +40,9 @@ from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, is_constant_value
 from minidynamo.tracer.records.side_effects import GlobalSet
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_module
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable
 
 CACHED_FUNCTION: type = type(functools.lru_cache(int))

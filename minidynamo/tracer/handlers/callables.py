@@ -23,7 +23,7 @@ from minidynamo.tracer.handlers.values import class_has, constant, expect_consta
 from minidynamo.tracer.polyfills.functools import best_match, call_a_method, get_attributes, get_items
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, keyword_key
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import (
     BuiltinVariable,
     FunctionVariable,
@@ -32,7 +32,6 @@ from minidynamo.variables.callables import (
     NestedFunctionVariable,
     PartialVariable,
 )
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, Keyword, TupleVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
 

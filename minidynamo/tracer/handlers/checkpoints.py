@@ -1,7 +1,7 @@
 """Owns `torch.utils.checkpoint.checkpoint` during capture: a graph node over a subgraph that backward runs again.
 
-The node's function is in `minidynamo/graph/checkpoint.py`. Functions that do more than compute tensors run eagerly. The
-reentrant variant also runs eagerly where its results would differ: it inspects its own arguments for gradients.
+The node's function is in `minidynamo/graph/higher_order.py`. Functions that do more than compute tensors run eagerly.
+The reentrant variant also runs eagerly where its results would differ: it inspects its own arguments for gradients.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ import torch
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from minidynamo.compat import memory_of
-from minidynamo.graph.checkpoint import run_checkpoint, run_reentrant_checkpoint
+from minidynamo.graph.higher_order import run_checkpoint, run_reentrant_checkpoint
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.graph.subgraphs import Subgraph
+from minidynamo.tracer.graph.open_graphs import Subgraph
 from minidynamo.tracer.handlers.cond import leaves, rebuilt, tensors_in
 from minidynamo.tracer.handlers.dry_run import draws_random_numbers, without_side_effects
 from minidynamo.tracer.handlers.values import is_constant
 from minidynamo.tracer.records import registry
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.tensors import TensorVariable
 

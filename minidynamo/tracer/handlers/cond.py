@@ -1,6 +1,6 @@
 """Owns `cond` during capture: a graph node over two subgraphs, and the restrictions on its branches.
 
-The node's function is in `minidynamo/graph/cond.py`. `minidynamo/frontend/cond.py` registers the public
+The node's function is in `minidynamo/graph/higher_order.py`. `minidynamo/frontend/cond.py` registers the public
 `minidynamo.cond` with the same handler.
 """
 
@@ -17,10 +17,10 @@ import torch
 from minidynamo import compat
 from minidynamo.compat import memory_of
 from minidynamo.errors import GraphBreak, InvalidCond, Unsupported, UserLocation
-from minidynamo.graph.cond import run_branch
+from minidynamo.graph.higher_order import run_branch
 from minidynamo.graph.torch_settings import settings
 from minidynamo.tracer.frames.interpreter import Raised, Tracer
-from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
+from minidynamo.tracer.graph.open_graphs import GraphValue, Subgraph
 from minidynamo.tracer.handlers.values import class_has
 from minidynamo.tracer.numbers.arithmetic import specialized
 from minidynamo.tracer.reachable import is_external, reachable, target_of
@@ -37,11 +37,9 @@ from minidynamo.tracer.records.side_effects import (
     GlobalSet,
     Written,
 )
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import FunctionVariable, NestedFunctionVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
 _TAKES = "cond(pred, true_fn, false_fn, operands) takes"

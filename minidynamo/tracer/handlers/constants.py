@@ -22,8 +22,7 @@ from minidynamo.tracer.handlers.values import constant, expect_constant, is_cons
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, is_constant_value
 from minidynamo.tracer.trace_rules import is_trusted_class
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 
 # math.prod has a polyfill, because it also multiplies tensors.
 _MATH = [

@@ -25,9 +25,8 @@ from minidynamo.tracer.handlers.dry_run import without_side_effects
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.numbers.arithmetic import specialized
 from minidynamo.tracer.records import registry
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import NumberVariable, VariableTracker
 from minidynamo.variables.containers import TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
 

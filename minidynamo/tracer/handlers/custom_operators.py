@@ -23,11 +23,9 @@ from minidynamo.tracer.handlers.dry_run import without_side_effects
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import from_constant
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import SequenceVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
 

@@ -32,8 +32,7 @@ from minidynamo.tracer.polyfills.sets import (
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import keyword_key
 from minidynamo.tracer.records.side_effects import DELETED
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import DictKey, DictVariable, DictViewVariable, SetVariable, TupleVariable
 from minidynamo.variables.iterators import DictIterator
 from minidynamo.variables.objects import NamespaceVariable

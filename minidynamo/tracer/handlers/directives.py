@@ -10,8 +10,7 @@ from minidynamo.core import directives
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 
 registry.function(compat.tracing_state)(lambda tx: ConstantVariable(None))
 

@@ -19,7 +19,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Item
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.graph.dead_code import is_pure
-from minidynamo.tracer.graph.subgraphs import Subgraph
+from minidynamo.tracer.graph.open_graphs import Subgraph
 from minidynamo.tracer.reachable import is_external, reachable, target_of
 from minidynamo.tracer.records.side_effects import Advanced, ContentsChanged, Effect, Written
 from minidynamo.variables.base import VariableTracker

@@ -23,11 +23,9 @@ from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_result
 from minidynamo.tracer.records.fix_hints import MAKE_OUTSIDE
 from minidynamo.tracer.records.side_effects import UNKNOWN
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
-from minidynamo.variables.exceptions import ExceptionVariable, TracebackVariable
-from minidynamo.variables.objects import ClassVariable, ObjectVariable
+from minidynamo.variables.objects import ClassVariable, ExceptionVariable, ObjectVariable, TracebackVariable
 
 _CONSTRUCTORS = {id(cls.__new__): cls.__new__ for cls in EXCEPTIONS}
 _HAS_OWN_FIELDS = "Exceptions that keep more than their arguments are made by Python itself."

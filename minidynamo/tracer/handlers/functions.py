@@ -11,9 +11,8 @@ from minidynamo.compat import docstring
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import key_of
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, CellVariable, MethodVariable, NestedFunctionVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictVariable, TupleVariable
 
 

@@ -13,9 +13,8 @@ from minidynamo.compat import set_grad_enabled
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.contexts import ContextVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
+from minidynamo.variables.callables import ContextVariable
 
 # Mode inside the block; None: the mode is an argument.
 _MODES: dict[Any, bool | None] = {torch.no_grad: False, torch.enable_grad: True, torch.autograd.set_grad_enabled: None}

@@ -18,10 +18,8 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import hash_of, is_constant
 from minidynamo.tracer.reachable import is_external, needed_by, parts
 from minidynamo.tracer.records import registry
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import FunctionVariable
-from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, OpaqueVariable, PythonModuleVariable
 from minidynamo.variables.tensors import TensorVariable
 

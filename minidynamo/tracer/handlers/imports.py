@@ -17,8 +17,7 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import expect_constant
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.registry import cannot_trace
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 
 
 def is_missing(name: str) -> bool:

@@ -27,8 +27,7 @@ from minidynamo.tracer.lazy.unpacking import next_lazy
 from minidynamo.tracer.polyfills.itertools import tee, until
 from minidynamo.tracer.reachable import has_changed_keys
 from minidynamo.tracer.records import registry
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, SequenceVariable, SetVariable, Slots, TupleVariable
 from minidynamo.variables.iterators import (
     BY_INDEX,
@@ -42,7 +41,6 @@ from minidynamo.variables.iterators import (
     SliceIterator,
     ZipIterator,
 )
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ObjectVariable, OpaqueVariable
 
 LIST_REVERSED: type = type(reversed([0]))

@@ -27,8 +27,7 @@ from minidynamo.tracer.handlers.values import constant, expect_constant
 from minidynamo.tracer.numbers.formatting import joined
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import Slots
 from minidynamo.variables.iterators import LibraryIterator, SequenceIterator
 from minidynamo.variables.objects import ObjectVariable

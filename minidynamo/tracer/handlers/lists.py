@@ -36,8 +36,7 @@ from minidynamo.tracer.polyfills.lists import sequence_compare, sequence_equal, 
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.copies import SHORTER_LIST
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, SequenceVariable, Slots, TupleVariable
 from minidynamo.variables.iterators import SequenceIterator
 from minidynamo.variables.objects import ObjectVariable

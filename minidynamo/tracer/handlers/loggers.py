@@ -18,8 +18,7 @@ from minidynamo.tracer.handlers.values import none
 from minidynamo.tracer.reachable import target_of
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.fix_hints import hint_for
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.objects import ObjectVariable
 
 _LOGGERS = (logging.Logger, logging.RootLogger)

@@ -25,9 +25,8 @@ from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.records.copies import NUMPY_SCALARS
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.objects import OpaqueVariable
 from minidynamo.variables.tensors import ArrayVariable, TensorVariable

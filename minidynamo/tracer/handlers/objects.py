@@ -27,9 +27,8 @@ from minidynamo.tracer.lazy.lazy_value import class_of
 from minidynamo.tracer.polyfills.objects import has_members
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import from_constant
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import MethodVariable, SuperVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, TupleVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
 

@@ -26,10 +26,8 @@ from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
 from minidynamo.tracer.records.side_effects import Draw
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import SequenceVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import OpaqueVariable
 
 # Methods that return a number or None, and change only their generator; then the methods that accept any numbers.

@@ -20,9 +20,8 @@ from minidynamo.tracer.frames.inlining import trusted_source
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import is_constant_value
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import ContextTokenVariable, ContextVarVariable, ObjectVariable, WeakReferenceVariable
 from minidynamo.variables.tensors import TensorVariable
 

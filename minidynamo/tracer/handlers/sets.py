@@ -33,8 +33,7 @@ from minidynamo.tracer.polyfills.sets import (
 )
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import DictVariable, ListVariable, SetStep, SetVariable, TupleVariable
 from minidynamo.variables.iterators import DictIterator
 

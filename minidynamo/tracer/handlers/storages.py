@@ -22,10 +22,8 @@ from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.lazy import facts
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import from_constant
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
-from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import StorageVariable, TensorVariable
 
 _METHODS = frozenset(("size", "nbytes", "resize_"))

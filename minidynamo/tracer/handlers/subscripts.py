@@ -20,8 +20,7 @@ from minidynamo.tracer.lazy import partial_reads
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, is_constant_value, slice_of
 from minidynamo.tracer.trace_rules import is_trusted_module
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, SequenceVariable, SliceVariable, TupleVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable

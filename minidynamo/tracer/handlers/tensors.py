@@ -15,8 +15,7 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.unrolling import size_here, unroll
 from minidynamo.tracer.numbers.arithmetic import involves_number
 from minidynamo.tracer.records import registry
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import SequenceVariable, Slots
 from minidynamo.variables.iterators import SequenceIterator
 from minidynamo.variables.tensors import TensorVariable

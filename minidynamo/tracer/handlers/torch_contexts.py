@@ -17,10 +17,8 @@ from minidynamo.guards.source import Constant
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.records import registry
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import BuiltinVariable, FunctionVariable, NestedFunctionVariable
-from minidynamo.variables.constants import ConstantVariable
-from minidynamo.variables.contexts import ContextVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
+from minidynamo.variables.callables import BuiltinVariable, ContextVariable, FunctionVariable, NestedFunctionVariable
 from minidynamo.variables.objects import ObjectVariable
 
 record_function = torch.autograd.profiler.record_function

@@ -28,10 +28,8 @@ from minidynamo.tracer.frames.unrolling import size_here, unroll
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import key_of
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import TensorVariable
 

@@ -19,8 +19,7 @@ from minidynamo.guards.state import default_device
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.records import registry
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 
 # Questions about settings that the program may change; the guard of the global state covers their values on entry.
 _SWITCHED: tuple[Callable[..., Any], ...] = (

@@ -1,6 +1,6 @@
 """Owns the transforms of torch.func during capture: one node transforms a subgraph with the real transform.
 
-The node's function is in `minidynamo/graph/func_transforms.py`. `functional_call` is plain Python and is traced.
+The node's function is in `minidynamo/graph/higher_order.py`. `functional_call` is plain Python and is traced.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from minidynamo.graph.pytree import leaves as leaves_of
 from minidynamo.guards.source import Attr, CellContents, Item
 from minidynamo.tracer.frames.inlining import trusted_source
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.graph.subgraphs import GraphValue, Subgraph
+from minidynamo.tracer.graph.open_graphs import GraphValue, Subgraph
 from minidynamo.tracer.handlers.cond import leaves, tensors_in
 from minidynamo.tracer.handlers.dry_run import without_side_effects
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.polyfills.functools import inner_code
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, key_of
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import NumberVariable, VariableTracker
 from minidynamo.variables.callables import FunctionVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
 func: Any = torch.func

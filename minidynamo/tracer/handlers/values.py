@@ -24,14 +24,13 @@ from minidynamo.tracer.records.constants import (
     key_of,
     overrides_method,
 )
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import (
     BuiltinVariable,
     FunctionVariable,
     LibraryCallable,
     NestedFunctionVariable,
 )
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import (
     DictKey,
     DictVariable,
@@ -40,7 +39,6 @@ from minidynamo.variables.containers import (
     SliceVariable,
     TupleVariable,
 )
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, PythonModuleVariable
 from minidynamo.variables.tensors import TensorVariable
 

@@ -20,7 +20,7 @@ from minidynamo.graph.pytree import leaves as leaves_of
 from minidynamo.graph.pytree import rebuild, structure_of
 from minidynamo.graph.torch_settings import Settings, settings
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.graph.subgraphs import GraphValue
+from minidynamo.tracer.graph.open_graphs import GraphValue
 from minidynamo.tracer.handlers.cond import tensors_in
 from minidynamo.tracer.handlers.dry_run import draws_random_numbers
 from minidynamo.tracer.handlers.transforms import (
@@ -35,10 +35,9 @@ from minidynamo.tracer.handlers.transforms import (
 )
 from minidynamo.tracer.handlers.values import expect_constant
 from minidynamo.tracer.records import registry
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import NumberVariable, VariableTracker
 from minidynamo.variables.callables import PullBackVariable
 from minidynamo.variables.containers import DictVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.tensors import TensorVariable
 
 func: Any = torch.func

@@ -20,8 +20,7 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_lists import LazyList, ListReader
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.copies import fresh_copy
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.tensors import TensorVariable
 

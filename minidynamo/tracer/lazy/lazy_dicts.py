@@ -15,8 +15,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Computed, Constant, Local, Source, source_key
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy.lazy_lists import EVERYTHING, Changes, LazyList, Length, Loss, MakeLazy, reader_at
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable, is_none_constant
+from minidynamo.variables.base import ConstantVariable, VariableTracker, is_none_constant
 from minidynamo.variables.containers import DictKey, Entries
 
 _ABSENT = object()

@@ -14,8 +14,7 @@ from typing import Any, Protocol, SupportsIndex, overload
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import is_none_constant
+from minidynamo.variables.base import VariableTracker, is_none_constant
 from minidynamo.variables.containers import Slots
 
 EVERYTHING = object()

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, is_new_each_read
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.objects import LazyVariable, ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
 

@@ -17,8 +17,7 @@ from minidynamo.tracer.records.constants import key_of
 from minidynamo.tracer.records.copies import is_interned
 from minidynamo.tracer.records.side_effects import DELETED, UNKNOWN, Absence
 from minidynamo.tracer.trace_rules import is_library_value
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import DictKey, Entries
 from minidynamo.variables.objects import ObjectVariable
 

@@ -16,8 +16,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Source
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.numbers import arithmetic
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 
 _BOUNDS = frozenset(("start", "stop", "step"))
 _DAY = frozenset(("year", "month", "day"))

@@ -11,8 +11,7 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.tracer.records.side_effects import Advanced
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import DictKey, DictVariable, SequenceVariable, SetStep, SetVariable, TupleVariable
 from minidynamo.variables.objects import ObjectVariable
 

@@ -24,10 +24,8 @@ from minidynamo.tracer.frames.unrolling import unroll_comparison
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.copies import NUMPY_SCALARS, REAL_NUMPY_SCALARS, fresh_copy
 from minidynamo.tracer.records.operator_table import ARITHMETIC, BITWISE, COMPARISONS
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import Computation, ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import DictVariable, SequenceVariable, SetVariable, SliceVariable, TupleVariable
-from minidynamo.variables.numbers import Computation, NumberVariable
 
 SYMBOLS = {function: symbol for symbol, function in (ARITHMETIC | BITWISE | COMPARISONS).items() if symbol != "@"}
 _COMPARISONS = frozenset(COMPARISONS.values())

@@ -18,10 +18,8 @@ from minidynamo.guards.source import Computed
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.numbers.arithmetic import call_computed, is_lazy
 from minidynamo.tracer.records.constants import as_constant
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import SequenceVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 
 # Presentations that some numbers do not have (a character), or that depend on settings of the process.
 _PARTIAL_FORMATS = ("c", "n")

@@ -31,10 +31,8 @@ from minidynamo.tracer.numbers.arithmetic import (
 )
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.records.operator_table import BINARY, UNARY
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import SequenceVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 
 # Ranges in which functions raise no error and return numbers of the expected class and size.
 _POSITIVE, _ANY, _SMALL = "0 < {0} < 1e300", "-1e300 < {0} < 1e300", "-700 < {0} < 700"

@@ -18,10 +18,8 @@ from minidynamo.tracer.numbers.arithmetic import SYMBOLS, binary, call_computed,
 from minidynamo.tracer.records.constants import reads_as_python
 from minidynamo.tracer.records.copies import NUMPY_SCALARS
 from minidynamo.tracer.records.operator_table import COMPARISONS
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import SliceVariable, TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 
 _COMPARISONS = frozenset(COMPARISONS.values())
 _UNARY = {operator.neg: "-{0}", operator.pos: "+{0}"}

@@ -19,8 +19,7 @@ from minidynamo.tracer.numbers.formatting import joined
 from minidynamo.tracer.opcodes.exceptions_with import stop_iteration_error
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import as_constant
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.objects import OpaqueVariable
 

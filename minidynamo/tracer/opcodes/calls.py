@@ -13,9 +13,8 @@ from minidynamo.tracer.lazy.unpacking import unpack_mapping
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.traced_frame import Null
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import CellVariable, NestedFunctionVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import Keyword, TupleVariable
 
 

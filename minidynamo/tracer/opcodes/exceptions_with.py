@@ -10,12 +10,10 @@ from minidynamo.tracer.attributes import bind, class_of, guard_class_attribute, 
 from minidynamo.tracer.frames.exceptions import generator_stop_error
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.opcodes.table import opcode
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
+from minidynamo.variables.callables import ContextExitVariable, ContextVariable
 from minidynamo.variables.containers import TupleVariable
-from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
-from minidynamo.variables.exceptions import ExceptionVariable, TracebackVariable
-from minidynamo.variables.objects import ClassVariable
+from minidynamo.variables.objects import ClassVariable, ExceptionVariable, TracebackVariable
 
 
 @opcode("BEFORE_WITH")

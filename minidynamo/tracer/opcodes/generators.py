@@ -13,8 +13,7 @@ from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.lazy.lazy_value import is_none
 from minidynamo.tracer.lazy.unpacking import next_lazy
 from minidynamo.tracer.opcodes.table import opcode
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 
 
 @opcode("RETURN_GENERATOR")

@@ -16,9 +16,8 @@ from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_library_value
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import CellVariable
-from minidynamo.variables.constants import ConstantVariable
 
 
 @opcode("NOP", "RESUME", "PRECALL", "COPY_FREE_VARS")

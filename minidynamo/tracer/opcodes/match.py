@@ -11,7 +11,7 @@ from typing import Any
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.opcodes.table import opcode
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.objects import ClassVariable
 
 # Set for the classes (and their subclasses) whose only positional pattern is the subject itself: int, str, list, ...

@@ -16,8 +16,7 @@ from minidynamo.tracer.lazy.lazy_value import is_none, truth
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import slice_of
 from minidynamo.tracer.records.operator_table import ARITHMETIC, AUGMENTED, BITWISE, COMPARISONS
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable, is_none_constant
+from minidynamo.variables.base import ConstantVariable, VariableTracker, is_none_constant
 
 BINARY = ARITHMETIC | BITWISE | AUGMENTED
 

@@ -24,8 +24,7 @@ from minidynamo.tracer.records.copies import (
     may_be_distinct,
     zone_of,
 )
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import TupleVariable
 
 _LONGEST_INT = 10_000  # bits; Python refuses to print longer ints

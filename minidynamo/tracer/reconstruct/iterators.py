@@ -13,8 +13,7 @@ from minidynamo.tracer.reachable import is_external
 from minidynamo.tracer.reconstruct.builders import builds
 from minidynamo.tracer.reconstruct.containers import refill_once
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import SequenceVariable, Slots
 from minidynamo.variables.iterators import (
     NO_ITEMS,

@@ -19,15 +19,12 @@ from minidynamo.tracer.reconstruct.builders import builds, fills, hint_of, keeps
 from minidynamo.tracer.reconstruct.callables import parts_of_partial
 from minidynamo.tracer.reconstruct.containers import refill
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import PartialVariable
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
+from minidynamo.variables.callables import ContextExitVariable, ContextVariable, PartialVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable
-from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
-from minidynamo.variables.exceptions import ExceptionVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import (
     ClassVariable,
+    ExceptionVariable,
     IdVariable,
     ModuleVariable,
     NamespaceVariable,

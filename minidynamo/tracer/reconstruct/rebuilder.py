@@ -20,11 +20,9 @@ from minidynamo.tracer.reachable import is_external, parts
 from minidynamo.tracer.reconstruct.builders import BUILDERS, FILLERS, KEEPERS, Build, hint_of
 from minidynamo.tracer.reconstruct.constants import Pins, is_new
 from minidynamo.tracer.records.side_effects import SideEffects
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, CellVariable, FunctionVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
 
 # Trackers of objects that exist outside the frame; these are always named.

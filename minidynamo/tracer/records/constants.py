@@ -32,9 +32,8 @@ from minidynamo.tracer.records.copies import (
     may_be_distinct,
     parts_of,
 )
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import (
     DictKey,
     DictVariable,
@@ -47,7 +46,6 @@ from minidynamo.variables.containers import (
     Slots,
     TupleVariable,
 )
-from minidynamo.variables.numbers import NumberVariable
 from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, PythonModuleVariable
 
 # Immutable classes whose parts need no trackers of their own.

@@ -20,7 +20,7 @@ from minidynamo.tracer.records.constants import is_constant_value, key_of, overr
 from minidynamo.tracer.records.copies import is_interned, may_be_distinct
 from minidynamo.tracer.wrap import wrap
 from minidynamo.tracer.wrappers.callables import has_receiver
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.containers import DictKey, TupleVariable
 
 LARGEST_CONTAINER = 20_000  # a larger container is opaque

@@ -34,8 +34,7 @@ from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrap import guard_names, lazy, wrap
 from minidynamo.tracer.wrappers.contents import LARGEST_CONTAINER, dict_key, is_key, item_source, size_of
 from minidynamo.tracer.wrappers.objects import opaque
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import DictKey, DictVariable, storage_class
 from minidynamo.variables.objects import ObjectVariable
 

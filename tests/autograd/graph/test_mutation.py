@@ -1,4 +1,7 @@
-"""Tests of minidynamo/autograd/graph/mutation.py."""
+"""Tests of minidynamo/autograd/graph/mutation.py: written arguments, functional forms and in-place variants of
+operators."""
+
+from __future__ import annotations
 
 import pytest
 import torch
@@ -7,14 +10,18 @@ import minidynamo
 from minidynamo.autograd.graph.mutation import (
     UNDECLARED,
     define_functional,
+    in_place,
+    inplace_variant_of,
     is_metadata_mutation,
     is_undeclared_write,
     is_view,
     mutation_of,
     named_arguments,
+    out_variant,
 )
 from minidynamo.errors import BackendError
 from tests.autograd.programs import assert_same, graphs, inputs
+from tests.codegen.graphs import trace
 
 aten = torch.ops.aten
 
@@ -158,3 +165,30 @@ def test_outputs_that_are_given_get_what_eager_writes(program, mode):
 def test_an_operator_on_lists_writes_to_no_tensor():
     assert mutation_of(torch.ops.aten.add_.t) is None
     assert mutation_of(torch.ops.aten.add_.Tensor).arguments == ("self",)
+
+
+@pytest.mark.parametrize(
+    ("functional", "writes", "written", "own"),
+    [
+        (aten.add.Tensor, aten.add_.Tensor, (0,), 0),
+        (aten.normal_functional.default, aten.normal_.default, (0,), 0),
+        (aten.bernoulli.p, aten.bernoulli_.float, (0,), 0),
+        (aten._foreach_mul.Scalar, aten._foreach_mul_.Scalar, (0,), 0),
+        (aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit.default, (3, 4), 3),
+    ],
+)
+def test_the_operator_that_writes(functional, writes, written, own):
+    twin = inplace_variant_of(functional)
+    assert (twin.op, twin.written, twin.own) == (writes, written, own)
+
+
+def test_an_operator_that_nothing_does_in_place():
+    assert inplace_variant_of(aten.mm.default) is None and out_variant(aten.mm.default) is aten.mm.out
+    assert inplace_variant_of(torch.ops.prims.sin.default) is None
+
+
+def test_what_takes_the_same_arguments_may_be_called_instead():
+    graph = trace(lambda x, y: (x.cumsum(0), x @ y, x.sort()), *torch.ones(2, 4, 4)).graph
+    found = {node.target: in_place(node) for node in graph.nodes}
+    assert found[aten.cumsum.default] is aten.cumsum_.default
+    assert found[aten.mm.default] is None and found[aten.sort.default] is None

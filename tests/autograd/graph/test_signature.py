@@ -4,7 +4,7 @@ import torch
 
 from minidynamo.autograd.graph.signature import GraphSignature, ViewStep
 from minidynamo.errors import UserLocation
-from minidynamo.memory.saved import SavedValue
+from minidynamo.memory.plan import SavedValue
 from tests.autograd.programs import graphs, inputs
 
 

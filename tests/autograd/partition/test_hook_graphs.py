@@ -12,7 +12,7 @@ from minidynamo.errors import HookReturnsSubclass, InvalidHook, UserLocation
 from minidynamo.fake.mode import FakeTensorMode
 from minidynamo.graph.saved_tensor_hooks import Hooks
 from minidynamo.graph.torch_settings import settings
-from minidynamo.memory.saved import SavedValue
+from minidynamo.memory.plan import SavedValue
 
 WHERE = UserLocation("model.py", 7, "forward")
 RECORD = SavedValue("add", (2, 3), torch.float32, 24, "aten.add.Tensor", WHERE, "")

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import minidynamo
 from minidynamo.errors import ArgumentError
-from minidynamo.memory.saved import SavedTensors, SavedValue
+from minidynamo.memory.plan import SavedTensors, SavedValue
 
 BACKENDS = ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)]
 

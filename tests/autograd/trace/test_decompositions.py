@@ -1,4 +1,7 @@
-"""Tests of minidynamo/autograd/trace/decompositions.py."""
+"""Tests of minidynamo/autograd/trace/decompositions.py: decompositions equal torch's kernels, for all inputs and for
+lists of tensors."""
+
+from __future__ import annotations
 
 from typing import Any
 
@@ -7,13 +10,168 @@ import torch
 import torch.nn.functional as F
 
 import minidynamo
+from minidynamo.autograd.aot import aot_compile
 from minidynamo.autograd.graph.mutation import mutation_of
-from minidynamo.autograd.trace.decompositions import decomposition_table, masked, splittable
+from minidynamo.autograd.trace.decompositions import (
+    EVERYWHERE,
+    ON_CPU,
+    ROUNDED_IN_STEPS,
+    decomposition_table,
+    foreach_table,
+    masked,
+    splittable,
+)
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
+from minidynamo.graph.boxed import make_boxed
 from tests.autograd.programs import assert_same, graphs, inputs, targets
 
 aten = torch.ops.aten
+X = torch.linspace(-30, 30, 192).view(6, 32).contiguous()
+X[1] *= 20
+X[2] = 2e4
+X[3] *= 1e-5
+X[4, :4] = torch.tensor([torch.inf, -torch.inf, torch.nan, -0.0])
+Y = torch.linspace(-2, 3, 192).view(6, 32)
+REDUCTIONS = ("none", "mean", "sum")
+
+PROGRAMS = {
+    "elu": (aten.elu_backward, lambda x, y: (F.elu(x, 0.7), F.selu(x), F.celu(x))),
+    "elu of results": (aten.elu_backward, lambda x, y: F.elu_(x.clone())),
+    "binary_cross_entropy": (
+        aten.binary_cross_entropy_backward,
+        lambda x, y: [F.binary_cross_entropy(x[5:].sigmoid(), y[5:].sigmoid(), y[5:], reduction=r) for r in REDUCTIONS],
+    ),
+    "glu": (aten.glu_backward, lambda x, y: F.glu(x)),
+    "hardswish": (aten.hardswish_backward, lambda x, y: F.hardswish(x)),
+    "hardsigmoid": (aten.hardsigmoid_backward, lambda x, y: F.hardsigmoid(x)),
+    "hardtanh": (aten.hardtanh_backward, lambda x, y: (F.hardtanh(x), F.relu6(x))),
+    "huber": (
+        aten.huber_loss_backward,
+        lambda x, y: [F.huber_loss(x, y, reduction=r, delta=0.7) for r in REDUCTIONS],
+    ),
+    "logit": (aten.logit_backward, lambda x, y: [(x[5] / 25 + 0.5).logit(), (x[5] / 25 + 0.5).logit(eps=0.1)]),
+    "mse": (aten.mse_loss, lambda x, y: [F.mse_loss(x, y, reduction=r) for r in REDUCTIONS]),
+    "mse of small rows": (aten.mse_loss_backward, lambda x, y: F.mse_loss(x[5] * 20, y[5])),
+    "smooth_l1": (
+        aten.smooth_l1_loss_backward,
+        lambda x, y: [F.smooth_l1_loss(x, y, reduction=r, beta=0.5) for r in REDUCTIONS],
+    ),
+    "soft_margin": (
+        aten.soft_margin_loss,
+        lambda x, y: [F.soft_margin_loss(x, y.sign(), reduction=r) for r in REDUCTIONS],
+    ),
+    "soft_margin of small rows": (aten.soft_margin_loss_backward, lambda x, y: F.soft_margin_loss(x[3], y[3])),
+}
+
+
+def split(gm, example_inputs):
+    """A backend that runs the operations of each formula separately."""
+
+    def run(graph, inputs):
+        is_half = any(x.dtype.itemsize == 2 for x in inputs)
+        whole = {getattr(aten, name).default for name in ROUNDED_IN_STEPS.split() if is_half}
+        assert not {node.target for node in graph.graph.nodes} & ({*EVERYWHERE, *ON_CPU} - whole)
+        return make_boxed(graph)
+
+    return aot_compile(gm, example_inputs, forward=run, backward=run, inference=run)
+
+
+def gradients(program, dtype):
+    x, y = X.to(dtype).requires_grad_(), Y.to(dtype)
+    made = program(x, y)
+    made = [made] if isinstance(made, torch.Tensor) else [*made]
+    flows = [torch.linspace(-1, 2, t.numel()).view(t.shape).to(dtype) for t in made]
+    return [*made, *(torch.autograd.grad(t, x, g, retain_graph=True)[0] for t, g in zip(made, flows))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_parts_compute_what_kernels_compute(name, dtype):
+    _, program = PROGRAMS[name]
+    expected = gradients(program, dtype)
+    made = gradients(minidynamo.compile(program, backend=split), dtype)
+    torch.testing.assert_close(made, expected, equal_nan=True)
+
+
+def test_every_formula_is_of_an_operation_that_is_split():
+    assert {*EVERYWHERE, *ON_CPU} <= splittable()
+    assert {packet.default for packet, _ in PROGRAMS.values()} == {*EVERYWHERE, *ON_CPU}
+    with config.patch(decompose=False):
+        assert not splittable()
+
+
+TABLE = foreach_table()
+
+
+def tensors():
+    return [torch.rand(3) * 0.8 + 0.1, torch.rand(2, 2) * 0.8 + 0.1]
+
+
+MAKE = {
+    "tensors": tensors,
+    "scalars": lambda: [0.5, 0.25],
+    "scalar": lambda: 0.75,
+    "tensor": lambda: torch.tensor(1.5),
+}
+
+
+def arguments(op):
+    """Returns a value for each positional argument, by its type."""
+    positional = [argument for argument in op._schema.arguments if not argument.kwarg_only]
+    return [MAKE[_kind(str(argument.type))]() for argument in positional if _kind(str(argument.type))]
+
+
+def _kind(name):
+    names = {"List[Tensor]": "tensors", "List[number]": "scalars", "number": "scalar", "Tensor": "tensor"}
+    return names.get(name, "")
+
+
+@pytest.mark.parametrize("op", sorted(TABLE, key=str), ids=str)
+def test_each_operator(op):
+    torch.manual_seed(0)
+    expected = arguments(op)
+    torch.manual_seed(0)
+    actual = arguments(op)
+    made = TABLE[op](*actual)
+    if made is NotImplemented:
+        assert op._overloadname == "Tensor" and "addc" in str(op)
+        return
+    given = op(*expected)
+    torch.testing.assert_close(made, None if given == () else given, rtol=0, atol=0)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+def test_scaled_sums():
+    for op in (torch.ops.aten._foreach_add.List, torch.ops.aten._foreach_add_.List):
+        one, other = tensors(), tensors()
+        expected = [a + 3 * b for a, b in zip(one, other)]
+        made = TABLE[op](one, other, alpha=3)
+        torch.testing.assert_close(one if made is None else made, expected)
+
+
+@pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize("makes", [torch.exp, torch.sin], ids=["which reads its result", "which does not"])
+def test_writes_to_what_backward_reads_are_refused(backend, makes):
+    def program(x):
+        values = [makes(x), x * 2]
+        torch._foreach_pow_(values, 2.0)
+        torch._foreach_exp_(values)
+        return values[0] + values[1]
+
+    def gradient(function):
+        x = torch.linspace(0.1, 0.5, 3).requires_grad_()
+        return torch.autograd.grad(function(x).sum(), x)[0]
+
+    compiled = minidynamo.compile(program, backend=backend)
+    if makes is torch.sin:
+        torch.testing.assert_close(gradient(compiled), gradient(program))
+        return
+    for function in (program, compiled):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            gradient(function)
+
 
 COMPOSITE = {
     "gelu": lambda x, y: F.gelu(x),

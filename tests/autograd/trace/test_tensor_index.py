@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from minidynamo import compile as compile_function
-from minidynamo.graph.tensor_index import place_of
+from minidynamo.graph.unbacked_symints import place_of
 from minidynamo.testing import AotEagerAndRecordGraphs
 
 

@@ -5,7 +5,7 @@ import torch
 from minidynamo.codegen.ir.expr import Cast, Const, Load
 from minidynamo.codegen.ir.loops import Buffer, Loops
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.values import Value
+from minidynamo.codegen.lowering.registry import Value
 
 CPU = torch.device("cpu")
 

@@ -12,7 +12,7 @@ from torch import fx
 from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.ir.loops import Extern
 from minidynamo.codegen.lowering.pointwise import ROWS, promoted
-from minidynamo.codegen.lowering.values import Value
+from minidynamo.codegen.lowering.registry import Value
 from tests.codegen.graphs import check, compare, lower, trace
 from tests.pairs import pairs
 

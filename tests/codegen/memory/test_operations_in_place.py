@@ -7,7 +7,7 @@ import torch
 
 import minidynamo
 from benchmarks.memory import peak_bytes
-from minidynamo.autograd.graph.inplace_variants import in_place
+from minidynamo.autograd.graph.mutation import in_place
 from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.ir.loops import Extern
 from minidynamo.graph.marks import IN_PLACE

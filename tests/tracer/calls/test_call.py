@@ -7,7 +7,7 @@ import torch
 
 from minidynamo import disable
 from minidynamo.tracer.records import registry
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.objects import LazyVariable
 from tests.end_to_end.programs import Programs, vector
 from tests.tracer.capturing import capture, guards_on, targets

@@ -5,8 +5,7 @@ import pytest
 
 from minidynamo.tracer.calls import set_order
 from minidynamo.tracer.records.constants import key_of
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import SetVariable, TupleVariable
 
 

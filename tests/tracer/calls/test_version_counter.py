@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import minidynamo
-from minidynamo.graph.version_counter import lower_version
+from minidynamo.graph.storage_resize import lower_version
 from minidynamo.testing import CompileCounter
 from minidynamo.tracer.records.traced_frame import Break
 from tests.tracer.capturing import capture, targets

@@ -6,8 +6,7 @@ import torch
 
 from minidynamo.errors import SkipFrame
 from minidynamo.tracer.capture.frame import trace_frame
-from minidynamo.tracer.records.frame_request import FrameRequest
-from minidynamo.tracer.records.traced_frame import Break, Null
+from minidynamo.tracer.records.traced_frame import Break, FrameRequest, Null
 from tests.tracer.capturing import capture
 
 

@@ -12,8 +12,8 @@ from minidynamo.guards.source import Attr, CellContents, Constant, InstanceAttr,
 from minidynamo.tracer.capture.early_clears import find_early_clears
 from minidynamo.tracer.records.side_effects import AttrDeleted, AttrSet, CellSet, Effect, GlobalSet
 from minidynamo.tracer.records.traced_frame import GraphInput
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.callables import CellVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.objects import ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
 

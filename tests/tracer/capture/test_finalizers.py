@@ -1,9 +1,16 @@
-"""Objects that a frame drops, checked on frames; whole programs are in tests/end_to_end/lifetimes/test_finalizers.py
-and test_watched_deaths.py."""
+"""Tests of minidynamo/tracer/capture/finalizers.py: objects that a frame or a write drops; whole programs are in
+tests/end_to_end/lifetimes/test_finalizers.py and test_watched_deaths.py."""
+
+from __future__ import annotations
 
 import weakref
 
+import torch
+
+import minidynamo
+from minidynamo.guards.deaths import Lost
 from minidynamo.guards.guard import GuardKind
+from minidynamo.testing import CompileCounter
 from minidynamo.tracer.records.traced_frame import Break
 from tests.tracer.capturing import capture, guards_on
 
@@ -45,3 +52,69 @@ def test_the_frame_is_cut_where_somebody_is():
 def test_tensors_and_constants_do_not_count():
     for value in (1, None, "text"):
         assert GuardKind.UNNOTICED_DEATH not in guards_on(capture(given_up, value), "value")
+
+
+class Holder:
+    def __init__(self, part=None):
+        self.part = part
+
+
+def write(holder, items, table, queue):
+    holder.part = 1
+    holder.part = 2
+    items[0] = 1
+    table["a"] = 1
+    queue.clear()
+
+
+def test_writes_are_guarded_once():
+    table = {"a": torch.ones(1), "b": 1}
+    traced = capture(write, Holder(), [None, None], table, [1])
+    assert guards_on(traced, "holder.__dict__")[GuardKind.UNNOTICED_DEATH] == ("part",)
+    assert guards_on(traced, "items")[GuardKind.UNNOTICED_DEATH] == (0,)
+    assert guards_on(traced, "table")[GuardKind.UNNOTICED_DEATH] == ("a",)
+    assert guards_on(traced, "queue")[GuardKind.UNNOTICED_DEATH] == ()
+
+
+def count(holder, items, table):
+    holder.part += 1
+    items[0] *= 2
+    table["a"] = table["a"] + 1
+
+
+def test_numbers_that_were_read_are_not_looked_at_again():
+    traced = capture(count, Holder(1), [1], {"a": 1})
+    assert GuardKind.UNNOTICED_DEATH not in {guard.kind for guard in traced.guards}
+
+
+def test_what_is_watched_and_stays_is_not_in_the_way_of_a_guard():
+    counter = CompileCounter()
+    parts = [Holder() for _ in range(6)]
+    finalizers = [weakref.finalize(parts[-1], print)]
+
+    @minidynamo.compile(backend=counter, fullgraph=True)
+    def drop(items, elements, x):
+        items[0] = items[1] = items[2] = items[3] = 1
+        elements.discard(parts[0])
+        return x + 1
+
+    for _ in range(4):
+        drop([Holder() for _ in range(4)] + parts[4:], {parts[0], parts[-1]}, torch.ones(1))
+    assert counter.frame_count == 1
+    finalizers.pop().detach()
+
+
+def test_the_history_that_a_new_value_goes_on_with_is_not_looked_at_again():
+    holder, layer = Holder(torch.zeros(3)), torch.nn.Linear(3, 3)
+
+    def step(x):
+        holder.part = torch.tanh(layer(x) + holder.part)
+
+    def forget(x):
+        holder.part = layer(x)
+
+    for fn, goes_on in ((step, True), (forget, False)):
+        holder.part = torch.zeros(3, requires_grad=True) * 2
+        found = [g.expected for g in capture(fn, torch.ones(3)).guards if g.kind is GuardKind.UNNOTICED_DEATH]
+        assert ("part",) in found
+        assert ((Lost.NO_HISTORY,) in found) is goes_on

@@ -8,8 +8,7 @@ from minidynamo.errors import GraphBreak, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import CellContents, Local
 from minidynamo.tracer.capture.frame import trace_frame
-from minidynamo.tracer.records.frame_request import FrameRequest, StackSlot
-from minidynamo.tracer.records.traced_frame import Return
+from minidynamo.tracer.records.traced_frame import FrameRequest, Return, StackSlot
 from tests.tracer.capturing import capture, guards_on, placeholders, targets
 
 

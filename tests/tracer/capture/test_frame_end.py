@@ -8,7 +8,7 @@ from minidynamo.errors import SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Local
 from minidynamo.tracer.records.side_effects import AttrSet, Called, ContentsChanged
-from minidynamo.variables.contexts import ContextExitVariable
+from minidynamo.variables.callables import ContextExitVariable
 from tests.tracer.capturing import capture, guards_on
 
 

@@ -12,8 +12,7 @@ import torch
 from minidynamo.graph.boxed import make_boxed
 from minidynamo.graph.marks import COMPUTES_FIRST
 from minidynamo.tracer.capture.rerun import RerunOptions
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from tests.tracer.frame_builder import Box, FrameBuilder, ones
 
 

@@ -12,8 +12,8 @@ from minidynamo.bytecode.layout import FramePoint
 from minidynamo.guards.source import InstanceAttr, Item, Local
 from minidynamo.tracer.capture.residual import MANY_INPUTS
 from minidynamo.tracer.records.traced_frame import Null
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.callables import BuiltinVariable, CellVariable, FunctionVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable, TupleVariable
 from minidynamo.variables.objects import ModuleVariable
 from tests.tracer.frame_builder import Box, FrameBuilder, ones

@@ -6,7 +6,7 @@ from minidynamo.errors import Diagnostic
 from minidynamo.tracer.frames import exceptions
 from minidynamo.tracer.frames.exceptions import can_make, catch_raised, description, made, without_message
 from minidynamo.tracer.frames.interpreter import Raised, set_context
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.tensors import TensorVariable
 
 

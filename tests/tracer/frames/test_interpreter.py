@@ -3,8 +3,8 @@ import torch
 from minidynamo.bytecode.instructions import decode
 from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.interpreter import NULL, Frame
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.callables import CellVariable
-from minidynamo.variables.constants import ConstantVariable
 
 
 def frame_of(fn, **local_slots):

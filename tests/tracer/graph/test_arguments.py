@@ -12,7 +12,7 @@ from minidynamo.guards.source import Local
 from minidynamo.tracer.graph.arguments import Arguments, NotInGraph
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.records.constants import key_of
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SliceVariable, TupleVariable
 from minidynamo.variables.objects import ObjectVariable, OpaqueVariable
 

@@ -8,7 +8,7 @@ from minidynamo.guards.tensors import facts_of
 from minidynamo.tracer.graph.arguments import NotInGraph
 from minidynamo.tracer.graph.fake_tensors import CallFailed
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.containers import ListVariable, TupleVariable
 from minidynamo.variables.objects import OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable

@@ -9,7 +9,7 @@ import torch
 from minidynamo.guards.source import Local
 from minidynamo.tracer.graph.dead_code import may_raise
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable
 
 C = ConstantVariable
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from minidynamo.graph.checkpoint import run_checkpoint
+from minidynamo.graph.higher_order import run_checkpoint
 from minidynamo.tracer.records.traced_frame import Break
 from tests.tracer.capturing import capture, placeholders, targets
 

@@ -5,7 +5,7 @@ import torch
 
 from minidynamo import cond
 from minidynamo.errors import Unsupported
-from minidynamo.graph.cond import is_cond
+from minidynamo.graph.higher_order import is_cond
 from tests.tracer.capturing import capture, placeholders, targets
 
 

@@ -3,10 +3,9 @@ import datetime
 import pytest
 
 from minidynamo.tracer.handlers import values
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
-from minidynamo.variables.exceptions import ExceptionVariable
-from minidynamo.variables.objects import ObjectVariable, OpaqueVariable
+from minidynamo.variables.objects import ExceptionVariable, ObjectVariable, OpaqueVariable
 
 
 class Broken(Exception):

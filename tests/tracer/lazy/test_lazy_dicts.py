@@ -5,7 +5,7 @@ from minidynamo.guards.source import Attr, Called, Constant, Item, Local
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.records.constants import key_of
 from minidynamo.tracer.wrap import wrap
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable
 from tests.tracer.wrapping import V, empty_graph, kinds
 
 

@@ -8,7 +8,7 @@ from minidynamo.guards.source import Item
 from minidynamo.tracer.lazy.lazy_dicts import replayed_parts
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.wrap import wrap
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.objects import LazyVariable
 from tests.tracer.wrapping import V, empty_graph, kinds
 

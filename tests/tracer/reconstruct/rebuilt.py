@@ -6,8 +6,7 @@ from minidynamo.core.names import Namespace
 from minidynamo.guards.source import Local
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
 from minidynamo.tracer.records.side_effects import SideEffects
-from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import DictKey, ListVariable
 
 C = ConstantVariable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minidynamo.tracer.reconstruct.constants import Pins, is_new, spelling
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable
 
 
 @pytest.mark.parametrize("value", [None, True, 1000, -1000, 2.5, "a b", b"a", (1, (2.5, "x")), (), (1,)], ids=repr)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from minidynamo.variables.contexts import ContextExitVariable, ContextVariable
+from minidynamo.variables.callables import ContextExitVariable, ContextVariable
 from tests.tracer.reconstruct.rebuilt import rebuilt
 
 

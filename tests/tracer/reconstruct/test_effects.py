@@ -7,8 +7,8 @@ import torch
 from minidynamo.guards.source import Local
 from minidynamo.tracer.reconstruct.effects import lost_effects
 from minidynamo.tracer.records.side_effects import AttrSet, Called, CellSet, ContentsChanged, GlobalSet
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.callables import BuiltinVariable, CellVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import DictKey, DictVariable, ListVariable
 from minidynamo.variables.objects import ObjectVariable
 from tests.tracer.frame_builder import Box, FrameBuilder, ones

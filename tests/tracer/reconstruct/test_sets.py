@@ -7,7 +7,7 @@ from minidynamo.errors import InternalError
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
 from minidynamo.tracer.records.constants import key_of
 from minidynamo.tracer.records.side_effects import SideEffects
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.containers import SetVariable
 
 

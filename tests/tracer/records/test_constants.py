@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant, is_constant_value, key_of
-from minidynamo.variables.constants import ConstantVariable
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.containers import ListVariable, SliceVariable, TupleVariable
 from minidynamo.variables.objects import OpaqueVariable
 

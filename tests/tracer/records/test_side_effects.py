@@ -4,8 +4,8 @@ import pytest
 
 from minidynamo.guards.source import Local
 from minidynamo.tracer.records.side_effects import AttrDeleted, AttrSet, SideEffects
+from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.callables import BuiltinVariable, CellVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable
 

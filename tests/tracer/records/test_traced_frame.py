@@ -1,4 +1,7 @@
-"""Tests of minidynamo/tracer/records/traced_frame.py."""
+"""Tests of minidynamo/tracer/records/traced_frame.py: the positions of a frame's values in a request, and the records
+of a result."""
+
+from __future__ import annotations
 
 import dataclasses
 
@@ -9,7 +12,27 @@ from minidynamo.errors import InternalError
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.source import Computed, Drawn, Local
 from minidynamo.tracer.records.side_effects import Draw
+from minidynamo.tracer.records.traced_frame import FrameRequest
 from tests.tracer.frame_builder import FrameBuilder
+
+
+def f(x, *args, y, **kwargs):
+    pass
+
+
+def test_slots_arrive_under_their_own_names_or_those_of_the_program():
+    request = FrameRequest(f.__code__, {}, {}, parameters={".0": "iterator"})
+    assert request.local("x") == Local("x") and request.local(".0") == Local("iterator")
+
+
+def test_further_arguments_arrive_spread_in_a_call_alone():
+    assert FrameRequest(f.__code__, {}, {}).spread() == {Local("args"), Local("kwargs")}
+    assert not FrameRequest(f.__code__, {}, {}, index=2).spread()
+
+
+def test_a_frame_is_called_as_the_user_knows_it():
+    assert FrameRequest(f.__code__, {}, {}).title == "f"
+    assert FrameRequest(f.__code__, {}, {}, name="Model.forward").title == "Model.forward"
 
 
 def test_records_are_compared_by_identity_and_cannot_be_changed() -> None:
