@@ -22,6 +22,10 @@ class Holder:
     def get(self):
         return self.v
 
+    @property
+    def held(self):
+        return self.v
+
 
 class Slots:
     __slots__ = ("v",)
@@ -38,6 +42,10 @@ class Stores(torch.nn.Module):
 
 def same(value):
     return value
+
+
+def ignores(x, _):
+    return x * 2
 
 
 def unpacked(x, pair):
@@ -65,6 +73,9 @@ PROGRAMS = {
     "value of a dict": (lambda x, d: (x * 2, d["v"]), lambda v: {"v": v}),
     "unpacked": (unpacked, lambda v: (1, v)),
     "through a method": (lambda x, h: (x * 2, h.get()), Holder),
+    "through a property": (lambda x, h: (x * 2, h.held), Holder),
+    "through a callee": (lambda x, h: (ignores(x, h.v), h.v), Holder),
+    "an argument": (lambda x, v: (ignores(x, v), v, [v], {"v": v}), same),
     "behind a break": (behind_a_break, Holder),
 }
 

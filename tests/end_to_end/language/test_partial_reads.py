@@ -1,7 +1,7 @@
-"""A program's partial reads of a value are guarded, and nothing else: a fact of a tensor, a range, a module.
+"""A program's partial reads of a value are guarded, and nothing else: a fact of a tensor, an item, a range, a module.
 
-Each program is called with the first arguments; then with arguments that differ in an unread part, without a compile,
-or in a read part, with a compile.
+Each program is called with the first value; then with values that differ in an unread part, without a compile, or in a
+read part, with a compile. Values that are only moved are in test_moved_values.py.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import datetime
 import enum
+import functools
 from types import SimpleNamespace as Space
 from typing import Any, NamedTuple
 
@@ -41,21 +42,20 @@ class Record(NamedTuple):
     x: Any
     note: Any = None
 
+    def scaled(self, y):
+        return y * self.x
+
+
+class Text(tuple):
+    def first(self):
+        return self[0]
+
 
 class Slots:
     __slots__ = ("a", "b")
 
     def __init__(self, a, b):
         self.a, self.b = a, b
-
-
-class TensorNumber:
-    def __init__(self, value):
-        self.value = value
-
-    @property
-    def held(self):
-        return self.value
 
 
 class Net(torch.nn.Module):
@@ -68,22 +68,6 @@ class Net(torch.nn.Module):
 def net(**changes):
     torch.manual_seed(0)
     return Net(**changes)
-
-
-def ignores(x, _):
-    return x * 2
-
-
-def keeps(x, value):
-    return x * 2, [value], {"v": value}
-
-
-def through(x, space):
-    return ignores(x, space.v)
-
-
-def handed(x, space):
-    return x * 2, space.v
 
 
 def is_missing(value):
@@ -101,8 +85,42 @@ def unpacked(tensor):
     return height
 
 
+def unpacked_pair(pair):
+    first, _ = pair
+    return first
+
+
 def chosen(condition):
     return lambda x, v: x * 2 if condition(v) else x
+
+
+def helper(x, used, unused=None):
+    return x * used
+
+
+def logged(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def first_of(x, *rest):
+    return x * rest[0]
+
+
+def above_two(x, items):
+    for item in items:
+        if item > 2:
+            return x * item
+    return x
+
+
+def passed_on(x, table):
+    made = [table["note"]]
+    made.append(table["rest"])
+    return x * 2, made, (table["count"],)
 
 
 def by(read):
@@ -178,19 +196,6 @@ TENSORS = {
         [net(mask=D)],
     ),
 }
-UNTOUCHED = {
-    "handed on from an attribute": (handed, a(1), [a("a"), a(None), a(F), a([1]), a(len), a(Config())], []),
-    "through a callee": (through, a(1), [a("a"), a(None), a(F), a([1]), a(len), a(Config())], []),
-    "behind a property": (
-        lambda x, p: (x * 2, p.held),
-        TensorNumber(1),
-        [TensorNumber("a"), TensorNumber(None), TensorNumber(F), TensorNumber(len)],
-        [],
-    ),
-    "ignored by a callee": (ignores, 1, ["a", None, F, [1], Config()], []),
-    "packed and returned": (keeps, 1, ["a", None, F, [1], Config()], []),
-    "a tensor returned": (lambda x, t: (x * 2, t), F, [WIDE, D, CUBE, GRAD, 1], []),
-}
 RANGES = {
     "start of a range": (by(lambda r: r.start), range(2, 5), [range(2, 7), range(2, 9, 3)], [range(3, 5)]),
     "stop of a range": (by(lambda r: r.stop), range(2, 5), [range(1, 5), range(0, 5, 2)], [range(2, 6)]),
@@ -212,6 +217,49 @@ RANGES = {
     "a step of a class": (chosen(lambda s: isinstance(s.step, int)), slice(2, 5, 2), [slice(1, 7, 3)], [slice(2, 5)]),
     "type of a slice": (chosen(lambda s: isinstance(s, slice)), slice(2, 5), [slice(3)], [1]),
     "an attribute that is a range": (by(lambda s: s.v.start), a(range(2, 5)), [a(range(2, 9))], [a(range(3, 5))]),
+}
+ITEMS = {
+    "an item of a tuple": (by(lambda t: t[0]), (2, 1), [(2, "a", F)], [(3, 1)]),
+    "the last item of a tuple": (by(lambda t: t[-1]), (1, 2), [(F, "a", 2)], [(2, 1)]),
+    "an inner tuple": (by(lambda t: t[0][1]), ((1, 2), 3), [((5, 2, 7),)], [((1, 3), 3)]),
+    "a field that a method reads": (lambda x, p: p.scaled(x), Record(2), [Record(2, "m")], [Record(3)]),
+    "an item of a size": (by(lambda s: s[0]), torch.Size([2, 3]), [torch.Size([2])], [torch.Size([3])]),
+    "an item of a subclass": (by(lambda t: t.first()), Text((2, 3)), [Text((2,))], [Text((3, 3))]),
+    "unpacking": (by(unpacked_pair), (2, 3), [(2, "a")], [(3, 3)]),
+    "unpacking an attribute": (by(lambda s: unpacked_pair(s.v)), a((2, 3)), [a((2, F))], [a((3, 3))]),
+    "a slice from the beginning": (by(lambda t: t[:2][0]), (2, 3, 4), [(2, 4)], [(3, 4)]),
+    "a slice to the end": (by(lambda t: t[-2:][1]), (2, 3, 4), [(3, 4)], [(4, 3)]),
+    "the rest of a loop": (above_two, (1, 3, 4), [(2, 3, "a")], [(3, 3, 4)]),
+    "arguments with a star": (lambda x, v: first_of(x, *v), (2, 3), [(2, "a"), (2, F)], [(3, 3)]),
+    "an argument of a callee": (lambda x, v: helper(x, *v), (2, 1), [(2, 5)], [(3, 1)]),
+    "an argument of a decorated function": (lambda x, v: logged(helper)(x, *v), (2, "m"), [(2, "n")], [(3, "m")]),
+    "an argument of a partial": (
+        lambda x, p: p(x),
+        functools.partial(helper, used=2, unused=1),
+        [functools.partial(helper, used=2, unused=5)],
+        [functools.partial(helper, used=3, unused=1)],
+    ),
+    "values that are moved": (
+        passed_on,
+        {"note": 0.5, "rest": 1, "count": 2},
+        [{"count": 5, "note": 1.5, "rest": 7}, {"count": 1, "note": F, "rest": 7}],
+        [],
+    ),
+    "an int in a range": (lambda x, n: x * 2 if n > 3 else x, 5, [7], [3]),
+    "a float in a range": (lambda x, n: x * 2 if n > 0.5 else x, 5.0, [0.7], [float("nan")]),
+    "truth of an int": (lambda x, n: x * 2 if n else x, 5, [-7], [0]),
+    "an unequal text": (lambda x, s: x * 2 if s == "a{b}" else x, "c", ["}d"], ["a{b}"]),
+    "truth of a text": (lambda x, s: x * 2 if s else x, "c", ["d"], [""]),
+    "one of some texts": (lambda x, s: x * 2 if s in ("a", "b") else x, "a", ["b"], ["c"]),
+    "truth of a list": (lambda x, s: x * 2 if s else x, [1], [[1, 2]], [[]]),
+    "truth of a dict": (lambda x, s: x * 2 if not s else x, {"a": 1}, [{"b": 1, "c": 2}], [{}]),
+    "a length in a range": (lambda x, s: x * 2 if len(s) > 2 else x, (1,), [("a", 2)], [(1, 2, 3)]),
+    "the first operands of a condition": (
+        lambda x, s: x * 2 if s.a is not None and (s.b or s.c) else x,
+        Space(a=1, b=2, c=3),
+        [Space(a=4, b=5, c="t")],
+        [Space(a=None, b=1, c=1)],
+    ),
 }
 VALUES = {
     "one key": (by(lambda d: d["a"]), {"a": 2, "b": 3}, [{"a": 2}, {"c": 1, "a": 2, "b": 4}], [{"a": 3, "b": 3}]),
@@ -285,7 +333,7 @@ VALUES = {
     "in_features": (by(lambda m: m.first.in_features), net(), [net(second=2)], [net(first=2)]),
     "a field of a namedtuple": (by(lambda r: r.x), Record(2), [Record(2, F)], [Record(3)]),
 }
-CASES = TENSORS | UNTOUCHED | RANGES | VALUES
+CASES = TENSORS | RANGES | ITEMS | VALUES
 
 
 def same(actual, expected):
@@ -322,6 +370,9 @@ def test_what_is_read_is_guarded(name):
         before = compiled.stats.compiles
         check(compiled, program, (X, other))
         assert compiled.stats.compiles > before
+        if not compiled.stats.graph_breaks:
+            with no_recompile():
+                check(compiled, program, (X, first))
 
 
 SIZES = {
@@ -375,3 +426,41 @@ def test_a_list_whose_tensors_are_used_comes_as_one(program):
     assert compiled.stats.graph_breaks == 0
     names = [node.target for node in compiled.graphs[0].graph.nodes if node.op == "placeholder"]
     assert sorted(names) == ["x", "xs"]
+
+
+def test_a_tuple_itself_stays_the_same_object():
+    program = lambda x, t, u: (x + (1 if t is u else 2), t, [t], {"t": t}, t is None)
+    compiled = minidynamo.compile(program, backend="eager")
+    t, u = (1, [2]), (1, [2])
+    for arguments in ((X, t, t), (X, t, u), (X, u, u)):
+        out, expected = compiled(*arguments), program(*arguments)
+        assert torch.equal(out[0], expected[0]) and out[1] is out[2][0] is out[3]["t"] is arguments[1]
+
+
+def test_an_unread_item_crosses_a_break():
+    def program(x, t):
+        y = x * t[0]
+        minidynamo.graph_break()
+        return y * t[1], t
+
+    compiled = minidynamo.compile(program, backend="eager")
+    for t in ((2, 3), (2, 4), (2, 4, 5)):
+        out, same = compiled(X, t)
+        assert torch.equal(out, X * 2 * t[1]) and same is t
+
+
+def test_what_was_compared_and_then_used_is_guarded_once():
+    compiled = minidynamo.compile(lambda x, n: x * n if n > 0 else x, backend="eager", dynamic=False)
+    compiled(X, 3)
+    assert "relation" not in str(compiled.guards()) and "value of `n`: 3" in str(compiled.guards())
+
+
+def test_defaults_that_are_added_in_front_move_no_other():
+    def scaled(x, a, b=2, c=3):
+        return x * b * c
+
+    compiled = minidynamo.compile(lambda x: scaled(x, 1), backend="eager")
+    for defaults in ((2, 3), (7, 2, 3), (5, 3)):
+        scaled.__defaults__ = defaults
+        assert torch.equal(compiled(X), scaled(X, 1))
+    assert compiled.stats.compiles == 2
