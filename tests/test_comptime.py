@@ -274,6 +274,37 @@ def test_CT_2_locals(capsys):
     assert text.splitlines() == wanted
 
 
+def test_CT_2_classes_and_functions(capsys):
+    def f(x):
+        comptime.print([torch.nn.Linear, torch.sin, len, helper, dict])
+        comptime.print(lambda value: value)
+        return x + 1
+
+    eager(f)(torch.ones(2))
+    listed, nested = capsys.readouterr().out.splitlines()
+    assert listed == repr([torch.nn.Linear, torch.sin, len, helper, dict])
+    assert nested == "<function test_CT_2_classes_and_functions.<locals>.f.<locals>.<lambda>>"
+
+
+def test_CT_5_a_symbolic_number_as_a_fake():
+    seen = []
+
+    def f(x):
+        n = x.size(0)
+        comptime(lambda ctx: seen.append(ctx.get_local("n").as_fake() * 2))
+        return x + n
+
+    compiled = eager(f, dynamic=True)
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 4.0))
+    assert isinstance(seen[0], torch.SymInt) and seen[0].node.hint == 6
+    with pytest.raises(ComptimeError, match="as_fake"):
+        eager(f, dynamic=False)(torch.ones(3))
+
+
+def helper():
+    """Is printed by its `repr`."""
+
+
 def test_CT_3_bytecode_and_frames(capsys):
     def g(x):
         y = x * 2

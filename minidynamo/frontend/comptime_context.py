@@ -20,7 +20,7 @@ from minidynamo.tracer.frames.interpreter import Frame, Tracer
 from minidynamo.tracer.numbers.arithmetic import involves_number
 from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
-from minidynamo.variables.callables import CellVariable, FunctionVariable
+from minidynamo.variables.callables import BuiltinVariable, CellVariable, FunctionVariable, NestedFunctionVariable
 from minidynamo.variables.containers import DictVariable, SequenceVariable, SetVariable, TupleVariable
 from minidynamo.variables.objects import ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -65,8 +65,12 @@ class ComptimeVar:
         self._tx.graph.use(self._variable)
         return fx.Proxy(self._variable.node, _Appending(self._tx.graph.graph))
 
-    def as_fake(self) -> torch.Tensor:
-        """Returns the fake tensor: shape, strides, dtype and device without data. Raises TypeError for other values."""
+    def as_fake(self) -> Any:
+        """Returns the fake tensor, which has shape, strides, dtype and device without data, or the symbol of a varying
+        size. Raises TypeError for other values.
+        """
+        if isinstance(self._variable, NumberVariable) and isinstance(self._variable.value, torch.SymInt):
+            return self._variable.value
         if not isinstance(self._variable, TensorVariable):
             raise TypeError(f"as_fake() needs a tensor, and this is {self!r}")
         return self._tx.graph.use(self._variable)
@@ -208,6 +212,10 @@ def _graph_text(graph: torch.fx.Graph, verbose: bool) -> str:
     return text.strip("\n")
 
 
+# Trackers with the real object, whose `repr` is its text.
+_REAL = (BuiltinVariable, FunctionVariable, ObjectVariable)
+
+
 def describe(tx: Tracer, variable: VariableTracker) -> str:
     """Returns a tracked value as text: constants by `repr`, tensors by shape and dtype, containers by contents."""
     if isinstance(variable, NumberVariable):
@@ -230,6 +238,8 @@ def describe(tx: Tracer, variable: VariableTracker) -> str:
         return "{" + ", ".join(pairs) + "}"
     if isinstance(variable, SetVariable):
         return "{" + ", ".join(describe(tx, key.variable) for key in variable.items) + "}"
-    if isinstance(variable, (FunctionVariable, ObjectVariable)) and variable.value is not None:
+    if isinstance(variable, _REAL) and variable.value is not None:
         return repr(variable.value)
+    if isinstance(variable, NestedFunctionVariable):
+        return f"<function {variable.qualname}>"
     return f"<{variable.python_type.__name__}>"

@@ -6,6 +6,7 @@ A compiled graph is split at these calls (`autograd/segments.py`). The tracer de
 
 from __future__ import annotations
 
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,12 @@ def reserve_hook(tensor: torch.Tensor, method: str) -> RemovableHandle:
     return handle
 
 
+def reserve_node_hook(tensor: torch.Tensor, method: str) -> RemovableHandle:
+    """Registers a placeholder hook on the autograd node of `tensor`, as `reserve_hook` does on a tensor."""
+    handle: RemovableHandle = getattr(tensor.grad_fn, method)(_nothing_yet)
+    return handle
+
+
 def fill_hook(handle: RemovableHandle, function: Callable[..., Any]) -> None:
     """Replaces the placeholder that `reserve_hook` registered by the program's function."""
     hooks = handle.hooks_dict_ref()
@@ -52,13 +59,14 @@ def fill_hook(handle: RemovableHandle, function: Callable[..., Any]) -> None:
         hooks[handle.id] = function
 
 
-def _nothing_yet(_: torch.Tensor) -> None:
+def _nothing_yet(*_: object) -> None:
     """Does nothing: the hook until the end of the program's frame, during which no backward runs."""
 
 
 gradients = torch.autograd.grad
 
 _EAGER_BACKWARD = "has_eager_backward"
+_FUNCTION = "autograd_function"
 
 
 def with_eager_backward(function: Callable[..., Any], operator: object = None) -> Callable[..., Any]:
@@ -67,6 +75,20 @@ def with_eager_backward(function: Callable[..., Any], operator: object = None) -
     """
     vars(function)[_EAGER_BACKWARD] = operator
     return function
+
+
+def of_custom_function(function: Callable[..., Any], cls: type[Any]) -> Callable[..., Any]:
+    """Marks a function of a graph that calls `cls.apply`."""
+    vars(function)[_FUNCTION] = cls
+    return function
+
+
+def custom_function_of(node: fx.Node) -> type[Any] | None:
+    """Returns the custom Function that computes the node, or the tuple that the node is an item of."""
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    cls: type[Any] | None = vars(node.target).get(_FUNCTION) if isinstance(node.target, types.FunctionType) else None
+    return cls
 
 
 def eager_operator(function: object) -> object:
@@ -81,6 +103,7 @@ _LOOKS_AT: dict[Callable[..., Any], int | None] = {
     replace_data: None,
     retain_grad: 0,
     reserve_hook: 0,
+    reserve_node_hook: 0,
     gradients: 1,
 }
 

@@ -63,7 +63,7 @@ from minidynamo.variables.objects import (
     TracebackVariable,
     WeakReferenceVariable,
 )
-from minidynamo.variables.tensors import ArrayVariable, StorageVariable
+from minidynamo.variables.tensors import ArrayVariable, GradFnVariable, StorageVariable
 
 
 def parts(variable: VariableTracker, side_effects: SideEffects) -> Iterator[VariableTracker]:
@@ -247,6 +247,7 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     ContextExitVariable: lambda v: (v.context,),
     ArrayVariable: lambda v: (v.shared,),
     StorageVariable: lambda v: (v.of,),
+    GradFnVariable: lambda v: (v.of,),
     ContextTokenVariable: lambda v: (v.of,),
     WeakReferenceVariable: lambda v: (v.referent,),
     PullBackVariable: lambda v: v.inputs,

@@ -55,6 +55,16 @@ class HookVariable(VariableTracker):
 
 
 @dataclass(eq=False)
+class GradFnVariable(VariableTracker):
+    """The autograd node `of.grad_fn` of a tensor that is the result of a computation."""
+
+    python_type = property(lambda self: type(self.function))
+    of: TensorVariable
+    #: The node of the fake tensor; for an external tensor, the node of the real tensor.
+    function: Any
+
+
+@dataclass(eq=False)
 class ArrayVariable(VariableTracker):
     """A numpy array that was computed from constants during capture. Arrays that are external values are opaque."""
 

@@ -22,6 +22,7 @@ from minidynamo.autograd.graph.graph_builder import same_layout
 from minidynamo.autograd.graph.mutation import Mutation
 from minidynamo.autograd.graph.numbers import is_number
 from minidynamo.compat import OpOverload
+from minidynamo.core.events import notice
 from minidynamo.errors import BackendError, Diagnostic
 from minidynamo.graph.storage_resize import resize_storage
 
@@ -133,6 +134,15 @@ def _without_data(what: str, base: Base) -> BackendError:
     )
 
 
+def _stays_full(placeholder: fx.Node) -> Diagnostic:
+    return Diagnostic(
+        "MD416",
+        f"the graph fills the empty storage of `{placeholder.name}` and does not free it",
+        why="The data is copied: a graph that also frees the storage reads the source of the copy instead.",
+        fix="Free the storage in the same graph: x.untyped_storage().resize_(0)",
+    )
+
+
 def storage_sizes(functional: FunctionalGraph, returned: Iterable[Any], written: Collection[int]) -> StorageSizes:
     """Returns the resizes of a complete functional graph.
 
@@ -156,6 +166,8 @@ def storage_sizes(functional: FunctionalGraph, returned: Iterable[Any], written:
             emptied.add(placeholder)
         if base.was_empty != (base.nbytes == 0):
             resizes.append(Resize(placeholder, base.nbytes))
+            if base.was_empty:
+                notice(_stays_full(placeholder))
     forward_readers: set[fx.Node] = set()
     backward_readers: set[fx.Node] = set()
     inside = {*emptied}

@@ -83,8 +83,13 @@ class GraphNode:
         )
         self.frees_in_parts = graph.frees_in_parts
         self.targets = frozenset(range(len(positions)))
-        #: Per edge: its input, and whether autograd gets an edge to a non-leaf.
-        self.edges = [(edge.input, edge.has_gradient or edge.input in plan.linked) for edge in graph.edges]
+        #: Per edge: its input, and whether autograd gets an edge to a non-leaf, and to a leaf. A leaf that the graph
+        #: only fills with data gets none: its gradient from another graph need not wait for this backward.
+        filled = {mutation.index for mutation in signature.mutations}
+        self.edges = [
+            (edge.input, edge.has_gradient or edge.input in plan.linked, edge.input not in filled or edge.reached_from)
+            for edge in graph.edges
+        ]
         reaching = [tuple(positions[target] for target in edge.reached_from) for edge in graph.edges]
         self.input_nodes = InputNodes(reaching, len(positions), signature.results, self.gradients)
         self.result_nodes = ResultNodes(signature, dict(zip(plan.held, plan.held_for)), self.flow_of)
@@ -96,7 +101,7 @@ class GraphNode:
     def __call__(self, args: list[Any]) -> Any:
         """Returns the results of the graph; empties `args`."""
         linked = self.input_nodes.link(
-            [args[i] if is_reached or args[i].is_leaf else None for i, is_reached in self.edges]
+            [args[i] if (to_leaf if args[i].is_leaf else to_other) else None for i, to_other, to_leaf in self.edges]
         )
         return self.result_nodes.attach(self.apply(args, linked, *linked.edges), linked)
 

@@ -24,7 +24,7 @@ from minidynamo.tracer.records.fix_hints import COMPILE_CLOSURE, is_of_optimizer
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
 from minidynamo.variables.objects import ClassVariable
-from minidynamo.variables.tensors import TensorVariable
+from minidynamo.variables.tensors import GradFnVariable, TensorVariable
 
 # Attributes that are known while tracing; reading an attribute guards the tensor.
 _FLAGS = "cpu cuda meta mps xpu xla sparse sparse_csr quantized nested mkldnn"
@@ -64,7 +64,6 @@ METHOD_BREAKS: dict[str, tuple[str, str]] = {
     "pin_memory": ("It allocates memory outside the graph.", ""),
     "storage_offset": ("Guards do not check where in its storage a tensor starts.", ""),
     "data_ptr": ("An address is only known when the graph runs.", ""),
-    "storage": ("Storage is only there when the graph runs.", ""),
     "as_subclass": (_CHANGES, ""),
     "__dlpack__": ("It shares memory with another library.", ""),
     "__deepcopy__": ("Copies are made outside the graph.", "x.clone()"),
@@ -85,8 +84,8 @@ def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTrac
         tx.break_graph("MD212", f"`{name}` of a view is used", why=why)
     if name == "is_leaf":
         return _is_leaf(tx, obj)
-    if name == "grad_fn" and _has_no_grad_fn(tx, obj):
-        return from_constant(None)
+    if name == "grad_fn":
+        return _grad_fn(tx, obj)
     if name == "grad":
         return _grad(tx, obj)
     if name == "_version":
@@ -125,11 +124,25 @@ def _requires_grad(tx: Tracer, obj: TensorVariable) -> bool:
     return isinstance(answer, ConstantVariable) and bool(answer.value)
 
 
-def _has_no_grad_fn(tx: Tracer, obj: TensorVariable) -> bool:
+def _grad_fn(tx: Tracer, obj: TensorVariable) -> VariableTracker:
     if not _requires_grad(tx, obj):
-        return True
-    fake = tx.graph.use(obj)
-    return fake.grad_fn is None and (obj.source is None or obj.cls is torch.nn.Parameter)
+        return from_constant(None)
+    fake, real = tx.graph.use(obj), tx.graph.real(obj)
+    if fake.is_leaf and (obj.source is None or obj.cls is torch.nn.Parameter):
+        return from_constant(None)
+    if obj.source is None:
+        return tx.graph.grad_fns.setdefault(fake.grad_fn, GradFnVariable(obj, fake.grad_fn))
+    if real is None or fake._version != tx.graph.initial_version(obj):
+        tx.break_graph("MD212", "`grad_fn` of an argument that was written to is used", why=_WHY)
+    tx.graph.shapes.require(Computed("{0}.is_leaf", (obj.source,)), real.is_leaf)
+    if real.grad_fn is None:
+        return from_constant(None)
+    tx.guard(Computed("{0}.grad_fn.name()", (obj.source,)), GuardKind.EQUALS, real.grad_fn.name())
+    new = GradFnVariable(obj, real.grad_fn, source=Attr(obj.source, "grad_fn"))
+    known = tx.graph.grad_fns.setdefault(real.grad_fn, new)
+    if known.of is not obj:
+        tx.break_graph("MD212", "two arguments have the same `grad_fn`", why="Guards do not compare autograd nodes.")
+    return known
 
 
 def _grad(tx: Tracer, obj: TensorVariable) -> VariableTracker:

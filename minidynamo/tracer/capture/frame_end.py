@@ -33,7 +33,7 @@ from minidynamo.variables.callables import BuiltinVariable, ContextVariable, Pul
 from minidynamo.variables.containers import DictVariable, ListVariable
 from minidynamo.variables.iterators import LibraryIterator
 from minidynamo.variables.objects import ExceptionVariable, ModuleVariable, ObjectVariable
-from minidynamo.variables.tensors import HookVariable, TensorVariable
+from minidynamo.variables.tensors import GradFnVariable, HookVariable, TensorVariable
 
 
 def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) -> TracedFrame:
@@ -109,11 +109,18 @@ def _refuse_unrebuildable(
         code, what, why = "MD222", "a generator has not finished", unfinished
     elif lost := _vjp_error(tx, found):
         code, what, why = "MD220", "the gradient function of torch.func.vjp() is kept", f"{lost.capitalize()}."
+    elif any(isinstance(v, GradFnVariable) and _is_replaced(tx, v) for v in found):
+        code, what, why = "MD212", "the `grad_fn` of a tensor is kept", "A write to the tensor replaces it."
     elif any(cannot_be_rebuilt(tx.side_effects, v) for v in found):
         what = "the keys of a dict change during a loop over the dict"
         why = "The next step of the loop raises RuntimeError."
     if what:
         raise SkipFrame(Diagnostic(code, f"{request.title} runs eagerly: {what}", why=why))
+
+
+def _is_replaced(tx: Trace, grad_fn: GradFnVariable) -> bool:
+    """Returns whether a tensor has another autograd node at the end of the graph than the program read."""
+    return grad_fn.source is None and tx.graph.use(grad_fn.of).grad_fn is not grad_fn.function
 
 
 def _vjp_error(tx: Trace, found: Iterable[VariableTracker]) -> str:

@@ -51,7 +51,7 @@ from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.tracer.records.traced_frame import GraphInput
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, TupleVariable
-from minidynamo.variables.tensors import HookVariable, StorageVariable, TensorVariable
+from minidynamo.variables.tensors import GradFnVariable, HookVariable, StorageVariable, TensorVariable
 
 # Returns the number in a tensor of one element; None if it is not known.
 Number = Callable[[], VariableTracker | None]
@@ -94,6 +94,8 @@ class OutputGraph:
         self.tensor_numbers: dict[object, Number] = {}
         # Storages that the program has read, by memory (`handlers/storages.py`).
         self.storages: dict[object, StorageVariable] = {}
+        # Trackers of autograd nodes of tensors, by node (`handlers/autograd_calls.py`).
+        self.grad_fns: dict[object, GradFnVariable] = {}
         # Count of writes -> (tensor with this count, version counter of the fake tensor at that time).
         self.write_counts: dict[VariableTracker, tuple[TensorVariable, int]] = {}
         self.class_checks = ClassChecks()

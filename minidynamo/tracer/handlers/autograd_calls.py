@@ -6,28 +6,34 @@ are not traced: they run eagerly when gradients are computed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from minidynamo.compat import knows_history, memory_of, version_of
 from minidynamo.errors import GraphBreak
 from minidynamo.graph.autograd_calls import (
+    custom_function_of,
     fill_hook,
     gradients,
     make_parameter,
     replace_data,
     require_grad,
     reserve_hook,
+    reserve_node_hook,
     retain_grad,
 )
 from minidynamo.tracer.calls.tensors import break_after_gradient
+from minidynamo.tracer.capture import eager_backward
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import ConstantVariable, VariableTracker
-from minidynamo.variables.callables import BoundBuiltin
+from minidynamo.variables.callables import BoundBuiltin, MethodVariable
 from minidynamo.variables.containers import TupleVariable
-from minidynamo.variables.tensors import HookVariable, TensorVariable
+from minidynamo.variables.tensors import GradFnVariable, HookVariable, TensorVariable
 
 _WHY = "It is between autograd and the real tensor."
 
@@ -109,6 +115,68 @@ for _name in ("register_hook", "register_post_accumulate_grad_hook"):
     registry.method(torch.Tensor, _name)(_registering_handler(_name))
 
 
+# Autograd nodes
+
+
+@registry.attributes(GradFnVariable)
+def _of_grad_fn(tx: Tracer, grad_fn: GradFnVariable, name: str) -> VariableTracker:
+    if name in _METHODS_OF_NODES:
+        return MethodVariable(tx.wrap(_METHODS_OF_NODES[name], None), grad_fn)
+    tx.break_graph("MD212", f"`{name}` of a `grad_fn` is used", why="Autograd's graph does not exist yet.")
+
+
+def _node_name(grad_fn: object) -> str:
+    """Returns `grad_fn.name()`."""
+    raise NotImplementedError
+
+
+def _register_node_hook(grad_fn: object, fn: object) -> RemovableHandle:
+    """Returns `grad_fn.register_hook(fn)`."""
+    raise NotImplementedError
+
+
+def _register_node_prehook(grad_fn: object, fn: object) -> RemovableHandle:
+    """Returns `grad_fn.register_prehook(fn)`."""
+    raise NotImplementedError
+
+
+_METHODS_OF_NODES: dict[str, Callable[..., Any]] = {
+    "name": _node_name,
+    "register_hook": _register_node_hook,
+    "register_prehook": _register_node_prehook,
+}
+
+
+@registry.function(_node_name)
+def _name_of_node(tx: Tracer, grad_fn: GradFnVariable) -> VariableTracker:
+    return constant(grad_fn.function.name())
+
+
+@registry.function(_register_node_hook)
+def _register_hook_of_node(tx: Tracer, grad_fn: GradFnVariable, fn: VariableTracker) -> VariableTracker:
+    return _hook_node(tx, grad_fn, "register_hook", fn)
+
+
+@registry.function(_register_node_prehook)
+def _register_prehook_of_node(tx: Tracer, grad_fn: GradFnVariable, fn: VariableTracker) -> VariableTracker:
+    return _hook_node(tx, grad_fn, "register_prehook", fn)
+
+
+def _hook_node(tx: Tracer, grad_fn: GradFnVariable, method: str, fn: VariableTracker) -> VariableTracker:
+    """Registers a hook on the node of a custom Function, which then runs eagerly: other nodes are part of the node of
+    a compiled graph."""
+    _in_main_graph(tx, f"`{method}()` of a `grad_fn`")
+    _check_unwritten(tx, grad_fn.of, f"`{method}()` of a `grad_fn`")
+    made_by = custom_function_of(grad_fn.of.node)
+    if made_by is None:
+        tx.break_graph("MD212", f"`{method}()` of the `grad_fn` {grad_fn.function.name()} is called", why=_WHY)
+    if not eager_backward.runs_eagerly(made_by):
+        eager_backward.run_eagerly(made_by)
+    handle = tx.emit(reserve_node_hook, [grad_fn.of, constant(method)])
+    tx.side_effects.record_call(tx.wrap(fill_hook, None), handle, fn)
+    return handle
+
+
 def _check_unwritten(tx: Tracer, tensor: TensorVariable, name: str) -> None:
     """Breaks the graph if `tensor` was written to: its result node is at the computation, not at the write."""
     fake = tx.graph.use(tensor)
@@ -141,7 +209,7 @@ def _gradients(
     **options: VariableTracker,
 ) -> VariableTracker:
     _in_main_graph(tx, "torch.autograd.grad()")
-    if any(node.target is reserve_hook for node in tx.graph.graph.nodes):
+    if any(node.target in (reserve_hook, reserve_node_hook) for node in tx.graph.graph.nodes):
         tx.break_graph("MD212", "gradients are computed after a hook", why="The hook has not got its function yet.")
     options = {name: value for name, value in options.items() if not _is_default(name, value)}
     if not {"retain_graph", "create_graph", "allow_unused"}.issuperset(options):

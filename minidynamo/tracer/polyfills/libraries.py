@@ -18,7 +18,7 @@ import types
 
 import torch
 
-from minidynamo.compat import scripted_isinstance, torch_check_with
+from minidynamo.compat import scripted_isinstance, torch_check_with, warn_of_typed_storages
 from minidynamo.compat import torch_assert as real_assert
 from minidynamo.tracer.polyfills.objects import copy_deepcopy, has_own_getattribute
 from minidynamo.tracer.records import registry
@@ -251,3 +251,16 @@ def leave_stack(self, kind, error, traceback):
     if raised:
         raise details[1]
     return error is not None and suppressed
+
+
+# --- storages of torch ------------------------------------------------------------------------------------------------
+
+
+@registry.polyfill_class_method("storage", torch.Tensor)
+def tensor_storage(self):
+    return torch.TypedStorage(wrap_storage=self.untyped_storage(), dtype=self.dtype)
+
+
+@polyfill(warn_of_typed_storages)
+def no_warning_of_typed_storages(stacklevel=2):
+    return None

@@ -1,7 +1,7 @@
 """Owns the polyfills of nn.Module's own methods: the call with its hooks, attribute assignment, and tree traversals.
 
-Trackers are not used here. Forward hooks run in the same order as in nn.Module. Backward hooks, and hooks that must run
-even if forward raises, break the graph, so that nn.Module itself makes the call."""
+Trackers are not used here. Hooks run in the same order as in nn.Module. Hooks of `register_backward_hook`, and hooks
+that must run even if forward raises, break the graph, so that nn.Module itself makes the call."""
 
 # Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch.nn.modules import module as module_globals
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils.hooks import BackwardHook
 
 from minidynamo.tracer.polyfills.functools import inner_code
 from minidynamo.tracer.records.registry import cannot_trace, polyfill, polyfill_code
@@ -23,16 +24,13 @@ _RECURRENT = (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU)
 def module_call(self, *args, **kwargs):
     if type(self)._call_impl is not Module._call_impl:
         return self._call_impl(*args, **kwargs)
-    if (
-        self._backward_hooks
-        or self._backward_pre_hooks
-        or module_globals._global_backward_hooks
-        or module_globals._global_backward_pre_hooks
-    ):
-        return cannot_trace("a module with backward hooks", "nn.Module attaches them to the autograd graph itself")
     if not (
         self._forward_hooks
         or self._forward_pre_hooks
+        or self._backward_hooks
+        or self._backward_pre_hooks
+        or module_globals._global_backward_hooks
+        or module_globals._global_backward_pre_hooks
         or module_globals._global_forward_hooks
         or module_globals._global_forward_pre_hooks
     ):
@@ -69,6 +67,9 @@ def _call_with_hooks(self, args, kwargs):
             changed = hook(self, args)
             if changed is not None:
                 args = changed if isinstance(changed, tuple) else (changed,)
+    backward_hook = _backward_hook(self)
+    if backward_hook is not None:
+        args = backward_hook.setup_input_hook(args)
     result = self.forward(*args, **kwargs)
     hooks = [*module_globals._global_forward_hooks.items(), *self._forward_hooks.items()]
     for key, hook in hooks:
@@ -78,7 +79,20 @@ def _call_with_hooks(self, args, kwargs):
             changed = hook(self, args, result)
         if changed is not None:
             result = changed
-    return result
+    if backward_hook is None:
+        return result
+    if not isinstance(result, (torch.Tensor, tuple)):
+        return cannot_trace("the result of a module with backward hooks is no tensor or tuple", "nn.Module warns")
+    return backward_hook.setup_output_hook(result)
+
+
+def _backward_hook(self):
+    """Returns the object of torch that attaches the backward hooks to the arguments and the results."""
+    full_hooks, other_hooks = self._get_backward_hooks()
+    if other_hooks:
+        return cannot_trace("a module with hooks of register_backward_hook()", "they get gradients of one operation")
+    pre_hooks = self._get_backward_pre_hooks()
+    return BackwardHook(self, full_hooks, pre_hooks) if full_hooks or pre_hooks else None
 
 
 @polyfill(Module.__setattr__)

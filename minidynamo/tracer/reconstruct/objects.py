@@ -31,7 +31,7 @@ from minidynamo.variables.objects import (
     ObjectVariable,
     WeakReferenceVariable,
 )
-from minidynamo.variables.tensors import ArrayVariable, StorageVariable
+from minidynamo.variables.tensors import ArrayVariable, GradFnVariable, StorageVariable
 
 
 def _bare_object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
@@ -154,6 +154,11 @@ def _array(rebuild: Rebuilder, variable: ArrayVariable) -> str:
 @builds(StorageVariable)
 def _storage(rebuild: Rebuilder, variable: StorageVariable) -> str:
     return f"{rebuild.value(variable.of)}.untyped_storage()"
+
+
+@builds(GradFnVariable, hint="grad_fn")
+def _grad_fn(rebuild: Rebuilder, variable: GradFnVariable) -> str:
+    return f"{rebuild.value(variable.of)}.grad_fn"
 
 
 @builds(WeakReferenceVariable)

@@ -3,10 +3,14 @@ within a graph takes no memory."""
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
 import minidynamo
+from minidynamo.core import events
+from minidynamo.core.events import MinidynamoNotice
 from minidynamo.errors import Unsupported
 from minidynamo.graph.storage_resize import copy_unseen, resize_storage
 from minidynamo.testing import AotEagerAndRecordGraphs, EagerAndRecordGraphs
@@ -127,6 +131,20 @@ def test_FS_4_memory_that_stays(backend):
     assert torch.equal(compiled(half, backend)(p, full()), full(3)) and torch.equal(p, full())
     targets = forward_graph(half, empty(), full())
     assert targets.count(resize_storage) == 1 and targets.count(COPY) == 1
+
+
+@pytest.mark.parametrize("program", [half, lambda p, q: half(p, q) + freed(p)])
+def test_FS_4_warns_of_memory_that_stays(program, monkeypatch):
+    monkeypatch.setattr(events, "_noticed", set())
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always", MinidynamoNotice)
+        compiled(program, "aot_eager")(empty(), full())
+    assert any("MD416" in str(one.message) for one in seen) is (program is half)
+
+
+def freed(p):
+    p.untyped_storage().resize_(0)
+    return 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -147,6 +147,26 @@ def test_RS_3_as_many_bytes_as_the_shape_asks_for(backend, needed, dynamic):
     assert counter.frame_count == (1 if dynamic else 2)
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_RS_3_typed_storages(backend, dynamic):
+    def program(x):
+        storage = x.storage()
+        facts = storage.nbytes(), storage.size(), storage.element_size(), storage.dtype
+        y = x + 1
+        x.storage().resize_(0)
+        return y, facts
+
+    counter = CompileCounterWithBackend(backend)
+    f = minidynamo.compile(program, backend=counter, fullgraph=True, dynamic=dynamic)
+    for n in (4, 6):
+        x = torch.rand(n)
+        expected, made = program(x.clone()), f(x)
+        assert torch.equal(made[0], expected[0]) and made[1] == expected[1] and nbytes(x) == 0
+    assert counter.frame_count == (1 if dynamic else 2)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_RS_4_the_size_by_now(backend):
     def program(p, q):

@@ -227,6 +227,33 @@ def test_BS_7_hooks_that_return_nothing_change_a_list_or_are_handed_out(backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_BS_rules_a_hook_after_accumulation_returns_nothing(backend):
+    def fn(x, z, seen):
+        x.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone()))
+        z.register_post_accumulate_grad_hook(lambda p: None)
+        return x.sin() * z
+
+    compiled, results = minidynamo.compile(fn, backend=backend, fullgraph=True), []
+    for f in (fn, compiled):
+        x, z, seen = torch.ones(4, requires_grad=True), torch.full((4,), 3.0, requires_grad=True), []
+        for _ in range(2):
+            f(x, z, seen).sum().backward()
+        results.append((x.grad, z.grad, seen))
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_BS_rules_a_hook_after_accumulation_that_returns_something(backend):
+    def fn(x):
+        x.register_post_accumulate_grad_hook(lambda p: p.grad)
+        return x * 2
+
+    for f in (fn, minidynamo.compile(fn, backend=backend, fullgraph=True)):
+        with pytest.raises(RuntimeError, match="should return None"):
+            f(torch.ones(4, requires_grad=True)).sum().backward()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_BS_8_a_hook_that_changes_the_size(backend):
     @minidynamo.compile(backend=backend, fullgraph=True)
     def fn(x):
