@@ -160,11 +160,11 @@ def test_RS_3_typed_storages(backend, dynamic):
 
     counter = CompileCounterWithBackend(backend)
     f = minidynamo.compile(program, backend=counter, fullgraph=True, dynamic=dynamic)
-    for n in (4, 6):
+    for n in (4, 6, 7):
         x = torch.rand(n)
         expected, made = program(x.clone()), f(x)
         assert torch.equal(made[0], expected[0]) and made[1] == expected[1] and nbytes(x) == 0
-    assert counter.frame_count == (1 if dynamic else 2)
+    assert counter.frame_count == 2  # the number of bytes varies from its second value on
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
