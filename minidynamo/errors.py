@@ -30,11 +30,12 @@ The exception tree::
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import linecache
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 
@@ -51,9 +52,15 @@ class UserLocation:
     end_col: int | None = None
 
     def __str__(self) -> str:
+        return self._described(os.path.basename(self.filename))
+
+    def with_folder(self) -> str:
+        """Returns `/home/me/train.py:37 in step`."""
+        return self._described(self.filename)
+
+    def _described(self, name: str) -> str:
         # The name of a file may hold bytes that are not UTF-8.
-        name = os.path.basename(self.filename).encode(errors="backslashreplace").decode()
-        return f"{name}:{self.lineno} in {self.function}"
+        return f"{name.encode(errors='backslashreplace').decode()}:{self.lineno} in {self.function}"
 
     def source_line(self) -> str:
         """Returns the text of the line, without its newline; empty when the source is not available."""
@@ -75,6 +82,10 @@ class UserLocation:
         return " ".join(f"{self}: {self.source_line()}".split()).rstrip(" :\\")
 
 
+MOST_LINES = 12
+"""The length of a message, without quoted text."""
+
+
 @dataclass(frozen=True)
 class Diagnostic:
     """A message to the user: what happened, where, why, and a fix."""
@@ -90,22 +101,24 @@ class Diagnostic:
     #: The remark after the carets.
     marker: str = ""
     where: UserLocation | None = None
+    #: The text of an error of other code, such as a backend's, of any length.
+    quoted: str = ""
 
     def at(self, where: UserLocation | None) -> Diagnostic:
         """Returns the same diagnostic at `where`, unless it already has a location."""
         return self if self.where is not None or where is None else replace(self, where=where)
 
     def render(self) -> str:
-        """Returns the text of at most 12 lines that the user sees."""
+        """Returns the text that the user sees: at most 12 lines, without the quoted text."""
         head = f"{self.code} {self.what}"
-        lines = [f"{head:<75} {self.where}" if self.where else head]
+        lines = [f"{head:<75} {self.where.with_folder()}" if self.where else head]
         lines += self._source_lines()
         lines += [f"  {text}" for text in self.why.splitlines()]
-        fix = self.fix.splitlines()
+        *fix, last = self.fix.splitlines() or [""]
         more = f"More: python -m minidynamo explain {self.code}"
-        lines += [f"  {text}" for text in fix[:-1]]
-        lines.append(f"  {fix[-1]}      {more}" if fix else f"  {more}")
-        return "\n".join(lines[:12])
+        ending = [*(f"  {text}" for text in fix), f"  {last}      {more}" if last else f"  {more}"]
+        quoted = [f"  {text}" for text in self.quoted.splitlines()]
+        return "\n".join([*lines[: MOST_LINES - len(ending)], *quoted, *ending])
 
     def _source_lines(self) -> list[str]:
         if self.where is None or not self.where.source_line().strip():
@@ -136,6 +149,34 @@ class MinidynamoError(Exception):
 
     def __str__(self) -> str:
         return self.diagnostic.render()
+
+    def locate(self, where: UserLocation | None) -> None:
+        """Adds a location, unless the error has one."""
+        self.diagnostic = self.diagnostic.at(where)
+
+
+_LINE = "minidynamo_line"
+"""The attribute of an error of other code that holds the user's line."""
+
+
+@contextlib.contextmanager
+def located(where: UserLocation | None) -> Iterator[None]:
+    """Adds a location to an error that the block raises, unless the error has one."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, MinidynamoError):
+            error.locate(where)
+        elif where is not None and line_of(error) is None:
+            setattr(error, _LINE, where)
+        raise
+
+
+def line_of(error: BaseException | None) -> UserLocation | None:
+    """Returns the user's line at which an error of other code, or its cause, was located; None if unknown."""
+    while error is not None and not hasattr(error, _LINE):
+        error = error.__cause__
+    return getattr(error, _LINE, None)
 
 
 class GraphBreak(MinidynamoError):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from minidynamo import errors
-from minidynamo.errors import Diagnostic, MinidynamoError, UserLocation, first_line, nearest, summary
+from minidynamo.errors import Diagnostic, MinidynamoError, UserLocation, first_line, line_of, located, nearest, summary
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def location(tmp_path):
     return lambda line, col=None, end=None: UserLocation(str(file), line, "step", col, end)
 
 
-def test_a_message_has_what_where_why_and_fix(location):
+def test_a_message_has_what_where_why_and_fix(location, tmp_path):
     text = Diagnostic(
         "MD201",
         "graph break: `if` on a tensor value",
@@ -25,7 +25,7 @@ def test_a_message_has_what_where_why_and_fix(location):
         where=location(2, 7, 21),
     ).render()
     assert text.splitlines() == [
-        f"{'MD201 graph break: `if` on a tensor value':<75} train.py:2 in step",
+        f"{'MD201 graph break: `if` on a tensor value':<75} {tmp_path}/train.py:2 in step",
         '    2 |     if loss.sum() > 0:  # "ü"',
         "               ^^^^^^^^^^^^^^  this is a tensor",
         "  The graph ends here and Python decides.",
@@ -51,7 +51,24 @@ def test_without_columns_or_source_the_message_still_reads(location):
 
 def test_a_message_has_at_most_twelve_lines():
     text = Diagnostic("MD201", "x", why="\n".join("abcdefghijklmnopq"), fix="y").render()
-    assert len(text.splitlines()) == 12
+    assert len(text.splitlines()) == 12 and text.endswith("  y      More: python -m minidynamo explain MD201")
+
+
+def test_the_text_of_an_error_of_others_is_never_cut():
+    quoted = "\n".join(f"line {n}" for n in range(40))
+    lines = Diagnostic("MD201", "x", why="\n".join("abcdefghijklmnopq"), fix="y", quoted=quoted).render().splitlines()
+    assert len(lines) == 52 and lines[11:51] == [f"  line {n}" for n in range(40)]
+
+
+def test_errors_get_the_line_of_the_innermost_block(location):
+    for error in (MinidynamoError(Diagnostic("MD201", "x")), ValueError("x")):
+        with pytest.raises(type(error)), located(location(1)), located(location(2)), located(None):
+            raise error
+        found = error.diagnostic.where if isinstance(error, MinidynamoError) else line_of(error)
+        assert found == location(2)
+    other = RuntimeError()
+    other.__cause__ = error
+    assert line_of(other) == location(2) and line_of(KeyError()) is None
 
 
 def test_a_place_once_given_stays(location):

@@ -28,6 +28,7 @@ from minidynamo.autograd.functional.outputs import Results, plan_outputs, result
 from minidynamo.autograd.functional.storage_resize import StorageSizes, storage_sizes
 from minidynamo.autograd.functional.written_inputs import final_values
 from minidynamo.autograd.graph.inputs import InputLayout, flatten_inputs, layout_of, unflatten_inputs
+from minidynamo.autograd.graph.provenance import line_of_node
 from minidynamo.autograd.graph.signature import GraphSignature, Unpacked
 from minidynamo.autograd.layout.channels_last import lay_out_channels_last
 from minidynamo.autograd.partition.hook_graphs import HookTracer
@@ -158,8 +159,9 @@ def aot_compile(
     """
     if any(map(differentiates_again, gm.graph.nodes)):
         return make_boxed(gm)
-    if hooks is not None and any(node.target in CHECKPOINTS for node in gm.graph.nodes):
-        raise GraphRefused(_HOOKS_OF_CHECKPOINTS)
+    checkpoint = next((node for node in gm.graph.nodes if node.target in CHECKPOINTS), None)
+    if hooks is not None and checkpoint is not None:
+        raise GraphRefused(_HOOKS_OF_CHECKPOINTS.at(line_of_node(checkpoint)))
     if has_cuts(gm):
         compile_segment = functools.partial(
             aot_compile,

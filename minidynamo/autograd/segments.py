@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.autograd.graph.provenance import line_of_node
 from minidynamo.autograd.trace.joint import untraceable
 from minidynamo.autograd.trace.scalar_arguments import with_hints
 from minidynamo.compat import FakeTensor, without_fake_tensor_log
@@ -125,6 +126,7 @@ def _check_views(gm: fx.GraphModule, required: fx.Node) -> None:
                     "a tensor requires grad after a write, and an earlier view is used",
                     why="Autograd creates a new history for such a view.",
                     fix="Call `requires_grad_()` first, or make the view after it.",
+                    where=line_of_node(required),
                 )
             )
 
@@ -386,5 +388,6 @@ def _cannot_cross(node: fx.Node) -> GraphRefused:
             f"`{node}` is not a tensor, and is needed before and after a cond",
             why="A graph with a cond is compiled in parts, which pass only tensors to each other.",
             fix="Compute the value again after the cond.",
+            where=line_of_node(node),
         )
     )

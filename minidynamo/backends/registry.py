@@ -30,7 +30,15 @@ from minidynamo.config import Config, config, with_changes
 from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase, publish
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, GraphRefused, UnknownName, first_line, nearest
-from minidynamo.graph.boxed import BoxedCallable, as_boxed, graph_text, make_boxed, make_boxed_func, mark_boxed
+from minidynamo.graph.boxed import (
+    BoxedCallable,
+    as_boxed,
+    first_location,
+    graph_text,
+    make_boxed,
+    make_boxed_func,
+    mark_boxed,
+)
 from minidynamo.graph.marks import COMPUTES_FIRST, IN_PLACE, RECORDS_WRITES
 from minidynamo.graph.options import GraphCompiler
 from minidynamo.graph.pytree import compile_flat
@@ -92,6 +100,7 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
     except GraphRefused as refused:
         if refused.code == "MD401" and has_symbols(list(example_inputs)) and not _is_about_values(refused):
             raise
+        refused.locate(first_location(gm))
         notice(replace(refused.diagnostic, what=f"a graph runs operation by operation: {refused.diagnostic.what}"))
         return _interpreted(gm)
     if not has_cuts(gm):  # after a cut, more is computed
@@ -199,13 +208,14 @@ def inductor(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callabl
     if any(switches_inference(node.target) for node in gm.graph.nodes):  # inductor would drop the switch
         return compile_segments(gm, example_inputs, inductor)
     as_captured = "a graph runs operation by operation: torch's code generator takes no"
-    if any(map(has_index_tensors, gm.graph.nodes)):
-        what = f"{as_captured} tensor as a scalar index"
-        notice(Diagnostic("MD401", what, why="The number is known when it runs.", fix="Index with x[i[None]][0]."))
+    if indexed := next(filter(has_index_tensors, gm.graph.nodes), None):
+        what, why = f"{as_captured} tensor as a scalar index", "The number is known when it runs."
+        notice(Diagnostic("MD401", what, why, "Index with x[i[None]][0].", where=indexed.meta.get("user_location")))
         return make_boxed(gm)
-    if any(node.target in UNCOUNTED for node in gm.graph.nodes):  # inductor would resize copies
-        what = f"{as_captured} resized storages"
-        notice(Diagnostic("MD402", what, why="It turns writes into new values.", fix='Choose backend="native".'))
+    resized = next((node for node in gm.graph.nodes if node.target in UNCOUNTED), None)
+    if resized is not None:  # inductor would resize copies
+        what, why = f"{as_captured} resized storages", "It turns writes into new values."
+        notice(Diagnostic("MD402", what, why, 'Choose backend="native".', where=resized.meta.get("user_location")))
         return make_boxed(gm)
     return make_boxed_func(compat.compile_with_inductor(gm, list(example_inputs)))
 

@@ -197,6 +197,7 @@ def symbolic() -> types.SimpleNamespace:
     - Symbol names are hashes of the text of a `NamedSource`.
     - `text(expr)` returns an expression as a Python template, with `{0}`, `{1}`, ... for the symbols, and the symbols.
     - `follows(env, expr)` returns whether the ranges of the symbols decide a condition.
+    - `load_frame_filter()` imports the modules whose frames torch leaves out of the stacks of guards.
     """
     shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     printers = importlib.import_module("torch.utils._sympy.printers")
@@ -239,4 +240,5 @@ def symbolic() -> types.SimpleNamespace:
         text=text,
         follows=follows,
         Eq=sympy.Eq,
+        load_frame_filter=shapes.uninteresting_files,
     )

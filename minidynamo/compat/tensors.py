@@ -201,8 +201,9 @@ def load_fake_tensors() -> None:
 
 @functools.cache
 def load_symbols() -> None:
-    """Imports the dependencies of the first symbol, for the same reason."""
+    """Imports the dependencies of the first symbol, and of the first guard on a symbol, for the same reason."""
     _in_thread(lambda: symbolic().ShapeEnv())
+    _in_thread(symbolic().load_frame_filter)
 
 
 def _in_thread(function: typing.Callable[[], object]) -> None:

@@ -6,11 +6,14 @@ import compile_graph`): an imported name would run the module. `minidynamo/__ini
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
+from minidynamo.core.events import phase
 from minidynamo.core.locks import ForkSafeLock
 
 LAZY = (
@@ -58,11 +61,19 @@ def _run(module: types.ModuleType) -> bool:
         try:
             spec = module.__spec__
             assert spec is not None and spec.loader is not None
-            spec.loader.exec_module(module)
+            with phase("imports"):
+                spec.loader.exec_module(module)
             module.__class__ = types.ModuleType  # type: ignore[assignment]
         finally:
             _running.discard(name)
         return True
+
+
+@functools.cache
+def load_once(load: Callable[[], None]) -> None:
+    """Calls `load` once in the process: it imports modules of torch, which takes seconds."""
+    with phase("imports"):
+        load()
 
 
 def make_lazy(name: str) -> None:

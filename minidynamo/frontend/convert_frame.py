@@ -27,6 +27,7 @@ from minidynamo.compat import load_fake_tensors
 from minidynamo.core import artifacts
 from minidynamo.core.compile_scope import STACK_FRAMES
 from minidynamo.core.events import notice, phase, publish
+from minidynamo.core.lazy_modules import load_once
 from minidynamo.core.names import weakly
 from minidynamo.errors import (
     ArgumentError,
@@ -36,6 +37,7 @@ from minidynamo.errors import (
     Diagnostic,
     GraphBreak,
     InternalError,
+    MinidynamoError,
     ResultDiffers,
     SkipFrame,
     Unsupported,
@@ -43,11 +45,10 @@ from minidynamo.errors import (
     summary,
 )
 from minidynamo.frontend.donation import stolen_arguments
-from minidynamo.graph.boxed import BoxedCallable, graph_text
+from minidynamo.graph.boxed import BoxedCallable, first_location, graph_text
 from minidynamo.graph.checked_results import count_wrong_operators
 from minidynamo.graph.options import BackendKey, CompileOptions
 from minidynamo.graph.saved_tensor_hooks import hooks_in_force, inlining
-from minidynamo.graph.torch_settings import is_switch
 from minidynamo.guards.cache import Entry, make_entry
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.profile import FrameProfile
@@ -187,9 +188,19 @@ def _static_sizes_notice(name: str, error: BaseException) -> Diagnostic:
     return Diagnostic(
         "MD310",
         f"{name} is compiled for one size at a time: a stage cannot work with sizes that vary",
-        why=f"{summary(error)}\nEach size is compiled once, up to recompile_limit.",
+        why="Each size is compiled once, up to recompile_limit. The stage raised:",
         fix="Choose another backend=, or say so with dynamic=False.",
+        where=error.diagnostic.where if isinstance(error, MinidynamoError) else None,
+        quoted=_whole_text(error),
     )
+
+
+def _whole_text(error: BaseException) -> str:
+    """Returns the text of an error; of a backend's error, if the backend raised it."""
+    if isinstance(error, MinidynamoError) and error.__cause__ is None:
+        return f"{error.code} {error.diagnostic.what}\n{error.diagnostic.why}".strip()
+    source = error.__cause__ if isinstance(error, MinidynamoError) else error
+    return f"{type(source).__name__}: {str(source).strip()}"
 
 
 def _unchanged(value: Any) -> Any:
@@ -201,7 +212,7 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner, *,
     without symbols may succeed."""
     options = owner.options
     key = options.backend.key()
-    load_fake_tensors()
+    load_once(load_fake_tensors)
     try:
         with phase("capture"):
             traced = trace_frame(frame.request(values, options))
@@ -229,6 +240,7 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner, *,
             if not options.fullgraph and newly_constant(traced, frame.profile.trip_counts):
                 return _convert(frame, values, owner, last=last)  # now cut before the code that needs the constant
     except BackendError as error:
+        error.locate(_first_line(frame, traced))
         if is_symbolic:
             raise _NeedsConstants from error
         if options.on_error == "raise":
@@ -340,10 +352,9 @@ def _fall_back(
 
 def _first_line(frame: FrameToConvert, traced: TracedFrame) -> UserLocation:
     """Returns the line of the graph's first operation, or else the line of the frame's function."""
-    nodes = () if traced.graph is None else traced.graph.graph.nodes
-    known = (node.meta.get("user_location") for node in nodes if not is_switch(node.target))
     code = frame.fn.__code__
-    return next(filter(None, known), UserLocation(code.co_filename, code.co_firstlineno, code.co_name))
+    known = None if traced.graph is None else first_location(traced.graph)
+    return known or UserLocation(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def _graph_failed(name: str, where: UserLocation, count: Callable[[Diagnostic], int], failure: Failure) -> None:

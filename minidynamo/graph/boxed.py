@@ -27,7 +27,7 @@ from minidynamo import compat
 from minidynamo.core import artifacts
 from minidynamo.core.events import notice
 from minidynamo.core.names import Namespace
-from minidynamo.errors import ArgumentError, Diagnostic, InternalError
+from minidynamo.errors import ArgumentError, Diagnostic, InternalError, UserLocation
 from minidynamo.graph.checked_results import Promise, check_number_of, is_trusted
 from minidynamo.graph.higher_order import is_cond, subgraphs_of
 from minidynamo.graph.torch_settings import is_switch, restore, settings
@@ -429,3 +429,9 @@ def graph_text(gm: fx.GraphModule) -> str:
 def _user_lines(gm: fx.GraphModule) -> dict[str, Any]:
     """Maps the name of each operation to the user's line."""
     return {node.name: node.meta.get("user_location") for node in gm.graph.nodes if node.op != "get_attr"}
+
+
+def first_location(gm: fx.GraphModule) -> UserLocation | None:
+    """Returns the user's line of the first operation of a captured graph, if known."""
+    known = (node.meta.get("user_location") for node in gm.graph.nodes if not is_switch(node.target))
+    return next(filter(None, known), None)

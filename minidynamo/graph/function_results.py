@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 
 from minidynamo import compat
 
@@ -29,6 +30,8 @@ class CopiedResult:
     copy: torch.Tensor
     #: the versions of the result and of the copy, at the time of the copy
     writes: tuple[int | None, int | None]
+    #: the node of the function's call, if known
+    call: fx.Node | None = None
 
     @property
     def has_equal_strides(self) -> bool:
@@ -41,14 +44,15 @@ class CopiedResult:
         return self.writes != (compat.version_of(self.result), compat.version_of(self.copy))
 
 
-_recording: ContextVar[list[CopiedResult] | None] = ContextVar("copied_results", default=None)
+_Recording = tuple[list[CopiedResult], Callable[[], fx.Node | None]]
+_recording: ContextVar[_Recording | None] = ContextVar("copied_results", default=None)
 
 
 @contextlib.contextmanager
-def recording_copies() -> Iterator[list[CopiedResult]]:
-    """Appends each copy made inside the block to the list."""
+def recording_copies(running: Callable[[], fx.Node | None] = lambda: None) -> Iterator[list[CopiedResult]]:
+    """Appends each copy made inside the block to the list; `running` returns the node that is running."""
     copies: list[CopiedResult] = []
-    token = _recording.set(copies)
+    token = _recording.set((copies, running))
     try:
         yield copies
     finally:
@@ -69,7 +73,8 @@ def unaliased_result(result: Any, args: tuple[Any, ...]) -> Any:
     copy = view(whole)
     recording = _recording.get()
     if recording is not None:
-        recording.append(CopiedResult(result, copy, (writes, compat.version_of(copy))))
+        copies, running = recording
+        copies.append(CopiedResult(result, copy, (writes, compat.version_of(copy)), running()))
     return copy
 
 

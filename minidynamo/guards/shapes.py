@@ -22,6 +22,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.core.directives import Dimension, declared
+from minidynamo.core.lazy_modules import load_once
 from minidynamo.errors import DeclaredSizeFixed, Diagnostic, UserLocation
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.profile import FrameProfile, Line, TripCounts, relative_strides
@@ -116,7 +117,7 @@ class Shapes:
     def env(self) -> Any:
         """Returns torch's ShapeEnv of the frame, created on first use."""
         if self._env is None:
-            compat.load_symbols()
+            load_once(compat.load_symbols)
             self._env = compat.symbolic().ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
             self._env.guards = self._guards
         return self._env

@@ -61,6 +61,28 @@ def test_a_warm_start_runs_nothing_that_only_compiles(tmp_path):
     in_a_new_process(WARM, MINIDYNAMO_CACHE_DIR=str(tmp_path), MINIDYNAMO_GRAPH_CACHE="1")
 
 
+FIRST_CALL = """
+import time, torch, minidynamo
+f = minidynamo.compile(lambda x: x.sin() * 2, backend="aot_eager")
+before = time.perf_counter()
+f(torch.ones(2))
+elapsed, seconds = time.perf_counter() - before, dict(f.stats.seconds_by_phase)
+assert 0.8 * elapsed < sum(seconds.values()) <= elapsed, (elapsed, seconds)
+assert seconds["imports"] > sum(seconds.values()) / 2, seconds
+assert ", imports " in str(minidynamo.explain(f)) or ": imports " in str(minidynamo.explain(f))
+f.stats.reset()
+f(torch.ones(3)), f(torch.ones(4))
+assert f.stats.seconds_by_phase["imports"] > 0  # of symbols
+f.stats.reset()
+f(torch.ones(5, dtype=torch.float64))
+assert "capture" in f.stats.seconds_by_phase and "imports" not in f.stats.seconds_by_phase
+"""
+
+
+def test_the_imports_of_a_first_call_are_a_phase():
+    in_a_new_process(FIRST_CALL, MINIDYNAMO_GRAPH_CACHE="0")
+
+
 @pytest.fixture
 def module(tmp_path, monkeypatch):
     """Creates a lazy module from source text."""

@@ -16,6 +16,7 @@ from torch import fx
 
 from minidynamo.autograd.graph.graph_builder import GraphBuilder, has_strides_of, is_dense
 from minidynamo.autograd.graph.overlaps import overlaps_itself
+from minidynamo.autograd.graph.provenance import line_of_node
 from minidynamo.autograd.graph.signature import ViewStep
 from minidynamo.autograd.graph.views import ELEMENT_INVERSES, INVERSES
 from minidynamo.compat import OpOverload
@@ -169,13 +170,14 @@ def _marked_as_partial_write(written: fx.Node, viewed: fx.Node) -> fx.Node:
     return written
 
 
-def refuse(what: str) -> GraphRefused:
-    """Returns the error for a mutation without a functional form."""
+def refuse(what: str, node: fx.Node | None = None) -> GraphRefused:
+    """Returns the error for a mutation without a functional form; `node` is the newest value of the memory."""
     return GraphRefused(
         Diagnostic(
             "MD402",
             what,
             why="Compiled graphs compute values; this write cannot be turned into one.",
             fix="Write `x = x.op()` instead of `x.op_()`, or keep this function out: `@minidynamo.disable`.",
+            where=line_of_node(node),
         )
     )

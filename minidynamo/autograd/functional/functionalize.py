@@ -77,7 +77,8 @@ class _Pass:
         self.keeps_numbers = keeps_numbers
         self.result = FunctionalGraph(GraphBuilder(trace.mode))
         self.emitter = self.result.emitter
-        self.fixed_windows: list[Base] = []
+        #: The bases of `as_strided` with an offset, and the traced nodes.
+        self.fixed_windows: list[tuple[Base, fx.Node]] = []
         self.resizes = bool(trace.graph.find_nodes(op="call_function", target=resize_storage))
 
     def run(self, names: Sequence[str], flat: Sequence[Any]) -> FunctionalGraph:
@@ -236,7 +237,7 @@ class _Pass:
         args, kwargs = self.current(tuple(rest)), self.current(node.kwargs)
         step = ViewStep(op, args, tuple(kwargs.items()))
         if op is aten.as_strided.default and len(rest) > 2 and rest[2] is not None and not self.result.forward_nodes:
-            self.fixed_windows.append(base)
+            self.fixed_windows.append((base, node))
         viewed = self.result.read(parent)
         if same_layout(viewed.meta["val"], source.meta["val"], memory=True):
             emitted = self.emitter.emit_known(op, (viewed, *args), kwargs, node.meta["val"])
@@ -442,11 +443,12 @@ class _Pass:
         for index, value in self.result.inputs.items():
             traced = self.trace.primals[index].meta["val"]
             if value.base.version and overlaps_itself(traced):
-                raise refuse("an input is written whose elements share memory")
+                raise refuse("an input is written whose elements share memory", value.base.node)
             owners.setdefault(compat.memory_of(traced), []).append(value.base)
         for bases in owners.values():
-            if len(bases) > 1 and any(base.version for base in bases):
-                raise refuse("an input is written that shares memory with another input")
+            written = [base.node for base in bases if base.version]
+            if len(bases) > 1 and written:
+                raise refuse("an input is written that shares memory with another input", written[0])
 
     def refuse_fixed_windows(self) -> None:
         """Refuses `as_strided` with an offset if the graph moves values to other memory.
@@ -455,9 +457,10 @@ class _Pass:
         changes for a value that is stored in an input, and for derivatives.
         """
         written = any(value.base.version for value in self.result.inputs.values())
-        differentiated = self.trace.tangents and any(base.input is not None for base in self.fixed_windows)
+        differentiated = self.trace.tangents and any(base.input is not None for base, _ in self.fixed_windows)
         if self.fixed_windows and (written or differentiated):
-            raise refuse("`as_strided` counts from the beginning of a storage, and the graph puts values elsewhere")
+            what = "`as_strided` counts from the beginning of a storage, and the graph puts values elsewhere"
+            raise refuse(what, self.fixed_windows[0][1])
 
 
 def _is_paired(named: dict[str, Any], mutation: Mutation, written: fx.Node, read: fx.Node) -> bool:

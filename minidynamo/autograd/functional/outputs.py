@@ -20,6 +20,7 @@ from minidynamo.autograd.functional.written_inputs import InputWrite, memory_of
 from minidynamo.autograd.graph.graph_builder import same_layout
 from minidynamo.autograd.graph.mutation import is_view
 from minidynamo.autograd.graph.numbers import keys
+from minidynamo.autograd.graph.provenance import line_of_node
 from minidynamo.autograd.graph.signature import InputMutation, OutputPlan, ResultNumber, ViewStep
 from minidynamo.autograd.trace.joint import Trace
 from minidynamo.autograd.trace.output_alias_sets import OutputAliasSet, TracedOutput
@@ -209,7 +210,7 @@ class _Planner:
 
     def value_of(self, node: Any) -> Value:
         if node not in self.functional.values:
-            raise _not_rebuildable("an output is not the result of an operation")
+            raise _not_rebuildable("an output is not the result of an operation", node)
         return self.functional.values[node]
 
     def output(self, traced: TracedOutput) -> OutputPlan:
@@ -230,7 +231,7 @@ class _Planner:
         if traced.kind == "view":
             index = value.base.input
             if index is None:
-                raise _not_rebuildable("an output shares memory with an input and is no view of it")
+                raise _not_rebuildable("an output shares memory with an input and is no view of it", traced.node)
             detach = not traced.is_view or (self.trace.requires_grad[index] and not traced.requires_grad)
             return self.shared("input", index, value.steps(), detach, traced)
         position, root = self.alias_sets[traced.index]
@@ -241,7 +242,8 @@ class _Planner:
             return OutputPlan("graph", position, steps=steps, creation=traced.creation if is_view else None)
         steps = steps_between(root, value)
         if steps is None:
-            raise _not_rebuildable("two outputs share memory, and neither is a view of the other's base")
+            what = "two outputs share memory, and neither is a view of the other's base"
+            raise _not_rebuildable(what, traced.node)
         detach = not traced.is_view or (alias_set.requires_grad and not traced.requires_grad)
         return self.shared("graph", position, steps, detach, traced)
 
@@ -297,13 +299,14 @@ def _has_same_memory_layout(node: fx.Node, like: torch.Tensor) -> bool:
     return same_layout(value, like) and keys(extents[0]) == keys(extents[1])
 
 
-def _not_rebuildable(what: str) -> GraphRefused:
+def _not_rebuildable(what: str, node: Any) -> GraphRefused:
     return GraphRefused(
         Diagnostic(
             "MD404",
             what,
             why="The runtime makes such outputs again from the real tensors, through view operations.",
             fix="Return a copy: `return x, x.t().clone()`.",
+            where=line_of_node(node),
         )
     )
 

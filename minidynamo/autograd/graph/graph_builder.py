@@ -15,8 +15,9 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.graph.numbers import is_dense_in, is_symbolic, key, keys, known
-from minidynamo.autograd.graph.provenance import COPIED_META
+from minidynamo.autograd.graph.provenance import COPIED_META, line_of_node
 from minidynamo.compat import FakeTensorMode, OpOverload
+from minidynamo.errors import located
 from minidynamo.fake import strides
 from minidynamo.memory.graph_plan import may_share
 
@@ -49,11 +50,12 @@ class GraphBuilder:
 
     @contextlib.contextmanager
     def replacing(self, node: fx.Node) -> Iterator[None]:
-        """Gives nodes emitted inside the user location of the replaced `node`."""
+        """Gives nodes emitted inside, and errors raised inside, the user location of the replaced `node`."""
         before = self.meta
         self.meta = {key: node.meta[key] for key in COPIED_META if key in node.meta}
         try:
-            yield
+            with located(line_of_node(node)):
+                yield
         finally:
             self.meta = before
 

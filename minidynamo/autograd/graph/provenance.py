@@ -8,8 +8,9 @@ tensors without data; for these the formula for tensors with data is traced.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, fx
 
 from minidynamo import compat
 from minidynamo.autograd.graph.hooks import register
+from minidynamo.errors import UserLocation, located
 from minidynamo.graph.higher_order import CHECKPOINTS
 from minidynamo.graph.marks import PART_OF, USERS_BACKWARD
 
@@ -59,6 +61,11 @@ COPIED_META = ("user_location", "checkpoint", USERS_BACKWARD, PART_OF)
 """Meta keys copied from a node to a replacement."""
 
 
+def line_of_node(node: Any) -> UserLocation | None:
+    """Returns the user's line of a node, if known."""
+    return node.meta.get("user_location") if isinstance(node, fx.Node) else None
+
+
 class LocationRecorder:
     """Marks the nodes of a growing `graph` with the location of the torch-level node that makes them.
 
@@ -78,6 +85,25 @@ class LocationRecorder:
         self.known: dict[torch.autograd.graph.Node, fx.Node] = {}
         #: Gradient functions whose gradients are corrected (`py`).
         self.corrected_functions: list[torch.autograd.graph.Node] = []
+
+    @contextlib.contextmanager
+    def locating(self) -> Iterator[None]:
+        """Locates errors that the block raises at the line of the running node."""
+        try:
+            yield
+        except Exception as error:
+            with located(line_of_node(self.current or self._maker_of_overwritten(error))):
+                raise
+
+    def _maker_of_overwritten(self, error: Exception) -> fx.Node | None:
+        """Returns the node whose saved tensor was overwritten, if reading the tensor raises the same error."""
+        for function, maker in self.known.items():
+            try:
+                compat.saved_by(function)
+            except RuntimeError as other:
+                if str(other) == str(error):
+                    return maker
+        return None
 
     def newest(self) -> fx.Node | None:
         return next(iter(reversed(self.graph.nodes)), None)
@@ -152,5 +178,6 @@ class LocatingInterpreter(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         self.recorder.enter(n, **self.around)
         result = super().run_node(n)
-        self.recorder.follow_backward(result, n, **self.around)
+        if n.op != "output":  # what it returns has been followed, and may have lost its history
+            self.recorder.follow_backward(result, n, **self.around)
         return result

@@ -27,7 +27,7 @@ from minidynamo.autograd.graph.inputs import InputLayout
 from minidynamo.autograd.graph.mutation import write_undeclared_outputs
 from minidynamo.autograd.graph.node_graph import NO_GRAPH, Edge, Node, NodeGraph
 from minidynamo.autograd.graph.numbers import is_empty, is_symbolic, known
-from minidynamo.autograd.graph.provenance import LocatingInterpreter, LocationRecorder
+from minidynamo.autograd.graph.provenance import LocatingInterpreter, LocationRecorder, line_of_node
 from minidynamo.autograd.trace import scalar_arguments
 from minidynamo.autograd.trace.call_rewrites import with_ends, without_vectors
 from minidynamo.autograd.trace.checks import assert_values
@@ -59,7 +59,7 @@ from minidynamo.autograd.trace.output_alias_sets import (
 )
 from minidynamo.autograd.trace.tensor_index import PlacesRead, add_shape_env
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
-from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError, first_line, summary
+from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError, first_line, line_of, summary
 from minidynamo.fake import mode as fake_mode
 from minidynamo.graph.function_results import recording_copies
 from minidynamo.graph.higher_order import CHECKPOINTS
@@ -192,6 +192,7 @@ def untraceable(error: Exception) -> GraphRefused:
             "the graph cannot be traced for autograd",
             why=f"On tensors without data torch raises {summary(error)}",
             fix="Run the function without minidynamo to see whether torch raises the same there.",
+            where=line_of(error),
         )
     )
 
@@ -341,7 +342,7 @@ class _Tracing:
         assert mode is not None
         self.tracer: Any = mode.tracer
         recorder = self.recorder = LocationRecorder(self.tracer.graph, higher_order=bool(self.orders))
-        with self.mode:
+        with self.mode, recorder.locating():
             leaves = dict(zip(self.tensors, map(_as_leaf, values)))
             inputs = {i: self.as_input(i, leaf) for i, leaf in leaves.items()}
             histories = {i: value.grad_fn for i, value in inputs.items()}
@@ -352,13 +353,15 @@ class _Tracing:
             # Collected before the program runs: a write may make an input require grad, but such an input has no
             # gradient.
             wanted = {i: leaves[i] for i in self.inputs or leaves if leaves[i].requires_grad}
-            with _blocks_of_autocast(self.casts_once), recording_copies() as copies:
+            with _blocks_of_autocast(self.casts_once), recording_copies(lambda: recorder.current) as copies:
                 outputs = self.run_forward(recorder, arguments)
+            returned = self.gm.graph.output_node().args[0]
+            lines = [*map(line_of_node, returned if isinstance(returned, (tuple, list)) else [returned])]
             refuse_copies(copies, outputs, inputs)
             restore(before)
             mutated = {i: v for i, v in inputs.items() if v.grad_fn is not histories[i]}
             self.result.write_counts = {i: inputs[i]._version - count for i, count in versions.items()}
-            self.result.outputs, alias_sets = classify(outputs, inputs)
+            self.result.outputs, alias_sets = classify(outputs, inputs, lines)
             self.result.alias_sets = alias_sets
             between, self.result.intermediates = find_sources(outputs, self.result.outputs, alias_sets, inputs)
             targets = [*mutated.values(), *(f.root for f in alias_sets if f.requires_grad and f.root is not None)]

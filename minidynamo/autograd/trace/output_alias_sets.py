@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,8 +17,9 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.autograd.graph.graph_builder import same_layout
 from minidynamo.autograd.graph.numbers import is_symbolic, key, known
+from minidynamo.autograd.graph.provenance import line_of_node
 from minidynamo.autograd.trace.grad_graph_queries import nearest_view
-from minidynamo.errors import Diagnostic, GraphRefused
+from minidynamo.errors import Diagnostic, GraphRefused, UserLocation, located
 from minidynamo.graph.function_results import CopiedResult
 
 
@@ -68,40 +70,55 @@ class OutputAliasSet:
 
 
 def classify(
-    outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]
+    outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor], lines: Sequence[UserLocation | None] = ()
 ) -> tuple[list[TracedOutput], list[OutputAliasSet]]:
-    """Returns one entry per output, and the alias sets of the outputs. `inputs` are the tensor inputs by position.
+    """Returns one entry per output, and the alias sets of the outputs. `inputs` are the tensor inputs by position,
+    `lines` the user's lines of the outputs.
 
     Raises GraphRefused MD404 for outputs that cannot be made from the results of a single compiled graph.
     """
     objects = {id(value): i for i, value in inputs.items()}
     owners = {compat.memory_of(value): i for i, value in inputs.items()}
     members: dict[Any, list[torch.Tensor]] = {}
+    last_lines: dict[Any, UserLocation | None] = {}
     entries = []
-    for value in outputs:
-        if is_symbolic(value):
-            entry = TracedOutput("number")
-        elif not isinstance(value, torch.Tensor):
-            entry = TracedOutput("constant", value=known(value))
-        elif id(value) in objects:
-            entry = TracedOutput("input", objects[id(value)])
-        elif not compat.knows_history(value):
-            raise _cannot_rebuild(
-                "an output is a view from inside of `no_grad` whose base was written to outside of it"
-            )
-        elif _is_detached_view(value):
-            raise _cannot_rebuild("an output is a view of one that was made with the grad mode off")
-        elif (owner := objects.get(id(value._base), owners.get(compat.memory_of(value)))) is not None:
-            entry = _traced("view", owner, value)
-            if value.requires_grad and not inputs[owner].requires_grad:
-                raise _cannot_rebuild("an output shares memory with an input, but not its gradient history")
-        else:
-            alias_set = members.setdefault(compat.memory_of(value), [])
-            alias_set.append(value)
-            entry = _traced("member", list(members).index(compat.memory_of(value)), value)
+    for value, line in itertools.zip_longest(outputs, lines):
+        with located(line):
+            entry = _classified(value, objects, owners, inputs)
+        if entry is None:
+            memory = compat.memory_of(value)
+            members.setdefault(memory, []).append(value)
+            last_lines[memory] = line
+            entry = _traced("member", list(members).index(memory), value)
         entries.append(entry)
-    alias_sets = [_alias_set(group) for group in members.values()]
+    alias_sets = []
+    for memory, group in members.items():
+        with located(last_lines[memory]):
+            alias_sets.append(_alias_set(group))
     return entries, alias_sets
+
+
+def _classified(
+    value: Any, objects: Mapping[int, int], owners: Mapping[Any, int], inputs: Mapping[int, torch.Tensor]
+) -> TracedOutput | None:
+    """Returns the entry of an output; None for a member of an alias set. `objects` has the positions of inputs by
+    identity, `owners` by memory."""
+    if is_symbolic(value):
+        return TracedOutput("number")
+    if not isinstance(value, torch.Tensor):
+        return TracedOutput("constant", value=known(value))
+    if id(value) in objects:
+        return TracedOutput("input", objects[id(value)])
+    if not compat.knows_history(value):
+        raise _cannot_rebuild("an output is a view from inside of `no_grad` whose base was written to outside of it")
+    if _is_detached_view(value):
+        raise _cannot_rebuild("an output is a view of one that was made with the grad mode off")
+    owner = objects.get(id(value._base), owners.get(compat.memory_of(value)))
+    if owner is None:
+        return None
+    if value.requires_grad and not inputs[owner].requires_grad:
+        raise _cannot_rebuild("an output shares memory with an input, but not its gradient history")
+    return _traced("view", owner, value)
 
 
 def find_sources(
@@ -163,19 +180,26 @@ def refuse_copies(copies: Sequence[CopiedResult], outputs: Sequence[Any], inputs
     In eager such a result shares memory with an argument. The program notices the copy if the memory belongs to an
     input or to an output, or if a function writes to the memory.
     """
-    if any(copied.is_written for copied in copies):
-        raise _cannot_rebuild("a function of the user's returns a view of an argument, and one of them is written to")
+    for copied in copies:
+        if copied.is_written:
+            what = "a function of the user's returns a view of an argument, and one of them is written to"
+            raise _cannot_rebuild(what, line_of_node(copied.call))
     eager_memory: dict[Any, Any] = {}
     for copied in copies:  # copy -> memory of the result in eager; for nested functions the memory of the first
         owner = compat.memory_of(copied.result)
         eager_memory[compat.memory_of(copied.copy)] = eager_memory.get(owner, owner)
     returned = {compat.memory_of(value) for value in outputs if isinstance(value, torch.Tensor)}
-    if any(compat.memory_of(copied.copy) in returned and not copied.has_equal_strides for copied in copies):
-        raise _cannot_rebuild("an output has elements in the same memory, and a function of the user's returns it")
+    for copied in copies:
+        if compat.memory_of(copied.copy) in returned and not copied.has_equal_strides:
+            what = "an output has elements in the same memory, and a function of the user's returns it"
+            raise _cannot_rebuild(what, line_of_node(copied.call))
     memories = returned | {compat.memory_of(value) for value in inputs.values()}
     shared = [eager_memory[memory] for memory in memories if memory in eager_memory]
     if len({*shared}) < len(shared) or not memories.isdisjoint(shared):
-        raise _cannot_rebuild("an output shares memory with the argument of a function of the user's")
+        call = next(copied.call for copied in copies if compat.memory_of(copied.copy) in memories)
+        raise _cannot_rebuild(
+            "an output shares memory with the argument of a function of the user's", line_of_node(call)
+        )
 
 
 def _traced(kind: Literal["view", "member"], index: int, value: torch.Tensor) -> TracedOutput:
@@ -269,12 +293,13 @@ def _autograd_root(value: torch.Tensor) -> torch.Tensor:
     return value if value._base is None else value._base
 
 
-def _cannot_rebuild(what: str) -> GraphRefused:
+def _cannot_rebuild(what: str, where: UserLocation | None = None) -> GraphRefused:
     return GraphRefused(
         Diagnostic(
             "MD404",
             what,
             why="A compiled graph gives its outputs one gradient function, so it cannot return such tensors.",
             fix="Return a copy: `return x, x.detach().clone()`.",
+            where=where,
         )
     )

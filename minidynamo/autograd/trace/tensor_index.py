@@ -16,13 +16,14 @@ from minidynamo import compat
 from minidynamo.autograd.graph.mutation import is_undeclared_write
 from minidynamo.autograd.graph.numbers import key
 from minidynamo.compat import FakeTensorMode, OpOverload
+from minidynamo.core.lazy_modules import load_once
 from minidynamo.graph.unbacked_symints import place_of, unbacked_symbol
 
 
 def add_shape_env(mode: FakeTensorMode) -> None:
     """Gives `mode` a shape environment for symbols, if all sizes are known so far."""
     if mode.shape_env is None:
-        compat.load_symbols()
+        load_once(compat.load_symbols)
         mode.shape_env = compat.symbolic().ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
 
 

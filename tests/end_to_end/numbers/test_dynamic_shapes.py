@@ -327,15 +327,17 @@ def test_what_cannot_be_declared_is_refused(declare: Callable[[], None]) -> None
 def test_a_backend_without_symbols_gets_one_size_at_a_time() -> None:
     def backend(gm, inputs):
         if any(isinstance(size, torch.SymInt) for example in inputs for size in example.shape):
-            raise ValueError("sizes must be known")
+            raise ValueError("\n".join(["sizes must be known", *map(str, range(20))]))
         return minidynamo.make_boxed_func(gm.forward)
 
     compiled = minidynamo.compile(lambda x: x * 2, backend=backend)
-    with pytest.warns(MinidynamoNotice, match="MD310 .* one size at a time"):
+    with pytest.warns(MinidynamoNotice, match=f"MD310 .* one size at a time.*{__file__}:") as notices:
         for n in SIZES[:3]:
             x = torch.randn(n)
             assert torch.equal(compiled(x), x * 2)
     assert compiled.stats.graphs == 3
+    text = "\n".join(line.strip() for line in str(notices[0].message).splitlines())
+    assert "\n".join(["ValueError: sizes must be known", *map(str, range(20)), "Choose another"]) in text
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
