@@ -89,7 +89,7 @@ NODE_KEYS = {
         "the user's line",
         "autograd/functional/written_inputs autograd/graph/provenance autograd/partition/hook_graphs "
         "graph_cache/graphs tracer/graph/inputs tracer/graph/open_graphs tracer/graph/output_graph",
-        "autograd codegen frontend graph graph_cache memory tracer",
+        "autograd backends codegen frontend graph graph_cache memory tracer",
     ),
     "val": Key(
         "the fake value of a node of an ATen graph",
