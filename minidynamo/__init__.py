@@ -19,6 +19,7 @@ from minidynamo.config import config
 from minidynamo.core.directives import (
     allow_in_graph,
     disable,
+    disallow_in_graph,
     graph_break,
     is_compiling,
     mark_dynamic,
@@ -45,6 +46,7 @@ __all__ = [
     "cond",
     "config",
     "disable",
+    "disallow_in_graph",
     "errors",
     "explain",
     "freeze",

@@ -20,6 +20,13 @@ NOT_FOR_TORCH_COMPILE = {
     "_torchdynamo_disable_msg": "it is compiled by minidynamo; compile the function that it was made from",
 }
 
+# Return whether torch.fx traces the calling code symbolically.
+FX_QUESTIONS = [
+    vars(torch.fx._symbolic_trace)[name]
+    for name in ("is_fx_tracing", "is_fx_symbolic_tracing")
+    if name in vars(torch.fx._symbolic_trace)
+]
+
 # The attribute of a ScriptFunction with the Python function.
 SCRIPTED_FROM = "_torchdynamo_inline"
 
@@ -57,6 +64,14 @@ def is_allowed_by_torch_compile(function: types.FunctionType) -> bool:
     """Returns whether `torch.compiler.allow_in_graph` has marked the function; torch stores the marks by identity."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
     return rules is not None and rules.is_callable_allowed(function)
+
+
+def is_disallowed_by_torch_compile(value: object) -> bool:
+    """Returns whether `torch._dynamo.disallow_in_graph` has excluded a function other than torch's own directives."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is None or id(value) not in rules._disallowed_callable_ids:
+        return False
+    return not str(getattr(value, "__module__", "")).startswith("torch._dynamo")
 
 
 def leave_to_python(code: types.CodeType) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from minidynamo.compat import is_allowed_by_torch_compile
+from minidynamo.compat import is_allowed_by_torch_compile, is_disallowed_by_torch_compile
 from minidynamo.config import STANCES, config
 from minidynamo.errors import ArgumentError, Diagnostic, UnknownName, nearest
 
@@ -87,6 +87,30 @@ def allow_in_graph(fn: F) -> F:
         raise ArgumentError(Diagnostic("MD112", f"minidynamo.allow_in_graph got {_kind_of(fn)}", fix=fix))
     setattr(fn, IN_GRAPH, object())  # unique, to recognize a copy of the mark on another function
     return fn
+
+
+# The functions of torch that `disallow_in_graph` names, by identity.
+_DISALLOWED: dict[int, Callable[..., Any]] = {}
+
+
+def disallow_in_graph(fn: F) -> F:
+    """Makes calls of `fn`, a function of torch, break the graph and run eagerly; returns `fn`.
+
+    Operators and methods of tensors that compute the same are other functions. Functions compiled before keep their
+    graphs. Raises ArgumentError for anything but a function of torch.
+    """
+    is_function = isinstance(fn, types.FunctionType | types.BuiltinFunctionType)
+    if not is_function or (fn.__module__ or "").partition(".")[0] != "torch":
+        what = getattr(fn, "__name__", type(fn).__name__)
+        fix = f"Decorate it: @minidynamo.disable, or write disabled = minidynamo.disable({what})."
+        raise ArgumentError(Diagnostic("MD112", f"minidynamo.disallow_in_graph got {what}, not of torch", fix=fix))
+    _DISALLOWED[id(fn)] = fn
+    return fn
+
+
+def is_disallowed(value: object) -> bool:
+    """Returns whether `disallow_in_graph`, of minidynamo or of torch._dynamo, excludes calls of `value` from graphs."""
+    return id(value) in _DISALLOWED or is_disallowed_by_torch_compile(value)
 
 
 def _kind_of(value: object) -> str:

@@ -27,7 +27,7 @@ from minidynamo.compat import (
     is_made_by_torch_compile,
     original_of_tagged,
 )
-from minidynamo.core.directives import COMPILED, DISABLED, is_graph_function, own_mark
+from minidynamo.core.directives import COMPILED, DISABLED, is_disallowed, is_graph_function, own_mark
 from minidynamo.tracer.records.fix_hints import hint_for
 from minidynamo.tracer.records.registry import CODE_POLYFILLS, FOLDABLE, FUNCTIONS, INSTANCES, LATE_FUNCTIONS, POLYFILLS
 
@@ -111,6 +111,8 @@ _LIBRARY_VALUES = (types.FunctionType, types.BuiltinFunctionType, type, types.Mo
 def rule_for(value: Any) -> Rule:
     """Returns the rule for a call of `value`, a real callable that is not an instance of a user's class."""
     key = id(value)
+    if is_disallowed(value):
+        return Rule(Action.BREAK, "It is marked with disallow_in_graph.")
     if key in FUNCTIONS:
         return Rule(Action.HANDLER, function=FUNCTIONS[key])
     if key in POLYFILLS:

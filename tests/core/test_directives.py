@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.core import directives
 from minidynamo.core.directives import DISABLED, IN_GRAPH, Dimension, declare, declared, own_mark
 from minidynamo.errors import ArgumentError
 from minidynamo.testing import CompileCounter
@@ -92,6 +93,19 @@ def test_functions_that_torch_compile_made_run_as_written():
         assert "torch.compile" in compiled.__minidynamo__.breaks[0].render()
 
 
+def subtracted(x):
+    return torch.sub(x, 1) + 2 - 1
+
+
+def test_functions_of_torch_can_be_disallowed(monkeypatch):
+    monkeypatch.setattr(directives, "_DISALLOWED", {})
+    assert minidynamo.disallow_in_graph(torch.sub) is torch.sub
+    compiled = minidynamo.compile(subtracted, backend="eager")
+    assert compiled(torch.ones(2)).tolist() == [1, 1]
+    assert "MD207" in compiled.breaks() and "It is marked with disallow_in_graph." in compiled.breaks()
+    assert compiled.breaks().count("graph break:") == 1  # the operators stay in the graph
+
+
 @pytest.mark.parametrize(
     ("steer", "says"),
     [
@@ -106,6 +120,11 @@ def test_functions_that_torch_compile_made_run_as_written():
         ),
         (lambda: minidynamo.allow_in_graph(len), "allow_in_graph got builtin_function_or_method(?s:.*)Wrap it"),
         (lambda: minidynamo.allow_in_graph([len]), "allow_in_graph got list"),
+        (
+            lambda: minidynamo.disallow_in_graph(subtracted),
+            r"disallow_in_graph got subtracted, not of torch(?s:.*)minidynamo.disable\(subtracted\)",
+        ),
+        (lambda: minidynamo.disallow_in_graph(torch.nn.Linear(2, 2)), "disallow_in_graph got Linear"),
         (lambda: minidynamo.on_event("compile"), "on_event got str"),
     ],
 )

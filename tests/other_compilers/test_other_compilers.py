@@ -143,3 +143,16 @@ def test_what_torch_made_inside_compiled_functions():
     for module in (traced, scripted, graph, exported, compiled):
         expected = module(vector())
         torch.testing.assert_close(minidynamo.compile(module, backend="eager")(vector()), expected)
+
+
+def test_functions_that_torch_compile_may_not_capture():
+    def through(x):
+        return torch.frac(x) + 1
+
+    torch._dynamo.disallow_in_graph(torch.frac)
+    try:
+        compiled = minidynamo.compile(through, backend="eager")
+        torch.testing.assert_close(compiled(vector()), through(vector()))
+        assert "It is marked with disallow_in_graph." in compiled.breaks()
+    finally:
+        torch._dynamo.allow_in_graph(torch.frac)

@@ -16,6 +16,7 @@ import torch
 
 from minidynamo.compat import (
     FUSED_UPDATES,
+    FX_QUESTIONS,
     MODULE_CALL,
     group_tensors,
     is_function_mode_enabled,
@@ -39,6 +40,7 @@ aten = torch.ops.aten
 _FIXED_ANSWERS: dict[Any, int] = {
     torch.jit.is_scripting: False,  # type: ignore[attr-defined]
     torch.jit.is_tracing: False,  # type: ignore[attr-defined]
+    **dict.fromkeys(FX_QUESTIONS, False),
     torch.compiler.is_dynamo_compiling: False,
     torch.compiler.is_exporting: False,
     directives.is_compiling: True,

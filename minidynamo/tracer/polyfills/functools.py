@@ -1,5 +1,5 @@
 """Owns the polyfills of functools (reduce, dispatch by class), and calls of operator.itemgetter,
-attrgetter and methodcaller.
+attrgetter and methodcaller, and of the functions that torch.jit.script_if_tracing made.
 
 `partial`, `wraps` and caches are not here but have handlers (`handlers/callables.py`)."""
 
@@ -12,6 +12,8 @@ import functools
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
+
+import torch
 
 from minidynamo.tracer.records.registry import cannot_trace, polyfill, polyfill_code
 
@@ -57,6 +59,12 @@ def inner_code(function: Callable[..., Any], name: str) -> CodeType:
 
 # Each `singledispatch` function is a function object of its own, with the same code.
 polyfill_code(inner_code(functools.singledispatch, "wrapper"))(single_dispatch)
+
+
+@polyfill_code(torch.jit.script_if_tracing(best_match).__code__)
+def script_if_tracing(function, *args, **kwargs):
+    """Calls a function that `torch.jit.script_if_tracing` made: no frame is captured while torch.jit traces."""
+    return function.__original_fn(*args, **kwargs)
 
 
 # --- calls of itemgetter, attrgetter and methodcaller objects, with the arguments of their constructors --------------

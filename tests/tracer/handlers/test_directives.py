@@ -1,8 +1,15 @@
 import torch
+from torch.fx._symbolic_trace import is_fx_tracing
 
 import minidynamo
 from minidynamo.core.events import on_event
 from tests.end_to_end.programs import Programs
+
+
+@torch.jit.script_if_tracing
+def longer_than(x, size: int):
+    return x + 3 if x.shape[0] > size else x
+
 
 programs = Programs()
 test_same_as_eager = programs.test()
@@ -41,3 +48,9 @@ class Cases:
 
     def torch_is_not_tracing(x):
         return x + (0 if torch.jit.is_tracing() else 1)
+
+    def fx_is_not_tracing(x):
+        return x + (0 if is_fx_tracing() else 1)
+
+    def scripted_if_tracing(x):
+        return longer_than(x, 2) * 2
