@@ -9,6 +9,7 @@ graphs without cuts.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from minidynamo.autograd.trace.joint import untraceable
 from minidynamo.autograd.trace.scalar_arguments import with_hints
 from minidynamo.compat import FakeTensor, without_fake_tensor_log
 from minidynamo.errors import Diagnostic, GraphRefused
-from minidynamo.fake.mode import FakeTensorMode
+from minidynamo.fake.mode import FakeTensorMode, real_tensors_in_calls
 from minidynamo.graph.autograd_calls import is_autograd_call, require_grad, returns_several, watched_tensors
 from minidynamo.graph.boxed import BoxedCallable, make_boxed, mark_boxed
 from minidynamo.graph.higher_order import CHECKPOINTS, is_cond, run_branch, subgraphs_of
@@ -233,7 +234,7 @@ class _Segments:
         results = [graph.node_copy(part, copies.__getitem__) for part in parts] if parts else [copies[node]]
         graph.output(tuple(results))
         part = compat.graph_module(torch.nn.Module(), graph)
-        examples = _run_on_fakes(part, [self.examples[given] for given in inputs])
+        examples = _run_on_fakes(part, [self.examples[given] for given in inputs], reads_real_tensors=True)
         outputs = tuple(parts or [node])
         self.steps.append(_Step(inputs, outputs, (make_boxed(part),), settings()))
         self.examples.update(zip(outputs, examples))
@@ -363,12 +364,16 @@ class _FakeInterpreter(fx.Interpreter):
         return super().call_method(target, *with_hints(target, args, kwargs))
 
 
-def _run_on_fakes(gm: fx.GraphModule, examples: Sequence[Any]) -> Sequence[Any]:
-    """Returns the results of the graph for fake values; the graph may change the values."""
+def _run_on_fakes(gm: fx.GraphModule, examples: Sequence[Any], reads_real_tensors: bool = False) -> Sequence[Any]:
+    """Returns the results of the graph for fake values; the graph may change the values.
+
+    `reads_real_tensors`: a Python function that the graph calls may read tensors that are not among its arguments.
+    """
     known = [*examples, *(node.meta.get("example_value") for node in gm.graph.nodes)]
     mode = next((value.fake_mode for value in known if isinstance(value, FakeTensor)), None) or FakeTensorMode()
     try:
-        with mode, without_fake_tensor_log():
+        real = real_tensors_in_calls(mode) if reads_real_tensors else contextlib.nullcontext()
+        with mode, real, without_fake_tensor_log():
             results: Sequence[Any] = _FakeInterpreter(gm).run(*examples)
     except RuntimeError as error:  # for example, a view whose base was written to in a different mode
         raise untraceable(error) from error

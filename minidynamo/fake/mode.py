@@ -7,9 +7,10 @@ dtypes; sizes are torch's.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -475,6 +476,16 @@ def _as_copied(tensor: torch.Tensor) -> torch.Tensor:
 
 def _repeats(tensor: torch.Tensor) -> bool:
     return any(compat.is_sure(s == 0) and compat.is_sure(n > 1) for n, s in zip(tensor.shape, tensor.stride()))
+
+
+@contextlib.contextmanager
+def real_tensors_in_calls(mode: compat.FakeTensorMode) -> Iterator[None]:
+    """Lets Python code read real tensors in calls inside the block, such as parameters: the mode converts them."""
+    mode.allow_non_fake_inputs = True
+    try:
+        yield
+    finally:
+        mode.allow_non_fake_inputs = False
 
 
 class FakeTensorMode(compat.FakeTensorMode):

@@ -29,6 +29,7 @@ from minidynamo.compat import (
     written_lists,
 )
 from minidynamo.errors import UserLocation
+from minidynamo.fake.mode import real_tensors_in_calls
 from minidynamo.graph.func_transforms import Transformation
 from minidynamo.graph.pytree import leaves, nodes_in, tensors_in
 from minidynamo.graph.torch_settings import allowed_attention, settings, switches_between
@@ -254,6 +255,10 @@ class OutputGraph:
         )
         given = kwargs.get("out")
         return given if given is not None and result is fake_kwargs["out"] else recorded
+
+    def real_tensors_in_calls(self) -> AbstractContextManager[None]:
+        """Lets called Python functions read real tensors inside the block, such as parameters."""
+        return real_tensors_in_calls(self._fakes.mode)
 
     def _record_writes(self, written: Iterable[torch.Tensor]) -> None:
         for fake in written:

@@ -7,8 +7,10 @@ external value; its graph is dropped. A backward that cannot be traced runs eage
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -19,15 +21,20 @@ from minidynamo import compat
 from minidynamo.graph.autograd_calls import of_custom_function, with_eager_backward
 from minidynamo.graph.function_results import unaliased_result
 from minidynamo.graph.scalar_arguments import run_whole
+from minidynamo.guards.guard import GuardKind
 from minidynamo.tracer.capture import eager_backward
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.handlers.dry_run import without_side_effects
+from minidynamo.tracer.graph.subgraphs import Subgraph
+from minidynamo.tracer.handlers.dry_run import without_changed_reads, without_side_effects
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.numbers.arithmetic import specialized
+from minidynamo.tracer.reachable import reachable
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import NumberVariable, VariableTracker
+from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
+from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
-from minidynamo.variables.objects import ClassVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
 
 Function = torch.autograd.Function
@@ -71,6 +78,7 @@ def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: V
     with (
         tx.graph.open_subgraph(tensors, takes_numbers=True) as trial,
         without_side_effects(tx, refuse, may_write=True),
+        without_changed_reads(tx, args, refuse),
         eager_backward.without_grad(tx),
     ):
         ctx, result = _forward(tx, cls, given)
@@ -79,9 +87,15 @@ def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: V
         if trains and not eager_backward.runs_eagerly(cls.value):
             eager_backward.trace_backward(tx, cls.value, trial, result, functools.partial(_backward, tx, cls, ctx))
     eager_backward.pin_read_numbers(trial)
-    if trains and eager_backward.runs_eagerly(cls.value):
-        eager_backward.check_eager_call(tx, f"{cls.value.__name__}.apply()", args)
-        return tx.emit(with_eager_backward(applier(cls.value)), [_as_plain(arg) for arg in args])
+    reads_outside = _reads_outside(tx, trial, args, refuse)
+    if reads_outside or (trains and eager_backward.runs_eagerly(cls.value)):
+        objects = _objects(tx, args)
+        eager_backward.check_eager_call(
+            tx, f"{cls.value.__name__}.apply()", [arg for k, arg in enumerate(args) if k not in objects]
+        )
+        function = with_eager_backward(applier(cls.value, objects))
+        with tx.graph.real_tensors_in_calls() if reads_outside or objects else contextlib.nullcontext():
+            return tx.emit(function, _given(args, objects))
     kinds = {arg.cls for arg in args if isinstance(arg, NumberVariable)}
     why = ""
     if float in kinds and (trial.draws or trial.writes):
@@ -92,7 +106,49 @@ def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: V
         return _apply(tx, cls, *map(specialized, args))
     if why:
         refuse(why)
-    return tx.emit(applier(cls.value, whole=float in kinds), [_as_plain(arg) for arg in args])
+    objects = _objects(tx, args)
+    return tx.emit(applier(cls.value, objects, whole=float in kinds), _given(args, objects))
+
+
+# Real values that a graph cannot hold; those without a source belong to libraries.
+_FUNCTIONS = (FunctionVariable, ClassVariable, BuiltinVariable)
+_OBJECTS = (*_FUNCTIONS, ObjectVariable, OpaqueVariable)
+
+
+def _objects(tx: Tracer, args: Sequence[VariableTracker]) -> dict[int, Callable[[], Any]]:
+    """Returns, by position, functions that return the modules, functions and other objects among the arguments.
+
+    The objects are guarded by identity, and not kept alive.
+    """
+    found: dict[int, Callable[[], Any]] = {}
+    for position, arg in enumerate(args):
+        if isinstance(arg, _FUNCTIONS) or (isinstance(arg, _OBJECTS) and arg.source is not None):
+            tx.guard(arg.source, GuardKind.IDENTITY, arg.value)
+            found[position] = _weak(arg.value)
+    return found
+
+
+def _weak(value: object) -> Callable[[], Any]:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # a C function of a class, say
+        return lambda: value
+
+
+def _given(args: Sequence[VariableTracker], objects: Collection[int]) -> list[VariableTracker]:
+    """Returns the arguments of a node: None at the positions of objects."""
+    return [ConstantVariable(None) if k in objects else _as_plain(arg) for k, arg in enumerate(args)]
+
+
+def _reads_outside(
+    tx: Tracer, trial: Subgraph, args: Sequence[VariableTracker], refuse: Callable[[str], object]
+) -> bool:
+    """Returns whether a Function reads tensors that are not among the arguments, such as the parameters of a module."""
+    given, _ = reachable(args, tx.side_effects)
+    others = {*trial.tensors} - {*given}
+    if any(tensor.source is None for tensor in others):
+        refuse("it reads a tensor of the frame that is not an argument")
+    return bool(others)
 
 
 def _as_plain(arg: VariableTracker) -> VariableTracker:
@@ -100,11 +156,14 @@ def _as_plain(arg: VariableTracker) -> VariableTracker:
     return replace(arg, plain=True) if isinstance(arg, NumberVariable) and arg.cls is float else arg
 
 
-def applier(cls: type[Any], whole: bool = False) -> Callable[..., Any]:
-    """Returns `cls.apply` as a plain function that graphs can name; as a `whole` it takes symbolic numbers."""
+def applier(cls: type[Any], objects: Mapping[int, Callable[[], Any]], whole: bool = False) -> Callable[..., Any]:
+    """Returns `cls.apply` as a plain function that graphs can name; as a `whole` it takes symbolic numbers.
+
+    `objects` returns the arguments at its positions.
+    """
 
     def apply(*args: Any) -> Any:
-        results = cls.apply(*args)
+        results = cls.apply(*(objects[k]() if k in objects else arg for k, arg in enumerate(args)))
         if get_proxy_mode() is None:
             return results
         if isinstance(results, tuple):
@@ -116,7 +175,8 @@ def applier(cls: type[Any], whole: bool = False) -> Callable[..., Any]:
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
     apply.__module__ = cls.__module__
     if whole:
-        run_whole(apply, f"{cls.__module__}.{cls.__qualname__} {id(cls)}")
+        others = [id(get()) for get in objects.values()]
+        run_whole(apply, f"{cls.__module__}.{cls.__qualname__} {id(cls)} {others}")
     return apply
 
 

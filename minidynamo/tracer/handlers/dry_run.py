@@ -21,7 +21,7 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.graph.dead_code import is_pure
 from minidynamo.tracer.graph.open_graphs import Subgraph
 from minidynamo.tracer.reachable import is_external, reachable, target_of
-from minidynamo.tracer.records.side_effects import Advanced, ContentsChanged, Effect, Written
+from minidynamo.tracer.records.side_effects import Advanced, CellSet, ContentsChanged, Effect, Written
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictKey, DictVariable
 
@@ -93,6 +93,33 @@ def without_side_effects(
                 refuse("it changes something outside")
     finally:
         effects.on_effect = outer_callback
+
+
+@contextlib.contextmanager
+def without_changed_reads(
+    tx: Tracer, args: Sequence[VariableTracker], refuse: Callable[[str], object]
+) -> Iterator[None]:
+    """Calls `refuse(reason)`, which must raise, when the block reads a value that the frame has changed.
+
+    The graph runs the code of the block again, before the changes are replayed. Containers and cells count as read,
+    except containers that the graph rebuilds, among `args`.
+    """
+    effects = tx.side_effects
+    rebuilt, _ = reachable(args, effects)
+    reason = "it may read what the frame has changed before"
+    changed = [target_of(effect) for effect in effects.journal if isinstance(effect, ContentsChanged | CellSet)]
+    if any(v is not None and is_external(v) and v.source not in effects.fresh and v not in rebuilt for v in changed):
+        refuse(reason)
+
+    def check(owner: VariableTracker | None) -> None:
+        if owner is None or is_external(owner):
+            refuse(reason)
+
+    outer_callback, effects.on_read = effects.on_read, check
+    try:
+        yield
+    finally:
+        effects.on_read = outer_callback
 
 
 @contextlib.contextmanager

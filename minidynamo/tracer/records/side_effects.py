@@ -178,6 +178,10 @@ def _ignore(effect: Effect) -> None:
     pass
 
 
+def _read(_: VariableTracker | None) -> None:
+    pass
+
+
 def _time_zero() -> int:
     return 0
 
@@ -187,6 +191,8 @@ class SideEffects:
 
     #: called with each effect before it is recorded; may raise to refuse the effect
     on_effect: Callable[[Effect], None]
+    #: called for each read of an attribute, with its object, or of a global, with None, that the journal has written
+    on_read: Callable[[VariableTracker | None], None]
     #: returns the number of operations in the graph so far
     time: Callable[[], int | None]
 
@@ -195,6 +201,7 @@ class SideEffects:
         #: references
         self.fresh = fresh
         self.on_effect = _ignore
+        self.on_read = _read
         self.time = _time_zero
         #: number of operations in the graph when an effect was recorded, for all effects but `ContentsChanged`
         self.times: dict[Effect, int] = {}
@@ -248,7 +255,10 @@ class SideEffects:
 
     def attr(self, obj: VariableTracker, name: str) -> VariableTracker | Absence:
         """Returns the attribute that a read must see: the last value written, DELETED, or UNKNOWN."""
-        return self._attributes.get((obj, name), UNKNOWN)
+        found = self._attributes.get((obj, name), UNKNOWN)
+        if found is not UNKNOWN:
+            self.on_read(obj)
+        return found
 
     def has_gradient_to_assign(self, tensor: VariableTracker) -> bool:
         """Returns whether this tensor becomes the gradient of a tensor, or gets a gradient, after the graph."""
@@ -277,7 +287,10 @@ class SideEffects:
 
     def class_attr(self, cls: type, name: str) -> VariableTracker | Absence:
         """Returns the value written to the class itself, not to its bases."""
-        return self._class_attributes.get((cls, name), UNKNOWN)
+        found = self._class_attributes.get((cls, name), UNKNOWN)
+        if found is not UNKNOWN:
+            self.on_read(None)
+        return found
 
     @property
     def writes_classes(self) -> bool:
@@ -291,7 +304,10 @@ class SideEffects:
 
     def read_global(self, namespace: dict[str, Any], name: str) -> VariableTracker | Absence:
         """Returns the global that a read must see."""
-        return self._globals.get((id(namespace), name), UNKNOWN)
+        found = self._globals.get((id(namespace), name), UNKNOWN)
+        if found is not UNKNOWN:
+            self.on_read(None)
+        return found
 
     def writes_globals(self, namespace: dict[str, Any]) -> bool:
         """Returns whether any global of a module was written."""
