@@ -24,15 +24,14 @@ from minidynamo.graph.scalar_arguments import run_whole
 from minidynamo.guards.guard import GuardKind
 from minidynamo.tracer.capture import eager_backward
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.graph.subgraphs import Subgraph
+from minidynamo.tracer.graph.open_graphs import Subgraph
 from minidynamo.tracer.handlers.dry_run import without_changed_reads, without_side_effects
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.numbers.arithmetic import specialized
 from minidynamo.tracer.reachable import reachable
 from minidynamo.tracer.records import registry
-from minidynamo.variables.base import NumberVariable, VariableTracker
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
-from minidynamo.variables.constants import ConstantVariable
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
