@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from minidynamo.core.references import Reference
+
 
 def is_weakly_referable(value: object) -> bool:
     """Returns whether `value` can be referred to weakly."""
@@ -109,7 +111,7 @@ class Namespace:
             if not is_weakly_referable(value):
                 return None
             name = self.fresh(f"{hint}_ref")
-            self.values[name] = weakref.ref(value)
+            self.values[name] = Reference(value)
             self._names[key] = name
         return self._names[key]
 

@@ -5,12 +5,12 @@ Runs nothing: `frontend/dispatcher.py` puts conditions and bodies into the gener
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from minidynamo.core.names import is_weakly_referable
+from minidynamo.core.references import Reference
 from minidynamo.guards.check import Condition, describe, write_condition
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.recompiles import GuardFailure, failures
@@ -24,7 +24,7 @@ def _stored(guard: Guard) -> Callable[[], Guard | None]:
     *names, held = guard.expected if guard.kind is GuardKind.CLASS_ATTR else (guard.expected,)
     if not (guard.kind.value.expects_object and is_weakly_referable(held)):
         return lambda: guard
-    reference, rest = weakref.ref(held), replace(guard, expected=None)
+    reference, rest = Reference(held), replace(guard, expected=None)
 
     def restored() -> Guard | None:
         found = reference()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import itertools
 import types
-import weakref
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, dataclass_transform
@@ -18,6 +17,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.core.names import Namespace, module_of, name_of
+from minidynamo.core.references import Reference
 
 # For messages: builtins keep their names.
 _BUILTINS = Namespace()
@@ -110,7 +110,7 @@ class Referent(Constant):
     """An object that the program uses as a key, or as an item of a set. Unlike a constant, it is referred to weakly."""
 
     def __init__(self, value: object, name: str) -> None:
-        object.__setattr__(self, "reference", weakref.ref(value))
+        object.__setattr__(self, "reference", Reference(value))
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "_hash", id(value))
 
@@ -496,7 +496,7 @@ def is_argument_or_item(source: Source) -> bool:
 # Names of sources that are the same in each process, for profiles and symbols
 
 # Numbers of objects without names.
-_ORDER: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+_ORDER: dict[Reference, int] = {}
 _NUMBERS = itertools.count()
 
 
@@ -542,7 +542,11 @@ def _text_of_key(key: object) -> str:
     name = ".".join(filter(None, (module_of(value), name_of(value))))
     if not isinstance(key, Referent) or module_of(value) or isinstance(value, torch.Tensor):
         return name
-    return f"{name} {_ORDER.setdefault(value, next(_NUMBERS))}"
+    return f"{name} {_ORDER.setdefault(Reference(value, _forget), next(_NUMBERS))}"
+
+
+def _forget(dead: Reference) -> None:
+    _ORDER.pop(dead, None)
 
 
 def _stable_text(part: object) -> str:
