@@ -261,7 +261,7 @@ def loses_unnoticed(*losses: Any) -> bool:
     An owner is a container, a closure cell, a tensor with its gradient, or an object with slots. The key may be absent
     from the owner. A `Lost` may replace a key.
     """
-    if len(losses) == 2 and type(losses[0]) is dict and type(losses[1]) is str:  # the usual case
+    if len(losses) == 2 and type(losses[0]) is dict and type(losses[1]) is not Lost:  # the usual case
         if _trivially_unnoticed(losses[0].get(losses[1])):
             return True
     elif _all_trivially_unnoticed(losses):
@@ -291,7 +291,7 @@ def _histories(losses: Sequence[Any]) -> list[Any]:
 def _all_trivially_unnoticed(losses: tuple[Any, ...]) -> bool:
     """Returns whether a cheap test shows that the losses run no code."""
     for owner, key in zip(losses[::2], losses[1::2]):
-        if type(owner) is dict and type(key) is str:
+        if type(owner) is dict and type(key) is not Lost:
             value = owner.get(key)
         elif type(key) is str and key == "grad" and type(owner) in _TENSORS and has_gradient(owner):
             value = owner.grad

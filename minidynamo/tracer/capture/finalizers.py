@@ -364,7 +364,8 @@ class Losses:
         for loss in losses:
             if loss.place is not None:
                 self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, (loss.key,))
-            if isinstance(loss.key, Referent):
+            # A replaced value leaves the key in the dict.
+            if isinstance(loss.key, Referent) and any(value is loss.key.value for value in loss.values):
                 self._graph.guard(loss.key, GuardKind.UNNOTICED_DEATH, None)
 
     def _is_plain(self, place: Source | None) -> bool:
