@@ -133,3 +133,8 @@ class Stats:
 def _position(count: itertools.count[int]) -> int:
     """Returns the number of `next` calls; the text of a counter shows it without advancing the counter."""
     return int(repr(count).removeprefix("count(").removesuffix(")")) - 1
+
+
+def counted_so_far(count: Callable[[], int]) -> int:
+    """Returns the number of calls of a function that `Stats.counter` returned."""
+    return _position(count.__self__)  # type: ignore[attr-defined]

@@ -26,7 +26,7 @@ from minidynamo.core.compile_scope import deeper_stack, isolated
 from minidynamo.core.events import notice, publish
 from minidynamo.core.locks import ForkSafeLock
 from minidynamo.core.names import weakly
-from minidynamo.core.stats import Stats
+from minidynamo.core.stats import Stats, counted_so_far
 from minidynamo.errors import Diagnostic, MinidynamoError, RecompileRefused
 from minidynamo.frontend.dispatcher_text import dispatch_source, frozen_function, native_source, timed_function
 from minidynamo.frontend.frames import Frame, ResumeFrame, RootFrame
@@ -36,6 +36,9 @@ from minidynamo.guards.recompiles import Misfits, Recompile, explain, refusal
 from minidynamo.guards.state import controlling_mode
 
 BackendKey = Callable[[], Hashable]
+
+# After the end of compiling: the number of calls that fit no entry, one after the other, before the entries are unused.
+_MOST_MISSES = 64
 
 # One compile at a time in the whole process: capture changes state that all threads share, and two threads whose
 # frames call each other must not wait for each other.
@@ -92,7 +95,8 @@ class Dispatcher:
         self._count = self.stats.counter(of_calls=counts_calls)
         self._counts_calls = counts_calls
         self._varies = varies
-        self._stopped_backends: set[Hashable] = set()
+        # Per backend whose compiling ended: the number of calls then, and of calls since then that fitted no entry.
+        self._stopped_backends: dict[Hashable, tuple[int, int]] = {}
         self._timed: Callable[..., int] | None = None
         self._generation = 0
         self._code: types.CodeType | None = None
@@ -182,7 +186,7 @@ class Dispatcher:
 
     def stop_compiling(self) -> None:
         """Ends compiling for the backend in force: calls that fit no entry run eagerly."""
-        self._stopped_backends.add(self._backend_key())
+        self._stopped_backends.setdefault(self._backend_key(), (counted_so_far(self._count), 0))
 
     def reset(self) -> None:
         """Forgets all entries, and a decision to run eagerly from then on."""
@@ -276,7 +280,7 @@ class Dispatcher:
             return self._frame.bind(self.function)
         self.stats.misses += 1
         # Capture may call the frame itself, if it needs a value at once.
-        eagerly = self._busy or self._backend_key() in self._stopped_backends or self._is_mode_active()
+        eagerly = self._busy or self._is_stopped() or self._is_mode_active()
         eagerly = eagerly or config.stance == "eager_on_recompile"
         outcome = Native(permanent=False) if eagerly else self._compile_missing(boxed)
         if isinstance(outcome, Entry):
@@ -289,6 +293,19 @@ class Dispatcher:
             self._native_for_good = True
             self._regenerate()
         return self._frame.native
+
+    def _is_stopped(self) -> bool:
+        """Returns whether compiling has ended for the backend in force. After many calls of which none fitted an entry,
+        calls check no entry any more."""
+        key = self._backend_key()
+        if key not in self._stopped_backends:
+            return False
+        start, missed = self._stopped_backends[key]
+        self._stopped_backends[key] = (start, missed + 1)
+        if missed + 1 >= _MOST_MISSES and counted_so_far(self._count) - start == missed + 1 and not self._native_for_good:
+            self._native_for_good = True
+            self._regenerate()
+        return True
 
     def explained(self, misfits: Misfits) -> Recompile:
         """Returns the record of a recompile."""
