@@ -12,7 +12,19 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import capture, cold_start, coverage, guards, kernels, libraries, memory, overhead, random_peaks, steps
+from benchmarks import (
+    capture,
+    cold_start,
+    coverage,
+    guards,
+    kernels,
+    libraries,
+    memory,
+    overhead,
+    random_peaks,
+    steps,
+    storms,
+)
 from benchmarks.measure import SYSTEMS, Result
 from benchmarks.tables import chosen, show, wide_console
 
@@ -24,6 +36,7 @@ MEASUREMENTS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "kernels": kernels.measure,
     "steps": steps.measure,
     "memory": memory.measure,
+    "storms": storms.measure,
 }
 OWN_TABLES: dict[str, Callable[[list[str]], None]] = {
     "coverage": coverage.main,

@@ -306,7 +306,7 @@ def _graph_compiler(
             _on_error.reset(token)
             _save_policy.reset(policy)
 
-    return GraphCompiler(name, backend, options, run, save_policy)
+    return GraphCompiler(name, backend, options, run, backend in (native, cpp, triton), save_policy)
 
 
 def _run(

@@ -34,18 +34,22 @@ from minidynamo.frontend.convert_frame import Conversion, FrameToConvert, conver
 from minidynamo.frontend.dispatcher import Dispatcher, Native
 from minidynamo.frontend.donation import stolen_arguments
 from minidynamo.frontend.frames import ResumeFrame, RootFrame, closure_factory
+from minidynamo.frontend.pieces import Piece, left_to_python
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.options import CompileOptions
 from minidynamo.guards import stored_profile
 from minidynamo.guards.cache import Entry
 from minidynamo.guards.profile import FrameProfile, TripCounts
 from minidynamo.guards.recompiles import Recompile, is_for_another_module, limit_reached
+from minidynamo.tracer.capture.predicted_profile import NEEDS_CONSTANT
 
 # New closures over one code object are new functions: further ones run eagerly.
 _MOST_CALLEES_PER_CODE = 8
 
 # Modules of several classes may share a method. Its versions are limited to this multiple of recompile_limit.
 _MOST_MODULE_CLASSES = 8
+
+_SMALL = "Between graph breaks there are few tensor operations, on small tensors."
 
 all_compiled: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 
@@ -158,6 +162,7 @@ class CompiledFunction:
         self._expected_calls: dict[types.CodeType, FrameProfile] = {}
         self.trip_counts: TripCounts = caller.trip_counts if caller else TripCounts()
         self._texts: dict[FramePoint | None, list[list[Artifact]]] = {}
+        self._pieces: dict[FramePoint | None, Piece] = {}
 
     # The `FrameOwner` protocol
 
@@ -287,7 +292,8 @@ class CompiledFunction:
             stored_profile.remember(self.py_func, name_of_point(point), frame.profile)
         if conversion.entry is not None:
             self._texts.setdefault(point, []).append(texts)
-        return self._record(conversion)
+        outcome = self._record(conversion)
+        return Native(permanent=True) if self._leaves_to_python(point, conversion) else outcome
 
     def _profile(self, point: FramePoint | None) -> FrameProfile:
         """Returns the profile of a frame point, including that of earlier processes of the same job."""
@@ -323,6 +329,30 @@ class CompiledFunction:
             self.stats.fallbacks += 1
             return Native(permanent=True)
         return conversion.entry
+
+    def _leaves_to_python(self, point: FramePoint | None, conversion: Conversion) -> bool:
+        """Adds a version's piece, and leaves the frames to Python that are not worth entering; returns whether the
+        frame at `point` is one.
+
+        Backends that generate no kernels, such as a counter of graphs, get every graph.
+        """
+        cut, known = conversion.graph_break, self._pieces.get(point)
+        # After a break at a trip count that varies, the versions for single trip counts are out of use.
+        if known is None or (cut is not None and cut.code == NEEDS_CONSTANT):
+            known = conversion.piece
+        self._pieces[point] = known.merged(conversion.piece)
+        if not self.options.backend.fuses:
+            return False
+        left = left_to_python(self._pieces)
+        dispatchers = self.dispatchers()
+        for other in left:
+            if other in dispatchers and dispatchers[other].leave_to_python():
+                name = dispatchers[other].name
+                what = f"{name} runs eagerly: its graphs are smaller than the cost of entering them"
+                self.fallbacks.append(Diagnostic("MD308", what, why=_SMALL))
+                self.stats.fallbacks += 1
+                publish("fallback", name, diagnostic=self.fallbacks[-1])
+        return point in left
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
@@ -412,5 +442,13 @@ class CompiledFunction:
             record.reset()
         self.stats.reset()
         reports = (self.graphs, self.breaks, self.fallbacks, self.recompiles)
-        for kept in (*reports, self._texts, self.profiles, self._expected, self._expected_calls, self.trip_counts):
+        for kept in (
+            *reports,
+            self._texts,
+            self._pieces,
+            self.profiles,
+            self._expected,
+            self._expected_calls,
+            self.trip_counts,
+        ):
             kept.clear()

@@ -45,6 +45,7 @@ from minidynamo.errors import (
     summary,
 )
 from minidynamo.frontend.donation import stolen_arguments
+from minidynamo.frontend.pieces import NOTHING, Piece, piece_of
 from minidynamo.graph.boxed import BoxedCallable, first_location, graph_text
 from minidynamo.graph.checked_results import count_wrong_operators
 from minidynamo.graph.options import BackendKey, CompileOptions
@@ -157,6 +158,8 @@ class Conversion:
     entry: Entry | None
     graph: torch.fx.GraphModule | None = None
     graph_break: Diagnostic | None = None
+    #: The estimated cost of the piece, and the frame points after it.
+    piece: Piece = NOTHING
     #: The reason why there is no entry.
     fallback: Diagnostic | None = None
 
@@ -305,7 +308,9 @@ def _conversion(
             inputs=residual.inputs,
             steps=residual.steps,
         )
-    return Conversion(frame.name, entry, traced.graph, None if cut is None else cut.diagnostic)
+    following = frozenset(frame_exit.point for frame_exit in exits(point)) if point is not None else frozenset()
+    piece = piece_of(traced.graph, following, cut is not None and cut.compiled_callee is not None)
+    return Conversion(frame.name, entry, traced.graph, None if cut is None else cut.diagnostic, piece)
 
 
 _SAVED_TENSOR_HOOKS = Result(Constant(hooks_in_force, "saved_tensors_hooks"))

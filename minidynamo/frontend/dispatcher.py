@@ -188,6 +188,15 @@ class Dispatcher:
         """Ends compiling for the backend in force: calls that fit no entry run eagerly."""
         self._stopped_backends.setdefault(self._backend_key(), (counted_so_far(self._count), 0))
 
+    def leave_to_python(self) -> bool:
+        """Runs the frame eagerly from now on; returns whether it did not before."""
+        with _compiling:
+            if self._native_for_good:
+                return False
+            self._native_for_good = True
+            self._regenerate()
+            return True
+
     def reset(self) -> None:
         """Forgets all entries, and a decision to run eagerly from then on."""
         with _compiling:
@@ -287,11 +296,12 @@ class Dispatcher:
             self.install(outcome)
             return functools.partial(run_steps, outcome.body) if outcome.steps else outcome.body
         self.stats.native_runs += 1
-        if outcome.permanent and self.entries:  # entries for other paths through the frame stay valid
+        if (
+            outcome.permanent and self.entries and not self._native_for_good
+        ):  # entries for other paths through the frame stay valid
             self.stop_compiling()
         elif outcome.permanent:
-            self._native_for_good = True
-            self._regenerate()
+            self.leave_to_python()
         return self._frame.native
 
     def _is_stopped(self) -> bool:
@@ -302,9 +312,8 @@ class Dispatcher:
             return False
         start, missed = self._stopped_backends[key]
         self._stopped_backends[key] = (start, missed + 1)
-        if missed + 1 >= _MOST_MISSES and counted_so_far(self._count) - start == missed + 1 and not self._native_for_good:
-            self._native_for_good = True
-            self._regenerate()
+        if missed + 1 >= _MOST_MISSES and counted_so_far(self._count) - start == missed + 1:
+            self.leave_to_python()
         return True
 
     def explained(self, misfits: Misfits) -> Recompile:

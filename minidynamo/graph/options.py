@@ -44,6 +44,8 @@ class GraphCompiler:
     options: Mapping[str, Any]
     #: `run(gm, example_inputs)` returns a boxed callable, or raises BackendError
     run: Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedCallable] = field(compare=False)
+    #: whether kernels that fuse operations are generated
+    fuses: bool = False
     #: chooses the tensors that a graph saves for backward
     save_policy: Callable[..., Any] | None = None
 

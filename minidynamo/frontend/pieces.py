@@ -1,0 +1,92 @@
+"""Owns the decision to leave a function with graph breaks to Python, if its pieces hold less tensor work than entering
+them costs.
+
+The pieces are the frames between graph breaks. The decision covers all pieces that may follow a frame point, so Python
+runs the function from that point to its end. Each estimate depends on the graph alone: every run decides alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.fx
+
+from minidynamo.bytecode.layout import FramePoint
+from minidynamo.graph.unbacked_symints import hint_of
+
+# Estimates in microseconds; `python -m benchmarks storms` measures the decisions.
+# What eager spends on calling an operation, without and with gradients (forward and backward).
+_CALL, _CALL_WITH_GRADIENTS = 1.0, 4.0
+# What a frame after a break spends on its guards, and on the list of its values.
+_ENTRY = 3.0
+# What a graph spends on its nodes of autograd, forward and backward.
+_NODES = 35.0
+# Elements that a pointwise operation computes in a microsecond.
+_ELEMENTS = 4096
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A frame up to its graph break or its end."""
+
+    #: The microseconds that eager needs for the piece, and compiled code does not need.
+    saved: float
+    #: The microseconds that compiled code needs for entering the piece.
+    cost: float
+    #: The frame points that may follow.
+    exits: frozenset[FramePoint]
+    #: Whether the call at the break has compiled code of its own.
+    calls_compiled: bool
+
+    def merged(self, other: Piece) -> Piece:
+        """Returns the piece of two versions of a frame."""
+        return Piece(
+            max(self.saved, other.saved),
+            min(self.cost, other.cost),
+            self.exits | other.exits,
+            self.calls_compiled or other.calls_compiled,
+        )
+
+
+# A frame that Python runs in any case.
+NOTHING = Piece(0.0, 0.0, frozenset(), False)
+
+
+def piece_of(
+    graph: torch.fx.GraphModule | None, exits: frozenset[FramePoint] = frozenset(), calls_compiled: bool = False
+) -> Piece:
+    """Estimates a piece with the captured `graph`; None for a piece without tensor operations."""
+    calls = [] if graph is None else [node for node in graph.graph.nodes if node.op.startswith("call")]
+    with_gradients = any(value.requires_grad for node in calls for value in _tensors(node))
+    values = [value for node in calls for part in (node, *node.all_input_nodes) for value in _tensors(part)]
+    elements = sum(hint_of(value.numel()) for value in values)
+    saved = len(calls) * (_CALL_WITH_GRADIENTS if with_gradients else _CALL) + elements / _ELEMENTS
+    return Piece(saved, _ENTRY + _NODES * with_gradients, exits, calls_compiled)
+
+
+def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
+    value = node.meta.get("example_value")
+    values = value if isinstance(value, tuple | list) else [value]
+    return [part for part in values if isinstance(part, torch.Tensor)]
+
+
+def left_to_python(pieces: Mapping[FramePoint | None, Piece]) -> list[FramePoint | None]:
+    """Lists the frame points (None: the call) from which Python runs the function faster than compiled pieces do."""
+    return [point for point in pieces if _is_slower(pieces, point)]
+
+
+def _is_slower(pieces: Mapping[FramePoint | None, Piece], start: FramePoint | None) -> bool:
+    todo: list[FramePoint | None] = [start]
+    followed: dict[FramePoint | None, Piece] = {}
+    while todo:
+        point = todo.pop()
+        if point in followed:
+            continue
+        if point not in pieces or pieces[point].calls_compiled:
+            return False
+        followed[point] = pieces[point]
+        todo += pieces[point].exits
+    has_breaks = start is not None or len(followed) > 1
+    return has_breaks and sum(p.saved for p in followed.values()) < sum(p.cost for p in followed.values())
