@@ -96,12 +96,18 @@ def hook_that_appends() -> Callable[[], object]:
 
 
 @program
-def named_tuple_made_inside() -> Callable[[], object]:
+def class_made_inside() -> Callable[[], object]:
     x = torch.ones(16)
 
     def f() -> Tensor:
-        pair = collections.namedtuple("pair", ["first", "second"])(x + 1, x * 2)  # type: ignore[misc]
-        return pair.first * pair.second
+        class State:
+            def __init__(self, value: Tensor) -> None:
+                self.value = value
+
+            def doubled(self) -> Tensor:
+                return self.value * 2
+
+        return State(x + 1).doubled()
 
     return f
 
@@ -136,7 +142,7 @@ def select_action() -> Callable[[], object]:
         choice = Categorical(probabilities)
         action = choice.sample()
         saved.append(choice.log_prob(action))
-        return action.item()
+        return float(action.item())
 
     return select
 
@@ -157,7 +163,7 @@ def finish_episode() -> Callable[[], object]:
         losses = [-score * target for score, target in zip(scores, targets)]
         loss = torch.cat(losses).sum()
         loss.backward()
-        return loss.item()
+        return float(loss.item())
 
     return finish
 
@@ -175,7 +181,7 @@ def actor_critic_loss() -> Callable[[], object]:
         advantage = reward - value.item()
         loss = -choice.log_prob(action) * advantage + nn.functional.smooth_l1_loss(value, torch.full((1, 1), reward))
         loss.sum().backward()
-        return action.item()
+        return float(action.item())
 
     return step
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import typing
 
 import torch
@@ -120,34 +119,6 @@ def runs_once(function: torch.autograd.graph.Node) -> bool:
 @functools.cache
 def _saved_names(cls: typing.Hashable) -> list[str]:
     return [name for name in dir(cls) if name.startswith("_raw_saved_")]
-
-
-def held_objects(function: typing.Any) -> list[typing.Any]:
-    """Lists the objects held by a gradient function, without other gradient functions. Runs no hook."""
-    kind: typing.Any = type(function)
-    kept = gc.get_referents(function)
-    for name in _saved_names(kind):
-        saved = _unless_freed(function, name)
-        if isinstance(saved, tuple):
-            kept += [_unless_freed(each, "data") for each in saved]
-        else:
-            kept.append(_unless_freed(saved, "data"))
-    if _has_leaf(kind):
-        kept.append(function.variable)
-    return kept
-
-
-@functools.cache
-def _has_leaf(cls: typing.Hashable) -> bool:
-    return hasattr(cls, "variable")
-
-
-def _unless_freed(owner: object, name: str) -> typing.Any:
-    """Returns an attribute of autograd data; None if it is missing, or freed by backward."""
-    try:
-        return getattr(owner, name)
-    except (AttributeError, RuntimeError):
-        return None
 
 
 def leaf_of(node: torch.autograd.graph.Node | None) -> torch.Tensor | None:

@@ -334,14 +334,14 @@ class CompiledFunction:
         """Adds a version's piece, and leaves the frames to Python that are not worth entering; returns whether the
         frame at `point` is one.
 
-        Backends that generate no kernels, such as a counter of graphs, get every graph.
+        Backends that generate no kernels, such as a counter of graphs, get every graph. Donated lists stay in use.
         """
         cut, known = conversion.graph_break, self._pieces.get(point)
         # After a break at a trip count that varies, the versions for single trip counts are out of use.
         if known is None or (cut is not None and cut.code == NEEDS_CONSTANT):
             known = conversion.piece
         self._pieces[point] = known.merged(conversion.piece)
-        if not self.options.backend.fuses:
+        if not self.options.backend.fuses or self.options.steal:
             return False
         left = left_to_python(self._pieces)
         dispatchers = self.dispatchers()

@@ -18,7 +18,7 @@ import torch
 from minidynamo import compat
 from minidynamo.core import artifacts
 from minidynamo.core.names import Namespace
-from minidynamo.guards.deaths import Lost, is_survivor, last_reference, lost_reference, unnoticed_deaths
+from minidynamo.guards.deaths import Lost, last_reference, lost_reference, unnoticed_deaths
 from minidynamo.guards.guard import Guard, GuardKind, reader_of
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Local, Source, is_argument_or_item
@@ -243,16 +243,11 @@ def _deaths(guards: Sequence[Guard], names: Namespace, own: int) -> list[str]:
     """
     texts: list[str] = []
     losses: list[str] = []
-    living: list[str] = []  # tensors whose autograd histories survive
     deaths = [guard for guard in guards if guard.kind is GuardKind.UNNOTICED_DEATH]
-    held = [text for guard in deaths if guard.expected == (Lost.HELD,) for text in _lost_at(guards, guard, names)]
     for guard in deaths:
-        if is_survivor(guard.expected):
-            living += _lost_at(guards, guard, names)
-            continue
         reader = reader_of(guards, names)
         if guard.expected and isinstance(guard.expected[0], Lost):
-            texts.append(last_reference(reader, guard.source, guard.expected, own, held))
+            texts.append(last_reference(reader, guard.source, guard.expected, own))
             continue
         (loss,) = reader.finished([lost_reference(reader, guard.source, guard.expected)])
         # Tensors hold no objects.
@@ -262,12 +257,7 @@ def _deaths(guards: Sequence[Guard], names: Namespace, own: int) -> list[str]:
             texts.append(f"(not {count}({value}) or {unnoticed_deaths(names, [loss])})")
         else:
             losses.append(loss)
-    return [*texts, unnoticed_deaths(names, [*losses, *living])] if losses else texts
-
-
-def _lost_at(guards: Sequence[Guard], guard: Guard, names: Namespace) -> list[str]:
-    reader = reader_of(guards, names)
-    return reader.finished([lost_reference(reader, guard.source, guard.expected)])
+    return [*texts, unnoticed_deaths(names, losses)] if losses else texts
 
 
 def _function(

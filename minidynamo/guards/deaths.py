@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import enum
 import gc
-import heapq
 import sys
 import types
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -33,9 +32,6 @@ _SIMPLE_CLASSES = {*map(id, (type(None), bool, int, float, complex, str, bytes))
 _count_references = weakref.getweakrefcount
 # The most container objects to follow; beyond this number a finalizer is assumed to exist.
 _MOST = 10_000
-# The most dying gradient functions to follow, youngest first. A state that a loop carries gains functions in each
-# iteration: following all of them would make the loop quadratic.
-_MOST_HISTORY = 32
 
 
 class Lost(enum.Enum):
@@ -44,14 +40,10 @@ class Lost(enum.Enum):
     ITSELF = "the owner, even if other references exist"
     KEY = "the owner, which is a key of a dict, or an item of a set"
     EVERYTHING = "all contents of the owner"
-    WITHOUT_HISTORY = "the owner, a tensor without history in autograd"
-    BUT_HISTORY = "the owner, a tensor, whose autograd history a result keeps alive"
-    NO_HISTORY = "nothing: a result keeps the autograd history of the owner, a tensor, alive"
-    HELD = "nothing: the owner, a tensor, outlives the frame, with its history"
+    LEAF = "the owner, a leaf tensor or a tensor without gradient"
+    RESULT = "the owner, a result of differentiable operations"
 
 
-# The kinds under which the owner survives, with its history.
-SURVIVING = (Lost.NO_HISTORY, Lost.HELD)
 # As names of this module: a member lookup on the enum class takes six times as long.
 _ITSELF, _KEY, _EVERYTHING = Lost.ITSELF, Lost.KEY, Lost.EVERYTHING
 
@@ -99,19 +91,16 @@ def any_dying(
     predicate: Callable[[list[Any]], bool],
     always_dies: Callable[[object], bool] = lambda _: False,
     known_references: Mapping[int, int] = types.MappingProxyType({}),
-    surviving: Iterable[Any] = (),
 ) -> bool:
     """Returns whether `predicate` holds for some object that dies when one reference to each of `values` is dropped.
 
     An object dies if nothing else refers to it, in Python at least, or if `always_dies` returns True for it. The caller
-    must hold the values in this list only, apart from `known_references[id]` more references. Gradient functions in
-    `surviving` survive, and so do all functions reachable from them. If there are too many objects to follow, the
-    answer is True.
+    must hold the values in this list only, apart from `known_references[id]` more references. Objects that autograd
+    alone holds are not followed. If there are too many objects to follow, the answer is True.
     """
     # The references that are expected: `known_references`, the name below, and the call of getrefcount.
     known = {identity: count + 2 for identity, count in known_references.items()}
     dead: set[int] = set()
-    history = _DyingHistory(surviving)
     kept, room = [], _MOST
     while values:
         kept.append(values)
@@ -129,77 +118,10 @@ def any_dying(
         holders = [part for part in batch if not holds_nothing(part)]
         room -= len(holders)
         values = gc.get_referents(*holders) if holders else []
-        functions: list[Any] = []
-        for part in holders:
-            _add_gradients(part, values, functions)
-        if functions:
-            parts = [*chain.from_iterable(map(compat.held_objects, history.dies_with(functions)))]
-            values += {id(part): part for part in parts if part is not None}.values()
-            del parts
+        values += [part.grad for part in holders if has_gradient(part) and part.grad is not None]
         if room < 0:
             return True
     return False
-
-
-class _DyingHistory:
-    """Finds the gradient functions that die with given functions. A function survives if a surviving function reaches
-    it.
-
-    A function is younger than the functions it leads to. So dying and surviving functions are followed together,
-    youngest first, and only until no dying function is pending: not through the whole history of earlier calls. Between
-    threads the order may not hold, and too many functions seem to die.
-    """
-
-    def __init__(self, surviving: Iterable[Any]) -> None:
-        # Maps a pending function to whether it dies; all others have been visited, or live.
-        self._dies: dict[Any, bool] = {}
-        self._todo: list[tuple[int, int, Any]] = []
-        self._dying = 0  # number of dying functions among the pending
-        self._room, self._more = _MOST_HISTORY, _MOST
-        self._add(surviving, False)
-
-    def _add(self, functions: Iterable[Any], dies: bool) -> None:
-        known, todo = self._dies, self._todo
-        for function in functions:
-            if function is None:
-                continue
-            before = known.get(function)
-            if before is None:
-                heapq.heappush(todo, (-function._sequence_nr(), id(function), function))
-                known[function] = dies
-                self._dying += dies
-            elif before and not dies:
-                known[function] = False
-                self._dying -= 1
-
-    def dies_with(self, functions: Iterable[Any]) -> list[Any]:
-        """Lists the dying functions among `functions` and all reachable functions, each once; at most the youngest
-        `_MOST_HISTORY`.
-        """
-        known, todo, found = self._dies, self._todo, list[Any]()
-        self._add(functions, True)
-        while self._dying and self._room and self._more:
-            _, _, function = heapq.heappop(todo)
-            self._more -= 1
-            dies = known[function]
-            self._add([after for after, _ in function.next_functions], dies)
-            if dies:
-                known[function] = False
-                self._dying -= 1
-                self._room -= 1
-                found.append(function)
-        return found
-
-
-def history_from(functions: Iterable[Any], seen: set[Any]) -> Iterator[Any]:
-    """Yields gradient functions and all reachable functions, except functions in `seen`, and adds them to `seen`."""
-    todo = [*functions]
-    while todo:
-        function = todo.pop()
-        if function is not None and function not in seen:
-            seen.add(function)
-            todo += [after for after, _ in function.next_functions]
-            yield function
 
 
 def holds_nothing(value: Any) -> bool:
@@ -209,22 +131,10 @@ def holds_nothing(value: Any) -> bool:
 
 
 def _is_bare(tensor: torch.Tensor) -> bool:
-    """Returns whether a tensor has no attributes, no gradient, and no part in autograd."""
-    return not (tensor.__dict__ or tensor.requires_grad or tensor.grad is not None)
-
-
-def _add_gradients(value: Any, gradients: list[Any], functions: list[Any]) -> None:
-    """Adds the gradient and the gradient function of a tensor to the lists, where reading them runs no code and raises
-    no warning. No name here keeps them alive, since references are counted.
-    """
-    cls = type(value)
-    if not (cls is torch.Tensor or cls is torch.nn.Parameter) or not compat.knows_history(value):
-        return
-    is_leaf = value.is_leaf
-    if not is_leaf:
-        functions.append(value.grad_fn)
-    if (is_leaf or value.retains_grad) and value.grad is not None:
-        gradients.append(value.grad)
+    """Returns whether a tensor has no attributes and no gradient."""
+    if tensor.__dict__:
+        return False
+    return not tensor.retains_grad if not tensor.is_leaf else tensor.grad is None
 
 
 def any_has_finalizers(values: list[Any]) -> bool:
@@ -245,13 +155,11 @@ def _has_weak_references(value: object) -> bool:
     return bool(_count_references(value)) and not issubclass(type(value), _LASTING) and bool(watchers(value))
 
 
-def dies_unobserved(value: Any, _: Lost = _ITSELF, *held: Any) -> bool:
-    """Returns whether the program cannot observe that a value dies now, not later. `held` alternates surviving tensors
-    and `Lost.HELD`: their histories do not die with the value.
-    """
+def dies_unobserved(value: Any, _: Lost = _ITSELF) -> bool:
+    """Returns whether the program cannot observe that a value dies now, not later."""
     if _trivially_unnoticed(value):
         return True
-    return not any_dying([value], any_is_observed, lambda part: part is value, surviving=_histories(held))
+    return not any_dying([value], any_is_observed, lambda part: part is value)
 
 
 def loses_unnoticed(*losses: Any) -> bool:
@@ -275,17 +183,7 @@ def loses_unnoticed(*losses: Any) -> bool:
     always_dies = {id(owner) for owner, key in pairs if key is _ITSELF}
     del pairs
     held = Counter(map(id, losses))
-    return not any_dying(lost, any_has_finalizers, lambda part: id(part) in always_dies, held, _histories(losses))
-
-
-def _histories(losses: Sequence[Any]) -> list[Any]:
-    """Lists the gradient functions of the surviving tensors."""
-    pairs = zip(losses[::2], losses[1::2], strict=True)
-    functions: list[Any] = []
-    for owner, key in pairs:
-        if isinstance(key, Lost) and key in SURVIVING:
-            _add_gradients(owner, [], functions)
-    return functions
+    return not any_dying(lost, any_has_finalizers, lambda part: id(part) in always_dies, held)
 
 
 def _all_trivially_unnoticed(losses: tuple[Any, ...]) -> bool:
@@ -297,8 +195,6 @@ def _all_trivially_unnoticed(losses: tuple[Any, ...]) -> bool:
             value = owner.grad
         elif key is _ITSELF or key is _KEY:
             value = owner
-        elif isinstance(key, Lost) and key in SURVIVING:
-            continue
         else:
             return False
         if not _trivially_unnoticed(value):
@@ -328,8 +224,6 @@ def _lost(losses: tuple[Any, ...]) -> list[Any]:
     for owner, key in zip(losses[::2], losses[1::2], strict=True):
         if key is _ITSELF or key is _KEY:
             found.append(owner)
-        elif isinstance(key, Lost) and key in SURVIVING:
-            continue
         elif key is _EVERYTHING:
             found += chain(owner, owner.values()) if isinstance(owner, Mapping) else owner
         else:
@@ -363,15 +257,11 @@ def _held(owner: Any, key: Any) -> object:
 # The text of UNNOTICED_DEATH guards, whose `expected` value is `lost`
 
 # Further objects, besides attributes, that may die with a tensor.
-_HELD_BY_TENSORS = {Lost.WITHOUT_HISTORY: "{}.grad is not None", Lost.BUT_HISTORY: "{}.retains_grad"}
+_HELD_BY_TENSORS = {Lost.LEAF: "{}.grad is not None", Lost.RESULT: "{}.retains_grad"}
 
 
 def death_in_words(lost: tuple[object, ...] | None) -> str:
     """Describes the guard."""
-    if lost == (Lost.NO_HISTORY,):
-        return "an autograd history that a result keeps alive"
-    if lost == (Lost.HELD,):
-        return "a value that outlives the other values"
     if lost is None or (lost and isinstance(lost[0], Lost)):
         dying = "it dies"
     else:
@@ -379,32 +269,22 @@ def death_in_words(lost: tuple[object, ...] | None) -> str:
     return f"no finalizer to run when {dying}"
 
 
-def is_survivor(lost: tuple[object, ...] | None) -> bool:
-    """Returns whether the guard states that its object survives."""
-    return bool(lost and isinstance(lost[0], Lost) and lost[0] in SURVIVING)
-
-
 def death_conditions(reader: Reader, source: Source, lost: Any) -> list[str]:
     """Writes the check of one guard; `check.py` writes one check for all guards of an entry."""
-    if is_survivor(lost):
-        return []  # the guard affects only other death checks
     if lost and isinstance(lost[0], Lost):
         return [last_reference(reader, source, lost, None)]
     return [unnoticed_deaths(reader.names, [lost_reference(reader, source, lost)])]
 
 
-def last_reference(
-    reader: Reader, source: Source, expected: tuple[Any, ...], own: int | None, held: Sequence[str] = ()
-) -> str:
+def last_reference(reader: Reader, source: Source, expected: tuple[Any, ...], own: int | None) -> str:
     """Writes the check of a value dropped by the frame: either other references exist, or the expected check passes.
 
     The expected number of the frame's references is 1 + `more`; the checks hold `own` references, or None to skip the
-    count. Objects in `held` survive.
+    count.
     """
     lost, more, check = expected
     names, value = reader.names, reader.read(source)
-    given = ", ".join([value, names.constant(Lost.ITSELF, "itself"), *held])
-    text = f"{names.constant(check, check.__name__)}({given})"
+    text = f"{names.constant(check, check.__name__)}({value}, {names.constant(Lost.ITSELF, 'itself')})"
     if own is None:
         return text
     references = names.constant(sys.getrefcount, "references")
@@ -422,9 +302,7 @@ def unnoticed_deaths(names: Namespace, losses: Iterable[str]) -> str:
 
 def lost_reference(reader: Reader, source: Source, lost: Any) -> str:
     """Returns the owner and the key of the lost reference."""
-    if is_survivor(lost):
-        key = reader.constant(lost[0], lost[0].name.lower())
-    elif lost:
+    if lost:
         key = key_expression(lost[0], reader.names)
     else:
         here = Lost.KEY if isinstance(source, Referent) else Lost.ITSELF

@@ -20,8 +20,6 @@ from typing import Any
 
 import torch
 
-from minidynamo import compat
-from minidynamo.compat import function_of
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.deaths import (
     Lost,
@@ -31,9 +29,7 @@ from minidynamo.guards.deaths import (
     dies_unobserved,
     has_finalizers,
     has_gradient,
-    history_from,
     holds_nothing,
-    is_survivor,
     loses_unnoticed,
 )
 from minidynamo.guards.guard import GuardKind
@@ -44,7 +40,7 @@ from minidynamo.tracer.graph.dead_code import is_pure
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import EVERYTHING, LazyList, Loss
-from minidynamo.tracer.reachable import needed_by, parts
+from minidynamo.tracer.reachable import parts
 from minidynamo.tracer.records.constants import is_constant_value
 from minidynamo.tracer.records.side_effects import (
     AttrDeleted,
@@ -59,7 +55,7 @@ from minidynamo.tracer.records.side_effects import (
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable
-from minidynamo.variables.objects import LazyVariable, ObjectVariable
+from minidynamo.variables.objects import ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
 
 _LASTING = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
@@ -75,18 +71,15 @@ def is_visibly_alive(frame: Frame, variable: VariableTracker) -> bool:
 def stays_bound_after_break(frame: Frame, variable: VariableTracker) -> bool:
     """Returns whether a local that is not read after a break stays bound after the break, unless it is bound again."""
     source = variable.source
-    return source in frame.entry_values and _may_hold_objects(frame.tx.graph, source, frame.entry_values[source])
+    return source in frame.entry_values and _may_hold_objects(frame.entry_values[source])
 
 
-def _may_hold_objects(graph: OutputGraph, source: Source, value: object) -> bool:
-    """Returns whether an argument may keep more objects alive than itself: a container, an object, or a lazy tensor
-    with a history.
+def _may_hold_objects(value: object) -> bool:
+    """Returns whether an argument may keep more objects alive than itself: a container or an object.
 
     An early death of such a value could be visible: a guard would have to check all objects that die at the same time.
     """
-    if not issubclass(type(value), torch.Tensor):
-        return not is_constant_value(value)
-    return graph.known(source) is None and _is_in_history(value)
+    return not issubclass(type(value), torch.Tensor) and not is_constant_value(value)
 
 
 def _real(frame: Frame, variable: VariableTracker) -> object:
@@ -131,26 +124,19 @@ def argument_died(frame: Frame) -> bool:
 
 
 def kept_to_the_end(
-    frame: Frame,
-    left: Iterable[VariableTracker],
-    held_after: Iterable[VariableTracker],
-    *,
-    resumed: bool,
-    returns: bool,
+    frame: Frame, left: Iterable[VariableTracker], *, resumed: bool, returns: bool
 ) -> frozenset[Source]:
     """Returns the sources of the arguments kept alive by a root frame until the end.
 
     Every other argument that the frame does not return may die earlier, and a guard checks that the death is not
-    visible: tensors die in the graph, all other values at a break. Values in `held_after` that are only moved keep
-    their own histories alive.
+    visible: tensors die in the graph, all other values at a break.
     """
     graph, own = frame.tx.graph, int(resumed)
     unnoticed = {
         guard.source for guard in graph.guards if guard.kind is GuardKind.UNNOTICED_DEATH and not guard.expected
     }
     kept = {value.source for value in left} - unnoticed
-    lasting, ends = set[Source](), list[object]()
-    history = history_of(value.fake for value in left if isinstance(value, TensorVariable))
+    lasting = set[Source]()
     quiet = returns and not frame.tx.side_effects.journal
     for source, value in frame.entry_values.items():
         variable = graph.known(source)
@@ -158,67 +144,24 @@ def kept_to_the_end(
             continue
         if source in unnoticed:
             if isinstance(variable, TensorVariable):
-                lost = _part_to_guard(variable, history) or Lost.ITSELF
+                lost = _part_to_guard(variable)
                 frame.tx.guard(source, GuardKind.UNNOTICED_DEATH, (lost, own, loses_unnoticed))
             continue
         emptied = variable is not None and frame.tx.side_effects.is_changed(variable)  # for example `**kwargs`
-        if returns and not emptied and _may_hold_objects(graph, source, value):
+        if returns and not emptied and _may_hold_objects(value):
             lasting.add(source)
             continue
         if quiet and isinstance(variable, TensorVariable) and not _reads_more_than(variable):
             continue
-        found = _part_to_guard(variable, history)
         watched = dies_any(graph, [value], (), any_is_observed)
         if watched and emptied:
             what = f"{frame.code.co_name} runs eagerly: it removes an object with a finalizer from its arguments"
             raise SkipFrame(Diagnostic("MD206", what, why="The program can see when the object dies."))
-        if watched or (found is None and returns):
+        if watched:
             lasting.add(source)
         else:
-            frame.tx.guard(source, GuardKind.UNNOTICED_DEATH, (found or Lost.ITSELF, own, dies_unobserved))
-            ends.append(value)
-    if any(map(_is_in_history, ends)):
-        for place in _lazy_tensors(graph, held_after):
-            if place in kept and place in frame.entry_values:
-                frame.tx.guard(place, GuardKind.UNNOTICED_DEATH, (Lost.HELD,))
+            frame.tx.guard(source, GuardKind.UNNOTICED_DEATH, (_part_to_guard(variable), own, dies_unobserved))
     return frozenset(lasting)
-
-
-def _is_in_history(value: object) -> bool:
-    if not issubclass(type(value), torch.Tensor):  # do not run code of the object
-        return False
-    assert isinstance(value, torch.Tensor)
-    return function_of(value) is not None
-
-
-def _lazy_tensors(graph: OutputGraph, values: Iterable[VariableTracker]) -> list[Source]:
-    """Returns the sources of lazy tensors with a history among `values`."""
-    lazy = (value for value in values if isinstance(value, LazyVariable) and _is_in_history(value.value))
-    return [*dict.fromkeys(v.source for v in lazy if v.source is not None and graph.known(v.source) is None)]
-
-
-def guard_kept_histories(graph: OutputGraph, left: Iterable[VariableTracker], effects: SideEffects) -> None:
-    """Adds guards on the histories that stay alive in any case: the histories joined by the results of the frame.
-
-    The frame's results keep these histories alive; until a result exists, its inputs do.
-    """
-    if all(guard.kind is not GuardKind.UNNOTICED_DEATH or is_survivor(guard.expected) for guard in graph.guards):
-        return
-    written = (value for effect in effects.journal if effects.is_last(effect) for value in needed_by(effect))
-    held = [*_held_by((*left, *written), effects)]
-    for place in _lazy_tensors(graph, held):
-        graph.guard(place, GuardKind.UNNOTICED_DEATH, (Lost.NO_HISTORY,))
-    given = [v for v in graph.values.external_values() if isinstance(v, TensorVariable) and _has_history(graph, v)]
-    if given:
-        history = history_of(value.fake for value in held if isinstance(value, TensorVariable))
-        for tensor in given:
-            if tensor.source is not None and (tensor in held or is_in_history(tensor.fake, history)):
-                graph.guard(tensor.source, GuardKind.UNNOTICED_DEATH, (Lost.NO_HISTORY,))
-
-
-def _has_history(graph: OutputGraph, tensor: TensorVariable) -> bool:
-    real = graph.real(tensor)
-    return real is not None and function_of(real) is not None
 
 
 def _reads_more_than(tensor: TensorVariable) -> bool:
@@ -233,15 +176,11 @@ def _reads_more_than(tensor: TensorVariable) -> bool:
     return any(tensor.node not in user.all_input_nodes for other in others for user in other.users)
 
 
-def _part_to_guard(variable: VariableTracker | None, history: set[object]) -> Lost | None:
-    """Returns the part of a value that a guard has to check if the value dies early; None for a tensor with a history
-    too large to check."""
+def _part_to_guard(variable: VariableTracker | None) -> Lost:
+    """Returns the part of a value that a guard has to check if the value dies early."""
     if not isinstance(variable, TensorVariable):
         return Lost.ITSELF
-    fake = variable.fake
-    if not fake.requires_grad:
-        return Lost.WITHOUT_HISTORY
-    return Lost.BUT_HISTORY if is_in_history(fake, history) else None
+    return Lost.LEAF if variable.fake.is_leaf else Lost.RESULT
 
 
 def _held_by(roots: Iterable[VariableTracker], effects: SideEffects) -> Iterator[VariableTracker]:
@@ -404,18 +343,6 @@ def dies_any(
         return id(part) in surely or (source is not None and not sources.isdisjoint(source.bases()))
 
     return any_dying(values, predicate, dies)
-
-
-def history_of(results: Iterable[torch.Tensor]) -> set[object]:
-    """Returns the gradient functions in the histories of some tensors, and the ids of their leaves."""
-    functions = set[object]()
-    leaves = {id(compat.leaf_of(function)) for function in history_from(map(compat.function_of, results), functions)}
-    return functions | leaves
-
-
-def is_in_history(tensor: torch.Tensor, history: set[object]) -> bool:
-    """Returns whether the history of a tensor is a part of `history`."""
-    return id(tensor) in history or compat.function_of(tensor) in history
 
 
 def _losses(graph: OutputGraph, effect: Effect) -> tuple[Source | None, list[Loss]]:

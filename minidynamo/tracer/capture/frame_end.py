@@ -18,7 +18,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Source
 from minidynamo.tracer.attributes import MODULE_TABLES, instance_dict
 from minidynamo.tracer.capture.early_clears import find_early_clears, find_idle_slots
-from minidynamo.tracer.capture.finalizers import guard_kept_histories, kept_to_the_end
+from minidynamo.tracer.capture.finalizers import kept_to_the_end
 from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.generators import why_not_resumable
 from minidynamo.tracer.frames.interpreter import Frame
@@ -57,7 +57,6 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
     writes, lookups = (None, None) if graph is None else tx.graph.writes_of(graph, may_raise=raises)
     if graph is not None and raises and lookups is None and writes is not None and writes.are_recorded:
         graph.meta[RECORDS_WRITES] = True
-    guard_kept_histories(tx.graph, end.values(), tx.side_effects)
     early_clears = find_early_clears(written, inputs, {*found})
     return TracedFrame(
         request.title,
@@ -90,12 +89,10 @@ def _lasting(
     if isinstance(end, Break):  # the next instruction pops the stack, but locals keep their values after it
         stack_sources = {request.local(slot.name) for slot in request.stack if slot is not None}
         on_stack = [v for v in end.stack if isinstance(v, VariableTracker) and v.source in stack_sources]
-        held_after = [*end.local_variables.values(), *end.cells.values()]
-        found, _ = reachable([*on_stack, *held_after], frame.tx.side_effects)
-    else:
-        held_after = [*end.values()]
+        bound = [*end.local_variables.values(), *end.cells.values()]
+        found, _ = reachable([*on_stack, *bound], frame.tx.side_effects)
     resumed, returns = request.index > 0, isinstance(end, Return)
-    return kept_to_the_end(frame, found, held_after, resumed=resumed, returns=returns) - request.steal.keys()
+    return kept_to_the_end(frame, found, resumed=resumed, returns=returns) - request.steal.keys()
 
 
 def _refuse_unrebuildable(

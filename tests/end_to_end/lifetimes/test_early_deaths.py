@@ -111,10 +111,6 @@ histories_of(
 )
 
 
-def with_history(log, is_watched):
-    return call_with_temporary(vector, log, is_watched) * torch.ones(3, requires_grad=True)
-
-
 def with_attribute(log, is_watched):
     made = vector()
     made.tag = call_with_temporary(Holder, log, is_watched)
@@ -124,12 +120,6 @@ def with_attribute(log, is_watched):
 def with_gradient(log, is_watched):
     made = torch.ones(3, requires_grad=True)
     made.grad = call_with_temporary(vector, log, is_watched)
-    return made
-
-
-def with_hook(log, is_watched):
-    made, part = torch.ones(3, requires_grad=True), call_with_temporary(Holder, log, is_watched)
-    made.register_hook(lambda gradient: part)
     return made
 
 
@@ -160,7 +150,7 @@ def broken(x, log):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("make", [with_history, with_attribute, with_gradient, with_hook, of_a_subclass])
+@pytest.mark.parametrize("make", [with_attribute, with_gradient, of_a_subclass])
 @pytest.mark.parametrize("program", [bound_anew, deleted, broken])
 def test_what_only_a_tensor_holds(program, make):
     def history(compiled):
