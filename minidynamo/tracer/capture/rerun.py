@@ -25,10 +25,10 @@ from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.frames.runtime_asserts import calls_operators_of_users, checks, only_computes
 from minidynamo.tracer.graph.dead_code import may_raise
 from minidynamo.tracer.graph.written_places import Writes
-from minidynamo.tracer.reachable import target_of
+from minidynamo.tracer.reachable import reachable, target_of
 from minidynamo.tracer.reconstruct.effects import lost_effects
 from minidynamo.tracer.records.side_effects import AttrDeleted, AttrSet, Effect
-from minidynamo.tracer.records.traced_frame import EarlyClear, GraphInput, TracedFrame
+from minidynamo.tracer.records.traced_frame import EarlyClear, GraphInput, Return, TracedFrame
 from minidynamo.tracer.runtime.graph_failures import Failure, rerunner
 from minidynamo.tracer.runtime.rollback import (
     HeldList,
@@ -137,6 +137,16 @@ class RerunPrinter:
         emptied_lists = [given.variable for given in self.emptied_lists.values()]
         known = [place.effect for place in self.places]
         return any(target_of(effect) not in emptied_lists and effect not in known for effect in self.effects)
+
+    @property
+    def can_repeat(self) -> bool:
+        """True if a rerun has the right effects on Python objects although memory was overwritten: the frame ends with
+        the graph, and no effect depends on the contents."""
+        writes = self.traced.writes
+        if writes is None or not writes.stay or writes.are_recorded or not isinstance(self.traced.exit, Return):
+            return False
+        needed, _ = reachable((), self.traced.side_effects)
+        return bool(self.effects) and all(self.traced.outputs[k] not in needed for k in writes.dependent_results)
 
     @functools.cached_property
     def emptied_lists(self) -> dict[int, GraphInput]:
@@ -302,12 +312,14 @@ class RerunPrinter:
         arguments += [
             f"{name}={value}" for name in ("taken", "overwritten", "random", "drawn") if (value := getattr(self, name))
         ]
+        repeats = self.can_repeat and self.options.failed is not None
+        arguments += ["repeats=True"] * repeats
         revived = f"{self.held} = {self.names.constant(revive, 'revive')}({', '.join(arguments)})"
         run, extra = self.names.constant(self.options.run, "run_eagerly"), []
         run = f"{run}({self.held})"
         if self.options.run is not None and self.options.failed is not None:
-            failure = self.names.fresh("failure")
-            extra = [f"    {failure} = {self.names.constant(Failure.of, 'failure_of')}({error})"]
+            failure, kept = self.names.fresh("failure"), f", {self.overwritten}.kept" if repeats else ""
+            extra = [f"    {failure} = {self.names.constant(Failure.of, 'failure_of')}({error}{kept})"]
             watch = rerunner(self.options.run, self.options.failed, may_handle=self.options.may_handle)
             run = f"{self.names.constant(watch, 'run_again')}({self.held}, {failure})"
         awaited = "BaseException" if self.taken else "Exception"

@@ -111,6 +111,10 @@ class Writes:
         self.are_counted = not moved and all(node.target not in UNCOUNTED for node in finder.by_node)
         #: autograd records a write, which a graph that runs as captured cannot roll back
         self.are_recorded = finder.are_recorded()
+        #: every tensor shows the same memory, in the same layout, throughout the graph
+        self.stay = finder.stay
+        #: positions of the results, in memory of their own, that depend on the contents of written memory
+        self.dependent_results = finder.dependent_results()
         placeholders = finder.placeholders_of((tensors, wholes, [part.args for part in parts]))
         self.positions = [*placeholders.values()]
         self._precise = _graph_of(placeholders, Places, (tensors, moved, wholes, parts))
@@ -268,6 +272,18 @@ class _Finder:
         """Returns whether a written tensor has an autograd history at the end of the graph."""
         written = [fake for node, fake in self.fakes.items() if self.owners[node] in self.written]
         return any(fake.grad_fn is not None for fake in written)
+
+    def dependent_results(self) -> frozenset[int]:
+        """Returns the positions of the results, in memory of their own, that depend on written memory."""
+        memories, dependent = {*self.written}, set()
+        for node in self.root.graph.nodes:
+            if any(operand in dependent or self._memory(operand) in memories for operand in node.all_input_nodes):
+                dependent.add(node)
+                memories |= self._written_by(node)
+        results = nodes_in(self.root.graph.output_node().args)
+        return frozenset(
+            k for k, node in enumerate(results) if node in dependent and self._memory(node) not in self.written
+        )
 
     def _part(self, node: torch.fx.Node) -> _Call | None:
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

@@ -2,7 +2,7 @@
 
 A frame whose graph has failed runs again eagerly. An error of the program then occurs again. An error without
 repetition is a failure of the backend or of generated code, and is reported. `rollback.py` restores the values of the
-frame.
+frame, or, after writes that cannot be undone, keeps the written memory (`KeptMemory`).
 """
 
 from __future__ import annotations
@@ -12,16 +12,51 @@ import itertools
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from minidynamo import compat
 from minidynamo.core import artifacts
 from minidynamo.errors import summary
 from minidynamo.graph.boxed import BoxedCallable
 
 CHECK_FAILED = "the program raises an error here"
 """The message of a failed runtime assert, which makes the frame run again."""
+
+
+class KeptMemory:
+    """The contents of tensors when a graph raised `error`, and the versions from before the graph, which the second run
+    counts on.
+
+    The second run repeats the effects on Python objects up to the error, as eager has them; no effect may depend on the
+    contents.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], versions: Sequence[int | None], error: Exception) -> None:
+        with torch.inference_mode():
+            storages = {compat.memory_of(tensor): tensor.untyped_storage() for tensor in tensors}
+            self._contents = [(storage, storage.clone()) for storage in storages.values()]
+        self._versions = [(tensor, version) for tensor, version in zip(tensors, versions) if version is not None]
+        self._errors = [error]
+
+    def run(self, function: Callable[[list[Any]], object], values: list[Any]) -> None:
+        """Runs a frame; raises its error or, if there is none, the error of the graph."""
+        compat.set_versions([tensor for tensor, _ in self._versions], [version for _, version in self._versions])
+        error = self._errors.pop().with_traceback(None)
+        try:
+            function(values)
+            raise error
+        finally:
+            self._put_back()
+            del error  # it would be part of a reference cycle
+
+    def _put_back(self) -> None:
+        with torch.inference_mode():
+            for storage, contents in self._contents:
+                storage.copy_(contents)
 
 
 @dataclass(frozen=True)
@@ -34,6 +69,8 @@ class Failure:
     text: str
     #: the lines of the program that raised, where known
     lines: tuple[str, ...] = ()
+    #: the contents of overwritten memory, if the rerun must not change them; then the call raises in any case
+    kept: KeptMemory | None = None
 
     @property
     def is_check(self) -> bool:
@@ -41,9 +78,9 @@ class Failure:
         return CHECK_FAILED in self.text
 
     @staticmethod
-    def of(error: BaseException) -> Failure:
+    def of(error: BaseException, kept: KeptMemory | None = None) -> Failure:
         """Returns the failure for an error."""
-        return Failure(type(error), summary(error), tuple(artifacts.users_lines(error)))
+        return Failure(type(error), summary(error), tuple(artifacts.users_lines(error)), kept)
 
 
 def rerunner(
@@ -59,6 +96,8 @@ def rerunner(
 
     @artifacts.passed_over
     def run_again(values: list[Any], failure: Failure) -> Any:
+        if failure.kept is not None:
+            return failure.kept.run(run, values)
         kinds: list[type[BaseException]] = []
         try:
             with _recording(kinds, failure) if may_handle else contextlib.nullcontext():

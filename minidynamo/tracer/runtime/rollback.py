@@ -6,6 +6,7 @@ restoring them.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import weakref
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from minidynamo.graph.pytree import leaves
 from minidynamo.graph.saved_tensor_hooks import raised_before_saving
 from minidynamo.guards.values import CONTAINERS
 from minidynamo.tracer.graph.written_places import Places, Writes
-from minidynamo.tracer.runtime.graph_failures import is_from_signal_handler
+from minidynamo.tracer.runtime.graph_failures import KeptMemory, is_from_signal_handler
 
 
 class HeldTensor(weakref.ref[torch.Tensor]):
@@ -124,7 +125,9 @@ class Overwritten:
     def __init__(self, writes: Writes, args: list[Any], sure: bool = False) -> None:
         args = [args[k] for k in writes.positions]
         self._writes = writes
-        self._can_be_put_back = writes.can_roll_back and not sure
+        #: the contents at the time of an error, if the rerun may not change them
+        self.kept: KeptMemory | None = None
+        self.can_be_put_back = writes.can_roll_back and not sure
         with torch.inference_mode():
             try:
                 self._find = writes.find
@@ -134,7 +137,7 @@ class Overwritten:
                 places = self._read(args)
         self._tensors = [HeldTensor(tensor) for tensor in places.tensors]
         self._versions = list(map(compat.version_of, places.tensors))
-        if self._can_be_put_back:
+        if self.can_be_put_back:
             self._args = [_each(weakly_held, arg) for arg in args]
             self._layouts = list(map(_layout_of, places.tensors))
             self._sizes = [tensor.untyped_storage().nbytes() for tensor in places.tensors]
@@ -144,14 +147,22 @@ class Overwritten:
 
     def _read(self, args: list[Any]) -> Places:
         places = self._find(*args)
-        if self._can_be_put_back:
+        if self.can_be_put_back:
             self._kept = [whole.clone() for whole in places.wholes], [part.read(*part.where) for part in places.parts]
         return places
+
+    def keep(self, error: Exception) -> KeptMemory | None:
+        """Returns the present contents of the memory, for a rerun; None if a tensor has died, or without space."""
+        tensors = [tensor for held in self._tensors if (tensor := held()) is not None]
+        if len(tensors) == len(self._tensors):
+            with contextlib.suppress(RuntimeError, MemoryError):
+                self.kept = KeptMemory(tensors, self._versions, error)
+        return self.kept
 
     def put_back(self) -> str:
         """Restores everything, and returns "". If restoring is impossible, changes nothing and returns the reason."""
         tensors = [tensor for held in self._tensors if (tensor := held()) is not None]
-        if not self._can_be_put_back:
+        if not self.can_be_put_back:
             unwritten = len(tensors) == len(self._tensors) and None not in self._versions
             unwritten = unwritten and [tensor._version for tensor in tensors] == self._versions
             unwritten = unwritten and self._writes.are_counted
@@ -211,6 +222,7 @@ def revive(
     overwritten: Overwritten | None = None,
     random: RandomStates = [],  # noqa: B006
     drawn: DrawnStates = [],  # noqa: B006
+    repeats: bool = False,
 ) -> list[Any] | None:
     """Returns the arguments, after restoring lists, slots, overwritten memory and generators. Returns None, with a note
     on `lost`, in these cases, and `error` propagates:
@@ -218,6 +230,8 @@ def revive(
     - restoring is impossible
     - the error ends the program, such as KeyboardInterrupt
     - a signal handler raised the error
+
+    `repeats`: if overwritten memory cannot be restored, the rerun may start from the present contents.
     """
     if not isinstance(error, Exception) or is_from_signal_handler(error):
         for one in taken:
@@ -232,6 +246,8 @@ def revive(
         reason = "hooks have seen the tensors that were saved"
     elif overwritten is not None:
         reason = overwritten.put_back()
+        if repeats and not overwritten.can_be_put_back and reason and overwritten.keep(error) is not None:
+            reason = ""
     for one in taken:
         one.refill()
     if not reason:
