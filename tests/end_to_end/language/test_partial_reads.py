@@ -1,7 +1,7 @@
 """A program's partial reads of a value are guarded, and nothing else: a fact of a tensor, an item, a range, a module.
 
 Each program is called with the first value; then with values that differ in an unread part, without a compile, or in a
-read part, with a compile. Values that are only moved are in test_moved_values.py.
+read part, with a compile. Values that are only moved are in test_lazy_values.py.
 """
 
 from __future__ import annotations

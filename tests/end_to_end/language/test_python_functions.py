@@ -1,11 +1,13 @@
-"""Functions that are defined, decorated, bound, called with every kind of argument, and super()."""
+"""Functions that are defined, decorated, bound, called with every kind of argument, and super(); decorators around
+compiled, disabled and allowed functions."""
 
 import functools
 
 import torch
 
 import minidynamo
-from tests.end_to_end.programs import Programs
+from tests.end_to_end.histories import Histories, vector
+from tests.end_to_end.programs import Programs, leaf
 
 programs = Programs()
 test_same_as_eager = programs.test()
@@ -259,3 +261,179 @@ def test_attributes_that_are_no_names_arrive():
 
     made = minidynamo.compile(program, backend="eager", fullgraph=True)(torch.ones(1))
     assert vars(made) == {"class": 3, "two words": 2}
+
+
+SCALE = 3
+
+
+def scale(x, by=2, *, plus=0):
+    return x * by + plus
+
+
+def collect(*args, **kwargs):
+    return args, kwargs
+
+
+bound = functools.partial(scale, by=4)
+
+
+def logged(fn):
+    @functools.wraps(fn)
+    def wrapper(*args, **kwargs):
+        return fn(*args, **kwargs) + 1
+
+    return wrapper
+
+
+@logged
+def decorated_for_calls(x):
+    """Doubles."""
+    return x * 2
+
+
+@programs()
+class Calls:
+    star_arguments = lambda x: (collect(x, 1, a=2), collect(*[x, 1], b=3), collect(), scale(*(x,), by=7))
+    nested_calls = lambda x: scale(scale(scale(x), 3), plus=scale(1))
+    global_values = lambda x: x * SCALE
+    partial_from_outside = lambda x: (bound(x), bound(x, plus=1))
+    decorated_function = lambda x: (
+        decorated_for_calls(x),
+        decorated_for_calls.__name__,
+        decorated_for_calls.__doc__,
+    )
+
+    @programs(leaf)
+    def positional_keyword_and_default(x):
+        return scale(x), scale(x, 3), scale(x, by=4), scale(x, plus=1), scale(by=5, x=x, plus=2)
+
+    def several_results(x):
+        f = lambda v: (v + 1, v - 1)
+        a, b = f(x)
+        return a * b, f(x)[0]
+
+    @programs(graphs=0)
+    def function_attributes(x):
+        return x, scale.__name__, scale.__defaults__, scale.__code__.co_argcount, callable(scale), callable(3)
+
+    @programs(lambda: (torch.ones(2), torch.relu), lambda: (torch.ones(2), torch.tanh), graphs=2, recompiles=1)
+    def function_argument(x, fn):
+        return fn(x) + 1
+
+    def reduce_and_sort_with_functions(x):
+        total = functools.reduce(lambda a, b: a + b, [x, x * 2, 1])
+        return total, sorted([3, 1, 2], key=lambda v: -v)
+
+    def function_returned(x):
+        def make(n):
+            add = lambda v: v + n
+            return add
+
+        return make(2)(x), make(3)(x)
+
+    @programs(breaks=1, graphs=0)
+    def wrong_arguments_raise(x):
+        return scale(x, 1, 2)
+
+    def default_made_while_tracing(x):
+        f = lambda v, scale=x * 2, extra=(): (v + scale, extra)
+        return f(x), f(x, 1, [2])
+
+
+histories = Histories()
+test_decorated_programs_are_the_same_as_eager = histories.test()
+
+
+def doubling(log):
+    """Returns a decorator whose functions do more than the wrapped function."""
+
+    def decorate(fn):
+        @functools.wraps(fn)
+        def call(*args, **kwargs):
+            log.append("call")
+            return fn(*args, **kwargs) * 2
+
+        return call
+
+    return decorate
+
+
+@histories
+class Decorated:
+    def around_a_compiled_function(compiled):
+        log = []
+        double = doubling(log)
+
+        @double
+        @compiled
+        @double
+        def f(x, k=2):
+            return x + k
+
+        again = compiled(f)
+        both = compiled(lambda x: f(x) + again(x, k=1))
+        for _ in range(2):
+            yield f(vector()), f(vector(), k=3), again(vector()), both(vector()), list(log)
+
+    def around_compiled_methods(compiled):
+        log = []
+        double = doubling(log)
+
+        class Net(torch.nn.Module):
+            @double
+            @compiled
+            def forward(self, x):
+                return x + 1
+
+            @property
+            @double
+            @compiled
+            def weight(self):
+                return torch.ones(3)
+
+        plain, inside = Net(), compiled(Net())
+        f = compiled(lambda x: plain(x) + inside.forward(x) * plain.weight)
+        for _ in range(2):
+            yield plain(vector()), inside(vector()), f(vector()), list(log)
+
+    def around_a_compiled_function_behind_breaks(compiled):
+        log = []
+
+        @doubling(log)
+        @compiled
+        def inner(x):
+            log.append(float(x.sum()))
+            return x + 1
+
+        @compiled
+        def f(x):
+            y = inner(x)
+            minidynamo.graph_break()
+            return y * inner(y)
+
+        for _ in range(2):
+            yield f(vector()), list(log)
+
+    def around_a_function_that_is_allowed_in_graphs(compiled):
+        log = []
+
+        @minidynamo.allow_in_graph
+        def triple(x):
+            return x * 3
+
+        more = doubling(log)(triple)
+        f = compiled(lambda x: more(x) + triple(x))
+        for number in (1, 1, 2):
+            yield f(vector() + number), list(log)
+
+    def around_a_disabled_function(compiled):
+        log = []
+
+        @doubling(log)
+        @minidynamo.disable
+        def d(x):
+            return x * 3
+
+        f = compiled(lambda x: d(x) + 1)
+        for _ in range(2):
+            yield f(vector()), compiled(d)(vector()), list(log)

@@ -87,7 +87,7 @@ RECURRENT = {
     "with projections": functools.partial(nn.LSTM, proj_size=3),
     **{f"{kind.__name__} and dropout": functools.partial(kind, dropout=0.5) for kind in KINDS},
 }
-# All kinds share the dropout between layers; `test_plain_numbers.py` covers the dropped elements of each kind, too.
+# All kinds share the dropout between layers; `test_scalar_arguments.py` covers the dropped elements of each kind, too.
 NAMES = [
     pytest.param(n, marks=pytest.mark.slow) if n in ("RNN and dropout", "GRU and dropout") else n for n in RECURRENT
 ]

@@ -14,7 +14,16 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import minidynamo
-from tests.end_to_end.numbers.test_plain_numbers import VALUES, X, Y, check, differentiated_twice, mixed, outcome, same
+from tests.end_to_end.numbers.test_scalar_arguments import (
+    VALUES,
+    X,
+    Y,
+    check,
+    differentiated_twice,
+    mixed,
+    outcome,
+    same,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # raised by torch's own jvp
 

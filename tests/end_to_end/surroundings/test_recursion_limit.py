@@ -1,4 +1,5 @@
-"""First calls near the recursion limit: the compiler's own calls need more of the stack than is left."""
+"""Calls near the recursion limit: first calls, for which the compiler needs more of the stack than is left, and
+compiled functions that call themselves at graph breaks."""
 
 import sys
 
@@ -32,3 +33,54 @@ def test_a_first_call_near_the_limit_leaves_a_function_that_works(left, backend)
     assert sys.getrecursionlimit() == limit
     assert torch.equal(compiled(x), x.sin() * 2)
     assert minidynamo.stats(compiled).compiles == 1
+
+
+# The test machinery uses some frames; a level of a compiled function uses two.
+FRAMES = 600
+
+
+def recursive():
+    @minidynamo.compile(backend="eager")
+    def count(x, levels):
+        if levels == 0:
+            return x
+        minidynamo.graph_break()
+        return count(x, levels - 1) + 1
+
+    return count
+
+
+def method():
+    class Counter:
+        @minidynamo.compile(backend="eager")
+        def count(self, x, levels):
+            if levels == 0:
+                return x
+            minidynamo.graph_break()
+            return self.count(x, levels - 1) + 1
+
+    return Counter().count
+
+
+@pytest.fixture
+def little_room():
+    before, depth, frame = sys.getrecursionlimit(), 0, sys._getframe()
+    while frame is not None:
+        depth, frame = depth + 1, frame.f_back
+    yield depth
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.parametrize("make", [recursive, method])
+def test_a_level_takes_two_frames(make, little_room):
+    count = make()
+    for levels in (1, 2, 3):  # the third version serves any number of levels
+        assert count(torch.zeros(2), levels).tolist() == [levels] * 2
+    compiles = count.stats.compiles
+    sys.setrecursionlimit(little_room + FRAMES)
+    assert count(torch.zeros(2), FRAMES // 2 - 30).tolist() == [FRAMES // 2 - 30] * 2
+    with pytest.raises(RecursionError) as caught:
+        count(torch.zeros(2), FRAMES)
+    assert type(caught.value) is RecursionError and not hasattr(caught.value, "__notes__")
+    assert count(torch.zeros(2), 20).tolist() == [20] * 2
+    assert count.stats.compiles == compiles

@@ -16,7 +16,7 @@ from minidynamo.testing import CompileCounterWithBackend
 from tests.end_to_end.programs import rows_of
 
 
-@torch.library.custom_op("test_errors_behind_takings::checked", mutates_args=())
+@torch.library.custom_op("test_errors_after_pops::checked", mutates_args=())
 def checked(x: torch.Tensor, bad: torch.Tensor) -> torch.Tensor:
     if x[0] == bad:
         raise ValueError("a bad number")

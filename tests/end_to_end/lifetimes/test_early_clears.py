@@ -302,7 +302,7 @@ def test_errors_find_the_state_of_eager(fn, backend):
     assert_same_as_eager(fn, called_with(1), called_with(7), called_with(2), backend=backend)
 
 
-@torch.library.custom_op("test_emptied_places::interrupted", mutates_args=())
+@torch.library.custom_op("test_early_clears::interrupted", mutates_args=())
 def interrupted(x: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
     if now:
         raise KeyboardInterrupt

@@ -1,0 +1,469 @@
+"""Identities equal eager's: of immutable objects in results, effects and closures, of computed numbers, and of objects
+that are two in the first call and one in the next.
+
+In the first table each operation goes to each place; then all visible objects are compared pairwise.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import math
+import operator
+import re
+import types
+
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.core.events import MinidynamoNotice
+from minidynamo.testing import assert_same_as_eager
+from tests.end_to_end.programs import rows_of
+
+# A frame that reads the identity of computed numbers runs eagerly, with a notice.
+pytestmark = pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
+
+X = torch.ones(300, 3)
+BIG = 123456
+Pair = collections.namedtuple("Pair", "one other")
+
+
+class Box:
+    pass
+
+
+BOX = Box()
+LIST: list = []
+KEPT = None
+
+
+def same(one, other):
+    return one is other
+
+
+def raised(act, n):
+    try:
+        act(n)
+    except Exception as error:
+        return error
+    return None
+
+
+FAILING = (
+    *(lambda n: [][n], lambda n: ()[n], lambda n: [].pop(), lambda n: [1].__getitem__(n), lambda n: "ab"[n]),
+    *(lambda n: {}[n], lambda n: {"a": 1}[n, "b"], lambda n: {1}.remove(n), lambda n: next(iter(())), lambda n: n / 0),
+    *(
+        lambda n: int("x"),
+        lambda n: [1].index(n),
+        lambda n: n + "a",
+        lambda n: n.name,
+        lambda n: [a for a, b in ["abc"]],
+    ),
+)
+OPERATIONS = {
+    "int": lambda n, s: (lambda m: [m, n + 1000, m])(n + 1000),
+    "float": lambda n, s: [n * 1.5, n / 3, -0.0 * n, float("inf")],
+    "complex": lambda n, s: [n * 2j, 3j],
+    "long": lambda n, s: [n**30, n**30, 10**40],
+    "text": lambda n, s: [s + " b", s + " b", s.upper(), f"{s}{n}", "_".join([s, "q"]), s + "b"],
+    "letters": lambda n, s: [s[0], s[-1:], chr(98), str(len(s)), str(n > 1), str(None)],
+    "bytes": lambda n, s: [s.encode(), s.encode()[:1], bytes(3)],
+    "errors": lambda n, s: [arg for act in FAILING for error in (raised(act, n), raised(act, n)) for arg in error.args],
+    "parts of text": lambda n, s: [(s + " " + s).split(), s.partition("b"), s.strip(), s * 1, s[:]],
+    "literals": lambda n, s: [1000, -1000, 2.5, "a b", "name", b"a b", (1000, "a b", (1, 2.5)), 1000],
+    "read": lambda n, s: [n, s, BIG, BIG + 0, math.pi, math.sqrt(n)],
+    "the same": lambda n, s: [int(n), n * 1, n + 0, +n, abs(n), round(n), max(n, 1), str(s), sum([n]), sum([n, n])],
+    "is": lambda n, s: [n * 1 is n, +n is n, same((1, 2), (1, 2)), n + 1 is n + 1, s + "" is s, slice(0, n).stop is n],
+    "tuples": lambda n, s: [(n, s), (n + 1, 7), (7, 8, len(s)), ((7, 8), len(s)), (7, len(s)), ()],
+    "whole tuples": lambda n, s: (lambda t: [t, t[:], tuple(t), t + (), () + t, t * 1, t[0:9], t * 2])((n, s)),  # noqa: RUF005
+    "frozensets": lambda n, s: [frozenset([n, 7]), frozenset((n,)), frozenset()],
+    "ranges": lambda n, s: [range(n), range(n).stop, slice(0, n), slice(n, n + 1), slice(0, n).stop],
+    "items of ranges": lambda n, s: [[*range(1000, 1003)], [*enumerate("ab", 1000)], divmod(n * 1000, 3)],
+    "keys": lambda n, s: [{s + "k": n, s + "l": 1}, [*{s + "k": 1}], {s + "k": n + 1}[s + "k"], {n + 1000}],
+    "sizes": lambda n, s: [X.shape[0], X.size(0), X.shape, X.size(), X.numel(), X.shape[0] is X.size(0), len(X)],
+    "torch": lambda n, s: [torch.device("cpu"), X.device, X.dtype, str(X.dtype), torch.finfo(torch.float32)],
+    "names": lambda n, s: [Pair.__name__, type(n).__name__, len.__doc__, list[int]],
+    "named tuples": lambda n, s: [Pair(n, 1), Pair(1, 2), Pair(n, s) == Pair(n, s)],
+    "matches": lambda n, s: (lambda m: [m, m, re.match("a", s), m is re.search("b", s), m.group()])(re.search("b", s)),
+    "found matches": lambda n, s: [*re.finditer("[ab]", s), re.fullmatch("a|abc", s).span()],
+    "zones": lambda n, s: [datetime.UTC, *[datetime.timezone(datetime.timedelta(hours=h)) for h in (0, 1, 1)]],
+    "converted": lambda n, s: [int(str(n)), int(float(n)), float(str(n)), len([0] * n)],
+}
+
+
+class Places:
+    def result(x, n, s, made):
+        return x + 1, made(n, s), made(n, s)
+
+    def effects(x, n, s, made):
+        global KEPT
+        BOX.one = KEPT = made(n, s)
+        LIST[:] = [BOX.one, made(n, s)]
+        return x + 1
+
+    def closure(x, n, s, made):
+        kept = made(n, s)
+        return x + 1, lambda: kept
+
+    def generator(x, n, s, made):
+        def items():
+            yield made(n, s)
+            yield from made(n, s)
+
+        return x + 1, [*items()], dict(zip("ab", items()))
+
+    def broken(x, n, s, made):
+        one, other = made(n, s), made(n, s)
+        y = x + 1
+        minidynamo.graph_break()
+        return y, one, other, [a is b for a in one for b in other if type(a) is not torch.Size]
+
+
+PLACES = rows_of(Places)
+
+
+def leaves(value):
+    if isinstance(value, types.FunctionType):
+        return leaves(value())
+    below = ()
+    if isinstance(value, dict):
+        below = (*value, *value.values())
+    elif isinstance(value, slice):
+        below = (value.start, value.stop, value.step)
+    elif isinstance(value, list | tuple | set | frozenset):
+        below = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
+    return [value, *(leaf for part in below for leaf in leaves(part))]
+
+
+def seen(function, made):
+    """Returns for each object of two calls its first position, and its description."""
+    global KEPT
+    KEPT = None
+    LIST.clear()
+    vars(BOX).clear()
+    n, s = int("5000"), "".join(["a", "bc"])
+    kept = [n, s]
+    for _ in range(2):
+        kept.append((function(X, n, s, made), [*LIST], KEPT, dict(vars(BOX))))
+    found = [n, s, *leaves(kept[2:])]
+    first: dict[int, int] = {}
+    places = [first.setdefault(id(leaf), place) for place, leaf in enumerate(found)]
+    return [*zip(places, (repr(leaf) if type(leaf) in (int, float, str, bool) else "" for leaf in found))]
+
+
+NUMBERS_PREFIX = ("int", "float", "read", "the same", "is", "tuples", "ranges", "keys", "sizes", "converted")
+
+
+@pytest.mark.parametrize(
+    ("name", "dynamic"), [*((name, None) for name in OPERATIONS), *((name, True) for name in NUMBERS_PREFIX)]
+)
+def test_objects_of_two_calls(name, dynamic):
+    for place in PLACES:
+        compiled = minidynamo.compile(place, backend="eager", dynamic=dynamic)
+        expected, found = seen(place, OPERATIONS[name]), seen(compiled, OPERATIONS[name])
+        assert found == expected, place.__name__
+
+
+@minidynamo.compile(backend="eager")
+def literals(x):
+    return x + 1, 1000, (2.5, "a b"), 1000
+
+
+def test_a_literal_is_one_object_in_all_versions():
+    first, second = literals(torch.ones(3)), literals(torch.ones(3, dtype=torch.float64))
+    constants = literals.__wrapped__.__code__.co_consts
+    assert literals.stats.compiles == 2
+    for one, other in zip(first[1:], second[1:]):
+        assert one is other and any(one is constant for constant in constants)
+
+
+def sliced(x, items):
+    return x + 1, items[:2], items[:2] is items, items[1:]
+
+
+@pytest.mark.parametrize("lengths", [(3, 2, 3), (2, 3, 4, 2), (1, 2)])
+def test_slices_of_tuples_that_are_given(lengths):
+    compiled = minidynamo.compile(sliced, backend="eager")
+    for length in lengths:
+        items = tuple(range(1000, 1000 + length))
+        for expected, found in zip(sliced(X, items)[1:], compiled(X, items)[1:]):
+            assert found == expected and (found is items) == (expected is items)
+
+
+@pytest.mark.parametrize("make", [lambda: torch.device("cpu"), lambda: range(3), lambda: 2j, lambda: torch.finfo()])
+def test_an_equal_object_is_not_taken_for_the_one_that_is_given(make):
+    compiled = minidynamo.compile(lambda x, value: (x + 1, value, value == make()), backend="eager")
+    for value in (make(), make()):
+        assert compiled(X, value)[1] is value
+
+
+# A frame that runs eagerly triggers a notice.
+
+PROGRAMS = {
+    "abs": lambda x, n: (x + n, abs(n) is n),
+    "product": lambda x, n: (x + n, n * 1 is n),
+    "sum": lambda x, n: (x + n, n + 0 is n, 0 + n is n),
+    "plus": lambda x, n: (x + n, +n is n),
+    "power": lambda x, n: (x + n, n**1 is n),
+    "quotient": lambda x, n: (x + n, n // 1 is n, divmod(n, 1)[0] is n),
+    "twice": lambda x, n: (x + n, n + 1000 is n + 1000),
+    "chosen": lambda x, n: (x + n, max(n, 3) is n, min(n, 10**6) is n),
+    "converted": lambda x, n: (x + n, int(n) is n, round(n) is n, n.__int__() is n, operator.index(n) is n),
+    "index": lambda x, n: (x + n, operator.index(n) is operator.index(n)),
+    "bits": lambda x, n: (x + n, (n | 0) is n, (n << 0) is n, (n >> 0) is n),
+    "size": lambda x, n: (x + n, x.size(0) + n is n + x.size(0)),
+    "one id": lambda x, n: (x + n, id(n) == id(n)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_identity_of_numbers_that_change(name, dynamic):
+    inputs = [lambda n=n: (torch.ones(3), n) for n in (1000, 2000, 3001, 5)]
+    assert_same_as_eager(PROGRAMS[name], *inputs, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("name", ["abs", "product", "sum", "plus", "chosen"])
+def test_identity_of_floats_that_change(name):
+    inputs = [lambda n=n: (torch.ones(3), n) for n in (1000.5, 2000.5, 2.25)]
+    assert_same_as_eager(PROGRAMS[name], *inputs)
+
+
+class Made:
+    pass
+
+
+def of_made(x):
+    return x + 1, id(Made()) == id(Made()), id([]) == id([])
+
+
+def of_tensors(x):
+    return x + 1, id(x + 1) == id(x + 2)
+
+
+def of_bound_again(x):
+    a = Made()
+    first = id(a)
+    del a
+    b = Made()
+    return x + 1, first == id(b)
+
+
+@pytest.mark.parametrize("fn", [of_made, of_tensors, of_bound_again])
+def test_where_objects_are_made_again_is_left_to_python(fn):
+    """The answer depends on the allocator, in eager, too."""
+    with pytest.warns(MinidynamoNotice, match="`id` of a new object without references"):
+        minidynamo.compile(fn, backend="eager", dynamic=True)(torch.ones(3))
+
+
+def test_objects_that_live_are_told_apart_in_the_graph():
+    def fn(x):
+        made, tensors = [Made(), Made()], (x + 1, x + 2)
+        seen = {id(each) for each in (*made, *tensors, *made)}
+        return tensors, len(seen), id(made[0]) == id(made[1])
+
+    assert_same_as_eager(fn, lambda: torch.ones(3), calls=2, graphs=1, breaks=0)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.filterwarnings("ignore::minidynamo.core.events.MinidynamoNotice")
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, a: (x * a, (a,) == (NAN,), [a] == [NAN], a in (1.5, NAN)),
+        lambda x, a: (x * 1, {a: 1}.get(NAN), {NAN: 1}.get(a), NAN in {a}),
+        lambda x, a: (x * 1, a == NAN, a != a, [1.5, NAN, a].count(a)),
+    ],
+)
+def test_a_nan_is_found_as_the_object_that_it_is(program, dynamic):
+    compiled = minidynamo.compile(program, backend="eager", dynamic=dynamic, recompile_limit=20)
+    for a in (0.5, 1.5, NAN, float("nan"), 2.5, NAN):
+        assert str(compiled(torch.ones(2), a)) == str(program(torch.ones(2), a))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, a, b: (x * a, (a,) == (b,), [1, a] != [1, b], {"k": a} == {"k": b}, ((a,),) == ((b,),)),
+        lambda x, a, b: (x * a, a in [b], a not in (b, 1.5), [a].count(b), (a, 1) < (b, 2), a == b),
+        lambda x, a, b: (x * a, (a * 1,) == (a * 1,), [a, b].count(a), (a,) == (b,)),
+    ],
+)
+def test_two_floats_that_become_one_nan(program, dynamic):
+    compiled = minidynamo.compile(program, backend="eager", dynamic=dynamic, recompile_limit=20)
+    for a, b in ((0.5, 1.5), (1.25, 3.5), (2.0, 7.0), (NAN, NAN), (NAN, float("nan")), (3.0, 3.0), (NAN, 2.0)):
+        assert str(compiled(torch.ones(2), a, b)) == str(program(torch.ones(2), a, b))
+
+
+def of_a_sum(x, n=7000):
+    return x + 1, id(n + 1000) == id(n + 1000)
+
+
+def of_a_sum_of_floats(x, n=7000.5):
+    return x + 1, id(n + 1000) == id(n + 1000)
+
+
+def of_one_that_is_gone(x, n=7000.5):
+    m = (n + 1000) * 2
+    first = id(n + 1000)
+    return x + m, first == id(n + 1000)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("fn", [of_a_sum, of_a_sum_of_floats, of_one_that_is_gone])
+def test_where_numbers_are_made_of_a_default_is_left_to_python(fn, dynamic):
+    compiled = minidynamo.compile(fn, backend="eager", dynamic=dynamic)
+    for keywords in ({}, {}, {"n": 900.5}):
+        assert compiled(torch.ones(2), **keywords)[1] is fn(torch.ones(2), **keywords)[1]
+
+
+def pair():
+    return torch.ones(3), torch.arange(3.0)
+
+
+def twice():
+    x = torch.ones(3)
+    return x, x
+
+
+class Cases:
+    def is_one(a, b):
+        return a is b, a + 1
+
+    def is_not_one(a, b):
+        return a is not b, b + 1
+
+    def two_keys(a, b):
+        return len({a: 1, b: 2}), len({a, b}), a + b
+
+    def writes(a, b):
+        a.add_(1)
+        return a + b
+
+
+@pytest.mark.parametrize("program", rows_of(Cases))
+def test_tensors_that_become_one(program):
+    assert_same_as_eager(program, pair, twice, pair, backward=False, recompiles=1)
+
+
+@pytest.mark.parametrize("program", [lambda p, q, x: (p is q, x + 1), lambda p, q, x: (p == q, q != p, x + 1)])
+def test_objects_that_become_one(program):
+    box = Box()
+    compiled = minidynamo.compile(program, backend="eager")
+    x = torch.ones(2)
+    for p, q in ((box, Box()), (box, box), (Box(), Box())):
+        assert compiled(p, q, x)[:-1] == program(p, q, x)[:-1]
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(3, 3)
+        self.second = torch.nn.Linear(3, 3)
+
+
+class Reads(Net):
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+class Compares(Net):
+    def forward(self, x):
+        return self.second(self.first(x)) * (2 if self.first.weight is self.second.weight else 1)
+
+
+class Collects(Net):
+    def forward(self, x):
+        return self.second(self.first(x)) * len({*self.parameters()})
+
+
+class Writes(Net):
+    def forward(self, x):
+        with torch.no_grad():
+            self.first.weight.mul_(0.5)
+        return self.second(self.first(x))
+
+
+class WritesThroughData(Net):
+    def forward(self, x):
+        self.first.weight.data.mul_(0.5)
+        return self.second(self.first(x))
+
+
+class ResetsGradients(Net):
+    def forward(self, x):
+        y = self.second(self.first(x))
+        self.first.weight.grad = None
+        return y
+
+
+@pytest.mark.parametrize("cls", [Reads, Compares, Collects, Writes, WritesThroughData, ResetsGradients])
+def test_parameters_that_become_one(cls):
+    torch.manual_seed(0)
+    net, x = cls(), torch.randn(2, 3)
+    twin = cls()
+    twin.load_state_dict(net.state_dict())
+    compiled = minidynamo.compile(net, backend="eager")
+    for _ in range(2):
+        assert torch.equal(compiled(x), twin(x))
+    for each in (compiled, twin):
+        each.second.weight = each.first.weight
+    for _ in range(2):
+        assert torch.equal(compiled(x), twin(x))
+    for each in (compiled, twin):
+        each(x).sum().backward()
+    if cls is not ResetsGradients:
+        assert torch.equal(compiled.first.weight.grad, twin.first.weight.grad)
+
+
+TEXT = "a text of the code"
+
+
+class EqualValues:
+    def same(x, a, b):
+        return x + 1 if a is b else x
+
+    def not_same(x, a, b):
+        return x + 1 if a is not b else x
+
+    def same_as_global(x, a, b):
+        return x + 1 if a is TEXT else x
+
+    def computed(x, a, b):
+        first, second = a + b, a + b
+        return x + 1 if first is second else x
+
+    def computed_and_given(x, a, b):
+        return x + 1 if a + b is a else x
+
+    def copied(x, a, b):
+        return x + 1 if a is (a if b else a + a) else x
+
+    def in_lists(x, a, b):
+        first, second = [a], (b,)
+        return x + 1 if first[0] is second[0] else x
+
+
+def again(value):
+    """Returns an equal, distinct object."""
+    return value[:1] + value[1:] if isinstance(value, str) else value + 0
+
+
+VALUES = [10_000, 2.5, TEXT, "other text", 7, "x"]
+
+
+@pytest.mark.filterwarnings("ignore:MD230")  # only Python knows the identities of computed numbers
+@pytest.mark.parametrize("program", rows_of(EqualValues))
+@pytest.mark.parametrize("value", VALUES)
+def test_objects_are_told_apart(program, value):
+    compiled = minidynamo.compile(program, backend="eager", recompile_limit=20)
+    x, other = torch.ones(2), again(value)
+    third = value + value
+    calls = [(value, value), (value, other), (other, value), (other, other), (value, third), (third, value)]
+    for a, b in [*calls, *reversed(calls)]:
+        assert torch.equal(compiled(x, a, b), program(x, a, b)), (a, b)
