@@ -1,13 +1,14 @@
 """Owns meta functions (results of operations on tensors without data) for symbolic sizes, where torch's accept only
-numbers.
+numbers; and the argument dtypes with which autograd calls torch's gradient operators.
 
 torch calls C++, or runs the operation on zeros. With symbols, torch decomposes such operations; the components need
-more memory and round differently.
+more memory and round differently. A program may call gradient operators with other dtypes than autograd: torch then
+raises, or returns another dtype than the component operations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -65,3 +66,30 @@ META_FUNCTIONS: dict[OpOverload, Callable[..., Tensor]] = {
     **{getattr(aten, f"{op.__name__}_backward").default: _gradient for op in compat.INTERPOLATIONS},
 }
 """Each function takes the operation and its arguments, and returns the operation's result."""
+
+
+# Operator -> position of each argument that is no floating-point tensor -> dtype: masks and classes.
+OTHERS: Mapping[str, Mapping[int, torch.dtype]] = {
+    "native_dropout_backward": {1: torch.bool},
+    "nll_loss_backward": {2: torch.int64},
+    "nll_loss2d_backward": {2: torch.int64},
+}
+# Operator -> positions of statistics from forward, which a GPU keeps in float32 for half types.
+STATISTICS = {"native_layer_norm_backward": (3, 4)}
+
+
+def are_of_autograd(name: str, args: Sequence[Any]) -> bool:
+    """Returns whether the tensors among `args` have dtypes with which autograd calls the operator: one floating-point
+    dtype, except for masks, classes and statistics.
+    """
+    others, statistics = OTHERS.get(name, {}), STATISTICS.get(name, ())
+    tensors = {i: arg for i, arg in enumerate(args) if isinstance(arg, torch.Tensor)}
+    if any(tensors[i].dtype != dtype for i, dtype in others.items() if i in tensors):
+        return False
+    wide = {i for i in statistics if i in tensors and _may_be_wide(tensors[i])}
+    dtypes = {tensor.dtype for i, tensor in tensors.items() if i not in others and i not in wide}
+    return len(dtypes) <= 1 and all(dtype.is_floating_point for dtype in dtypes)
+
+
+def _may_be_wide(statistic: torch.Tensor) -> bool:
+    return statistic.device.type != "cpu" and statistic.dtype == torch.float32

@@ -15,10 +15,9 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.graph.graph_builder import GraphBuilder, has_strides_of, is_dense
-from minidynamo.autograd.graph.overlaps import overlaps_itself
 from minidynamo.autograd.graph.provenance import line_of_node
 from minidynamo.autograd.graph.signature import ViewStep
-from minidynamo.autograd.graph.views import ELEMENT_INVERSES, INVERSES
+from minidynamo.autograd.graph.views import ELEMENT_INVERSES, INVERSES, overlaps_itself
 from minidynamo.compat import OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph.marks import WRITTEN

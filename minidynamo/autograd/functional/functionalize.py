@@ -30,9 +30,9 @@ from minidynamo.autograd.graph.mutation import (
     named_arguments,
 )
 from minidynamo.autograd.graph.numbers import is_symbolic, key, keys, known
-from minidynamo.autograd.graph.overlaps import is_elementwise, overlaps_itself, same_elements, share_elements
 from minidynamo.autograd.graph.restride import emit_permuted
 from minidynamo.autograd.graph.signature import ViewStep
+from minidynamo.autograd.graph.views import is_elementwise, overlaps_itself, same_elements, share_elements
 from minidynamo.autograd.trace.joint import Trace
 from minidynamo.compat import OpOverload
 from minidynamo.graph.marks import OUT, WRITTEN

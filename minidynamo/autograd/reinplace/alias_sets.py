@@ -16,7 +16,7 @@ from minidynamo.autograd.functional.shape_only_reads import ASKED_FOR_LAYOUT
 from minidynamo.autograd.functional.written_inputs import may_alias_arguments, memory_of
 from minidynamo.autograd.graph.mutation import is_view, named_arguments
 from minidynamo.autograd.graph.numbers import is_symbolic, key, keys
-from minidynamo.autograd.graph.overlaps import overlaps_itself
+from minidynamo.autograd.graph.views import overlaps_itself
 from minidynamo.compat import OpOverload
 from minidynamo.graph.pytree import nodes_in, tensors_in
 from minidynamo.memory.graph_plan import may_share

@@ -27,8 +27,7 @@ from minidynamo.autograd.graph.mutation import (
     out_variant,
 )
 from minidynamo.autograd.graph.numbers import is_number, key, keys
-from minidynamo.autograd.graph.overlaps import same_elements, share_elements
-from minidynamo.autograd.graph.views import SCATTER_VIEWS
+from minidynamo.autograd.graph.views import SCATTER_VIEWS, same_elements, share_elements
 from minidynamo.autograd.reinplace.alias_sets import READING_LAYOUT, AliasSets, is_simple_tensor, is_window, same_kind
 from minidynamo.compat import OpOverload
 from minidynamo.graph.marks import OUT, WRITTEN

@@ -23,7 +23,7 @@ from torch.fx.node import map_aggregate
 from minidynamo import compat
 from minidynamo.compat import OpOverload, foreach_operators
 from minidynamo.config import config
-from minidynamo.fake.gradient_dtypes import are_of_autograd
+from minidynamo.fake.meta_functions import are_of_autograd
 from minidynamo.graph.marks import marking
 
 aten = torch.ops.aten

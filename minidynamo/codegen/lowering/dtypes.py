@@ -23,7 +23,7 @@ from minidynamo.codegen.lowering.formula import NotLowered, Number, V, all_fit, 
 from minidynamo.codegen.lowering.registry import Value, base_name
 from minidynamo.codegen.runtime.host_functions import must_fit
 from minidynamo.compat import OpOverload
-from minidynamo.fake.gradient_dtypes import are_of_autograd
+from minidynamo.fake.meta_functions import are_of_autograd
 from minidynamo.graph.checked_results import is_trusted
 
 NORMALIZATIONS = frozenset(

@@ -47,7 +47,7 @@ from minidynamo.tracer.attributes.lookup import (
 )
 from minidynamo.tracer.frames.exceptions import catch_raised
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.lazy.unpacking import exact_copy
+from minidynamo.tracer.lazy.lazy_value import exact_copy
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BoundBuiltin, MethodVariable
 from minidynamo.variables.containers import DictVariable

@@ -25,8 +25,7 @@ from minidynamo.tracer.calls.tensors import call_tensor_method
 from minidynamo.tracer.frames.inlining import inline_function, inline_nested, trusted_source
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import partial_reads
-from minidynamo.tracer.lazy.lazy_value import realize_all
-from minidynamo.tracer.lazy.unpacking import exact_copy
+from minidynamo.tracer.lazy.lazy_value import exact_copy, realize_all
 from minidynamo.tracer.numbers import arithmetic, functions
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import CONSTANT_TYPES, NotConstant, as_constant, from_result, plain_operand

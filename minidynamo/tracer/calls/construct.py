@@ -18,8 +18,7 @@ from minidynamo.guards.source import Attr
 from minidynamo.tracer.attributes import bind, class_source, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.frames.exceptions import can_make, native_exception
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.lazy.lazy_value import realize_all
-from minidynamo.tracer.lazy.unpacking import unpack_lazy
+from minidynamo.tracer.lazy.lazy_value import realize_all, unpack_lazy
 from minidynamo.tracer.numbers.arithmetic import specialized
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant, has_own_missing

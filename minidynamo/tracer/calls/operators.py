@@ -19,7 +19,7 @@ from minidynamo.tracer.calls.identity import is_identical
 from minidynamo.tracer.frames.exceptions import same_message, tracked, without_message
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import partial_reads
-from minidynamo.tracer.lazy.unpacking import next_lazy
+from minidynamo.tracer.lazy.lazy_value import next_lazy
 from minidynamo.tracer.numbers import arithmetic, formatting, numpy_numbers, tensor_items
 from minidynamo.tracer.polyfills.builtins import decided
 from minidynamo.tracer.polyfills.lists import same_or_equal

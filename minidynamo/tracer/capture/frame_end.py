@@ -23,7 +23,7 @@ from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.generators import why_not_resumable
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.graph.dead_code import may_raise
-from minidynamo.tracer.handlers.vjp import why_stale
+from minidynamo.tracer.handlers.transforms import why_stale
 from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import cannot_be_rebuilt, reachable, target_of
 from minidynamo.tracer.records.side_effects import ContentsChanged

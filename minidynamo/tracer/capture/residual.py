@@ -29,9 +29,9 @@ from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, Local, Source, is_argument_or_item, is_new_each_read
 from minidynamo.tracer.capture.rerun import RerunOptions, RerunPrinter
 from minidynamo.tracer.reachable import is_external, needed_by, reachable, target_of
+from minidynamo.tracer.reconstruct.containers import replay_set_steps
 from minidynamo.tracer.reconstruct.effects import replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
-from minidynamo.tracer.reconstruct.sets import replay_set_steps
 from minidynamo.tracer.records.copies import may_be_distinct
 from minidynamo.tracer.records.side_effects import ContentsChanged, Draw
 from minidynamo.tracer.records.traced_frame import Break, Null, Return, TracedFrame

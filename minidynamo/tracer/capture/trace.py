@@ -34,7 +34,7 @@ from minidynamo.tracer.frames.unrolling import (
 from minidynamo.tracer.graph.arguments import NotInGraph
 from minidynamo.tracer.graph.fake_tensors import CallFailed
 from minidynamo.tracer.lazy import facts
-from minidynamo.tracer.lazy.unpacking import unpack_lazy
+from minidynamo.tracer.lazy.lazy_value import unpack_lazy
 from minidynamo.tracer.numbers import tensor_items
 from minidynamo.tracer.numbers.tensor_items import mark_scalar_arguments
 from minidynamo.tracer.records.constants import as_torch_reads

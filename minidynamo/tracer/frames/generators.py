@@ -1,6 +1,6 @@
 """Owns generators created during tracing: suspended frames that continue at the next request for an item.
 
-`tracer/opcodes/generators.py` has the opcodes that suspend a frame. A generator that outlives the graph is created
+`tracer/opcodes/control.py` has the opcodes that suspend a frame. A generator that outlives the graph is created
 again: by a call before the start, else as a frame that is entered at the suspension point.
 """
 

@@ -19,8 +19,7 @@ from minidynamo.tracer.handlers.dry_run import defers_message
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.texts import depends_on_locale, refuse_local_text
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
-from minidynamo.tracer.lazy.lazy_value import class_of
-from minidynamo.tracer.lazy.unpacking import exact_copy
+from minidynamo.tracer.lazy.lazy_value import class_of, exact_copy
 from minidynamo.tracer.numbers import functions
 from minidynamo.tracer.numbers.arithmetic import involves_number, min_or_max
 from minidynamo.tracer.numbers.formatting import formatted, written

@@ -21,9 +21,10 @@ from minidynamo.graph.higher_order import run_branch
 from minidynamo.graph.torch_settings import settings
 from minidynamo.tracer.frames.interpreter import Raised, Tracer
 from minidynamo.tracer.graph.open_graphs import GraphValue, Subgraph
+from minidynamo.tracer.handlers.dry_run import existing_values, watching
 from minidynamo.tracer.handlers.values import class_has
 from minidynamo.tracer.numbers.arithmetic import specialized
-from minidynamo.tracer.reachable import is_external, reachable, target_of
+from minidynamo.tracer.reachable import is_external, target_of
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.side_effects import (
@@ -203,24 +204,16 @@ def _with_user_error(tx: Tracer, branch: _Branch) -> Iterator[None]:
         raise Unsupported(replace(cause, code="MD224", what=what, fix=fix, where=where)) from None
 
 
-@contextlib.contextmanager
-def _without_outside_changes(tx: Tracer) -> Iterator[None]:
+def _without_outside_changes(tx: Tracer) -> contextlib.AbstractContextManager[None]:
     """Breaks the graph if the block changes a value that exists before the block."""
-    effects = tx.side_effects
-    before, _ = reachable([value for frame in tx.frames for value in frame.held()], effects)
-    existing, outer_callback = frozenset(before), effects.on_effect
+    existing = existing_values(tx)
 
     def check(effect: Effect) -> None:
-        outer_callback(effect)
         change = _forbidden_change(effect, existing)
         if change:
             tx.break_graph("MD224", f"it {change}", why=_PURE)
 
-    effects.on_effect = check
-    try:
-        yield
-    finally:
-        effects.on_effect = outer_callback
+    return watching(tx, check)
 
 
 def _forbidden_change(effect: Effect, existing: frozenset[VariableTracker]) -> str:

@@ -54,6 +54,28 @@ def has_deferred_messages(subgraph: Subgraph) -> bool:
     return subgraph in _WITH_DEFERRED_MESSAGES
 
 
+def existing_values(tx: Tracer) -> frozenset[VariableTracker]:
+    """Returns the values that the frames hold now."""
+    return frozenset(reachable([value for frame in tx.frames for value in frame.held()], tx.side_effects)[0])
+
+
+@contextlib.contextmanager
+def watching(tx: Tracer, check: Callable[[Effect], object]) -> Iterator[None]:
+    """Calls `check(effect)` for each side effect of the block."""
+    effects = tx.side_effects
+    outer_callback = effects.on_effect
+
+    def call_both(effect: Effect) -> None:
+        outer_callback(effect)
+        check(effect)
+
+    effects.on_effect = call_both
+    try:
+        yield
+    finally:
+        effects.on_effect = outer_callback
+
+
 @contextlib.contextmanager
 def without_side_effects(
     tx: Tracer, refuse: Callable[[str], object], *, may_restore: bool = False, may_write: bool = False
@@ -63,14 +85,11 @@ def without_side_effects(
     `may_write`: the block may write to tensors; the subgraph records the writes. `may_restore`: the block may change
     dicts if it restores their contents, as `functional_call` does with the parameters of a module.
     """
-    effects = tx.side_effects
-    held, _ = reachable([value for frame in tx.frames for value in frame.held()], effects)
-    existing, outer_callback = frozenset(held), effects.on_effect
-    contents = {value: dict(value.items) for value in held if type(value) is DictVariable}
+    existing = existing_values(tx)
+    contents = {value: dict(value.items) for value in existing if type(value) is DictVariable}
     changed: dict[DictVariable, None] = {}
 
     def check(effect: Effect) -> None:
-        outer_callback(effect)
         if isinstance(effect, Written):
             if not may_write:
                 refuse("its function writes to a tensor from outside")
@@ -79,20 +98,17 @@ def without_side_effects(
         outside = target is None or is_external(target) or target in existing
         container = target if may_restore and isinstance(effect, ContentsChanged) else None
         if isinstance(container, DictVariable) and type(container) is DictVariable:  # noqa: SIM102
-            if container in changed or container in contents or not effects.is_changed(container):
+            if container in changed or container in contents or not tx.side_effects.is_changed(container):
                 changed[container] = None
                 return
         if outside:
             refuse("it changes something outside")
 
-    effects.on_effect = check
-    try:
+    with watching(tx, check):
         yield
         for container in changed:
             if not _is_restored(tx, container, contents.get(container), container in existing):
                 refuse("it changes something outside")
-    finally:
-        effects.on_effect = outer_callback
 
 
 @contextlib.contextmanager
@@ -129,24 +145,20 @@ def unobservable(tx: Tracer, asked: Sequence[VariableTracker], refuse: Callable[
     The number is observable if the block changes an existing value, `asked` included, or if its operations must stay in
     the graph.
     """
-    effects, graph = tx.side_effects, tx.graph.graph
+    graph = tx.graph.graph
     roots = [*asked, *(value for frame in tx.frames for value in frame.held())]
-    outer_callback, nodes = effects.on_effect, len(graph.nodes)
+    nodes = len(graph.nodes)
     existing: set[VariableTracker] = set()
 
     def check(effect: Effect) -> None:
-        outer_callback(effect)
         target = _changed_by(effect)
         if not existing:
-            existing.update(reachable(roots, effects)[0])
+            existing.update(reachable(roots, tx.side_effects)[0])
         if target is None or is_external(target) or target in existing:
             refuse()
 
-    effects.on_effect = check
-    try:
+    with watching(tx, check):
         yield
-    finally:
-        effects.on_effect = outer_callback
     made = itertools.islice(reversed(graph.nodes), len(graph.nodes) - nodes)
     if not all(node.op in ("placeholder", "get_attr") or is_pure(node) for node in made):
         refuse()

@@ -23,7 +23,7 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.unrolling import unroll
 from minidynamo.tracer.handlers.subscripts import as_index
 from minidynamo.tracer.handlers.values import class_has, expect_constant
-from minidynamo.tracer.lazy.unpacking import next_lazy
+from minidynamo.tracer.lazy.lazy_value import next_lazy
 from minidynamo.tracer.polyfills.itertools import tee, until
 from minidynamo.tracer.reachable import has_changed_keys
 from minidynamo.tracer.records import registry

@@ -30,7 +30,7 @@ from minidynamo.tracer.handlers.values import (
 )
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import LazyList
-from minidynamo.tracer.lazy.unpacking import exact_copy, unpack_lazy
+from minidynamo.tracer.lazy.lazy_value import exact_copy, unpack_lazy
 from minidynamo.tracer.numbers.arithmetic import is_int_number, specialized
 from minidynamo.tracer.polyfills.lists import sequence_compare, sequence_equal, sized_list
 from minidynamo.tracer.records import registry

@@ -1,9 +1,11 @@
-"""Owns numpy arrays of constants: construction, computation, and tensors made from them.
+"""Owns numpy arrays of constants (construction, computation, and tensors made from them) and numpy's functions of
+numbers.
 
 Everything runs during capture, on read-only arrays without other references. A result over the memory of another array
 breaks the graph. An external array supports less: its dtype and shape facts are guarded, single numbers are read before
 the graph, and tensors are made over its memory, also for tensor subscripts (`tracer/calls/tensor_indexing.py`).
-Functions of numbers are in `numpy_scalars.py`, which calls this module.
+Functions of other arrays, or of tensor values, break the graph. Numpy scalars are constants, see
+`tracer/records/constants.py`.
 """
 
 from __future__ import annotations
@@ -17,16 +19,18 @@ import torch
 
 from minidynamo.guards.source import Attr, Called, Constant, Element
 from minidynamo.tracer.attributes.lookup import looks_up
+from minidynamo.tracer.calls.operators import folded
 from minidynamo.tracer.frames.exceptions import same_message, tracked
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.unrolling import unroll
+from minidynamo.tracer.numbers import numpy_numbers
 from minidynamo.tracer.numbers.numpy_numbers import python_number
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant
 from minidynamo.tracer.records.copies import NUMPY_SCALARS
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
 from minidynamo.variables.base import ConstantVariable, VariableTracker
-from minidynamo.variables.callables import BoundBuiltin
+from minidynamo.variables.callables import BoundBuiltin, BuiltinVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.objects import OpaqueVariable
 from minidynamo.variables.tensors import ArrayVariable, TensorVariable
@@ -331,3 +335,52 @@ def _as_python(numbers: Any) -> Any:
     if isinstance(numbers, list | tuple):
         return [*map(_as_python, numbers)]
     return numbers.item() if isinstance(numbers, np.generic) else numbers
+
+
+registry.fold_type(*NUMPY_SCALARS)
+registry.fold(np.dtype, np.finfo, np.iinfo)
+
+_PURE: tuple[Any, ...] = (
+    *(np.all, np.allclose, np.amax, np.amin, np.any, np.argmax, np.argmin, np.array_equal, np.around, np.clip),
+    *(np.count_nonzero, np.dot, np.isclose, np.max, np.mean, np.median, np.min, np.ndim, np.prod, np.ptp, np.round),
+    *(np.size, np.std, np.sum, np.var),
+)
+
+
+@registry.instances(np.ufunc)
+def _ufunc(
+    tx: Tracer, function: BuiltinVariable, /, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    varying = None if kwargs else numpy_numbers.numpy_call(tx, function.value, args)
+    return run(tx, function.value, args, kwargs) if varying is None else varying
+
+
+@registry.method(np.generic, "item")
+def _item_of_scalar(tx: Tracer, number: VariableTracker, /, *args: VariableTracker) -> VariableTracker:
+    plain = None if args else numpy_numbers.python_number(tx, number)
+    if plain is not None:
+        return plain
+    method = getattr(number.python_type, "item")  # noqa: B009 (type checkers do not know the attribute)
+    result = folded(tx, method, [number, *args], [as_constant(operand) for operand in (number, *args)], {})
+    assert result is not None
+    return result
+
+
+def _pure(function: Any) -> registry.Handler:
+    def handler(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        varying = None if kwargs else numpy_numbers.numpy_call(tx, function, args)
+        return run(tx, function, args, kwargs) if varying is None else varying
+
+    return handler
+
+
+for _function in {id(function): function for function in _PURE}.values():
+    registry.function(_function)(_pure(_function))
+
+
+@registry.instances(type(np.prod))
+def _other_function(
+    tx: Tracer, function: BuiltinVariable, /, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    why = "minidynamo does not know whether it runs on constants alone."
+    tx.break_graph("MD207", f"np.{function.value.__name__}() cannot be captured", why=why)

@@ -1,6 +1,7 @@
-"""Owns torch's context managers that are neither plain Python nor switches: record_function, and use as decorators.
+"""Owns torch's context managers during capture: grad mode with its switches in the graph, record_function, and context
+managers as decorators.
 
-The contexts of grad mode are in `grad_mode.py`; autocast and device contexts are traced down to their switches.
+Calls of other switches are in `torch_settings.py`; autocast and device contexts are traced down to their switches.
 """
 
 from __future__ import annotations
@@ -12,19 +13,92 @@ from typing import Any
 
 import torch
 
+from minidynamo.compat import set_grad_enabled
 from minidynamo.graph.torch_settings import enter_inference_mode, leave_inference_mode, settings
 from minidynamo.guards.source import Constant
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, ContextVariable, FunctionVariable, NestedFunctionVariable
 from minidynamo.variables.objects import ObjectVariable
 
+# Mode inside the block; None: the mode is an argument.
+_MODES: dict[Any, bool | None] = {torch.no_grad: False, torch.enable_grad: True, torch.autograd.set_grad_enabled: None}
+
+
+@registry.function(torch.is_grad_enabled)
+def _is_grad_enabled(tx: Tracer) -> VariableTracker:
+    if tx.graph.subgraph is not None:
+        tx.graph.subgraph.reads_grad_mode = True
+    return ConstantVariable(torch.is_grad_enabled())
+
+
+@registry.function(torch.no_grad)
+def _no_grad(tx: Tracer, function: VariableTracker | None = None) -> VariableTracker:
+    return _context(tx, torch.no_grad, function)
+
+
+@registry.function(torch.enable_grad)
+def _enable_grad(tx: Tracer, function: VariableTracker | None = None) -> VariableTracker:
+    return _context(tx, torch.enable_grad, function)
+
+
+def _context(tx: Tracer, factory: type, function: VariableTracker | None) -> VariableTracker:
+    context = ContextVariable(factory)
+    return context if function is None else tx.call(context, [function])
+
+
+@registry.function(torch.autograd.set_grad_enabled)
+def _set_grad_enabled(tx: Tracer, mode: VariableTracker) -> VariableTracker:
+    """Switches immediately; as a context manager, restores the old mode at the end of the block."""
+    enabled = _constant_mode(tx, mode)
+    before = torch.is_grad_enabled()
+    tx.graph.switch(set_grad_enabled, enabled)
+    return ContextVariable(torch.autograd.set_grad_enabled, (enabled,), saved=before)
+
+
+@registry.function(set_grad_enabled)
+def _private_set_grad_enabled(tx: Tracer, mode: VariableTracker) -> VariableTracker:
+    tx.graph.switch(set_grad_enabled, _constant_mode(tx, mode))
+    return ConstantVariable(None)
+
+
+def _constant_mode(tx: Tracer, mode: VariableTracker) -> bool:
+    try:
+        return bool(as_constant(mode))
+    except NotConstant:
+        tx.break_graph("MD208", "set_grad_enabled() is called with a value that is only known when the program runs")
+
+
+@registry.function(*(factory.__enter__ for factory in _MODES))
+def _enter(tx: Tracer, context: VariableTracker) -> VariableTracker:
+    mode = next(mode for factory, mode in _MODES.items() if issubclass(context.python_type, factory))
+    if mode is None:  # the mode to restore is the mode before its construction
+        mode = (
+            context.args[0] if isinstance(context, ContextVariable) else _constant_mode(tx, tx.getattr(context, "mode"))
+        )
+    elif isinstance(context, ContextVariable):
+        context.saved = torch.is_grad_enabled()
+    else:
+        tx.call(setattr, [context, ConstantVariable("prev"), ConstantVariable(torch.is_grad_enabled())])
+    if mode is not torch.is_grad_enabled():
+        tx.graph.switch(set_grad_enabled, mode)
+    return ConstantVariable(None)
+
+
+@registry.function(*(factory.__exit__ for factory in _MODES))
+def _exit(tx: Tracer, context: VariableTracker, *error: VariableTracker) -> VariableTracker:
+    """Restores the mode. A manager made outside (or open at the break before this frame) stores the mode in `prev`."""
+    saved = context.saved if isinstance(context, ContextVariable) else as_constant(tx.getattr(context, "prev"))
+    tx.graph.switch(set_grad_enabled, saved)
+    return ConstantVariable(None)
+
+
 record_function = torch.autograd.profiler.record_function
 _EXIT_RANGE = record_function.__exit__
-set_grad_enabled = torch.autograd.set_grad_enabled
-_CONTEXTS = (torch.no_grad, torch.enable_grad, torch.inference_mode, set_grad_enabled, record_function)
+_CONTEXTS = (*_MODES, torch.inference_mode, record_function)
 
 
 def decorate(factory: Any, arguments: Any, function: Any) -> Any:
@@ -60,8 +134,8 @@ def _decorate(tx: Tracer, context: VariableTracker, function: VariableTracker) -
     code = function.value.__code__ if isinstance(function, FunctionVariable) else code
     if not isinstance(context, ContextVariable) or code is None or code.co_flags & inspect.CO_GENERATOR:
         tx.break_graph("MD213", f"torch.{context.python_type.__name__} decorates something other than a function")
-    if context.factory is set_grad_enabled:  # its construction switched the mode; undo the switch
-        tx.call(set_grad_enabled, [ConstantVariable(context.saved)])
+    if context.factory is torch.autograd.set_grad_enabled:  # its construction switched the mode; undo the switch
+        tx.call(torch.autograd.set_grad_enabled, [ConstantVariable(context.saved)])
     return tx.call(decorate, [tx.wrap(context.factory, None), constant(context.args), function])
 
 
@@ -71,7 +145,7 @@ def _attribute(tx: Tracer, context: ContextVariable, name: str) -> VariableTrack
     attributes."""
     if hasattr(context.python_type, name):
         return None
-    if context.saved is not None and context.factory in (torch.no_grad, torch.enable_grad, set_grad_enabled):
+    if context.saved is not None and context.factory in _MODES:
         if name == "prev":
             return ConstantVariable(context.saved)
         if name == "mode" and context.args:

@@ -1,7 +1,7 @@
 """Owns the torch functions that read or change settings of the whole interpreter: autocast, default dtype and device.
 
-Grad mode is in `grad_mode.py`; the settings and their restoration are in `minidynamo/graph/torch_settings.py`. Context
-managers that torch wrote in Python (`torch.autocast`) are traced down to these functions.
+Grad mode is in `torch_contexts.py`; the settings and their restoration are in `minidynamo/graph/torch_settings.py`.
+Context managers that torch wrote in Python (`torch.autocast`) are traced down to these functions.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from minidynamo.tracer.calls.length_hint import unpack_sized
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.frames.unrolling import unroll_copy
 from minidynamo.tracer.handlers.values import expect_key
-from minidynamo.tracer.lazy.unpacking import next_lazy, unpack_mapping
+from minidynamo.tracer.lazy.lazy_value import next_lazy, unpack_mapping
 from minidynamo.tracer.numbers.formatting import joined
 from minidynamo.tracer.opcodes.exceptions_with import stop_iteration_error
 from minidynamo.tracer.opcodes.table import opcode

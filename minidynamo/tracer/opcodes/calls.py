@@ -9,7 +9,7 @@ from minidynamo.tracer.calls.call import call
 from minidynamo.tracer.calls.length_hint import unpack_sized
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.frames.runtime_asserts import tensor_to_assert
-from minidynamo.tracer.lazy.unpacking import unpack_mapping
+from minidynamo.tracer.lazy.lazy_value import unpack_mapping
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.traced_frame import Null

@@ -1,7 +1,11 @@
-"""Owns the polyfills of nn.Module's own methods: the call with its hooks, attribute assignment, and tree traversals.
+"""Owns the polyfills of nn.Module's own methods (the call with its hooks, attribute assignment, and tree traversals),
+and of torch's optimizers (the wrapper of a step, and its special cases for torch.compile).
 
 Trackers are not used here. Hooks run in the same order as in nn.Module. Hooks of `register_backward_hook`, and hooks
-that must run even if forward raises, break the graph, so that nn.Module itself makes the call."""
+that must run even if forward raises, break the graph, so that nn.Module itself makes the call. The step of an optimizer
+is traced directly, through its branches for eager (`handlers/torch_functions.py`). Numbers that a step reads from
+tensors are not here (`tracer/numbers/tensor_items.py`).
+"""
 
 # Polyfills are traced, not called, and accept all arguments of the original, so annotations would add nothing.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -13,6 +17,7 @@ from torch.nn.modules import module as module_globals
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.hooks import BackwardHook
 
+from minidynamo.compat import OPTIMIZER_HEALTH_CHECKS, OPTIMIZER_STEP_SWITCH, OPTIMIZER_ZERO_GRAD
 from minidynamo.tracer.polyfills.functools import inner_code
 from minidynamo.tracer.records.registry import cannot_trace, polyfill, polyfill_code
 
@@ -252,3 +257,29 @@ def children(self):
 @polyfill(Module.modules)
 def modules(self, remove_duplicate=True):
     return iter([module for _, module in self.named_modules(remove_duplicate=remove_duplicate)])
+
+
+@polyfill_code(OPTIMIZER_STEP_SWITCH)
+def step_in_its_grad_mode(step, optimizer, *args, **kwargs):
+    """Executes the decorator of `step`, without the graph breaks that it requests from torch.compile."""
+    before = torch.is_grad_enabled()
+    try:
+        torch.set_grad_enabled(optimizer.defaults["differentiable"])
+        return step.__wrapped__(optimizer, *args, **kwargs)
+    finally:
+        torch.set_grad_enabled(before)
+
+
+@polyfill(*OPTIMIZER_HEALTH_CHECKS)
+def check_health_for_graph_capture(optimizer):
+    return None  # captured code does not run while an accelerator records a graph
+
+
+@polyfill(torch.optim.Optimizer.zero_grad)
+def zero_gradients(optimizer, set_to_none=True):
+    return OPTIMIZER_ZERO_GRAD(optimizer, set_to_none)
+
+
+# Other methods of schedules run eagerly; this method only reads.
+_get_last_rates = torch.optim.lr_scheduler.LRScheduler.get_last_lr
+polyfill(_get_last_rates)(_get_last_rates)

@@ -5,6 +5,6 @@ Does not own the choice of values to rebuild (`capture/residual.py`).
 Enter at `rebuilder.Rebuilder`.
 """
 
-from minidynamo.tracer.reconstruct import callables, containers, iterators, objects, sets
+from minidynamo.tracer.reconstruct import callables, containers, iterators, objects
 
 __all__ = ["callables", "containers", "iterators", "objects", "sets"]

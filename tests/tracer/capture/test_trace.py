@@ -8,7 +8,7 @@ from minidynamo.errors import GraphBreak
 from minidynamo.tracer.capture.frame import register_all
 from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.interpreter import Frame
-from minidynamo.tracer.lazy.unpacking import next_lazy
+from minidynamo.tracer.lazy.lazy_value import next_lazy
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.objects import OpaqueVariable
 from tests.end_to_end.programs import vector

@@ -1,4 +1,5 @@
-"""torch's contexts as decorators, and profiler ranges, leave no nodes in the graph but their switches."""
+"""Tests of minidynamo/tracer/handlers/torch_contexts.py: grad modes, record_function and context managers as
+decorators."""
 
 from __future__ import annotations
 
@@ -12,6 +13,25 @@ from tests.tracer.capturing import capture, targets
 
 programs = Programs()
 test_same_as_eager = programs.test()
+
+
+MANAGER = torch.no_grad()
+
+
+@programs(leaf)
+class Cases:
+    def manager_made_outside(x):
+        with MANAGER:
+            y = x * 2
+        return y, x * 3
+
+
+def test_a_block_without_effect_leaves_no_switch():
+    def f(x):
+        with torch.enable_grad():
+            return x * 2
+
+    assert len(targets(capture(f, torch.ones(2)))) == 1
 
 
 @torch.no_grad()
@@ -42,7 +62,7 @@ def ranges(x):
 
 
 @programs(leaf)
-class Cases:
+class Contexts:
     def decorated_outside(x):
         return without_grad(x), with_grad(x), switched_off(x), in_a_range(x)
 

@@ -13,6 +13,7 @@ from minidynamo.testing import no_recompile
 
 X = torch.arange(4.0)
 VALUES = [1, "a", None, torch.ones(2), torch.ones(3).double(), [1], {}, torch.relu, torch.nn.ReLU(), types, int, len]
+VALUES += [2.5, True]
 
 
 class Holder:
@@ -209,3 +210,28 @@ def test_a_module_keeps_what_it_gets():
     compiled = minidynamo.compile(lambda x, v: module(x, v), backend="eager")
     for value in (1, "a", None, X, [1]):
         assert compiled(X, value)[1] is value and module.last is value
+
+
+@pytest.mark.parametrize("make", [list, tuple, lambda items: dict(enumerate(items))])
+def test_a_loop_that_only_moves_asks_for_the_length_alone(make):
+    def collects(x, items):
+        return x * 2, [item for item in (items.values() if isinstance(items, dict) else items)]  # noqa: C416
+
+    compiled = minidynamo.compile(collects, backend="eager")
+    for value in VALUES:
+        check(compiled, collects, X, make([value, 1]))
+    assert compiled.stats.compiles == 1
+    check(compiled, collects, X, make([1, 2, 3]))
+    assert compiled.stats.compiles == 2
+
+
+def test_what_was_moved_crosses_a_break():
+    def program(x, v):
+        held = [v, {"v": v}]
+        minidynamo.graph_break()
+        return x * 2, held
+
+    compiled = minidynamo.compile(program, backend="eager")
+    for value in VALUES:
+        made = compiled(X, value)[1]
+        assert made[0] is value and made[1]["v"] is value

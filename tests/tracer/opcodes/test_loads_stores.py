@@ -1,10 +1,15 @@
+# The programs keep the style of users, against the advice of linters.
+# ruff: noqa: I001, PLC0415
+
+import sys
+import types
+
 import torch
 
+import minidynamo
 from minidynamo.guards.guard import GuardKind
-from tests.end_to_end.programs import vector
+from tests.end_to_end.programs import Programs, vector
 from tests.tracer.capturing import capture, guards_on
-
-counted = 0
 
 
 def test_globals_are_guarded_and_written_back():
@@ -40,3 +45,56 @@ def called(x):
 def test_the_callee_of_a_break_is_where_the_call_finds_it():
     end = capture(lambda x: called(x[0] * 2), vector()).exit
     assert end.stack[end.compiled_callee].value is called
+
+
+programs = Programs()
+test_same_as_eager = programs.test()
+
+
+@programs()
+class Cases:
+    def modules_that_are_loaded(x):
+        import math
+        import os.path
+        from torch.nn import functional as F
+
+        return F.relu(x) * math.pi, os.path.sep
+
+
+def test_whether_a_module_has_the_name_is_guarded():
+    module = types.ModuleType("tests_part")
+
+    def program(x):
+        try:
+            from tests_part import name
+        except ImportError:
+            name = 5
+        return x + name
+
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+    sys.modules["tests_part"] = module
+    try:
+        assert torch.equal(compiled(x), x + 5)
+        module.name = 2
+        assert torch.equal(compiled(x), x + 2)
+        del module.name
+        assert torch.equal(compiled(x), x + 5)
+        assert compiled.stats.compiles == 2
+    finally:
+        del sys.modules["tests_part"]
+
+
+def test_a_loaded_module_that_is_no_attribute_of_its_package():
+    def program(x):
+        from tests_package import part
+
+        return x + part.number
+
+    compiled = minidynamo.compile(program, backend="eager")
+    sys.modules |= {name: types.ModuleType(name) for name in ("tests_package", "tests_package.part")}
+    sys.modules["tests_package.part"].number = 3
+    try:
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 4.0))
+    finally:
+        del sys.modules["tests_package"], sys.modules["tests_package.part"]
