@@ -43,7 +43,7 @@ from minidynamo.autograd.runtime.double_backward import (
     DoubleBackward,
     HigherOrderPlan,
     extra_reads,
-    held_for,
+    held_per_result,
     plan_higher_order,
 )
 from minidynamo.autograd.runtime.partial_backward import BackwardPart, part_of
@@ -388,7 +388,7 @@ def _training_graphs(
     graph = node_graph(trace, functional, results, gradients, parts, backward, saves_apart=saves_apart)
     signature = with_node_graph(signature, graph)
     if graph.readers:
-        higher = replace(higher, held_for=held_for(higher, trace, functional, parts, graph.readers))
+        higher = held_per_result(higher, trace, functional, parts, graph.readers)
     return AotGraphs(layout, signature, forward, backward, parts, higher=higher)
 
 

@@ -7,8 +7,8 @@ values needed in addition to the saved tensors; the first-order backward is in `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -41,8 +41,9 @@ class HigherOrderPlan:
 
     #: Names of the saved tensors, in their order (see `autograd/functional/value_keys.py`).
     saved: tuple[str, ...] = ()
-    #: Numbers of inputs kept in addition.
-    held: tuple[int, ...] = ()
+    #: Number of an input kept in addition -> indices of the differentiable results that need the input; () if saved
+    #: tensors are not kept per result.
+    held: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     #: Numbers of inputs with derivatives.
     linked: tuple[int, ...] = ()
     #: Device types with random numbers to draw again.
@@ -51,9 +52,6 @@ class HigherOrderPlan:
     missing: tuple[tuple[int, str], ...] = ()
     #: Whether an autograd.Function of the user saved a value used for no result.
     off_path_saves: bool = False
-    #: Per held input: indices of the differentiable results that need the input; () if saved tensors are not kept per
-    #: result.
-    held_for: tuple[tuple[int, ...], ...] = ()
 
 
 def plan_higher_order(
@@ -93,7 +91,7 @@ def plan_higher_order(
     names = value_keys(functional, symbols_of(node.meta["val"] for node in functional.placeholders))
     return HigherOrderPlan(
         tuple(names[node] for node in parts.saved if not is_number(node)),
-        tuple(i for i in needed if i not in lost),
+        {i: () for i in needed if i not in lost},
         tuple(i for i, node in trace.gradients.items() if node is not None or off_path_saves),
         tuple(sorted({device for node in drawn_again for device in _devices(node)})),
         tuple((i, lost[i].format(functional.placeholders[i])) for i in needed if i in lost),
@@ -107,11 +105,11 @@ def _usable(functional: FunctionalGraph, parts: Partition) -> set[fx.Node]:
     return usable - {node for node in usable if depends_on_data(node.meta["val"])}
 
 
-def held_for(
+def held_per_result(
     higher: HigherOrderPlan, trace: Trace, functional: FunctionalGraph, parts: Partition, readers: Readers
-) -> tuple[tuple[int, ...], ...]:
-    """Returns, per held input, the indices of the results that need the input: results for which a saved value is
-    recomputed from the input; all results if the input may be needed for another reason."""
+) -> HigherOrderPlan:
+    """Adds to each held input the results that need the input: results for which a saved value is recomputed from the
+    input; all results if the input may be needed for another reason."""
     usable, all_results = _usable(functional, parts), frozenset(range(len(trace.node_graph.targets)))
     values = [node for node in parts.saved if not is_number(node)]
     reads: list[tuple[fx.Node, Collection[int]]] = [
@@ -122,8 +120,10 @@ def held_for(
     for value, indices in reads:
         for node in ancestors([value], lambda node: () if node in usable else read_inputs(node)):
             found[node] = found.get(node, frozenset()).union(indices)
-    inputs = [functional.placeholders[i] for i in higher.held]
-    return tuple(tuple(sorted(all_results if higher.random else found.get(node, all_results))) for node in inputs)
+    needing = {i: found.get(functional.placeholders[i], all_results) for i in higher.held}
+    if higher.random:
+        needing = dict.fromkeys(higher.held, all_results)
+    return replace(higher, held={i: tuple(sorted(results)) for i, results in needing.items()})
 
 
 def _is_differentiable(node: fx.Node) -> bool:

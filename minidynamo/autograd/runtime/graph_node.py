@@ -92,7 +92,7 @@ class GraphNode:
         ]
         reaching = [tuple(positions[target] for target in edge.reached_from) for edge in graph.edges]
         self.input_nodes = InputNodes(reaching, len(positions), signature.results, self.gradients)
-        self.result_nodes = ResultNodes(signature, dict(zip(plan.held, plan.held_for)), self.flow_of)
+        self.result_nodes = ResultNodes(signature, plan.held, self.flow_of)
         function = _function(self)
         if len(positions) > 1 or self.result_nodes.sources or self.unvisited:
             watched(function)

@@ -129,12 +129,12 @@ def with_separate_inputs(outputs: Sequence[Any], linked: LinkedInputs) -> list[A
 class ResultNodes:
     """Makes the result nodes of one compiled graph, and the holders of its saved tensors.
 
-    `held_for` has, per number of an input kept for higher derivatives, the targets that need the input. `flow_of(ctx,
+    `held` has, per number of an input kept for higher derivatives, the targets that need the input. `flow_of(ctx,
     target, gradient)` returns the gradients flowing from a target to the nodes in `NodeGraph.gradients`. Gradients
     flowing to any further node are not computed: backward raises if such a node is watched.
     """
 
-    def __init__(self, signature: GraphSignature, held_for: Mapping[int, tuple[int, ...]], flow_of: FlowOf) -> None:
+    def __init__(self, signature: GraphSignature, held: Mapping[int, tuple[int, ...]], flow_of: FlowOf) -> None:
         self.signature = signature
         self.graph = graph = signature.graph
         self.positions = graph.positions
@@ -157,7 +157,7 @@ class ResultNodes:
             for i, position in enumerate(self.positions)
         ]
         #: Number of an input kept for higher derivatives -> the targets that need it, if only some do.
-        self.held_for = {i: targets for i, targets in held_for.items() if 0 < len(targets) < len(self.positions)}
+        self.held = {i: targets for i, targets in held.items() if 0 < len(targets) < len(self.positions)}
         #: The nodes with a computable gradient, in the order of `flow_of`.
         self.computable = [*graph.gradients]
         #: Per mutation with history: its target.
@@ -217,7 +217,7 @@ class ResultNodes:
         if self.holders:
             holders, main.unheld = [_hold(GRAD_SEED, values) for values in main.unheld], None
         kept = main.double_backward.held
-        inputs = {i: kept.pop(i) for i in self.held_for if i in kept}
+        inputs = {i: kept.pop(i) for i in self.held if i in kept}
         main.owned, main.unjoined, found = {}, {}, list(results)
         del results
         for target, position, own, is_joined in self.owners:
@@ -227,7 +227,7 @@ class ResultNodes:
             owned = OwnedValues(linked.separate, position, ends)
             owned.holders = {k: holders[k] for k in own}
             if inputs:
-                owned.inputs = {i: held for i, held in inputs.items() if target in self.held_for[i]}
+                owned.inputs = {i: value for i, value in inputs.items() if target in self.held[i]}
             if is_joined:
                 main.unjoined[target] = owned
             else:

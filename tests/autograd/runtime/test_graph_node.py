@@ -82,7 +82,7 @@ def test_saved_tensors_of_the_same_targets_share_a_holder():
     graph = NodeGraph(tuple(map(Node, range(3))), readers=((0,), (), (0, 2), (0,)))
     nodes = ResultNodes(GraphSignature((), (), graph=graph), {5: (1, 2), 6: (0, 1, 2), 7: ()}, lambda *_: ())
     assert nodes.common == [1] and nodes.holders == [({0}, [0, 3]), ({0, 2}, [2])]
-    assert nodes.held_for == {5: (1, 2)}
+    assert nodes.held == {5: (1, 2)}
 
 
 def test_what_a_result_needs_alone_dies_with_it():
