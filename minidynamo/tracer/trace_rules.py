@@ -210,10 +210,10 @@ def is_trusted_class(cls: type) -> bool:
 def is_plain_class(cls: type) -> bool:
     """Returns whether all state of the instances is in dictionary and slots: no class in the MRO keeps state in C.
 
-    A `threading.local` has one dictionary per thread. A subclass with `__init__` is not plain, because `__init__` runs
-    at the first attribute access in each thread; a subclass with slots is not plain, because threads share slots.
+    A `threading.local` has one dictionary per thread. Its `__init__` runs at the first access in each thread: a guard
+    that reads an attribute may run it first. A subclass with slots is not plain, because threads share slots.
     """
-    if issubclass(cls, threading.local) and (cls.__init__ is not object.__init__ or _has_slots(cls)):
+    if issubclass(cls, threading.local) and _has_slots(cls):
         return False
     plain = (object, types.SimpleNamespace, threading.local)
     return all(base in plain or _is_written_in_python(base) for base in cls.__mro__)

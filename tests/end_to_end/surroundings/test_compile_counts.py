@@ -11,6 +11,8 @@ import collections
 import dataclasses
 import enum
 import math
+import threading
+import weakref
 
 import pytest
 import torch
@@ -353,6 +355,81 @@ class Activated(nn.Module):
 
     def forward(self, x):
         return self.table["scaled"](self.activation(x))
+
+
+class Local(threading.local):
+    def __init__(self):
+        self.enabled = False
+
+
+@compiles(1)
+class Caches:
+    """State keyed by modules, parameters and objects, as in caches of keys and values, and in optimizers."""
+
+    def by_module(compile):
+        net = Net().eval().requires_grad_(False)
+        outputs = {layer: torch.zeros(3, 4) for layer in (net.lin, net.norm)}
+
+        @compile
+        def step(x):
+            for layer in outputs:
+                outputs[layer] = outputs[layer] * 0.5 + layer(x)
+            return outputs[net.norm] * 2
+
+        for _ in range(CALLS):
+            yield step(torch.ones(3, 4))
+
+    def by_parameter(compile):
+        parameters = [*Net().requires_grad_(False).lin.parameters()]
+        averages = {parameter: parameter * 0 for parameter in parameters}
+
+        @compile
+        def step():
+            for parameter in parameters:
+                averages[parameter] = averages[parameter] * 0.9 + parameter
+            return averages[parameters[0]].sum()
+
+        for _ in range(CALLS):
+            yield step()
+
+    def by_object_with_a_weak_reference(compile):
+        key = Net()
+        reference, table = weakref.ref(key), {key: torch.zeros(3)}
+
+        @compile
+        def step(x):
+            table[key] = table[key] + x
+            return table[key] * 2
+
+        for _ in range(CALLS):
+            yield step(torch.ones(3))
+        assert reference() is key
+
+    def by_weak_key(compile):
+        key = Net()
+        table = weakref.WeakKeyDictionary({key: torch.zeros(3)})
+
+        @compile
+        def step(x):
+            table[key] = table[key] + x
+            return table[key] * 2
+
+        for _ in range(CALLS):
+            yield step(torch.ones(3))
+
+    def per_thread(compile):
+        local = Local()
+        step = compile(lambda x: x * 2 if local.enabled else x + 1)
+        for _ in range(CALLS):
+            yield step(torch.ones(3))
+
+    def outputs_in_a_queue(compile):
+        seen, net = collections.deque(maxlen=4), Net().eval()
+        net.lin.register_forward_hook(lambda module, args, out: seen.append(out))
+        step = compile(net)
+        for _ in range(CALLS):
+            yield step(torch.ones(3, 4)).detach()
+        assert len(seen) == 4
 
 
 WHY = {
