@@ -405,18 +405,6 @@ class Caches:
             yield step(torch.ones(3))
         assert reference() is key
 
-    def by_weak_key(compile):
-        key = Net()
-        table = weakref.WeakKeyDictionary({key: torch.zeros(3)})
-
-        @compile
-        def step(x):
-            table[key] = table[key] + x
-            return table[key] * 2
-
-        for _ in range(CALLS):
-            yield step(torch.ones(3))
-
     def per_thread(compile):
         local = Local()
         step = compile(lambda x: x * 2 if local.enabled else x + 1)
