@@ -8,7 +8,6 @@ import weakref
 import torch
 
 import minidynamo
-from minidynamo.guards.deaths import Lost
 from minidynamo.guards.guard import GuardKind
 from minidynamo.testing import CompileCounter
 from minidynamo.tracer.records.traced_frame import Break
@@ -102,19 +101,3 @@ def test_what_is_watched_and_stays_is_not_in_the_way_of_a_guard():
         drop([Holder() for _ in range(4)] + parts[4:], {parts[0], parts[-1]}, torch.ones(1))
     assert counter.frame_count == 1
     finalizers.pop().detach()
-
-
-def test_the_history_that_a_new_value_goes_on_with_is_not_looked_at_again():
-    holder, layer = Holder(torch.zeros(3)), torch.nn.Linear(3, 3)
-
-    def step(x):
-        holder.part = torch.tanh(layer(x) + holder.part)
-
-    def forget(x):
-        holder.part = layer(x)
-
-    for fn, goes_on in ((step, True), (forget, False)):
-        holder.part = torch.zeros(3, requires_grad=True) * 2
-        found = [g.expected for g in capture(fn, torch.ones(3)).guards if g.kind is GuardKind.UNNOTICED_DEATH]
-        assert ("part",) in found
-        assert ((Lost.NO_HISTORY,) in found) is goes_on

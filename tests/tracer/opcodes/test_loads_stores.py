@@ -11,6 +11,8 @@ from minidynamo.guards.guard import GuardKind
 from tests.end_to_end.programs import Programs, vector
 from tests.tracer.capturing import capture, guards_on
 
+counted = 0
+
 
 def test_globals_are_guarded_and_written_back():
     def count(x):
