@@ -27,6 +27,7 @@ from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.fake.mode import FakeTensorMode, real_tensors_in_calls
 from minidynamo.graph.autograd_calls import is_autograd_call, require_grad, returns_several, watched_tensors
 from minidynamo.graph.boxed import BoxedCallable, make_boxed, mark_boxed
+from minidynamo.graph.collectives import move_waits
 from minidynamo.graph.higher_order import CHECKPOINTS, is_cond, run_branch, subgraphs_of
 from minidynamo.graph.torch_settings import (
     Call,
@@ -102,6 +103,7 @@ def compile_segments(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_
     """
     for node in gm.graph.find_nodes(op="call_function", target=require_grad):
         _check_views(gm, node)
+    move_waits(gm.graph)
     with preserved():
         return _Segments(gm, compile_graph).compile(example_inputs)
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from minidynamo.compat import (
+    FUNCTIONAL_COLLECTIVES,
     OPERATOR_NAMESPACES,
     SCHEDULED_STEP,
     OpOverload,
@@ -75,6 +76,7 @@ _TRACED = (
     "torch.autograd.functional",
     "torch.autograd.grad_mode",
     "torch.autograd.profiler",
+    FUNCTIONAL_COLLECTIVES,
 )
 
 # Library code that is never inlined: it registers, communicates or compiles, or computes with numpy arrays.

@@ -47,10 +47,12 @@ class StorageVariable(VariableTracker):
 
 @dataclass(eq=False)
 class HookVariable(VariableTracker):
-    """The handle that `tensor.register_hook(function)` returns; `node` makes it when the graph runs."""
+    """The handle that `tensor.register_hook(function)` returns, or the `Work` object of an asynchronous collective."""
 
-    python_type = RemovableHandle
+    python_type = OF_CLS
+    #: Makes the object when the graph runs.
     node: torch.fx.Node
+    cls: type = RemovableHandle
     fake: None = None
 
 

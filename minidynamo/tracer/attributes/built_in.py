@@ -207,7 +207,11 @@ def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | Non
         found = getattr(obj.value, name)
         return tx.wrap(found, Constant(found, name))
     method, owner = lookup_on_class(obj.python_type, name)
+    if isinstance(method, property) and id(method.fget) in registry.OPAQUE_METHODS:
+        return registry.FUNCTIONS[id(method.fget)](tx, obj)
     if owner is not None and id(method) in registry.OPAQUE_METHODS and name not in (instance_dict(obj.value) or ()):
+        if type(method).__name__ == "instancemethod":  # of a class that pybind11 made
+            return BoundBuiltin(obj, name)
         return bind(tx, method, owner, obj, obj.python_type, name)
     if name in _FIELDS.get(type(obj.value), ()) and obj.source is not None:
         return tx.wrap(getattr(obj.value, name), Attr(obj.source, name))

@@ -18,6 +18,7 @@ from minidynamo.compat import has_saved_tensor_hooks
 from minidynamo.core.names import Namespace
 from minidynamo.errors import ResultDiffers
 from minidynamo.graph.boxed import BoxedCallable
+from minidynamo.graph.collectives import is_collective
 from minidynamo.graph.marks import COMPUTES_FIRST
 from minidynamo.graph.scalar_arguments import operator_of
 from minidynamo.guards.source import Constant, key_expression
@@ -102,7 +103,7 @@ class RerunPrinter:
     @property
     def can_rerun(self) -> bool:
         """True if an error of the graph may be answered by a rerun."""
-        if self.options.run is None:
+        if self.options.run is None or any(map(is_collective, self.nodes)):  # other ranks would wait for ever
             return False
         # A kept `**` dict would keep elements popped by the program.
         return self.is_useful or (not self.options.spread and calls_operators_of_users(self.traced.graph))

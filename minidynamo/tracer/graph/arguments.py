@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.utils.hooks import RemovableHandle
 
+from minidynamo.graph.collectives import PendingWork
 from minidynamo.tracer.graph.inputs import GraphInputs
 from minidynamo.tracer.graph.open_graphs import OpenGraphs
 from minidynamo.tracer.records.constants import NotConstant, as_constant
@@ -19,7 +21,7 @@ from minidynamo.tracer.records.copies import NUMPY_SCALARS
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import DictVariable, Keyword, SequenceVariable, SliceVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable
-from minidynamo.variables.tensors import TensorVariable
+from minidynamo.variables.tensors import HookVariable, TensorVariable
 
 
 class NotInGraph(Exception):
@@ -62,6 +64,8 @@ class Arguments:
             return variable.value, variable.value
         if isinstance(variable, NumberVariable):
             return self._number(variable)
+        if isinstance(variable, HookVariable) and variable.cls is not RemovableHandle:
+            return variable.node, PendingWork()
         if isinstance(variable, ClassVariable):
             raise NotInGraph("class")  # a class has no name in the text of a graph
         if isinstance(variable, ObjectVariable) and variable.storage is not None:

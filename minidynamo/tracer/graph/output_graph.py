@@ -30,6 +30,7 @@ from minidynamo.compat import (
 )
 from minidynamo.errors import UserLocation
 from minidynamo.fake.mode import real_tensors_in_calls
+from minidynamo.graph.collectives import PendingWork
 from minidynamo.graph.func_transforms import Transformation
 from minidynamo.graph.pytree import leaves, nodes_in, tensors_in
 from minidynamo.graph.torch_settings import allowed_attention, settings, switches_between
@@ -297,6 +298,8 @@ class OutputGraph:
             return TupleVariable(items, type(result)) if isinstance(result, tuple) else ListVariable(items)
         if isinstance(result, RemovableHandle):
             return HookVariable(node)
+        if isinstance(result, PendingWork):
+            return HookVariable(node, torch.distributed.Work)
         if isinstance(result, torch.SymInt):
             return self._number(result, int, lambda: int(result), self.shapes.source_of(result), node)
         return _constant_result(result)
@@ -521,7 +524,7 @@ def _unknown_number() -> None:
 def _needs_node(result: Any) -> bool:
     """Returns whether the graph must contain the call, for tensors in the result, or for the effect of a call that
     returns None."""
-    return result is None or isinstance(result, RemovableHandle) or any(True for _ in tensors_in(result))
+    return result is None or isinstance(result, RemovableHandle | PendingWork) or any(True for _ in tensors_in(result))
 
 
 def _constant_result(result: Any) -> VariableTracker:

@@ -192,9 +192,9 @@ def _remove(tx: Tracer, handle: VariableTracker) -> VariableTracker:
 
 @registry.attributes(HookVariable)
 def _of_hook(tx: Tracer, handle: HookVariable, name: str) -> VariableTracker:
-    if name == "remove":
+    if name == ("remove" if handle.cls is RemovableHandle else "wait"):
         return BoundBuiltin(handle, name)
-    tx.break_graph("MD206", f"`{name}` of the handle of a hook is used", why="The graph creates the handle.")
+    tx.break_graph("MD206", f"`{name}` of a {handle.cls.__name__} is used", why="The graph creates the object.")
 
 
 # Gradients

@@ -35,6 +35,10 @@ def _operator(
     tx: Tracer, function: BuiltinVariable, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
     overloads = _overloads(function.value)
+    if any(op.namespace in compat.COLLECTIVE_NAMESPACES for op in overloads):
+        if tx.graph.subgraph is not None:
+            tx.break_graph("MD207", f"{function.value}() is called in a part of the graph that may run twice")
+        return tx.emit(_eager_call(function.value), args, kwargs)
     eager = any(map(compat.is_python_composite, overloads))
     if not eager and torch.is_grad_enabled() and any(_requires_grad(tx, arg) for arg in (*args, *kwargs.values())):
         written = [op for op in overloads if compat.has_python_derivative(op)]

@@ -1,0 +1,81 @@
+"""Owns the private names of torch.distributed; most exist only if torch was built with it."""
+
+from __future__ import annotations
+
+import typing
+
+import torch
+
+HAS_DISTRIBUTED = torch.distributed.is_available()
+
+# The module of the functional collectives, which is imported late, and its functions that concern the tracer.
+FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
+
+# Namespaces of the operators that the functional collectives call.
+COLLECTIVE_NAMESPACES = frozenset(("_c10d_functional", "_c10d_functional_autograd"))
+
+# The facts about a process group that graphs depend on: name, rank of this process, number of processes, backend.
+GroupFacts = tuple[str, int, int, str]
+
+
+def group_facts(group: typing.Any) -> GroupFacts:
+    """Returns the facts about a process group."""
+    return group.group_name, group.rank(), group.size(), torch.distributed.get_backend(group)
+
+
+def default_group() -> typing.Any:
+    """Returns the default process group. Raises ValueError before `init_process_group`."""
+    return torch.distributed.distributed_c10d._get_default_group()
+
+
+def default_group_facts() -> GroupFacts | None:
+    """Returns the facts about the default process group; None before `init_process_group`."""
+    return group_facts(default_group()) if torch.distributed.is_initialized() else None
+
+
+def group_named(name: str) -> typing.Any:
+    """Returns the process group with this name."""
+    return torch.distributed.distributed_c10d._resolve_process_group(name)  # type: ignore[arg-type]
+
+
+def mesh_facts(mesh: typing.Any) -> tuple[typing.Any, ...]:
+    """Returns the facts about a device mesh: device type, layout of the ranks, names of dimensions, rank, groups."""
+    groups = tuple(map(group_facts, mesh.get_all_groups())) if mesh.get_coordinate() is not None else ()
+    ranks = tuple(mesh.mesh.flatten().tolist())
+    return mesh.device_type, tuple(mesh.shape), ranks, mesh.mesh_dim_names, mesh.get_rank(), groups
+
+
+def wait_tensor() -> typing.Any:
+    """Returns the operator that waits for the result of a functional collective."""
+    return torch.ops._c10d_functional.wait_tensor.default
+
+
+def are_fakes_running() -> bool:
+    """Returns whether operators run on fake tensors now."""
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    return mode is not None
+
+
+def _properties(cls: type, *names: str) -> list[typing.Any]:
+    found = (vars(cls).get(name) for name in names)
+    return [one.fget if isinstance(one, property) else one for one in found if one is not None]
+
+
+if HAS_DISTRIBUTED:
+    _c10d = torch.distributed.distributed_c10d
+    # The functions that return the default group.
+    DEFAULT_GROUP_GETTERS = [_c10d._get_default_group, *_properties(type(torch.distributed.group), "WORLD")]
+    # The methods and properties of a process group for each of its facts.
+    GROUP_METHODS = [_properties(torch.distributed.ProcessGroup, name) for name in ("group_name", "rank", "size")]
+    # The methods and properties of a device mesh that depend on its facts alone.
+    MESH_QUESTIONS = _properties(
+        torch.distributed.DeviceMesh,
+        *("size", "ndim", "shape", "get_rank", "get_local_rank", "get_coordinate", "get_group", "__getitem__"),
+        *("device_type", "mesh_dim_names"),
+    )
+    REDUCTIONS = (torch.distributed.ReduceOp, torch.distributed.ReduceOp.RedOpType)
+    _NAMES = ("all_gather_into_tensor", "all_gather_single"), ("reduce_scatter_tensor", "reduce_scatter_single")
+    ALL_GATHERS, REDUCE_SCATTERS = (
+        [getattr(torch.distributed, name) for name in names if hasattr(torch.distributed, name)] for names in _NAMES
+    )
+    group_size_by_name = _c10d._get_group_size_by_name

@@ -1,0 +1,140 @@
+"""DDP-6: collectives are nodes of the graph, in the order of the program; facts about groups are guarded constants."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+
+import minidynamo
+from minidynamo.graph.collectives import is_collective
+from minidynamo.testing import EagerAndRecordGraphs
+from tests.ranks import Ranks
+
+programs = Ranks(__name__)
+BACKENDS = ("eager", "aot_eager")
+
+
+def values(rank, number=4):
+    return torch.arange(float(number)) + 10 * rank
+
+
+def check(program, rank, *args, graphs=1):
+    """Compares the compiled program with eager on both ranks, for results, written arguments and gradients."""
+    for backend in BACKENDS:
+        outcomes = []
+        for f in (program, minidynamo.compile(program, backend=backend, fullgraph=True)):
+            x = values(rank).requires_grad_()
+            made = f(x * 2, *args)
+            if isinstance(made, torch.Tensor) and made.requires_grad:
+                made.sum().backward()
+            outcomes.append((made, x.grad))
+        torch.testing.assert_close(outcomes[1], outcomes[0])
+        assert minidynamo.stats(f).graphs == graphs
+
+
+@programs
+def DDP_6_in_place_collectives(rank):
+    def program(x):
+        y = x.detach() + 1
+        dist.all_reduce(y)
+        dist.all_reduce(y, op=dist.ReduceOp.MAX)
+        dist.broadcast(y, src=1)
+        gathered = torch.empty(8)
+        dist.all_gather_into_tensor(gathered, y * (dist.get_rank() + 1))
+        part = torch.empty(4)
+        dist.reduce_scatter_tensor(part, gathered + rank)
+        moved = torch.empty(4)
+        dist.all_to_all_single(moved, part + 1)
+        dist.barrier()
+        return x.sin() + moved, y, gathered, part
+
+    check(program, rank)
+
+
+@programs
+def DDP_6_asynchronous_collectives_wait_where_the_program_does(rank):
+    def program(x):
+        y = x.detach() * 3
+        work = dist.all_reduce(y, async_op=True)
+        z = x.sin()
+        done = work.wait()
+        return y + z, done
+
+    def returned(x):
+        y = x.detach() * 3
+        return y, dist.all_reduce(y, async_op=True)
+
+    check(program, rank)
+    y, work = minidynamo.compile(returned, backend="aot_eager", fullgraph=True)(values(rank))
+    work.wait()
+    assert torch.equal(y, 3 * (values(0) + values(1)))
+
+
+@programs
+def DDP_6_functional_collectives_and_their_gradients(rank):
+    def program(x):
+        a = functional.all_reduce(x * 2, "sum", dist.group.WORLD)
+        b = functional.all_gather_tensor(x.exp(), 0, dist.group.WORLD)
+        c = functional.reduce_scatter_tensor(b * 3, "sum", 0, dist.group.WORLD)
+        d = functional.all_to_all_single(x + c, None, None, dist.group.WORLD)
+        return a.sin() + c * d
+
+    check(program, rank)
+
+
+@programs
+def DDP_6_groups_and_meshes(rank):
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "tp"))
+    pair = dist.new_group([0, 1])
+
+    def program(x, group):
+        y = x * group.size() + group.rank() + dist.get_rank(group) + dist.get_world_size()
+        if dist.get_backend() == "gloo" and mesh.ndim == 2 and mesh.mesh_dim_names == ("dp", "tp"):
+            y = y + mesh.get_local_rank("dp") + mesh.size(1) + mesh.shape[0] + mesh["dp"].size()
+        z = y.detach().clone()
+        dist.all_reduce(z, group=mesh.get_group("dp"))
+        dist.all_reduce(z, group=group)
+        return y * z
+
+    check(program, rank, pair)
+
+
+@programs
+def DDP_6_collectives_of_unused_results_stay_in_their_order(rank):
+    def program(x):
+        dist.all_reduce(x + 1)
+        dist.barrier()
+        dist.all_reduce(x + 1)
+        return x * 2
+
+    backend = EagerAndRecordGraphs()
+    minidynamo.compile(program, backend=backend, fullgraph=True)(values(rank))
+    (graph,) = backend.graphs
+    assert [node.target.__name__ for node in graph.graph.nodes if is_collective(node)] == [
+        "all_reduce",
+        "barrier",
+        "all_reduce",
+    ]
+
+
+@programs
+def DDP_6_an_error_after_a_collective_is_not_answered_by_a_second_run(rank):
+    seen = []
+
+    def program(x, y):
+        seen.append(1)
+        dist.all_reduce(x)
+        return torch.linalg.cholesky(y)
+
+    f = minidynamo.compile(program, backend="aot_eager")
+    f(values(rank), torch.eye(2))
+    x = torch.ones(4)
+    with pytest.raises(torch.linalg.LinAlgError):
+        f(x, -torch.eye(2))
+    assert x.tolist() == [2] * 4
+
+
+test_on_two_ranks = programs.test()

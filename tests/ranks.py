@@ -1,0 +1,104 @@
+"""Programs that run on two processes, which communicate through gloo. A module's programs share the two processes."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+SECONDS = 120
+"""Time limit of all programs of a module, at most."""
+
+available = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
+
+
+class Ranks:
+    """The programs of one module: plain functions of the rank that assert their results."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+        self.programs: dict[str, Callable[[int], Any]] = {}
+
+    def __call__(self, program: Callable[[int], Any]) -> Callable[[int], Any]:
+        self.programs[program.__name__] = program
+        return program
+
+    def test(self) -> Callable[..., None]:
+        """Returns a test with one case per program."""
+
+        @available
+        @pytest.mark.parametrize("name", list(self.programs))
+        def test(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+            folder = tmp_path_factory.getbasetemp()
+            outcomes = self._outcomes(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
+            for rank, outcome in enumerate(outcomes):
+                text = outcome.get(name, "did not run: an earlier program failed or took too long")
+                assert text == "", f"rank {rank}: {text}"
+
+        return test
+
+    def _outcomes(self, folder: Path) -> list[dict[str, str]]:
+        """Returns the outcome of each program on each rank; pytest's processes run the programs once."""
+        stored = folder / f"{self.module}.json"
+        with open(folder / f"{self.module}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not stored.exists():
+                stored.write_text(json.dumps(self._run()))
+        outcomes: list[dict[str, str]] = json.loads(stored.read_text())
+        return outcomes
+
+    def _run(self) -> list[dict[str, str]]:
+        with tempfile.TemporaryDirectory() as folder:
+            files = [Path(folder) / f"{rank}.json" for rank in (0, 1)]
+            text = "import sys; from tests.ranks import work; work(*sys.argv[1:])"
+            env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+            ranks = [
+                subprocess.Popen([sys.executable, "-c", text, self.module, str(rank), folder], env=env)
+                for rank in (0, 1)
+            ]
+            end = time.monotonic() + SECONDS
+            for process in ranks:
+                try:
+                    process.wait(max(1.0, end - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+            return [json.loads(file.read_text()) if file.exists() else {} for file in files]
+
+
+def work(module: str, rank: str, folder: str) -> None:
+    """Runs the programs of a module as one of two ranks, up to the first failure."""
+    torch.distributed.init_process_group(
+        "gloo",
+        store=torch.distributed.FileStore(f"{folder}/store", 2),
+        rank=int(rank),
+        world_size=2,
+        timeout=timedelta(seconds=30),
+    )
+    torch.set_num_threads(1)
+    outcomes: dict[str, str] = {}
+    for name, program in importlib.import_module(module).programs.programs.items():
+        torch.manual_seed(0)
+        try:
+            program(int(rank))
+            outcomes[name] = ""
+        except Exception:
+            outcomes[name] = traceback.format_exc()
+        part = Path(folder) / f"{rank}.part"
+        part.write_text(json.dumps(outcomes))
+        part.rename(Path(folder) / f"{rank}.json")
+        if outcomes[name]:
+            break
+    os._exit(0)  # the destructor of a process group waits for the other rank
