@@ -1,7 +1,11 @@
-"""Owns the private names of torch.distributed; most exist only if torch was built with it."""
+"""Owns the private names of torch.distributed; most exist only if torch was built with it.
+
+Collectives as graph nodes are in `graph/collectives.py`.
+"""
 
 from __future__ import annotations
 
+import sys
 import typing
 
 import torch
@@ -43,6 +47,12 @@ def mesh_facts(mesh: typing.Any) -> tuple[typing.Any, ...]:
     groups = tuple(map(group_facts, mesh.get_all_groups())) if mesh.get_coordinate() is not None else ()
     ranks = tuple(mesh.mesh.flatten().tolist())
     return mesh.device_type, tuple(mesh.shape), ranks, mesh.mesh_dim_names, mesh.get_rank(), groups
+
+
+def is_sharded(module: typing.Any) -> bool:
+    """Returns whether `fully_shard` was applied to the module itself."""
+    fsdp = sys.modules.get("torch.distributed.fsdp._fully_shard._fully_shard")
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
 
 def wait_tensor() -> typing.Any:

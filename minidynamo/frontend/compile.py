@@ -18,7 +18,14 @@ from typing import Any, TypeVar, Unpack, cast, overload
 import torch
 
 from minidynamo.codegen.runtime import library
-from minidynamo.compat import OpOverload, OpOverloadPacket, is_made_by_torch_compile, is_optimized_module, module_call
+from minidynamo.compat import (
+    OpOverload,
+    OpOverloadPacket,
+    is_made_by_torch_compile,
+    is_optimized_module,
+    is_sharded,
+    module_call,
+)
 from minidynamo.config import config
 from minidynamo.core.directives import COMPILED, own_mark
 from minidynamo.core.events import forget_notices, notice
@@ -266,12 +273,27 @@ def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.n
     owner = weakref.ref(module)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return function(owner(), *args, **kwargs)
+        module = owner()
+        if is_sharded(module) and not named.disable and "forward" not in vars(module):
+            return _call_between_hooks(module, function, args, kwargs)
+        return function(module, *args, **kwargs)
 
     call.__dict__.update(function.__dict__)
     call.__dict__[_VERSIONS] = [*(other for other in versions if other is not function), function]
     module.__dict__["_compiled_call_impl"] = call
     return module
+
+
+def _call_between_hooks(module: Any, function: types.FunctionType, args: Any, kwargs: Any) -> Any:
+    """Calls a module that `fully_shard` has sharded: its hooks run eagerly around the compiled `forward`, for they
+    communicate and exchange parameters.
+    """
+    forward = compiled_record(function).own_forward(type(module).forward)
+    module.__dict__["forward"] = types.MethodType(forward, module)  # for the duration of this call
+    try:
+        return module_call(type(module))(module, *args, **kwargs)
+    finally:
+        del module.__dict__["forward"]
 
 
 def _is_called_by_torch(kind: type[torch.nn.Module]) -> bool:

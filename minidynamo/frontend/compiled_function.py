@@ -191,7 +191,7 @@ class CompiledFunction:
             return target
         if isinstance(target, types.MethodType):
             if self.options.steal and target.__self__ is self.module() and target.__name__ == "forward":
-                return types.MethodType(self._stealing_forward(target.__func__), target.__self__)
+                return types.MethodType(self.own_forward(target.__func__), target.__self__)
             return types.MethodType(self.compiled_callee(target.__func__), target.__self__)
         if isinstance(target, torch.nn.Module):
             call = type(target).__call__
@@ -234,8 +234,10 @@ class CompiledFunction:
         functools.update_wrapper(call, target)
         return call
 
-    def _stealing_forward(self, forward: Any) -> Any:
-        """Compiles the `forward` of the compiled module itself: donated arguments of the module arrive there."""
+    def own_forward(self, forward: Any) -> Any:
+        """Compiles the `forward` of the compiled module itself, with the options of the module: donated arguments of
+        the module arrive there, and hooks of sharded modules run around it.
+        """
         if not isinstance(forward, types.FunctionType) or DISABLED in vars(forward) or own_mark(forward, COMPILED):
             return forward
         known = self._own_forward

@@ -1,0 +1,93 @@
+"""DistributedDataParallel on two ranks, compiled inside and outside of the wrapper: parameters are those of eager."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+
+import minidynamo
+from tests.ranks import Ranks
+
+programs = Ranks(__name__)
+
+
+class Model(nn.Module):
+    def __init__(self, unused=False):
+        super().__init__()
+        self.inner, self.head = nn.Linear(8, 16), nn.Linear(16, 4)
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+        self.unused = nn.Linear(3, 3) if unused else None
+
+    def forward(self, x):
+        x = self.inner(x)
+        for layer in self.layers:
+            x = torch.relu(layer(x)) + x
+        return self.head(x)
+
+
+def train(rank, where, *, unused=False, hook=None, accumulate=False, **options):
+    """Returns the parameters after six batches, and the counters of the compiled module."""
+    torch.manual_seed(0)
+    m = Model(unused)
+    if where == "inside":
+        minidynamo.compile(m, backend="aot_eager", fullgraph=True)
+    wrapped = DistributedDataParallel(m, bucket_cap_mb=0.001, **options)
+    if hook is not None:
+        wrapped.register_comm_hook(None, hook)
+    if where == "outside":
+        minidynamo.compile(wrapped, backend="aot_eager")
+    optimizer, generator = torch.optim.SGD(m.parameters(), lr=0.1), torch.Generator().manual_seed(rank)
+    for number in range(6):
+        is_last = not accumulate or number % 2 == 1
+        with contextlib.nullcontext() if is_last else wrapped.no_sync():
+            wrapped(torch.randn(4, 8, generator=generator)).pow(2).mean().backward()
+        if is_last:
+            optimizer.step()
+            optimizer.zero_grad()
+    graphs = minidynamo.stats(m if where == "inside" else wrapped).graphs if where else 0
+    return [p.detach() for p in m.parameters()], graphs
+
+
+def check(rank, **options):
+    expected, _ = train(rank, "", **options)
+    for where in ("inside", "outside"):
+        made, graphs = train(rank, where, **options)
+        assert all(map(torch.equal, made, expected)), where
+        assert graphs == 1, where
+
+
+@programs
+def DDP_small_buckets(rank):
+    check(rank)
+
+
+@programs
+def DDP_no_sync(rank):
+    check(rank, accumulate=True)
+
+
+@programs
+def DDP_find_unused_parameters(rank):
+    check(rank, unused=True, find_unused_parameters=True)
+
+
+@programs
+def DDP_static_graph(rank):
+    check(rank, unused=True, static_graph=True)
+
+
+@programs
+def DDP_gradient_as_bucket_view(rank):
+    check(rank, gradient_as_bucket_view=True, accumulate=True)
+
+
+@programs
+def DDP_comm_hook(rank):
+    check(rank, hook=fp16_compress_hook)
+
+
+test_on_two_ranks = programs.test()
