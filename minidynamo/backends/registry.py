@@ -41,7 +41,7 @@ from minidynamo.graph.boxed import (
 )
 from minidynamo.graph.marks import COMPUTES_FIRST, IN_PLACE, RECORDS_WRITES
 from minidynamo.graph.options import GraphCompiler
-from minidynamo.graph.pytree import compile_flat
+from minidynamo.graph.pytree import compile_flat, leaves
 from minidynamo.graph.saved_tensor_hooks import to_inline
 from minidynamo.graph.storage_resize import UNCOUNTED
 from minidynamo.graph.torch_settings import switches_inference
@@ -330,7 +330,9 @@ def _run(
     except (BackendError, ArgumentError):
         raise
     except Exception as error:
-        raise BackendError(_failure(name, gm, error)) from error
+        compiled = None if backend in _BUILT_IN else _compiled_for_zeros(backend, gm, example_inputs)
+        if compiled is None:
+            raise BackendError(_failure(name, gm, error)) from error
     if not callable(compiled):
         what = f"backend {name!r} returned {type(compiled).__name__}, not a callable"
         raise BackendError(Diagnostic("MD520", what, fix="Return a function that takes the graph's inputs."))
@@ -342,6 +344,36 @@ def _run(
 
 
 _BUILT_IN = tuple(_registry.values())
+
+
+def _compiled_for_zeros(
+    backend: Backend, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
+) -> Callable[..., Any] | None:
+    """Calls a backend that failed with fake tensors, as `torch.jit.trace` does, with real tensors of zeros.
+
+    Returns None if the backend fails again, or sizes are symbolic.
+    """
+    if has_symbols(leaves([*example_inputs])):
+        return None
+
+    def with_zeros(graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        return backend(graph, [*map(_zeros_like, examples)])
+
+    try:
+        compiled: Callable[..., Any] = compile_flat(gm, example_inputs, with_zeros)
+    except Exception:
+        return None
+    return compiled
+
+
+def _zeros_like(example: Any) -> Any:
+    """Returns a real tensor of zeros for a fake tensor; other values as they are."""
+    if not isinstance(example, torch.Tensor):
+        return example
+    zeros = torch.empty_strided(example.shape, example.stride(), dtype=example.dtype, device=example.device).zero_()
+    if isinstance(example, torch.nn.Parameter):
+        return torch.nn.Parameter(zeros, example.requires_grad)
+    return zeros.requires_grad_(example.requires_grad)
 
 
 def _checked(name: str, gm: torch.fx.GraphModule, compiled: BoxedCallable) -> BoxedCallable:

@@ -109,7 +109,7 @@ def _tried(function: BoxedCallable, adapt: Callable[[Callable[..., Any]], BoxedC
         values = [*args]
         try:
             results = function(args)
-        except (TypeError, ValueError, AttributeError, StopIteration) as error:
+        except (TypeError, ValueError, AttributeError, StopIteration, RuntimeError) as error:
             # A function that takes a list has used it.
             if len(args) < len(values) or any(arg is not value for arg, value in zip(args, values)):
                 raise

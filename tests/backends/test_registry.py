@@ -224,7 +224,7 @@ def test_behind_a_break_nothing_is_lost_or_doubled():
 
     def second_fails(gm, example_inputs):
         graphs.append(gm)
-        if len(graphs) == 2:
+        if len(graphs) >= 2:
             raise ZeroDivisionError
         return registry.eager(gm, example_inputs)
 
