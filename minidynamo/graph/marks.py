@@ -94,8 +94,7 @@ NODE_KEYS = {
     "val": Key(
         "the fake value of a node of an ATen graph",
         "autograd/functional/written_inputs autograd/graph/graph_builder autograd/layout/dim_order "
-        "autograd/partition/packing autograd/partition/partition "
-        "autograd/partition/writing_calls autograd/reinplace/reuse "
+        "autograd/partition/packing autograd/partition/partition autograd/reinplace/reuse "
         "autograd/runtime/partial_backward autograd/trace/call_rewrites graph_cache/graphs",
         "autograd codegen graph graph_cache memory",
     ),

@@ -2,12 +2,15 @@
 
 Backward recomputes other values directly before their first use, so no recomputed value lives longer than the saved
 tensor of eager. If a saved value is a part of a tensor that lives until backward, because the program has written the
-value into a part of a result, forward saves a view of the result, as eager does. Nothing is compiled here.
+value into a part of a result, forward saves a view of the result, as eager does. Functional calls whose written
+argument is a temporary of the call, like the noise of a random leaky ReLU, become operators that write to the argument:
+the functional form would copy it. Nothing is compiled here.
 """
 
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,15 +20,16 @@ from torch import fx
 
 from minidynamo.autograd.functional.joint_graph import Forward, Joint, ancestors
 from minidynamo.autograd.functional.storage_resize import grow_inputs, shrink_inputs
-from minidynamo.autograd.functional.written_inputs import WrittenInputs, final_values
+from minidynamo.autograd.functional.written_inputs import WrittenInputs, final_values, memory_of
 from minidynamo.autograd.graph.graph_builder import GraphBuilder, fake, has_same_result_layout, same_layout
+from minidynamo.autograd.graph.mutation import InplaceVariant, inplace_variant_of
 from minidynamo.autograd.graph.numbers import is_number, is_symbolic, key
 from minidynamo.autograd.graph.recomputation import copy_recomputed, viewed
 from minidynamo.autograd.graph.views import SCATTER_VIEWS
 from minidynamo.autograd.partition.minimum_cut import Network
 from minidynamo.autograd.partition.saving import PolicyChoices, SavePolicy
-from minidynamo.autograd.partition.writing_calls import write_to_temporaries
 from minidynamo.autograd.trace.checks import unused_checks
+from minidynamo.compat import OpOverload
 from minidynamo.config import config
 from minidynamo.graph.marks import DIES, RETURNED, WRITTEN
 from minidynamo.graph.pytree import nodes_in
@@ -337,3 +341,42 @@ def backward_graph(
             ensure(gradient)
     result.output(tuple(None if node is None else env[node] for node in gradients))
     return result
+
+
+def write_to_temporaries(graph: fx.Graph) -> None:
+    """Replaces functional calls by writing operators, where every written argument is new memory that only the call
+    uses."""
+    for node in list(graph.nodes):
+        variant = inplace_variant_of(node.target) if isinstance(node.target, OpOverload) else None
+        if variant is None or not variant.own or any(position >= len(node.args) for position in variant.written):
+            continue
+        written = [node.args[position] for position in variant.written]
+        if all(_is_temporary(value, node) for value in written):
+            _rewrite(node, variant, written)
+
+
+def _is_temporary(value: Any, call: fx.Node) -> bool:
+    """Returns whether `value` is a tensor in separate memory that only `call` uses, once."""
+    if not isinstance(value, fx.Node) or not isinstance(value.target, OpOverload) or value.target.namespace != "aten":
+        return False
+    memory = memory_of(value)
+    new = memory is not None and all(memory_of(source) != memory for source in value.all_input_nodes)
+    return new and not may_share(value) and list(value.users) == [call] and call.args.count(value) == 1
+
+
+def _rewrite(node: fx.Node, variant: InplaceVariant, written: list[Any]) -> None:
+    """Calls the writing variant; later results are replaced by the written arguments."""
+    own = variant.own
+    picked = {user: user.args[1] for user in node.users}
+    values = node.meta["val"]
+    node.target = variant.op
+    node.meta["val"] = values[0] if own == 1 else values[:own]
+    for user, position in picked.items():
+        assert user.target is operator.getitem and isinstance(position, int)
+        if position >= own:
+            user.replace_all_uses_with(written[position - own])
+        elif own == 1:
+            user.replace_all_uses_with(node)
+        else:
+            continue
+        node.graph.erase_node(user)

@@ -22,7 +22,6 @@ from torch.fx.node import map_aggregate
 from minidynamo import compat
 from minidynamo.autograd.functional.joint_graph import ancestors
 from minidynamo.autograd.graph.batched_grads import has_batches
-from minidynamo.autograd.graph.counting import StorageCounter
 from minidynamo.autograd.graph.numbers import is_symbolic
 from minidynamo.autograd.graph.recomputation import is_random
 from minidynamo.autograd.trace.grad_graph_queries import EXTRA_EDGES, reachable_functions
@@ -30,7 +29,7 @@ from minidynamo.compat import FakeTensor, OpOverload
 from minidynamo.graph.pytree import tensors_in
 from minidynamo.graph.scalar_arguments import key_of_whole
 from minidynamo.graph.torch_settings import preserved, restore, settings
-from minidynamo.memory.storages import storage_bytes, strided_in
+from minidynamo.memory.storages import StorageCounter, storage_bytes, strided_in
 
 Tensors = Sequence[torch.Tensor]
 

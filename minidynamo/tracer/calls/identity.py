@@ -14,7 +14,7 @@ from minidynamo.guards.values import same_value
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_value import same_lazy_object
 from minidynamo.tracer.numbers import arithmetic
-from minidynamo.tracer.polyfills.lists import same_or_equal
+from minidynamo.tracer.polyfills.containers import same_or_equal
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, is_nan
 from minidynamo.tracer.records.copies import may_be_distinct

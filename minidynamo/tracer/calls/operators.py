@@ -22,7 +22,7 @@ from minidynamo.tracer.lazy import partial_reads
 from minidynamo.tracer.lazy.lazy_value import next_lazy
 from minidynamo.tracer.numbers import arithmetic, formatting, numpy_numbers, tensor_items
 from minidynamo.tracer.polyfills.builtins import decided
-from minidynamo.tracer.polyfills.lists import same_or_equal
+from minidynamo.tracer.polyfills.containers import same_or_equal
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import (
     NotConstant,

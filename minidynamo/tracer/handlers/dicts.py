@@ -1,6 +1,6 @@
 """Owns the methods of dicts, OrderedDicts, defaultdicts, mapping proxies and their views, except polyfills.
 
-Comparison, and copies that call the methods of a mapping, are in `tracer/polyfills/dicts.py`.
+Comparison, and copies that call the methods of a mapping, are in `tracer/polyfills/containers.py`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import class_has, expect_key, none, not_implemented
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
-from minidynamo.tracer.polyfills.dicts import dict_equal, dict_update, ordered_dict_equal
-from minidynamo.tracer.polyfills.lists import sequence_contains
-from minidynamo.tracer.polyfills.objects import own_attributes
-from minidynamo.tracer.polyfills.sets import (
+from minidynamo.tracer.polyfills.containers import (
+    dict_equal,
+    dict_update,
+    ordered_dict_equal,
+    sequence_contains,
     set_difference_update,
     set_isdisjoint,
     set_symmetric_difference_update,
     set_update,
     view_intersection,
 )
+from minidynamo.tracer.polyfills.objects import own_attributes
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import keyword_key
 from minidynamo.tracer.records.side_effects import DELETED

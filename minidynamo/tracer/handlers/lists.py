@@ -1,7 +1,7 @@
 """Owns the methods of lists, deques, tuples, torch.Size and namedtuples, except polyfills.
 
 A tracked sequence holds its elements in a Python list. Most methods call the list's own method and record the change in
-the side-effect journal. Searching, counting and extending are in `tracer/polyfills/lists.py`.
+the side-effect journal. Searching, counting and extending are in `tracer/polyfills/containers.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.lazy.lazy_value import exact_copy, unpack_lazy
 from minidynamo.tracer.numbers.arithmetic import is_int_number, specialized
-from minidynamo.tracer.polyfills.lists import sequence_compare, sequence_equal, sized_list
+from minidynamo.tracer.polyfills.containers import sequence_compare, sequence_equal, sized_list
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.copies import SHORTER_LIST

@@ -14,7 +14,7 @@ from minidynamo.tracer.frames.exceptions import made
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
-from minidynamo.tracer.polyfills.sets import (
+from minidynamo.tracer.polyfills.containers import (
     change,
     derived,
     lookup,

@@ -14,7 +14,7 @@ from typing import Any
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.dicts import checked_factory, fill
 from minidynamo.tracer.handlers.values import class_has, expect_key, none
-from minidynamo.tracer.polyfills.dicts import dict_update, ordered_copy, ordered_ior, ordered_setdefault
+from minidynamo.tracer.polyfills.containers import dict_update, ordered_copy, ordered_ior, ordered_setdefault
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable

@@ -14,7 +14,7 @@ from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.dry_run import unobservable
 from minidynamo.tracer.numbers.arithmetic import involves_number, specialized
-from minidynamo.tracer.polyfills.lists import same_or_equal
+from minidynamo.tracer.polyfills.containers import same_or_equal
 from minidynamo.tracer.records.constants import (
     NotConstant,
     as_constant,

@@ -12,8 +12,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from minidynamo.tracer.polyfills.lists import has_own_iter, sized_list
-from minidynamo.tracer.polyfills.sets import unordered_items
+from minidynamo.tracer.polyfills.containers import has_own_iter, sized_list, unordered_items
 from minidynamo.tracer.records.registry import cannot_trace, polyfill
 
 _END: Any = object()

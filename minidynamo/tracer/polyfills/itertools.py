@@ -15,7 +15,7 @@ import itertools
 import operator
 from typing import Any
 
-from minidynamo.tracer.polyfills.lists import same_or_equal
+from minidynamo.tracer.polyfills.containers import same_or_equal
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.registry import cannot_trace, polyfill
 

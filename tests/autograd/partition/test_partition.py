@@ -6,8 +6,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import minidynamo
 from minidynamo.autograd.partition.partition import fake_view, saved_parts, view_of
 from minidynamo.config import config
 from minidynamo.graph.marks import DIES, WRITTEN
@@ -185,3 +187,61 @@ def test_a_constant_that_gradients_read_is_a_view_of_nothing():
     (out,) = compile_program(program, [x])([x])
     out[..., 1].sum().backward()
     assert torch.equal(out, program(x)[0]) and x.grad.tolist() == [1.0, 0.0] * 12
+
+
+ATEN = torch.ops.aten
+WRITES, COPIES = "aten.rrelu_with_noise.default", "aten.rrelu_with_noise_functional.default"
+
+
+def leaky(x, noise):
+    return functional.rrelu(x, training=True)
+
+
+def read_behind(x, noise):
+    noise = noise * 2
+    return ATEN.rrelu_with_noise(x, noise, training=True) + noise
+
+
+def read_before(x, noise):
+    noise = noise * 2
+    return noise.sin() + ATEN.rrelu_with_noise(x, noise, training=True)
+
+
+def given(x, noise):
+    return ATEN.rrelu_with_noise(x, noise, training=True)
+
+
+def viewed(x, noise):
+    return ATEN.rrelu_with_noise(x, (noise * 2).t(), training=True)
+
+
+def constant(x, noise):
+    noise = torch.zeros_like(x)
+    return ATEN.rrelu_with_noise(x, noise, training=True) * noise
+
+
+@pytest.mark.parametrize("program", [leaky, read_behind, constant])
+def test_what_was_made_for_a_call_is_written(program):
+    made = targets(graphs(lambda *args: (program(*args),), [torch.ones(4, 4), torch.ones(4, 4)]).forward)
+    assert WRITES in made and COPIES not in made
+
+
+@pytest.mark.parametrize("program", [read_before, given, viewed])
+def test_what_something_else_uses_is_copied(program):
+    made = targets(graphs(lambda *args: (program(*args),), [torch.ones(4, 4), torch.ones(4, 4)]).forward)
+    assert COPIES in made and WRITES not in made
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+@pytest.mark.parametrize("program", [leaky, read_behind, read_before, given, viewed, constant])
+@pytest.mark.parametrize("trains", [True, False], ids=["training", "inference"])
+def test_results_are_those_of_eager(program, trains, backend):
+    def step(call):
+        torch.manual_seed(0)
+        x, noise = torch.randn(16, 16, requires_grad=trains), torch.rand(16, 16)
+        made = call(x, noise)
+        return made.detach(), noise, *(torch.autograd.grad(made.square().sum(), x) if trains else ())
+
+    call = minidynamo.compile(program, backend=backend)
+    for _ in range(2):
+        torch.testing.assert_close(step(call), step(program), rtol=1e-6, atol=1e-6)
