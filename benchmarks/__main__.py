@@ -21,7 +21,7 @@ from benchmarks import (
     libraries,
     memory,
     overhead,
-    random_peaks,
+    peaks,
     steps,
     storms,
 )
@@ -41,7 +41,7 @@ MEASUREMENTS: dict[str, Callable[[bool], Iterator[Result]]] = {
 OWN_TABLES: dict[str, Callable[[list[str]], None]] = {
     "coverage": coverage.main,
     "libraries": libraries.main,
-    "peaks": random_peaks.main,
+    "peaks": peaks.main,
 }
 COLUMNS = ("", "unit", *SYSTEMS, "of eager", "of torch.compile", "limit")
 

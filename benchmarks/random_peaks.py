@@ -1,13 +1,11 @@
-"""Owns the count of random training programs whose peak memory is above eager's.
+"""Owns the comparison of the peak memory of random training programs with eager's.
 
-`python -m benchmarks peaks [--programs N] [--first SEED] [--backend NAME ...] [--dynamic]`. `random_programs.py`
-generates the programs; each is used in one of several ways, which decide when results die.
+`random_programs.py` generates the programs; each is used in one of several ways, which decide when results die.
+`python -m benchmarks peaks` prints the table.
 """
 
 from __future__ import annotations
 
-import argparse
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +15,12 @@ import torch
 import minidynamo
 from benchmarks.memory import peak_bytes
 from benchmarks.random_programs import arguments, load, random_program
-from benchmarks.tables import show, wide_console
 
 Made = list[torch.Tensor]
 COLUMNS = ("", "programs", "above eager", "least", "median", "most")
+
+#: The largest accepted peak of a program, of eager's.
+LIMIT = 1.05
 
 
 def held(made: Made) -> torch.Tensor:
@@ -139,26 +139,9 @@ def peaks(seeds: Sequence[int], backend: str, dynamic: bool | None = None) -> It
     return (found for found in (measure(seed, backend, dynamic) for seed in seeds) if found is not None)
 
 
-def main(arguments: list[str]) -> None:
-    """Measures, prints the peaks above eager, and counts."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks peaks", description=__doc__)
-    parser.add_argument("--programs", type=int, default=200, metavar="N", help="how many are made (default: 200)")
-    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the seed of the first (default: 0)")
-    parser.add_argument("--backend", nargs="+", default=["aot_eager", "native"], metavar="NAME")
-    parser.add_argument("--dynamic", action="store_true", help="compile for sizes that vary")
-    options = parser.parse_args(arguments)
-    seeds = range(options.first, options.first + options.programs)
-    console, rows = wide_console(), []
-    for backend in options.backend:
-        found = []
-        with warnings.catch_warnings(), minidynamo.config.patch(graph_cache=False), console.status(backend):
-            warnings.simplefilter("ignore")
-            for peak in peaks(seeds, backend, options.dynamic or None):
-                found.append(peak)
-                if peak.compiled > peak.eager:
-                    console.print(f"{backend}, seed {peak.seed}: {peak.compiled:,} bytes, eager {peak.eager:,}")
-        shares = sorted(peak.share for peak in found)
-        above = sum(peak.compiled > peak.eager for peak in found)
-        cells = [f"{share:.2f}" for share in (shares[0], shares[len(shares) // 2], shares[-1])]
-        rows.append([backend, str(len(found)), str(above), *cells])
-    show(console, "peaks of random training programs, of eager's", COLUMNS, rows)
+def row(backend: str, found: Sequence[Peak]) -> list[str]:
+    """Returns the cells of a backend: programs, programs above eager, and the range of shares."""
+    shares = sorted(peak.share for peak in found)
+    above = sum(peak.compiled > peak.eager for peak in found)
+    cells = [f"{share:.2f}" for share in (shares[0], shares[len(shares) // 2], shares[-1])]
+    return [backend, str(len(found)), str(above), *cells]
