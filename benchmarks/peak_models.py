@@ -32,11 +32,18 @@ class Model:
     inputs: Callable[[int], Inputs]
 
 
-def _torchvision(name: str, module: str = "torchvision.models", **settings: Any) -> nn.Module:
-    """Returns a model of torchvision, by the path of its class or function."""
+def _vision_model(name: str, module: str = "torchvision.models", **settings: Any) -> nn.Module:
+    """Returns a model of torchvision or timm, by the path of its class or function."""
     import_torchvision()
     found: nn.Module = getattr(importlib.import_module(module), name)(**settings)
     return found
+
+
+def _features(name: str) -> nn.Module:
+    """Returns the convolutions of a model of torchvision."""
+    features: Any = _vision_model(name).features
+    assert isinstance(features, nn.Module)
+    return features
 
 
 class _Detector(nn.Module):
@@ -44,13 +51,13 @@ class _Detector(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        net = _torchvision("resnet18")
+        net: Any = _vision_model("resnet18")
         self.stem = nn.Sequential(*list(net.children())[:5])
         self.stages = nn.ModuleList([net.layer2, net.layer3, net.layer4])
-        self.pyramid = _torchvision(
+        self.pyramid = _vision_model(
             "FeaturePyramidNetwork", "torchvision.ops", in_channels_list=[128, 256, 512], out_channels=64
         )
-        self.head = _torchvision(
+        self.head = _vision_model(
             "RetinaNetHead", "torchvision.models.detection.retinanet", in_channels=64, num_anchors=9, num_classes=10
         )
 
@@ -71,7 +78,7 @@ def _images(size: int, name: str = "x") -> Callable[[int], Inputs]:
 def _vision(
     name: str, size: int = 64, module: str = "torchvision.models", argument: str = "x", **settings: Any
 ) -> Model:
-    return Model(partial(_torchvision, name, module, **settings), _images(size, argument))
+    return Model(partial(_vision_model, name, module, **settings), _images(size, argument))
 
 
 def _timm(name: str, size: int = 64, **settings: Any) -> Model:
@@ -84,10 +91,15 @@ def _text(family: str, head: str, settings: Mapping[str, Any], inputs: str = "la
     return Model(partial(make_of_library, program), lambda batch: INPUTS[inputs](Step(batch, 64, training=True)))
 
 
-LAYERS = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
-ENCODER = dict(LAYERS, vocab_size=1000, max_position_embeddings=128)
-DECODER = dict(ENCODER, num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=2)
-GPT2 = {
+LAYERS: dict[str, Any] = {
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 512,
+}
+ENCODER: dict[str, Any] = dict(LAYERS, vocab_size=1000, max_position_embeddings=128)
+DECODER: dict[str, Any] = dict(ENCODER, num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+GPT2: dict[str, Any] = {
     "vocab_size": 1000,
     "n_embd": 128,
     "n_layer": 4,
@@ -96,7 +108,7 @@ GPT2 = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-T5 = {
+T5: dict[str, Any] = {
     "vocab_size": 1000,
     "d_model": 128,
     "d_kv": 32,
@@ -105,9 +117,22 @@ T5 = {
     "num_heads": 4,
     "decoder_start_token_id": 0,
 }
-VIT = {"image_size": 64, "patch_size": 8, "num_layers": 4, "num_heads": 4, "hidden_dim": 128, "mlp_dim": 512}
-SWIN = {"patch_size": [4, 4], "embed_dim": 32, "depths": [2, 2], "num_heads": [2, 4], "window_size": [4, 4]}
-MAXVIT = {
+VIT: dict[str, Any] = {
+    "image_size": 64,
+    "patch_size": 8,
+    "num_layers": 4,
+    "num_heads": 4,
+    "hidden_dim": 128,
+    "mlp_dim": 512,
+}
+SWIN: dict[str, Any] = {
+    "patch_size": [4, 4],
+    "embed_dim": 32,
+    "depths": [2, 2],
+    "num_heads": [2, 4],
+    "window_size": [4, 4],
+}
+MAXVIT: dict[str, Any] = {
     "input_size": (64, 64),
     "stem_channels": 32,
     "partition_size": 4,
@@ -116,12 +141,13 @@ MAXVIT = {
     "head_dim": 16,
     "stochastic_depth_prob": 0.0,
 }
-CONVNEXT = {"depths": [1, 1, 3, 1], "dims": [48, 96, 192, 384]}
+MIXER: dict[str, Any] = {"img_size": 64, "patch_size": 8, "num_blocks": 4, "embed_dim": 128, "num_classes": 10}
+CONVNEXT: dict[str, Any] = {"depths": [1, 1, 3, 1], "dims": [48, 96, 192, 384]}
 
 CONV_NETS = {
     "ResNet-18": _vision("resnet18"),
     "ResNet of bottlenecks": _timm("resnet50", layers=(1, 1, 1, 1)),
-    "VGG-11": _timm("vgg11_bn", num_features=512),
+    "VGG-11 without its classifier": Model(lambda: _features("vgg11_bn"), _images(64, "input")),
     "SqueezeNet": _vision("squeezenet1_1"),
     "Inception v3": _vision("inception_v3", 96, aux_logits=False, init_weights=False),
     "DenseNet": _vision("DenseNet", block_config=(4, 6, 8, 4)),
@@ -139,7 +165,7 @@ VISION_TRANSFORMERS = {
     "ViT": _vision("VisionTransformer", **VIT),
     "Swin": _vision("SwinTransformer", **SWIN),
     "MaxViT": _vision("MaxVit", module="torchvision.models.maxvit", **MAXVIT),
-    "MLP-Mixer": _timm("mixer_s16_224", 128, img_size=128, num_blocks=4, embed_dim=128),
+    "MLP-Mixer": _vision("MlpMixer", module="timm.models.mlp_mixer", **MIXER),
 }
 SEQUENCES = {
     "BERT": _text("Bert", "ForSequenceClassification", ENCODER, "classes"),

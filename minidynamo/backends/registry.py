@@ -17,6 +17,7 @@ import torch.fx
 
 from minidynamo import compat
 from minidynamo.autograd.aot import aot_compile
+from minidynamo.autograd.graph.expanded_zeros import expand_zeros
 from minidynamo.autograd.graph.graph_builder import copied
 from minidynamo.autograd.graph.mutation import in_place
 from minidynamo.autograd.graph.numbers import has_symbols
@@ -157,6 +158,8 @@ class _Generator:
             fallback_graph = functools.partial(_with_input_writes, copied(graph))
         if stage != "backward":
             reinplace(graph.graph, lambda op: not kernels or compile_graph.find(op) is None, own_memory=not kernels)
+        if not kernels:
+            expand_zeros(graph.graph)
         _mark_in_place(graph.graph)
         handing_over = stage == "backward"
         try:

@@ -108,7 +108,7 @@ def _planned(
     handing_over: bool,
     fallback_graph: Callable[[], fx.GraphModule] | None,
 ) -> tuple[LoopProgram, HostProgram]:
-    limit = peaks_of_operations(gm) if target != "aten" else _unlimited
+    limit = peaks_of_operations(gm, backward=handing_over) if target != "aten" else _unlimited
     schedule = functools.partial(_scheduled, target=target, name=name, handing_over=handing_over)
     loops, program, above = schedule(gm, limit)
     if fallback_graph is not None and above > 0:

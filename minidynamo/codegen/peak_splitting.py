@@ -102,13 +102,14 @@ def scheduled(
     """
 
     def attempt(*changes: Change) -> Scheduled:
+        recomputed = frozenset[str]().union(*(change.recomputed for change in changes))
         loops, steps = schedule(
             program,
             join=join,
             verify=verify,
-            materialized=frozenset[str]().union(*(change.across for change in changes)),
+            materialized=frozenset[str]().union(*(change.across for change in changes)) - recomputed,
             exclusive=[change.first for change in changes if change.first],
-            recomputed=frozenset[str]().union(*(change.recomputed for change in changes)),
+            recomputed=recomputed,
         )
         return loops, steps, plan_memory(steps, loops, name, handing_over=handing_over)
 
@@ -182,6 +183,7 @@ def _changes(program: LoopProgram, best: Scheduled, plan: MemoryPlan, case: _Cas
     recomputed = frozenset(buffer.name for buffer in kernel.reads if buffer.name in dying) - {*loops.inputs}
     if excess is not None and recomputed:
         yield Change(recomputed=recomputed)
+        yield Change(recomputed=recomputed | _unstored(program, host, recomputed))
 
 
 class _Halves:
@@ -277,6 +279,17 @@ def _computed(program: LoopProgram, kernel: Kernel) -> Iterator[Loops]:
             found.append(node)
             needed.update(name for name in reads(node) if name not in given)
     return reversed(found)
+
+
+def _unstored(program: LoopProgram, host: HostProgram, names: Collection[str]) -> frozenset[str]:
+    """Returns the values that `names` are computed from and that kernels of `host` do not write to memory."""
+    found, needed = set[str](), {*names}
+    stored = {*host.inputs, *(buffer.name for kernel in host.kernels for buffer in kernel.writes)}
+    for node in reversed(program.nodes):
+        if isinstance(node, Loops) and defines(node) in needed:
+            found.update(name for name in reads(node) if name not in stored)
+            needed |= found
+    return frozenset(found)
 
 
 def _made(nodes: Iterable[Loops]) -> frozenset[str]:

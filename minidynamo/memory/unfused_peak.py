@@ -32,10 +32,13 @@ def peak_of_operations(gm: fx.GraphModule, taken: bool = False, held: bool = Fal
     return peaks_of_operations(gm)(taken, held)
 
 
-def peaks_of_operations(gm: fx.GraphModule) -> Callable[[bool, bool], int]:
-    """Returns `peak_of_operations(gm, taken, held)` as a function of `taken` and `held`: all cases share one walk."""
+def peaks_of_operations(gm: fx.GraphModule, *, backward: bool = False) -> Callable[[bool, bool], int]:
+    """Returns `peak_of_operations(gm, taken, held)` as a function of `taken` and `held`: all cases share one walk.
+
+    In a `backward` graph sums are written over a summand, as autograd adds gradients.
+    """
     nodes = list(gm.graph.nodes)
-    plan = _Operations(nodes).run(nodes)
+    plan = _Operations(nodes, backward).run(nodes)
 
     @functools.cache
     def peak(taken: bool, held: bool) -> int:
@@ -48,7 +51,8 @@ def peaks_of_operations(gm: fx.GraphModule) -> Callable[[bool, bool], int]:
 class _Operations(GraphWalk):
     """Records the operations of the program: a call keeps its arguments alive until its last node."""
 
-    def __init__(self, nodes: Sequence[fx.Node]) -> None:
+    def __init__(self, nodes: Sequence[fx.Node], backward: bool) -> None:
+        self.backward = backward
         *operations, output = nodes
         ends = {node.meta[PART_OF]: node for node in operations if PART_OF in node.meta}
         last: dict[fx.Node, fx.Node] = {}
@@ -79,7 +83,7 @@ class _Operations(GraphWalk):
         storage = compat.memory_of(value)
         self.sharing.setdefault(storage, []).append(node)
         viewed = self.owners.get(storage) if may_share(node) else None
-        return self.written(node, position) or self.filled(node) or viewed
+        return self.written(node, position) or self.filled(node) or self.added(node) or viewed
 
     def written(self, node: fx.Node, position: int) -> str | None:
         """Returns the memory that the program has written a result to.
@@ -100,11 +104,31 @@ class _Operations(GraphWalk):
     def filled(self, node: fx.Node) -> str | None:
         """Returns the memory that an operator fills in place, as derivative formulas do with zeros, if it has no other
         reader."""
-        source = node.args[0] if node.target in IN_PLACE_FILLS or node.target in _SCATTERS else None
+        target: Any = node.target
+        source: Any = node.args[0] if target in IN_PLACE_FILLS or target in _SCATTERS else None
+        if target in _SCATTERS and source.target not in _ZEROS:  # a program copies these
+            return None
+        return self.overwritten(node, source)
+
+    def added(self, node: fx.Node) -> str | None:
+        """Returns the memory of the gradient to which autograd adds another gradient."""
+        if not self.backward or node.target is not aten.add.Tensor or node.kwargs:
+            return None
+        made: Any = node.meta["val"]
+        fitting = (
+            summand
+            for summand in node.all_input_nodes
+            if (value := summand.meta["val"]).shape == made.shape and value.dtype == made.dtype
+        )
+        return next(filter(None, (self.overwritten(node, summand) for summand in fitting)), None)
+
+    def overwritten(self, node: fx.Node, source: Any) -> str | None:
+        """Returns the memory of an operand, if an operation has allocated the memory and nothing reads it later."""
         if not isinstance(source, fx.Node) or source.op == "placeholder":
             return None
-        if node.target in _SCATTERS and source.target not in _ZEROS:  # a program copies these
-            return None
-        sharing = [other for _, value in self.tensors(source) for other in self.sharing[compat.memory_of(value)]]
+        tensors = self.tensors(source)
+        sharing = [other for _, value in tensors for other in self.sharing.get(compat.memory_of(value), ())]
         read_later = any(user > node for other in sharing for user in other.users)
-        return self.names[source][0] if sharing and not read_later else None
+        if not sharing or read_later or any(other.op == "placeholder" for other in sharing):
+            return None
+        return self.names[source][0]

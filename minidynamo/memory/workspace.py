@@ -236,3 +236,18 @@ _RULES: Mapping[OpOverload, Rule] = {
     **dict.fromkeys((aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default), _image_copies),
     **dict.fromkeys((aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec), _image_copies),
 }
+
+_KEEP_ELEMENTS = frozenset(
+    (
+        aten.binary_cross_entropy.default,
+        aten.mse_loss.default,
+        aten.smooth_l1_loss.default,
+        aten.soft_margin_loss.default,
+    )
+)
+
+
+def keeps_elements(op: Any) -> bool:
+    """Returns whether a result that is a single number stays in the memory of the elements: the CPU kernel reduces the
+    elements in place. If the number's memory is reused, the elements' memory lives on."""
+    return op in _KEEP_ELEMENTS

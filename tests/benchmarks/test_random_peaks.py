@@ -14,12 +14,14 @@ def above(seeds, backend, dynamic=None):
     return [peak.seed for peak in found if peak.share > LIMIT]
 
 
-# Programs of a few kilobytes that need up to a quarter more than eager; docs/memory.md says why.
-KNOWN_ABOVE = {"aot_eager": [113, 139], "native": [113]}
-
-
 def test_no_peak_is_above_that_of_eager():
     assert above(range(2 * len(WAYS)), "aot_eager") == []
+
+
+@pytest.mark.parametrize(("seed", "backend"), [pytest.param(113, "native", marks=pytest.mark.cpp), (139, "aot_eager")])
+def test_both_halves_of_a_gated_unit_and_parts_without_gradients(seed, backend):
+    """Both halves read a value that no kernel writes to memory (113); the zeros of parts take no memory (139)."""
+    assert above([seed], backend) == []
 
 
 def test_no_peak_is_above_that_of_eager_where_sizes_vary():
@@ -30,5 +32,4 @@ def test_no_peak_is_above_that_of_eager_where_sizes_vary():
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
 @pytest.mark.parametrize("first", [100, 160])
 def test_no_peak_of_many_is_above_that_of_eager(first, backend):
-    found = above(range(first, first + 60), backend)
-    assert set(found) <= set(KNOWN_ABOVE[backend])
+    assert above(range(first, first + 60), backend) == []

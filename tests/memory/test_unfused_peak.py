@@ -4,7 +4,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from minidynamo.graph.marks import DIES, OUT, RETURNED, WRITTEN, marking
-from minidynamo.memory.unfused_peak import peak_of_operations
+from minidynamo.memory.unfused_peak import peak_of_operations, peaks_of_operations
 
 aten = torch.ops.aten
 X = torch.rand(64, 64)
@@ -100,3 +100,21 @@ def test_what_an_operator_writes_to_an_argument_beside_its_results_takes_nothing
     assert peak_of_operations(gm) == SIZE + 4 * 4 * 64
     call.meta[WRITTEN] = {3: 3, 4: 4}
     assert peak_of_operations(gm) == SIZE + 2 * 4 * 64
+
+
+def test_autograd_adds_to_a_gradient_without_another_reader():
+    def peak(program, backward):
+        return peaks_of_operations(traced(program), backward=backward)(False, False)
+
+    def added(x):
+        return x.sin() + x
+
+    def read_later(x):
+        gradient = x.sin()
+        return gradient + x, gradient
+
+    assert peak(added, False) == 2 * SIZE and peak(added, True) == SIZE
+    assert peak(lambda x: x + x.sin(), True) == SIZE
+    assert peak(lambda x: x[:1].sin() + x, True) == SIZE + SIZE // 64
+    assert peak(lambda x: x.t() + x, True) == SIZE
+    assert peak(read_later, True) == 2 * SIZE

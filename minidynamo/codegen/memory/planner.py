@@ -34,6 +34,7 @@ from minidynamo.codegen.memory.write_regions import (
 )
 from minidynamo.codegen.scheduling.lifetimes import Call, analyze
 from minidynamo.compat import OpOverload
+from minidynamo.memory.workspace import keeps_elements
 
 
 def plan_memory(
@@ -142,13 +143,14 @@ class Planner:
         self.version_bumped.update(owner for name in written for owner in self.live.owners(name) if owner in self.owned)
 
     def _is_new(self, call: Extern | GetItem) -> bool:
-        """Returns whether the result is in memory of its own.
+        """Returns whether the result is in memory of its own, with the size of the result.
 
         Torch's operators declare their aliases. Declarations of other operators are not trusted.
         """
         if isinstance(call, GetItem):
             return call.source in self.fresh
         new = isinstance(call.op, OpOverload) and call.op.namespace == "aten" and not call.aliases
+        new = new and not keeps_elements(call.op)
         if new:
             self.fresh.add(call.out)
         return new

@@ -140,3 +140,19 @@ def test_a_weight_that_is_used_often_takes_no_more_memory_than_in_eager(program)
         return peak_bytes(step)
 
     assert peak(minidynamo.compile(program, backend="aot_eager")) <= peak(program)
+
+
+@pytest.mark.parametrize("loss", ["mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss"])
+def test_a_loss_in_the_memory_of_its_elements_is_freed(loss):
+    """Torch reduces the elements where they are: the share of the loss would keep the memory of all."""
+
+    def program(x, target):
+        return getattr(torch.nn.functional, loss)(x, target) / 2
+
+    x, target = torch.rand(1000), torch.ones(1000)
+    call = minidynamo.compile(program, backend="aot_eager")
+    expected = program(x, target)
+    kept = []
+    assert torch.equal(call(x, target), expected)
+    peak_bytes(lambda: kept.append(call(x, target)))
+    assert kept[0].untyped_storage().nbytes() == 4
