@@ -11,7 +11,7 @@ import re
 import types
 import unicodedata
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from minidynamo.core.references import Reference
@@ -30,6 +30,16 @@ def weakly(method: Any) -> Callable[..., Any]:
         return reference()(*args, **kwargs)  # type: ignore[misc]
 
     return call
+
+
+def with_globals(function: types.FunctionType, others: Mapping[int, object]) -> types.FunctionType:
+    """Returns a copy of a function whose globals name other objects: `others` maps the id of an object to the object
+    to name instead.
+    """
+    namespace = {name: others.get(id(value), value) for name, value in function.__globals__.items()}
+    made = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
+    made.__dict__.update(function.__dict__)
+    return made
 
 
 # Objects that know their own name and module without running user code.

@@ -46,6 +46,8 @@ class Stats:
     compiles: int = 0
     #: Entries created for a frame that had entries.
     recompiles: int = 0
+    #: Entries that equal callables have compiled, and that this function uses.
+    shared: int = 0
     #: Misses that ran eagerly.
     native_runs: int = 0
     #: Captured graphs.

@@ -334,7 +334,7 @@ def compiled_record(target: Any) -> CompiledFunction:
 
 def reset(target: Any = None) -> None:
     """Forgets all entries of `target`, or of all functions and modules, and lets notices be shown again."""
-    records = list(all_compiled) if target is None else [compiled_record(target)]
+    records = list(all_compiled.values()) if target is None else [compiled_record(target)]
     for record in records:
         record.reset()
     forget_notices()
@@ -387,9 +387,13 @@ def _compile_separately(target: Any) -> types.FunctionType | None:
     if isinstance(target, torch.nn.Module):
         options = checked_options(name=type(target).__name__)
         kind = type(target)
-        return compile_function(module_call(kind), options, module=target) if _is_called_by_torch(kind) else None
+        if not _is_called_by_torch(kind):
+            return None
+        return compile_function(module_call(kind), options, module=target, shares=False)
     function = target.__func__ if isinstance(target, types.MethodType) else target
-    return compile_function(function, checked_options()) if isinstance(function, types.FunctionType) else None
+    if not isinstance(function, types.FunctionType):
+        return None
+    return compile_function(function, checked_options(), shares=False)
 
 
 def stats(target: Any) -> Stats:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import sys
 import threading
 import types
@@ -35,10 +36,11 @@ from minidynamo.frontend.dispatcher import Dispatcher, Native
 from minidynamo.frontend.donation import stolen_arguments
 from minidynamo.frontend.frames import ResumeFrame, RootFrame, closure_factory
 from minidynamo.frontend.pieces import Piece, left_to_python
+from minidynamo.frontend.sharing import Origin, cells_of
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.options import CompileOptions
 from minidynamo.guards import stored_profile
-from minidynamo.guards.cache import Entry
+from minidynamo.guards.cache import Entry, in_order
 from minidynamo.guards.profile import FrameProfile, TripCounts
 from minidynamo.guards.recompiles import Recompile, is_for_another_module, limit_reached
 from minidynamo.tracer.capture.predicted_profile import NEEDS_CONSTANT
@@ -51,7 +53,9 @@ _MOST_MODULE_CLASSES = 8
 
 _SMALL = "Between graph breaks there are few tensor operations, on small tensors."
 
-all_compiled: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
+# In the order of their creation.
+all_compiled: weakref.WeakValueDictionary[int, CompiledFunction] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
 
 
 def compile_function(
@@ -60,17 +64,19 @@ def compile_function(
     *,
     caller: CompiledFunction | None = None,
     module: torch.nn.Module | None = None,
+    shares: bool = True,
 ) -> types.FunctionType:
     """Returns a plain function with the signature of `fn` that runs compiled code.
 
     `caller` is the compiled function that calls `fn` at a graph break; both then share counters and graphs. `module` is
-    the module if `fn` is its call.
+    the module if `fn` is its call. `shares`: equal callables may use each other's entries.
     """
-    record = CompiledFunction(fn, options, caller)
+    record = CompiledFunction(fn, options, caller, shares=shares)
     record.module = (lambda: None) if module is None else weakref.ref(module)
     dispatcher = Dispatcher(
         RootFrame(fn, record.name),
         record.convert,
+        shared_entry=record.shared_entry,
         stats=record.stats,
         backend_key=options.backend.key,
         waits=options.while_compiling == "wait",
@@ -80,12 +86,11 @@ def compile_function(
     record.root = weakref.ref(dispatcher)
     function = cast(types.FunctionType, dispatcher.function)
     function.__dict__.update({COMPILED: record} | NOT_FOR_TORCH_COMPILE)
-    all_compiled.add(record)
     return function
 
 
 def eager_function(
-    fn: types.FunctionType, options: CompileOptions, *, module: torch.nn.Module | None = None
+    fn: types.FunctionType, options: CompileOptions, *, module: torch.nn.Module | None = None, shares: bool = False
 ) -> types.FunctionType:
     """Returns a function that calls `fn`, and answers questions as a compiled function does: nothing is compiled."""
 
@@ -139,7 +144,15 @@ def _parameters(code: types.CodeType) -> set[str]:
 class CompiledFunction:
     """The record of a compiled function. `stats` and `graphs` include those of resume points and callees."""
 
-    def __init__(self, fn: types.FunctionType, options: CompileOptions, caller: CompiledFunction | None) -> None:
+    def __init__(
+        self,
+        fn: types.FunctionType,
+        options: CompileOptions,
+        caller: CompiledFunction | None,
+        *,
+        shares: bool = True,
+    ) -> None:
+        self.shares: bool = caller.shares if caller else shares and not options.disable
         self.py_func = fn
         self.options = options
         self.name = options.name or fn.__qualname__
@@ -163,6 +176,7 @@ class CompiledFunction:
         self.trip_counts: TripCounts = caller.trip_counts if caller else TripCounts()
         self._texts: dict[FramePoint | None, list[list[Artifact]]] = {}
         self._pieces: dict[FramePoint | None, Piece] = {}
+        all_compiled[next(_numbers)] = self
 
     # The `FrameOwner` protocol
 
@@ -173,6 +187,7 @@ class CompiledFunction:
             self._resumed[point] = Dispatcher(
                 ResumeFrame(point, self.py_func.__globals__),
                 convert,
+                shared_entry=functools.partial(weakly(self.shared_entry), point=point),
                 stats=self.stats,
                 backend_key=self.options.backend.key,
                 waits=self.options.while_compiling == "wait",
@@ -275,6 +290,10 @@ class CompiledFunction:
             self._stop_compiling(dispatcher, len(own_entries), missed)
             return Native(permanent=False)
         self.recompiles += missed
+        siblings = list(self._equal_dispatchers(point))
+        dispatcher.next_number = max(dispatcher.next_number, *(d.next_number for _, d in siblings), 0)
+        profile = self._profile(point)
+        profile.add_numbers(record.profiles[point] for record, _ in siblings if point in record.profiles)
         frame = FrameToConvert(
             self.py_func,
             dispatcher.parameters,
@@ -282,7 +301,7 @@ class CompiledFunction:
             dispatcher.name,
             dispatcher.next_number,
             weakly(dispatcher.run_eagerly),
-            self._profile(point),
+            profile,
         )
         publish("compile_start", dispatcher.name)
         try:
@@ -294,8 +313,69 @@ class CompiledFunction:
             stored_profile.remember(self.py_func, name_of_point(point), frame.profile)
         if conversion.entry is not None:
             self._texts.setdefault(point, []).append(texts)
+            conversion.entry.origin = replace(conversion.entry.origin, texts=texts)
         outcome = self._record(conversion)
         return Native(permanent=True) if self._leaves_to_python(point, conversion) else outcome
+
+    # Entries of equal callables
+
+    def equal_records(self) -> Iterator[CompiledFunction]:
+        """Yields the records of the other callables with the same code, globals, options and class of module."""
+        if not self.shares:
+            return
+        fn, kind, options = self.py_func, type(self.module()), replace(self.options, name=None)
+        for reference in all_compiled.valuerefs():  # the list is made at once: other threads add records
+            record = reference()
+            if record is None or record is self or not record.shares or record.py_func.__code__ is not fn.__code__:
+                continue
+            same = record.py_func.__globals__ is fn.__globals__ and type(record.module()) is kind
+            if same and replace(record.options, name=None) == options:
+                yield record
+
+    def _equal_dispatchers(self, point: FramePoint | None) -> Iterator[tuple[CompiledFunction, Dispatcher]]:
+        """Yields the dispatchers of equal callables at a frame point, with their records."""
+        for record in self.equal_records():
+            dispatcher = record.root() if point is None else record._resumed.get(point)
+            if dispatcher is not None and dispatcher.is_current():
+                yield record, dispatcher
+
+    def shared_entry(self, dispatcher: Dispatcher, values: list[Any], point: FramePoint | None = None) -> Entry | None:
+        """Returns a copy of an entry of an equal callable that fits the values; None if there is none."""
+        arguments, key = dict(zip(dispatcher.parameters, values)), self.options.backend.key()
+        tried = {entry.origin.compile for entry in dispatcher.entries}
+        for record, other in self._equal_dispatchers(point):
+            cells = cells_of(record.py_func, self.py_func)
+            if cells is None:
+                continue
+            for entry in in_order(other.entries):
+                if entry.backend_key != key or entry.origin.compile in tried:
+                    continue
+                tried.add(entry.origin.compile)
+                shared = entry.rebound(cells)
+                if shared.fits(arguments):
+                    entry.origin.shared(shared, self, weakly(dispatcher.run_eagerly), cells)
+                    dispatcher.next_number = max(dispatcher.next_number, other.next_number)
+                    self._note_shared(shared.origin, point, record)
+                    return shared
+        return None
+
+    def _note_shared(self, origin: Origin, point: FramePoint | None, record: CompiledFunction) -> None:
+        """Enters an entry of an equal callable into the reports. The values that have varied there have varied here,
+        and the frames left to Python there are left here.
+        """
+        self.stats.shared += 1
+        self._texts.setdefault(point, []).append(origin.texts)
+        if origin.graph is not None:
+            self.stats.graphs += 1
+            self.graphs.append(origin.graph)
+        if origin.graph_break is not None:
+            self.stats.graph_breaks += 1
+            self.breaks.append(origin.graph_break)
+        if point in record.profiles:
+            self._profile(point).add(record.profiles[point])
+        for other, piece in record._pieces.items():
+            self._pieces[other] = self._pieces.get(other, piece).merged(piece)
+        self._leaves_pieces(point)
 
     def _profile(self, point: FramePoint | None) -> FrameProfile:
         """Returns the profile of a frame point, including that of earlier processes of the same job."""
@@ -333,16 +413,19 @@ class CompiledFunction:
         return conversion.entry
 
     def _leaves_to_python(self, point: FramePoint | None, conversion: Conversion) -> bool:
-        """Adds a version's piece, and leaves the frames to Python that are not worth entering; returns whether the
-        frame at `point` is one.
-
-        Backends that generate no kernels, such as a counter of graphs, get every graph. Donated lists stay in use.
-        """
+        """Adds a version's piece; otherwise like `_leaves_pieces`."""
         cut, known = conversion.graph_break, self._pieces.get(point)
         # After a break at a trip count that varies, the versions for single trip counts are out of use.
         if known is None or (cut is not None and cut.code == NEEDS_CONSTANT):
             known = conversion.piece
         self._pieces[point] = known.merged(conversion.piece)
+        return self._leaves_pieces(point)
+
+    def _leaves_pieces(self, point: FramePoint | None) -> bool:
+        """Leaves the frames to Python that are not worth entering; returns whether the frame at `point` is one.
+
+        Backends that generate no kernels, such as a counter of graphs, get every graph. Donated lists stay in use.
+        """
         if not self.options.backend.fuses or self.options.steal:
             return False
         left = left_to_python(self._pieces)
@@ -414,7 +497,7 @@ class CompiledFunction:
         """Compiles the same function, or the call of the same module, again with a separate record; returns both."""
         module = self.module()
         make = eager_function if self.options.disable else compile_function
-        function = make(self.py_func, self.options, module=module)
+        function = make(self.py_func, self.options, module=module, shares=False)
         record: CompiledFunction = vars(function)[COMPILED]
         return (function if module is None else functools.partial(function, module)), record
 

@@ -20,7 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from minidynamo import compat
 from minidynamo.bytecode.analysis import starred_parameters, written_slots
-from minidynamo.bytecode.breaks import make_break, run_steps
+from minidynamo.bytecode.breaks import run_steps
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, exits, frame_point
 from minidynamo.compat import load_fake_tensors
@@ -28,7 +28,6 @@ from minidynamo.core import artifacts
 from minidynamo.core.compile_scope import STACK_FRAMES
 from minidynamo.core.events import notice, phase, publish
 from minidynamo.core.lazy_modules import load_once
-from minidynamo.core.names import weakly
 from minidynamo.errors import (
     ArgumentError,
     BackendError,
@@ -46,6 +45,7 @@ from minidynamo.errors import (
 )
 from minidynamo.frontend.donation import stolen_arguments
 from minidynamo.frontend.pieces import NOTHING, Piece, piece_of
+from minidynamo.frontend.sharing import Origin, Owner
 from minidynamo.graph.boxed import BoxedCallable, first_location, graph_text
 from minidynamo.graph.checked_results import count_wrong_operators
 from minidynamo.graph.options import BackendKey, CompileOptions
@@ -65,24 +65,12 @@ from minidynamo.tracer.runtime.graph_failures import Failure
 from minidynamo.variables.callables import CellVariable
 
 
-class FrameOwner(Protocol):
+class FrameOwner(Owner, Protocol):
     """The compiled function that a frame belongs to."""
 
     @property
     def options(self) -> CompileOptions:
         """Returns the options that the user passed to `compile`."""
-        ...
-
-    def resume_at(self, point: FramePoint) -> BoxedCallable:
-        """Returns the boxed function that continues at `point`."""
-        ...
-
-    def compiled_callee(self, target: Any) -> Any:
-        """Returns the function to call instead of `target`, which could not be inlined."""
-        ...
-
-    def graph_failed(self, diagnostic: Diagnostic) -> int:
-        """Counts a graph that failed although the program does not fail; returns the number so far."""
         ...
 
     def expect_profile(self, point: FramePoint, found: FrameProfile) -> None:
@@ -279,21 +267,21 @@ def _conversion(
     handles = traced.emits_in_try or any(instruction.handler for instruction in decode(frame.fn.__code__))
     context = ResidualContext(
         root=frame.point is None,
-        break_function=None if point is None else make_break(point, frame.fn.__globals__, owner.resume_at),
         point=point,
-        dispatcher_for=weakly(owner.compiled_callee),
         run_steps=run_steps,
         caller_runs_steps=True,
         again=RerunOptions(
-            run=frame.run_eagerly,
             wanted=owner.options.on_error == "eager" or handles,
-            failed=functools.partial(_graph_failed, frame.name, _first_line(frame, traced), weakly(owner.graph_failed)),
             may_handle=traced.emits_in_try or traced.user_may_catch,
             kept=frozenset(frame.fn.__code__.co_varnames) - written_slots(frame.fn.__code__),
             spread=starred_parameters(frame.fn.__code__),
         ),
     )
-    residual = print_residual(traced, frame.parameters, run, context)
+    report = functools.partial(_graph_failed, frame.name, _first_line(frame, traced))
+    graph_break = None if cut is None else cut.diagnostic
+    origin = Origin(context, frame.fn.__globals__, report, traced.graph, graph_break)
+    origin = origin.owned_by(owner, frame.run_eagerly)
+    residual = print_residual(traced, frame.parameters, run, origin.context)
     with phase("guards"):
         guards = traced.all_guards()
         frame.profile.trip_counts.note(constants(traced, guards))
@@ -307,10 +295,11 @@ def _conversion(
             is_general=traced.shapes is not None and traced.shapes.is_symbolic,
             inputs=residual.inputs,
             steps=residual.steps,
+            origin=origin,
         )
     following = frozenset(frame_exit.point for frame_exit in exits(point)) if point is not None else frozenset()
     piece = piece_of(traced.graph, following, cut is not None and cut.compiled_callee is not None)
-    return Conversion(frame.name, entry, traced.graph, None if cut is None else cut.diagnostic, piece)
+    return Conversion(frame.name, entry, traced.graph, graph_break, piece)
 
 
 _SAVED_TENSOR_HOOKS = Result(Constant(hooks_in_force, "saved_tensors_hooks"))

@@ -65,6 +65,7 @@ class Dispatcher:
         frame: Frame,
         compile_entry: CompileEntry,
         *,
+        shared_entry: SharedEntry = lambda dispatcher, values: None,
         stats: Stats | None = None,
         backend_key: BackendKey = lambda: None,
         waits: bool = True,
@@ -73,6 +74,7 @@ class Dispatcher:
     ) -> None:
         """Each miss calls `compile_entry(dispatcher, values)` for an Entry or Native. `values` are the arguments in the
         order of `parameters`; the callee must neither change nor keep the list. Its errors propagate to the caller.
+        Before that, `shared_entry(dispatcher, values)` may return an entry of an equal callable.
 
         Calls use only entries whose `backend_key` equals `backend_key()`, which is evaluated again when settings
         change. `waits`: calls that miss while another thread compiles wait for that thread; otherwise they run eagerly.
@@ -89,6 +91,7 @@ class Dispatcher:
         self.next_number = 0
         self._frame = frame
         self._compile_entry = compile_entry
+        self._shared_entry = shared_entry
         self._backend_key = backend_key
         self._waits = waits
         self._in_force = self._settings()
@@ -285,11 +288,14 @@ class Dispatcher:
 
     def _resolve_locked(self, boxed: list[Any], generation: int) -> BoxedCallable:
         if generation != self._generation:
-            self.stats.take_back(of_calls=self._counts_calls)
-            return self._frame.bind(self.function)
-        self.stats.misses += 1
+            return self._call_again()
         # Capture may call the frame itself, if it needs a value at once.
         eagerly = self._busy or self._is_stopped() or self._is_mode_active()
+        shared = None if eagerly else self._shared_entry(self, boxed)
+        if shared is not None:
+            self.install(shared)
+            return self._call_again()  # only there does an entry check whether finalizers see a loss
+        self.stats.misses += 1
         eagerly = eagerly or config.stance == "eager_on_recompile"
         outcome = Native(permanent=False) if eagerly else self._compile_missing(boxed)
         if isinstance(outcome, Entry):
@@ -303,6 +309,11 @@ class Dispatcher:
         elif outcome.permanent:
             self.leave_to_python()
         return self._frame.native
+
+    def _call_again(self) -> BoxedCallable:
+        """Returns the function that enters the frame again, with the entries that there are now."""
+        self.stats.take_back(of_calls=self._counts_calls)
+        return self._frame.bind(self.function)
 
     def _is_stopped(self) -> bool:
         """Returns whether compiling has ended for the backend in force. After many calls of which none fitted an entry,
@@ -397,6 +408,7 @@ class Dispatcher:
 
 
 CompileEntry = Callable[[Dispatcher, list[Any]], Entry | Native]
+SharedEntry = Callable[[Dispatcher, list[Any]], Entry | None]
 _live: weakref.WeakSet[Dispatcher] = weakref.WeakSet()
 
 

@@ -14,7 +14,7 @@ from minidynamo.core.references import Reference
 from minidynamo.guards.check import Condition, describe, write_condition
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.recompiles import GuardFailure, failures
-from minidynamo.guards.source import Source
+from minidynamo.guards.source import Source, with_constants
 
 
 def _stored(guard: Guard) -> Callable[[], Guard | None]:
@@ -31,6 +31,12 @@ def _stored(guard: Guard) -> Callable[[], Guard | None]:
         return None if found is None else replace(rest, expected=(*names, found) if names else found)
 
     return restored
+
+
+def _moved(guard: Guard, others: Mapping[int, object]) -> Guard:
+    """Returns a guard with sources that read other constants."""
+    parts = with_constants((guard.source, guard.expected), others)
+    return replace(guard, source=parts[0], expected=parts[1])
 
 
 @dataclass(eq=False)
@@ -50,6 +56,27 @@ class Entry:
     is_general: bool = False
     #: whether the body returns (step, list), or (None, value); the caller then runs the steps
     steps: bool = False
+    #: the compile that the entry comes from, which entries of equal callables share; None for an entry of its own
+    origin: Any = None
+
+    def rebound(self, others: Mapping[int, object]) -> Entry:
+        """Returns the entry for an equal callable, still with the body of this entry; `others` maps the id of each
+        constant to the callable's own.
+        """
+        stored = tuple(_stored(_moved(guard, others)) for guard in self.guards) if others else self.stored
+        return replace(self, stored=stored, condition=self.condition.rebound(others))
+
+    def fits(self, arguments: Mapping[str, Any]) -> bool:
+        """Returns whether the condition holds for the arguments (by parameter name).
+
+        References are not counted here: whether finalizers see a loss is checked in the call itself.
+        """
+        if any(guard.kind is GuardKind.UNNOTICED_DEATH for guard in self.guards):
+            return all(failure.guard.kind is GuardKind.UNNOTICED_DEATH for failure in self.failures(arguments))
+        try:
+            return bool(eval(self.condition.text, dict(self.condition.namespace), dict(arguments)))
+        except Exception:
+            return False
 
     @property
     def guards(self) -> tuple[Guard, ...]:
@@ -86,6 +113,7 @@ def make_entry(
     is_general: bool = False,
     inputs: Sequence[Source] = (),
     steps: bool = False,
+    origin: Any = None,
 ) -> Entry:
     """Builds an entry, and writes its condition in the present interpreter-wide state, in which the frame was captured.
 
@@ -96,7 +124,7 @@ def make_entry(
         guards = [Guard(Source(), GuardKind.BACKEND, backend_key), *guards]
     condition = write_condition(guards, parameters, name=name, number=number, inputs=inputs)
     stored = tuple(map(_stored, guards))
-    return Entry(stored, condition, body, backend_key, is_general, steps)
+    return Entry(stored, condition, body, backend_key, is_general, steps, origin)
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:

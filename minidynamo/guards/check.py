@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.core import artifacts
-from minidynamo.core.names import Namespace
+from minidynamo.core.names import Namespace, with_globals
 from minidynamo.guards.deaths import Lost, last_reference, lost_reference, unnoticed_deaths
 from minidynamo.guards.guard import Guard, GuardKind, reader_of
 from minidynamo.guards.reader import Reader
@@ -45,6 +45,24 @@ class Condition:
     returns_inputs: bool = False
     #: the walk, which can become machine code
     walk: WalkSlot | None = None
+
+    def rebound(self, others: Mapping[int, object]) -> Condition:
+        """Returns the condition for another dispatcher: `others` maps the id of an object that the text names to the
+        object to name instead.
+
+        Conditions share no walk, because machine code remembers the dictionaries that it has seen.
+        """
+        if self.walk is None and not others:
+            return self
+        if not self.function_source:
+            return replace(self, namespace={name: others.get(id(v), v) for name, v in self.namespace.items()})
+        walk = None if self.walk is None else self.walk.walk.rebound(others)
+        if self.walk is not None and walk is not None:
+            others = {**others, id(self.walk.namespace[self.walk.name]): walk.function}
+        ((name, check),) = self.namespace.items()
+        made = with_globals(check, others)
+        slot = None if self.walk is None or walk is None else WalkSlot(walk, made.__globals__, self.walk.name)
+        return replace(self, namespace={name: made}, walk=slot)
 
 
 def write_condition(

@@ -5,7 +5,7 @@ Creates no symbols; `shapes.py` does. An entry changes in one direction only: un
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +87,11 @@ class FrameProfile:
         """Merges another profile of the frame point."""
         together = joined(self, other)
         self.numbers, self.tensors = together.numbers, together.tensors
+
+    def add_numbers(self, others: Iterable[FrameProfile]) -> None:
+        """Merges the numbers, but no sizes, of the profiles of equal callables."""
+        for other in others:
+            self.numbers = joined(self, other).numbers
 
     def layout(
         self, name: str, sizes: Sequence[int], strides: Sequence[int]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 import itertools
 import types
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar, dataclass_transform
 
 import torch
@@ -491,6 +491,23 @@ def global_source(namespace: dict[str, object], name: str) -> Source:
 def is_argument_or_item(source: Source) -> bool:
     """Returns whether a value is an argument, or an item of one: arguments differ more often than module contents."""
     return source.base is None or (isinstance(source, Item) and source.of.base is None)
+
+
+def with_constants(part: Any, others: Mapping[int, object]) -> Any:
+    """Returns a source, or a tuple that contains sources, which reads other constants: `others` maps the id of an
+    object to the object to read instead.
+    """
+    if isinstance(part, Constant):
+        known = id(part.value) in others
+        return Constant(others[id(part.value)], part.name, part.hidden) if known else part
+    if isinstance(part, Source):
+        old = {field.name: getattr(part, field.name) for field in fields(part)}
+        new = {name: with_constants(value, others) for name, value in old.items()}
+        return replace(part, **new) if any(new[name] is not old[name] for name in old) else part
+    if type(part) is not tuple:
+        return part
+    items = tuple(with_constants(item, others) for item in part)
+    return items if any(item is not known for item, known in zip(items, part)) else part  # guards compare identity
 
 
 # Names of sources that are the same in each process, for profiles and symbols

@@ -11,17 +11,27 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from minidynamo.core import artifacts
-from minidynamo.core.names import Namespace
+from minidynamo.core.names import Namespace, with_globals
 from minidynamo.guards.guard import Guard, GuardKind, reader_of
 from minidynamo.guards.native_walk import MAX_DEPTH, TABLES, Op, Step, native_walk
 from minidynamo.guards.reader import Found, Reader
-from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Local, Referent, Source, is_argument_or_item
+from minidynamo.guards.source import (
+    Attr,
+    Constant,
+    InstanceAttr,
+    Item,
+    Local,
+    Referent,
+    Source,
+    is_argument_or_item,
+    with_constants,
+)
 from minidynamo.guards.values import class_attribute
 
 # With fewer guards, a separate function is not worth its call.
@@ -50,6 +60,12 @@ class Walk:
     def native(self) -> Callable[..., Any] | None:
         """Builds the machine code of the walk; None if not possible."""
         return native_walk(self.steps, len(self.found.sources), self.function)
+
+    def rebound(self, others: Mapping[int, object]) -> Walk:
+        """Returns the walk over other objects: `others` maps the id of an object to the object to visit instead."""
+        steps = tuple(step._replace(expected=others.get(id(step.expected), step.expected)) for step in self.steps)
+        found = replace(self.found, sources=with_constants((*self.found.sources,), others))
+        return replace(self, found=found, rest=(), function=with_globals(self.function, others), steps=steps)
 
 
 def plan_walk(

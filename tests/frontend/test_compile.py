@@ -402,7 +402,7 @@ def test_a_module_that_holds_a_compiled_module():
 
 def test_reset_forgets_and_lets_notices_be_shown_again():
     counter = CompileCounter()
-    f, g = (minidynamo.compile(plain, backend=counter, name=name) for name in ("f", "g"))
+    f, g = (minidynamo.compile(fn, backend=counter) for fn in (plain, lambda x: x + 1))
     x = torch.ones(1)
     f(x), g(x)
     minidynamo.reset(f)

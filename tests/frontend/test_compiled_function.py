@@ -193,7 +193,7 @@ def test_everything_dies_with_the_function_at_once(program):
         f = compiled(program)
         f(torch.ones(2))
         record = weakref.ref(f.__minidynamo__)
-        assert record() in all_compiled
+        assert record() in all_compiled.values()
         function = weakref.ref(f)
         del f
         assert function() is None

@@ -11,6 +11,7 @@ import torch
 
 import minidynamo
 from minidynamo.core.events import MinidynamoNotice, on_event
+from minidynamo.core.names import weakly
 from minidynamo.errors import BackendError, InternalError, Unsupported
 from minidynamo.frontend import convert_frame as subject
 from minidynamo.tracer.frames import interpreter
@@ -129,7 +130,7 @@ def test_weakly_calls_without_keeping_alive():
             return a + b
 
     owner = Owner()
-    call = subject.weakly(owner.method)
+    call = weakly(owner.method)
     gone = weakref.ref(owner)
     assert call(1, b=2) == 3
     del owner

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -64,6 +65,13 @@ class RerunOptions:
     kept: Collection[str] = frozenset()
     #: names of the `*` and `**` parameters
     spread: Collection[str] = ()
+
+    @functools.cached_property
+    def run_again(self) -> Callable[[list[Any], Failure], Any] | None:
+        """The function that reruns the frame and passes the graph's error to `failed`."""
+        if self.run is None or self.failed is None:
+            return None
+        return rerunner(self.run, self.failed, may_handle=self.may_handle)
 
 
 class RerunPrinter:
@@ -318,11 +326,10 @@ class RerunPrinter:
         revived = f"{self.held} = {self.names.constant(revive, 'revive')}({', '.join(arguments)})"
         run, extra = self.names.constant(self.options.run, "run_eagerly"), []
         run = f"{run}({self.held})"
-        if self.options.run is not None and self.options.failed is not None:
+        if self.options.run_again is not None:
             failure, kept = self.names.fresh("failure"), f", {self.overwritten}.kept" if repeats else ""
             extra = [f"    {failure} = {self.names.constant(Failure.of, 'failure_of')}({error}{kept})"]
-            watch = rerunner(self.options.run, self.options.failed, may_handle=self.options.may_handle)
-            run = f"{self.names.constant(watch, 'run_again')}({self.held}, {failure})"
+            run = f"{self.names.constant(self.options.run_again, 'run_again')}({self.held}, {failure})"
         awaited = "BaseException" if self.taken else "Exception"
         if not self.is_useful and not self.taken:
             awaited = self.names.constant(ResultDiffers, "ResultDiffers")

@@ -16,13 +16,13 @@ as the frame does. How a graph is compiled, and the caller of the program, are n
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.core import artifacts
-from minidynamo.core.names import Namespace
+from minidynamo.core.names import Namespace, with_globals
 from minidynamo.graph.boxed import BoxedCallable, mark_boxed
 from minidynamo.guards.guard import reader_of
 from minidynamo.guards.reader import Reader
@@ -80,6 +80,18 @@ class ResidualContext:
     caller_runs_steps: bool = False
     #: the settings of a rerun, for a graph that raises
     again: RerunOptions = field(default_factory=RerunOptions)
+
+    def rebound(self, body: Any, other: ResidualContext, constants: Mapping[int, object]) -> Any:
+        """Returns the program `body` of this context in the context of an equal function; `constants` maps the id of
+        each constant to the function's own.
+        """
+        pairs = zip(self._functions(), other._functions())
+        own = {id(function): replacement for function, replacement in pairs if function is not None}
+        return with_globals(body, {**constants, **own})
+
+    def _functions(self) -> tuple[object, ...]:
+        """Returns the functions to call that belong to the compiled function."""
+        return self.break_function, self.dispatcher_for, self.again.run, self.again.run_again
 
 
 def print_residual(
