@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import (
+    blocks,
     capture,
     cold_start,
     coverage,
@@ -39,6 +40,7 @@ MEASUREMENTS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "storms": storms.measure,
 }
 OWN_TABLES: dict[str, Callable[[list[str]], None]] = {
+    "blocks": blocks.main,
     "coverage": coverage.main,
     "libraries": libraries.main,
     "peaks": peaks.main,

@@ -37,6 +37,7 @@ class CompileKeywords(TypedDict, total=False):
     while_compiling: str
     limit_policy: str
     name: str | None
+    repeated: bool
 
 
 def checked_options(
@@ -54,6 +55,7 @@ def checked_options(
     while_compiling: str = "wait",
     limit_policy: str = "eager",
     name: str | None = None,
+    repeated: bool = False,
     **unknown: Any,
 ) -> CompileOptions:
     """Returns the keywords of `compile` as a `CompileOptions`. Raises the errors that `compile` documents."""
@@ -63,6 +65,7 @@ def checked_options(
     _check_type("fullgraph", fullgraph, bool)
     _check_type("dynamic", dynamic, bool, type(None))
     _check_type("disable", disable, bool)
+    _check_type("repeated", repeated, bool)
     _check_type("recompile_limit", recompile_limit, int)
     _check_type("name", name, str, type(None))
     _check_type("options", options, dict, type(None))
@@ -96,6 +99,7 @@ def checked_options(
         while_compiling=while_compiling,
         limit_policy=limit_policy,
         name=name,
+        repeated=repeated,
     )
 
 

@@ -41,6 +41,7 @@ from minidynamo.frontend.compiled_function import (
 )
 from minidynamo.frontend.donation import check_are_arguments, donated_names
 from minidynamo.frontend.explain import Explanation, with_answers
+from minidynamo.frontend.repeated import RepeatedBlocks, repeated_modules
 from minidynamo.graph.checked_results import forget_wrong_operators
 from minidynamo.graph.options import CompileOptions
 from minidynamo.guards import native_walk
@@ -79,6 +80,8 @@ def compile(fn_or_module: Any = None, *positional: Any, **keywords: Any) -> Any:
         limit_policy: "eager", or "raise" RecompileLimit when a call beyond the limit would have to be compiled.
         while_compiling: behavior of calls that must compile while another thread compiles: "wait", or run "eager".
         name: the name in messages and file names.
+        repeated: compile, instead of a whole model, the modules whose class occurs several times in the outermost
+            nn.ModuleLists and nn.Sequentials, such as the layers of a transformer. They share what is compiled.
 
     Compiling a function, or a method of an object, again with equal keywords returns the existing compiled function
     while that is alive.
@@ -117,6 +120,8 @@ def _compile(target: Any, *, options: CompileOptions) -> Any:
         return target
     if type(target) in weakref.ProxyTypes:  # first: a proxy claims the class of its referent
         raise ArgumentError(_not_compilable(target))
+    if options.repeated:
+        return _compile_repeated(target, replace(options, repeated=False))
     if isinstance(target, torch.nn.Module):
         return _compile_module(target, options)
     if isinstance(target, (staticmethod, classmethod)):
@@ -296,6 +301,35 @@ def _call_between_hooks(module: Any, function: types.FunctionType, args: Any, kw
         del module.__dict__["forward"]
 
 
+# The names of the blocks that `repeated=True` has compiled in a model.
+_repeated: weakref.WeakKeyDictionary[torch.nn.Module, tuple[str, ...]] = weakref.WeakKeyDictionary()
+
+
+def _compile_repeated(model: Any, options: CompileOptions) -> Any:
+    """Compiles the repeated blocks of a model in place, and returns the model."""
+    if not isinstance(model, torch.nn.Module):
+        what = f"repeated=True takes an nn.Module, not {type(model).__name__}"
+        raise ArgumentError(Diagnostic("MD103", what, fix="Leave it out, or pass the model."))
+    blocks: dict[torch.nn.Module, str] = {}
+    for name, module in repeated_modules(model):
+        blocks.setdefault(module, name)
+    if not blocks:
+        return _unchanged(model, "no class of blocks occurs several times in its nn.ModuleLists and nn.Sequentials")
+    for module, name in blocks.items():
+        _compile_module(module, replace(options, name=f"{options.name or type(module).__name__} {name}"))
+    _repeated[model] = tuple(blocks.values())
+    return model
+
+
+def _compiled_blocks(target: Any) -> dict[str, torch.nn.Module]:
+    """Returns the blocks that `repeated=True` has compiled in a model, by name, unless the model itself is compiled."""
+    if not isinstance(target, torch.nn.Module) or "_compiled_call_impl" in target.__dict__:
+        return {}
+    modules = dict(target.named_modules(remove_duplicate=False))
+    found = {name: modules[name] for name in _repeated.get(target, ()) if name in modules}
+    return {name: block for name, block in found.items() if "_compiled_call_impl" in block.__dict__}
+
+
 def _is_called_by_torch(kind: type[torch.nn.Module]) -> bool:
     """Returns whether calls of such a module reach `torch.nn.Module.__call__`, as far as the classes show: each
     overriding `__call__` belongs to torch or itself uses the name `__call__`.
@@ -334,7 +368,8 @@ def compiled_record(target: Any) -> CompiledFunction:
 
 def reset(target: Any = None) -> None:
     """Forgets all entries of `target`, or of all functions and modules, and lets notices be shown again."""
-    records = list(all_compiled.values()) if target is None else [compiled_record(target)]
+    targets = [*_compiled_blocks(target).values()] or [target]
+    records = list(all_compiled.values()) if target is None else [compiled_record(each) for each in targets]
     for record in records:
         record.reset()
     forget_notices()
@@ -344,6 +379,10 @@ def reset(target: Any = None) -> None:
 
 def uncompile(target: Any) -> Any:
     """Returns the original target of `compile`: the function, or the module without its compiled call."""
+    if blocks := _compiled_blocks(target):
+        for block in blocks.values():
+            uncompile(block)
+        return target
     function = compiled_record(target).py_func
     original = _target_of_caller.get(function, function)
     if isinstance(target, torch.nn.Module):
@@ -360,7 +399,7 @@ def uncompile(target: Any) -> Any:
     return original
 
 
-def explain(target: Any) -> Explanation:
+def explain(target: Any) -> Any:
     """Returns an `Explanation` of a compiled function or module; printed, it is an overview.
 
     It has `breaks()`, `why()`, `guards()`, `code()`, `saved()`, `memory_plan()`, `stats` and `graphs`, as a compiled
@@ -368,8 +407,12 @@ def explain(target: Any) -> Explanation:
     explains one call. The function or module need not be compiled: it is compiled for this call alone, and existing
     entries do not change.
 
+    A model of which the repeated blocks are compiled has a `RepeatedBlocks` instead: printed, it lists the blocks.
+
     Raises ArgumentError for a target that is not compiled and cannot be compiled.
     """
+    if blocks := _compiled_blocks(target):
+        return RepeatedBlocks(type(target).__name__, {name: explain(block) for name, block in blocks.items()})
     owner = None if isinstance(target, torch.nn.Module) else getattr(target, "__self__", None)
     try:
         return Explanation(compiled_record(target), owner=owner)

@@ -359,6 +359,11 @@ class CompiledFunction:
                     return shared
         return None
 
+    def sharing(self, entry: Entry, point: FramePoint | None) -> list[CompiledFunction]:
+        """Returns the records of the equal callables that use a copy of an entry."""
+        compiles = ((record, [e.origin.compile for e in d.entries]) for record, d in self._equal_dispatchers(point))
+        return [record for record, known in compiles if entry.origin.compile in known]
+
     def _note_shared(self, origin: Origin, point: FramePoint | None, record: CompiledFunction) -> None:
         """Enters an entry of an equal callable into the reports. The values that have varied there have varied here,
         and the frames left to Python there are left here.
@@ -520,7 +525,7 @@ class CompiledFunction:
         return root.frozen(check_every)
 
     def reset(self) -> None:
-        """Forgets all entries; the next call compiles again. The counters start from zero."""
+        """Forgets all entries; the next call compiles again, or shares a version. The counters start at zero."""
         for dispatcher in self.dispatchers().values():
             dispatcher.reset()
         for record in self.called():

@@ -15,13 +15,15 @@ import torch.fx
 from minidynamo.core.artifacts import STAGES, Artifact
 from minidynamo.core.directives import COMPILED
 from minidynamo.core.stats import Stats
-from minidynamo.errors import Diagnostic, UnknownName, nearest
+from minidynamo.errors import Diagnostic, UnknownName, counted, nearest
 from minidynamo.frontend.compiled_function import CompiledFunction, name_of_point
 from minidynamo.guards.profile import as_lines
 from minidynamo.memory.plan import MemoryReport, SavedTensors
 
 # Methods of `Explanation` that become attributes of a compiled function.
 _ANSWERS = ("breaks", "code", "guards", "memory_plan", "profile", "saved", "why")
+# Names of other callables in one line of `shared()`.
+_MOST_NAMES = 4
 
 
 def with_answers(function: types.FunctionType) -> types.FunctionType:
@@ -129,6 +131,17 @@ class Explanation:
             return f"{self._record.name} was not recompiled."
         return "\n".join(recompile.diagnostic().render() for recompile in reversed(recompiles))
 
+    def shared(self) -> str:
+        """Lists the versions that equal callables use, too: modules of one class, closures over one code object."""
+        lines = []
+        for point, dispatcher in self._record.dispatchers().items():
+            for number, entry in enumerate(dispatcher.entries):
+                others = [record.name for record in self._record.sharing(entry, point)]
+                if others:
+                    shown = ", ".join(others[:_MOST_NAMES]) + ", ..." * (len(others) > _MOST_NAMES)
+                    lines.append(f"{dispatcher.name} [{number}]: shared with {counted(len(others), 'other')}: {shown}")
+        return "\n".join([*lines, *filter(None, (called.shared() for called in self._called()))])
+
     def guards(self) -> str:
         """Lists the guards of every entry, one per line, with the user's line that required the guard.
 
@@ -210,5 +223,6 @@ class Explanation:
         ]
         if saved:
             lines.append(f"  saved for backward: {len(saved)} tensors, {saved.bytes:,} bytes")
+        lines += [f"  {line}" for line in self.shared().splitlines()]
         lines += [self.breaks()] * bool(self._record.breaks or self._record.fallbacks)
         return "\n".join([*lines, *([self.why()] * bool(self._record.recompiles))])

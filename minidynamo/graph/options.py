@@ -69,6 +69,7 @@ class CompileOptions:
     while_compiling: str = "wait"
     limit_policy: str = "eager"
     name: str | None = None
+    repeated: bool = False
 
     def for_callee(self) -> CompileOptions:
         """Returns the options for a function called at a graph break, without `steal` and `name` of this function."""
