@@ -17,6 +17,7 @@ import torch.fx
 
 from minidynamo import compat
 from minidynamo.autograd.aot import aot_compile
+from minidynamo.autograd.bucket_borders import add_borders, remove_borders
 from minidynamo.autograd.graph.expanded_zeros import expand_zeros
 from minidynamo.autograd.graph.graph_builder import copied
 from minidynamo.autograd.graph.mutation import in_place
@@ -90,15 +91,17 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
     A graph that torch cannot trace with symbolic sizes may be traceable with the sizes of one call. The error is then
     raised for the caller to try again, unless a size depends on the values of tensors in any case.
     """
-    for stage in STAGES:
-        stages[stage] = artifacts.collecting(stages[stage])
-    hooks = to_inline.get()
+    options = {stage: artifacts.collecting(stages[stage]) for stage in STAGES}
+    hooks, is_split = to_inline.get(), stages.pop("in_buckets", True) and add_borders(gm)
     try:
         with artifacts.discarded_on_error():
             compiled: Callable[..., Any] = aot_compile(
-                gm, example_inputs, **stages, save_policy=_save_policy.get(), hooks=hooks
+                gm, example_inputs, **{**stages, **options}, save_policy=_save_policy.get(), hooks=hooks
             )
     except GraphRefused as refused:
+        if is_split:  # maybe a value that is no tensor lives across a border
+            remove_borders(gm)
+            return _with_autograd(gm, example_inputs, in_buckets=False, **stages)
         if refused.code == "MD401" and has_symbols(list(example_inputs)) and not _is_about_values(refused):
             raise
         refused.locate(first_location(gm))

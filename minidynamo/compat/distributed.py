@@ -55,6 +55,17 @@ def is_sharded(module: typing.Any) -> bool:
     return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
 
+def bucket_limits() -> tuple[int, int] | None:
+    """Returns the bytes of the first bucket of gradients, and of each later one, of the `DistributedDataParallel` whose
+    forward is running; None if there is none.
+    """
+    active = getattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
+    if active is None:
+        return None
+    limit: int = active.bucket_bytes_cap
+    return min(torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, limit), limit
+
+
 def wait_tensor() -> typing.Any:
     """Returns the operator that waits for the result of a functional collective."""
     return torch.ops._c10d_functional.wait_tensor.default

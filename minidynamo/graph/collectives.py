@@ -102,6 +102,11 @@ def wait(work: Any) -> None:
     work.wait()
 
 
+@with_eager_backward
+def bucket_border() -> None:
+    """Ends a segment of a graph, so that autograd returns the gradients of the segment together."""
+
+
 def is_collective(node: fx.Node) -> bool:
     """Returns whether a node communicates with other ranks."""
     if node.op != "call_function":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import torch
+from torch import distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -88,6 +89,48 @@ def DDP_gradient_as_bucket_view(rank):
 @programs
 def DDP_comm_hook(rank):
     check(rank, hook=fp16_compress_hook)
+
+
+def nodes_of(function, found):
+    """Collects the nodes of autograd's graph from `function` on."""
+    if function is not None and function not in found:
+        found[function] = None
+        for other, _ in function.next_functions:
+            nodes_of(other, found)
+    return found
+
+
+@programs
+def DDP_4_buckets_are_reduced_while_backward_runs(rank):
+    for backend in ("aot_eager", "native"):
+        events = []
+
+        def reduce(state, bucket, events=events):
+            events.append("bucket")
+            return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda f: f.value()[0])
+
+        torch.manual_seed(0)
+        m = minidynamo.compile(Model(), backend=backend, fullgraph=True)
+        wrapped = DistributedDataParallel(m, bucket_cap_mb=0.001)
+        wrapped.register_comm_hook(None, reduce)
+        for _ in range(2):
+            events.clear()
+            loss = wrapped(torch.ones(4, 8)).sum()
+            segments = [node for node in nodes_of(loss.grad_fn, {}) if "CompiledFunction" in node.name()]
+            for node in segments:
+                node.register_prehook(lambda gradients, events=events: events.append("segment"))
+            loss.backward()
+        # Buckets exist from the second iteration on. All but the last are sent before backward ends.
+        assert minidynamo.stats(m).graphs == 1 and len(segments) >= 4 == events.count("segment")
+        last = len(events) - 1 - events[::-1].index("segment")
+        assert events.count("bucket") >= 3 and events[:last].count("bucket") >= 2, events
+
+
+@programs
+def DDP_4_a_graph_outside_of_a_wrapper_is_not_cut(rank):
+    m = minidynamo.compile(Model(), backend="aot_eager")
+    found = nodes_of(m(torch.ones(4, 8)).sum().grad_fn, {})
+    assert sum("CompiledFunction" in node.name() for node in found) == 1
 
 
 test_on_two_ranks = programs.test()
