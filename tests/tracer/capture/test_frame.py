@@ -1,13 +1,16 @@
 import gc
+import sys
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
 
+from minidynamo import tracer
 from minidynamo.errors import GraphBreak, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import CellContents, Local
-from minidynamo.tracer.capture.frame import trace_frame
+from minidynamo.tracer.capture.frame import register_all, trace_frame
 from minidynamo.tracer.records.traced_frame import FrameRequest, Return, StackSlot
 from tests.tracer.capturing import capture, guards_on, placeholders, targets
 
@@ -95,3 +98,12 @@ def test_nodes_know_the_users_line():
     node = next(node for node in traced.graph.graph.nodes if node.op == "call_function")
     assert node.meta["user_location"].filename == __file__
     assert "relu" in node.meta["user_location"].expression()
+
+
+def test_every_opcode_handler_polyfill_and_wrapper_is_imported():
+    register_all()
+    (folder,) = map(Path, tracer.__path__)
+    files = [path for room in ("opcodes", "handlers", "polyfills", "wrappers") for path in folder.glob(f"{room}/*.py")]
+    names = {".".join(["minidynamo.tracer", *path.relative_to(folder).with_suffix("").parts]) for path in files}
+    missing = {name.removesuffix(".__init__") for name in names} - sys.modules.keys()
+    assert len(files) > 40 and not missing

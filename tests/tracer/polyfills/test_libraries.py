@@ -1,3 +1,4 @@
+import contextlib
 import copy
 import dataclasses
 import datetime
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from minidynamo.tracer.polyfills import libraries as twins
+from minidynamo.tracer.polyfills.libraries import leave_stack
 from minidynamo.tracer.records.registry import POLYFILLS
 from tests.tracer.polyfills.agreement import NUMBERS, calls_of
 
@@ -90,3 +92,41 @@ def test_torch():
     for kind in (torch.Tensor, list[int], dict[str, int], tuple[int, str], (int, str)):
         for value in (torch.zeros(2), [1], {"a": 1}, (1, "a"), "a", None):
             assert twins.jit_isinstance(value, kind) is torch.jit.isinstance(value, kind)
+
+
+class Stack(contextlib.ExitStack):
+    __exit__ = leave_stack
+
+
+def callback(log, name, answer):
+    def leave(kind, error, traceback):
+        log.append((name, kind, str(error)))
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    return leave
+
+
+@pytest.mark.parametrize("answers", [(), (None, True), (True, None), (KeyError("a"), None), (True, KeyError("a"))])
+@pytest.mark.parametrize("error", [None, ValueError("v")])
+def test_leaving_a_stack(answers, error):
+    def run(cls):
+        log = []
+        try:
+            with cls() as stack:
+                for name, answer in enumerate(answers):
+                    stack.push(callback(log, name, answer))
+                if error is not None:
+                    raise error
+        except Exception as raised:
+            log.append((type(raised), str(raised), str(raised.__context__)))
+        return log
+
+    assert run(Stack) == run(contextlib.ExitStack)
+
+
+def test_several_errors_are_not_traced():
+    with pytest.raises(NotImplementedError, match="several errors"), Stack() as stack:
+        stack.push(callback([], "a", KeyError()))
+        stack.push(callback([], "b", KeyError()))

@@ -1,3 +1,6 @@
+"""Tests of minidynamo/tracer/polyfills/modules.py: methods of nn.Module, and fused optimizers with learning rates that
+vary."""
+
 from __future__ import annotations
 
 import pytest
@@ -6,6 +9,7 @@ from torch import nn
 from torch.optim.optimizer import _use_grad_for_differentiable
 
 import minidynamo
+from minidynamo.testing import CompileCounter
 from minidynamo.tracer.polyfills import modules as twins
 from minidynamo.tracer.records.registry import POLYFILLS
 
@@ -88,3 +92,20 @@ def test_zero_grad(set_to_none):
         zero_grad(torch.optim.SGD([parameter], lr=0.1), set_to_none)
         gradients.append(None if parameter.grad is None else parameter.grad.tolist())
     assert gradients[0] == gradients[1] == (None if set_to_none else [0, 0])
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad])
+def test_a_learning_rate_that_varies(make):
+    results = []
+    counter = CompileCounter()
+    for compiled in (False, True):
+        parameter = torch.nn.Parameter(torch.linspace(0, 1, 4))
+        optimizer = make([parameter], lr=0.1, fused=True)
+        step = minidynamo.compile(optimizer.step, backend=counter, fullgraph=True) if compiled else optimizer.step
+        for number in range(5):
+            optimizer.param_groups[0]["lr"] = 0.1 + 0.01 * number
+            parameter.grad = torch.ones(4) * number
+            step()
+        results.append(parameter.detach())
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+    assert counter.frame_count == 2

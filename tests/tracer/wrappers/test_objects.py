@@ -3,9 +3,11 @@ import sys
 import weakref
 
 import numpy as np
+import pytest
 import torch
 
 from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.source import Local
 from minidynamo.tracer.wrap import wrap
 from minidynamo.tracer.wrappers.objects import is_made_in_c
 from minidynamo.variables.objects import (
@@ -17,6 +19,7 @@ from minidynamo.variables.objects import (
     PythonModuleVariable,
     WeakReferenceVariable,
 )
+from minidynamo.variables.tensors import TensorVariable
 from tests.tracer.wrapping import V, assert_wrapped, empty_graph
 
 
@@ -46,3 +49,31 @@ def test_a_number_of_a_users_class_keeps_a_plain_one():
 
 def test_classes_made_in_c():
     assert is_made_in_c(float) and is_made_in_c(type(sys.flags)) and not is_made_in_c(Degrees)
+
+
+class Named(torch.Tensor):
+    pass
+
+
+def test_tensors_and_their_guards():
+    for value in (torch.ones(2), torch.nn.Parameter(torch.ones(2))):
+        assert_wrapped(value, TensorVariable, {GuardKind.TYPE})
+    conjugate = torch.ones(2, dtype=torch.complex64).conj()
+    for value in (torch.ones(2).to_sparse(), conjugate, torch.ones(2).as_subclass(Named)):
+        assert_wrapped(value, OpaqueVariable, {GuardKind.TYPE})
+
+
+@pytest.mark.filterwarnings("ignore:Named tensors")
+@pytest.mark.skipif(not hasattr(torch.Tensor, "names"), reason="this torch has no named dimensions")
+def test_a_tensor_with_named_dimensions_is_opaque():
+    assert_wrapped(torch.ones(2, names=("row",)), OpaqueVariable, {GuardKind.TYPE})
+
+
+def test_a_tensor_of_which_autograd_does_not_tell_the_history_is_opaque():
+    graph = empty_graph()
+    base = torch.ones(2, requires_grad=True) * 1
+    with torch.no_grad():
+        view = base.view(2)
+    base.mul_(2)
+    assert isinstance(wrap(graph, view, Local("x")), OpaqueVariable)
+    assert isinstance(wrap(graph, base, Local("y")), TensorVariable)
