@@ -9,7 +9,7 @@ import enum
 import math
 import operator
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,6 +43,14 @@ ARITHMETIC: dict[Any, str] = {
 """Function that computes a number -> its Python text."""
 
 
+aten = torch.ops.aten
+REINTERPRETING = {
+    *(aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims),
+    *(aten.squeeze.default, aten.expand.default, aten.t.default, aten.transpose.int, aten.permute.default),
+}
+"""View operators whose result starts where their argument starts: sizes and strides alone say what it is."""
+
+
 class Calling(enum.Enum):
     """The arguments that launchers take before the numbers of a kernel."""
 
@@ -69,7 +77,9 @@ class _HostPrinter:
         self.draws = calling is Calling.ADDRESSES  # a C++ library draws
         self.lines = Lines("    ", "#")
         self.names = Namespace({*_names_of(program), *program.constants, "call"})
-        self.addressed = _addressed(program)
+        #: The views that are made from sizes and strides: a third of the cost of the operator.
+        self.reinterpreted = _reinterpreted(program)
+        self.addressed = _addressed(program, self.reinterpreted)
         handing_over = any(isinstance(step, HandOver) for step in program.steps)
         self.receiver = self.names.fresh("hand_over") if handing_over else ""
         self.gpus: dict[torch.device, tuple[str, str]] = {}
@@ -156,6 +166,11 @@ class _HostPrinter:
                 stores = zip(step.kernel.writes, step.args[len(step.kernel.reads) :])
                 written = [name for buffer, name in stores if buffer.name == name]
                 return f"{self.version_increment(written)}{launcher}({args})"
+            case Extern() if step.out in self.reinterpreted:
+                assert step.layout is not None
+                layout = f"{_sizes(step.layout.shape)}, {_sizes(step.layout.stride)}"
+                reinterpret = self.names.constant(compat.reinterpret_tensor, "reinterpret")
+                return f"{step.out} = {reinterpret}({self.value(step.args[0])}, {layout}, 0)"
             case Extern():
                 arguments = [self.value(a) for a in step.args]
                 arguments += [f"{key}={self.value(a)}" for key, a in step.kwargs]
@@ -272,7 +287,29 @@ def origins_of(step: Step) -> Origins:
     return ()
 
 
-def _addressed(program: HostProgram) -> set[str]:
+def _reinterpreted(program: HostProgram) -> set[str]:
+    """Returns the views that need no operator. Writes through a view count as writes to its base, so operators make the
+    views that are written, and the views that these are views of."""
+    written: set[str] = set()
+    found: set[str] = set()
+    for step in reversed(program.steps):
+        if isinstance(step, Extern):
+            written.update(step.mutates)
+            if step.out in written:
+                written.update(step.aliases)
+            elif step.is_view and step.op in REINTERPRETING and _is_fixed(step.layout):
+                found.add(step.out)
+        elif isinstance(step, Launch):
+            written.update(step.args[len(step.kernel.reads) :])
+    return found
+
+
+def _is_fixed(layout: Buffer | None) -> bool:
+    """Returns whether a layout is known before the call."""
+    return layout is not None and all(isinstance(number, int) for number in (*layout.shape, *layout.stride))
+
+
+def _addressed(program: HostProgram, reinterpreted: Collection[str]) -> set[str]:
     """Returns the names whose strides matter: to kernels, to the caller, and to views of these."""
     names: set[str] = set()
     for step in reversed(program.steps):
@@ -283,7 +320,7 @@ def _addressed(program: HostProgram) -> set[str]:
                 names.update(value.name for value in step.values if isinstance(value, Name))
             case Reuse() | Overwrite() if step.buffer.name in names:
                 names.add(step.source)
-            case Extern() | GetItem() if step.out in names:
+            case Extern() | GetItem() if step.out in names or step.out in reinterpreted:
                 names.update(step.aliases)
     return names
 
