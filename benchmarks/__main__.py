@@ -23,6 +23,7 @@ from benchmarks import (
     memory,
     overhead,
     peaks,
+    small,
     steps,
     storms,
 )
@@ -31,6 +32,7 @@ from benchmarks.tables import chosen, show, wide_console
 
 MEASUREMENTS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "overhead": overhead.measure,
+    "small": small.measure,
     "guards": guards.measure,
     "cold": cold_start.measure,
     "capture": capture.measure,

@@ -27,7 +27,12 @@ default_setup_context = torch.autograd.function._SingleLevelFunction.setup_conte
 retains_graph: typing.Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 
 # Returns the pack and unpack hooks in force, or None.
-_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+top_saved_tensor_hooks: typing.Callable[[bool], tuple[typing.Any, typing.Any] | None] = (
+    torch._C._autograd._top_saved_tensors_default_hooks
+)
+
+# Returns whether the running backward computes the gradients of all leaves.
+runs_for_all_leaves: typing.Callable[[], bool] = torch.autograd.Variable._execution_engine.is_checkpoint_valid
 
 
 def check_reentrant_backward() -> None:
@@ -66,12 +71,12 @@ def raw_apply(function: type[torch.autograd.Function]) -> typing.Callable[..., t
 
 def has_saved_tensor_hooks() -> bool:
     """Returns whether the user's hooks apply to tensors that autograd saves now."""
-    return _saved_tensor_hooks(False) is not None
+    return top_saved_tensor_hooks(False) is not None
 
 
 def saved_tensor_hooks() -> tuple[typing.Any, typing.Any] | None:
     """Returns the pack and unpack hooks of tensors that autograd saves now."""
-    return _saved_tensor_hooks(False)
+    return top_saved_tensor_hooks(False)
 
 
 @contextlib.contextmanager
@@ -79,7 +84,7 @@ def no_saved_tensor_hooks() -> typing.Iterator[None]:
     """Disables hooks for tensors that autograd saves inside the block, except hooks opened in the block."""
     closed = []
     try:
-        while (hooks := _saved_tensor_hooks(False)) is not None:
+        while (hooks := top_saved_tensor_hooks(False)) is not None:
             torch._C._autograd._pop_saved_tensors_default_hooks()
             closed.append(hooks)
         yield
@@ -119,6 +124,10 @@ def runs_once(function: torch.autograd.graph.Node) -> bool:
 @functools.cache
 def _saved_names(cls: typing.Hashable) -> list[str]:
     return [name for name in dir(cls) if name.startswith("_raw_saved_")]
+
+
+# The type of the nodes that accumulate into `.grad` of a leaf.
+AccumulateGrad: typing.Any = torch._C._functions.AccumulateGrad
 
 
 def leaf_of(node: torch.autograd.graph.Node | None) -> torch.Tensor | None:

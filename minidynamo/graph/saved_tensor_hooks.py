@@ -58,7 +58,7 @@ def inlineable_hook(function: Any = None, *, user_cache_hash: str | None = None)
 
 def hooks_in_force() -> tuple[Any, Any] | None:
     """Returns the pack and unpack hooks in force if both can become parts of graphs; else None."""
-    hooks = compat.saved_tensor_hooks()
+    hooks = compat.top_saved_tensor_hooks(False)
     if hooks is None or not all(isinstance(hook, fx.GraphModule) or hasattr(hook, _MARK) for hook in hooks):
         return None
     return hooks
@@ -87,18 +87,9 @@ def inlining(hooks: tuple[Any, Any] | None) -> Iterator[None]:
         to_inline.reset(token)
 
 
-class _BeforeSaving:
-    """Marks an error that leaves the block: the graph raised before autograd saved tensors."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None:
-            error._minidynamo_before_saving = True  # type: ignore[attr-defined]
-
-
-before_saving = _BeforeSaving()
+def mark_before_saving(error: BaseException) -> None:
+    """Marks an error that a graph raised before autograd saved tensors."""
+    error._minidynamo_before_saving = True  # type: ignore[attr-defined]
 
 
 def raised_before_saving(error: BaseException) -> bool:

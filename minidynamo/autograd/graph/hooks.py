@@ -31,6 +31,11 @@ def register(how: Register, hook: Callable[..., Any]) -> RemovableHandle:
     return how(hook)
 
 
+def user_hooks_exist() -> bool:
+    """Returns whether the user has registered any hook in this process, dead or alive."""
+    return RemovableHandle.next_id != _InternalHooks.count
+
+
 def is_hooked(leaf: torch.Tensor, node: torch.autograd.graph.Node) -> bool:
     """Returns whether hooks see the gradient of a leaf, or run after `node` has added it to `.grad`.
 
@@ -38,9 +43,7 @@ def is_hooked(leaf: torch.Tensor, node: torch.autograd.graph.Node) -> bool:
     """
     if compat.has_tensor_hooks(leaf):
         return True
-    if RemovableHandle.next_id == _InternalHooks.count:  # the user has registered no hook in this process
-        return False
-    return _has_hooks(node.register_prehook) or _has_hooks(node.register_hook)
+    return user_hooks_exist() and (_has_hooks(node.register_prehook) or _has_hooks(node.register_hook))
 
 
 def skip_leaf_hooks(

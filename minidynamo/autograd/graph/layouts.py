@@ -96,7 +96,7 @@ class GradientLayout:
             return self.expanded_zeros(shape) if gradient is None else gradient
         if gradient is None:
             return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).zero_()
-        if gradient.stride() == stride and not _is_lazy(gradient):
+        if _are_alike(gradient.stride(), stride, shape) and not _is_lazy(gradient):
             return gradient
         return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).copy_(gradient)
 
@@ -144,8 +144,7 @@ class GradientLayout:
             several = [dim for dim in self.order if gradient.shape[dim] > 1]
             ranks = self._ranks(sorted(several, key=lambda dim: strides[dim]), gradient)
             return ranks if strides_of_ranks(ranks, gradient.shape) == strides else None
-        alike = all(given == own or n == 1 for given, own, n in zip(strides, self.stride, gradient.shape))
-        return None if alike else strides
+        return None if _are_alike(strides, self.stride, gradient.shape) else strides
 
     def expanded_zeros(self, shape: Sequence[int] | None) -> torch.Tensor:
         """Returns zeros of the shape in the memory of a single element."""
@@ -153,6 +152,11 @@ class GradientLayout:
         if self.kind is not torch.strided:
             return torch.zeros(shape, dtype=self.dtype, layout=self.kind, device=self.device)
         return torch.zeros((), dtype=self.dtype, device=self.device).expand(shape)
+
+
+def _are_alike(strides: Sequence[int], others: Sequence[int], shape: Sequence[int]) -> bool:
+    """Returns whether strides are equal, except of dimensions with one element, on which no address depends."""
+    return strides == others or all(one == other or n == 1 for one, other, n in zip(strides, others, shape))
 
 
 def _is_lazy(gradient: torch.Tensor) -> bool:

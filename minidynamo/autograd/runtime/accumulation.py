@@ -9,18 +9,18 @@ differently. Unrequested gradients are dropped as well.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 
 from minidynamo import compat
-from minidynamo.autograd.graph.hooks import is_hooked
+from minidynamo.autograd.graph.hooks import is_hooked, user_hooks_exist
 from minidynamo.graph.boxed import HandOver
 
 
 def make_accumulator(
-    ctx: Any, links: Sequence[torch.Tensor | None], args: Iterable[Any], unwanted: Collection[int]
+    ctx: Any, links: Sequence[torch.Tensor | None], args: Sequence[Any], unwanted: Collection[int] = ()
 ) -> HandOver | None:
     """Builds a function `take(index, gradient)` for backward to call after each gradient: adds the gradient to `.grad`
     or drops an unwanted gradient, and returns None; returns every other gradient. Returns None if nothing would be
@@ -38,9 +38,9 @@ def make_accumulator(
             return None
         if index not in takers:
             return gradient
-        leaf, add = takers[index]
-        if not _is_addable(gradient, leaf.grad):
-            return gradient
+        add, grad = takers[index]
+        if gradient.shape != grad.shape or gradient.dtype is not grad.dtype or gradient.device != grad.device:
+            return gradient  # autograd converts it
         add(gradient)
         return None
 
@@ -64,20 +64,41 @@ def unwanted_gradients(ctx: Any, links: Sequence[torch.Tensor | None]) -> set[in
 
 
 def _takers(
-    ctx: Any, links: Sequence[torch.Tensor | None], args: Iterable[Any], unwanted: Collection[int]
-) -> dict[int, tuple[torch.Tensor, Any]]:
-    """Returns, by index of the gradient, each leaf and the function for adding to `leaf.grad`."""
-    held = [index for index, link in enumerate(links) if link is not None and link.is_leaf and link.grad is not None]
-    if not held or torch.is_anomaly_enabled():  # anomaly mode checks the gradients that backward returns
+    ctx: Any, links: Sequence[torch.Tensor | None], args: Sequence[Any], unwanted: Collection[int]
+) -> dict[int, tuple[Any, torch.Tensor]]:
+    """Returns, by index of the gradient, the accumulating node of a leaf and `leaf.grad`: running the node now has no
+    visible effect except on `.grad`."""
+    grads: dict[int, torch.Tensor] = {}
+    leaf: Any
+    for index, leaf in enumerate(links):
+        if leaf is not None and leaf.is_leaf and index not in unwanted:
+            grad = leaf.grad
+            if grad is not None and type(grad) is torch.Tensor and grad.layout is torch.strided:
+                grads[index] = grad
+    if not grads or torch.is_anomaly_enabled():  # anomaly mode checks the gradients that backward returns
         return {}
-    nodes = _accumulators(ctx)
-    occupied = set(map(compat.memory_of, filter(_has_storage, args)))
-    takers: dict[int, tuple[torch.Tensor, Any]] = {}
-    for index in held:
-        leaf: Any = links[index]
-        found = nodes.get(id(leaf), [])  # a leaf with several gradients gets their sum
-        if len(found) == 1 and index not in unwanted and _can_add(leaf, found[0], occupied):
-            takers[index] = leaf, found[0]
+    nodes: dict[int, Any] = {}  # by the id of the leaf; None for a leaf with several gradients, which gets their sum
+    for node, _ in ctx.next_functions:
+        if type(node) is compat.AccumulateGrad:
+            leaf_id = id(node.variable)
+            nodes[leaf_id] = None if leaf_id in nodes else node
+    takers: dict[int, tuple[Any, torch.Tensor]] = {}
+    hooked, all_run = user_hooks_exist(), False
+    for index, grad in grads.items():
+        leaf = links[index]
+        found = nodes.get(id(leaf))
+        if (
+            found is not None
+            and (grad.is_cpu or _runs_in_stream_order(grad.device))
+            and not (leaf._backward_hooks or leaf._post_accumulate_grad_hooks)
+            and not (hooked and is_hooked(leaf, found))
+            and (all_run or compat.will_run(found) is True)
+        ):
+            all_run = all_run or compat.runs_for_all_leaves()  # there is a running backward, since a node will run
+            takers[index] = found, grad
+    if takers and compat.have_memory_in_common([*grads.values()], args):
+        occupied = set(map(compat.memory_of, filter(_has_storage, args)))
+        takers = {i: (node, grad) for i, (node, grad) in takers.items() if compat.memory_of(grad) not in occupied}
     return takers
 
 
@@ -85,24 +106,9 @@ def _accumulators(ctx: Any) -> dict[int, list[torch.autograd.graph.Node]]:
     """Returns the accumulating nodes after `ctx`, by the id of the leaf: one node per gradient."""
     found: dict[int, list[torch.autograd.graph.Node]] = {}
     for node, _ in ctx.next_functions:
-        leaf = compat.leaf_of(node)
-        if leaf is not None:
+        if (leaf := compat.leaf_of(node)) is not None:
             found.setdefault(id(leaf), []).append(node)
     return found
-
-
-def _can_add(leaf: torch.Tensor, node: torch.autograd.graph.Node, occupied: Collection[object]) -> bool:
-    """Returns whether running `node` now has no visible effect except on `.grad`. `occupied` is memory still read by
-    backward."""
-    grad = leaf.grad
-    return (
-        type(grad) is torch.Tensor
-        and _has_storage(grad)
-        and compat.memory_of(grad) not in occupied
-        and _runs_in_stream_order(grad.device)
-        and not is_hooked(leaf, node)
-        and compat.will_run(node) is True
-    )
 
 
 def _has_storage(value: Any) -> bool:
@@ -114,10 +120,3 @@ def _runs_in_stream_order(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.current_stream(device) == torch.cuda.default_stream(device)
     return device.type == "cpu"
-
-
-def _is_addable(gradient: torch.Tensor, grad: torch.Tensor | None) -> bool:
-    """Returns whether autograd would add `gradient` to `grad` without a conversion."""
-    if grad is None or gradient.shape != grad.shape:
-        return False
-    return gradient.dtype == grad.dtype and gradient.device == grad.device

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from minidynamo import compat
 from minidynamo.autograd.graph.hooks import skip_leaf_hooks
 from minidynamo.autograd.graph.layouts import GradientLayout
 from minidynamo.autograd.graph.signature import GraphSignature
@@ -52,6 +53,8 @@ class BackwardCall:
         self.gradient_layouts = [GradientLayout(value) for value in expected]
         #: Positions of results with symbolic sizes; each call records the shapes.
         self.symbolic = [i for fit, i in zip(self.gradient_layouts, self.results) if fit.is_symbolic]
+        #: Pairs (check of tangents, graph): tangents that pass the check are arguments of the graph as they are.
+        self.usual: list[tuple[Callable[..., bool], Callable[..., Any]]] = []
 
     def __call__(
         self,
@@ -74,11 +77,26 @@ class BackwardCall:
         if unused or unwanted or strides or cut:
             part = BackwardPart(frozenset(unused), frozenset(unwanted), strides, cut)
             part, graph = self.parts.find(part)
+        fits = None if unused or unwanted or cut else self.check_of_unchanged(tangents, part)
         self.append_arguments(ctx, args, tangents, part)
         gradients: Sequence[torch.Tensor | None] = graph(args, make_accumulator(ctx, links, args, unwanted))
+        if fits is not None:
+            self.usual.append((fits, graph))
         if unwanted:
             gradients = [None if index in unwanted else g for index, g in enumerate(gradients)]
         return self.with_zeros(ctx, gradients, unused, unwanted) if self.zero_sources else gradients
+
+    def check_of_unchanged(
+        self, tangents: Sequence[torch.Tensor | None], part: BackwardPart
+    ) -> Callable[..., bool] | None:
+        """Returns a check that accepts tangents like `tangents`, if `part` takes these unchanged; else None."""
+        taken = dict(part.strides)
+        layouts = enumerate(zip(self.gradient_layouts, tangents))
+        if len(self.usual) >= MOST_PARTS or self.symbolic:
+            return None
+        if not all(fit.kind is torch.strided and fit(t, None, taken.get(i)) is t for i, (fit, t) in layouts):
+            return None
+        return compat.tensor_guards(tuple(tangents)).check  # type: ignore[arg-type, no-any-return]
 
     def with_zeros(
         self, ctx: Any, gradients: Sequence[torch.Tensor | None], unused: set[int], unwanted: Collection[int]
@@ -154,14 +172,14 @@ class CompiledOnFirstCall:
     def __init__(self, compile_it: Callable[[], BoxedCallable]) -> None:
         self.compile_it = compile_it
         self.lock = ForkSafeLock()
-        self.compiled: BoxedCallable | None = None
+        self.compiled: Callable[..., Any] | None = None
 
     def __call__(self, args: list[Any], hand_over: HandOver | None = None) -> Any:
         if self.compiled is None:
             with self.lock:
                 if self.compiled is None:
-                    self.compiled = self.compile_it()
-        return _run(self.compiled, args, hand_over)
+                    self.compiled = _with_receiver(self.compile_it())
+        return self.compiled(args, hand_over)
 
 
 class BackwardGraphs:
@@ -188,10 +206,9 @@ class BackwardGraphs:
                 if part not in self.known:
                     self.known[part] = self.compile_it(part)
         graph = self.known.get(part)
-        return (WHOLE, self.whole) if graph is None else (part, functools.partial(_run, graph))
+        return (WHOLE, self.whole) if graph is None else (part, _with_receiver(graph))
 
 
-def _run(graph: BoxedCallable, args: list[Any], hand_over: HandOver | None = None) -> Any:
-    if hand_over is None or not hands_over(graph):
-        return graph(args)
-    return graph(args, hand_over)  # type: ignore[call-arg]
+def _with_receiver(graph: BoxedCallable) -> Callable[..., Any]:
+    """Returns a callable that takes a receiver of results as a second argument, which `graph` may ignore."""
+    return graph if hands_over(graph) else lambda args, hand_over=None: graph(args)

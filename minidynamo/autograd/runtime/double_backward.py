@@ -208,7 +208,7 @@ class DoubleBackward:
         if hooked:
             missing.update(dict.fromkeys(plan.held, "Hooks for saved tensors were in force."))
         return HigherOrderState(
-            {} if hooked else {i: _with_version(args[i]) for i in plan.held},
+            {} if hooked else {i: with_version(args[i]) for i in plan.held},
             [link if is_linked else None for link, is_linked in zip(links, self.linked)],
             symbol_values(self.derivatives.symbols, args) if self.derivatives.symbols else {},
             {device: random_state(device) for device in plan.random},
@@ -392,7 +392,7 @@ def _unsupported(why: str) -> Unsupported:
     )
 
 
-def _with_version(value: torch.Tensor) -> HeldInput:
+def with_version(value: torch.Tensor) -> HeldInput:
     """Returns a detached alias of `value`, with its version."""
     held = value.detach()
     return held, compat.version_of(held)

@@ -24,6 +24,7 @@ from minidynamo.autograd.partition.packing import Unpack
 from minidynamo.autograd.runtime.backward_call import BackwardCall, BackwardGraphs, CompiledOnFirstCall
 from minidynamo.autograd.runtime.double_backward import DoubleBackward
 from minidynamo.autograd.runtime.graph_node import GraphNode, Saved, SavedPositions
+from minidynamo.autograd.runtime.node_program import node_call
 from minidynamo.autograd.runtime.partial_backward import BackwardPart
 from minidynamo.autograd.runtime.rebuild_outputs import CallValues, output_builder, watching_hooks
 from minidynamo.autograd.runtime.result_hooks import watch_view
@@ -62,7 +63,7 @@ def training_call(
     counted = _with_eager_metadata(signature, forward, counted=True)
     node = GraphNode(signature, counted, SavedPositions(saved, expected, signature.results), backward, double_backward)
     node.unpack = unpack
-    call = _with_constants(signature, _counting_writes_first(signature, node))
+    call = _with_constants(signature, _counting_writes_first(signature, node_call(node)))
     return _with_user_outputs(signature, call, node.result_nodes if node.result_nodes.joins else None)
 
 
@@ -144,12 +145,13 @@ def _with_eager_metadata(signature: GraphSignature, graph: BoxedCallable, *, cou
     if not any((signature.result_writes, signature.internal_views, signature.result_strides, inputs, uncounted)):
         return graph
     positions, counts = zip(*signature.result_writes) if signature.result_writes else ((), ())
+    sets_versions = bool(inputs or positions)
 
     def settled(args: list[Any]) -> list[Any]:
         for i in uncounted:  # the program writes to their `.data`: torch refuses writes to them and their views
             args[i] = args[i].new_empty(0).set_(args[i])
-        written, versions = _counted((args[i], count) for i, count in inputs)
-        holding = [(position, args[i].detach()) for position, i in in_place]
+        written, versions = _counted((args[i], count) for i, count in inputs) if inputs else ([], [])
+        holding = [(position, args[i].detach()) for position, i in in_place] if in_place else ()
         values = list(graph(args))
         for position, data in holding:
             values.insert(position, data)
@@ -157,7 +159,8 @@ def _with_eager_metadata(signature: GraphSignature, graph: BoxedCallable, *, cou
             values[i] = values[i].detach()
         for i, strides in signature.result_strides:
             values[i] = values[i].as_strided(values[i].shape, strides).detach()
-        compat.set_versions([*written, *(values[i] for i in positions)], [*versions, *counts])
+        if sets_versions:
+            compat.set_versions([*written, *map(values.__getitem__, positions)], [*versions, *counts])
         return values
 
     return settled
@@ -201,19 +204,28 @@ def _with_user_outputs(
     ]
     view_builders = [output_builder(plan, positions) for plan in signature.views]
     early = [i for i, plan in enumerate(signature.outputs) if plan.early and result_nodes is None]
+    #: Per output: its position if it is a result itself.
+    direct = [plan.index if plan in plain else None for plan in signature.outputs]
+    steps = [*enumerate(zip(direct, output_builders))]
 
     def call(args: list[Any]) -> Any:
-        found = CallValues([args[i] for i in needed], (), view_builders)
-        viewed = {i: output_builders[i](found) for i in early}
+        found = CallValues([args[i] for i in needed] if needed else (), (), view_builders)
+        viewed = {i: output_builders[i](found) for i in early} if early else {}
         if result_nodes is None:
             found.values = run(args)
         else:
-            written, counts = _counted((args[i], count) for i, count in pending if count is not None)
-            versions = dict(zip(map(id, written), counts))
+            versions: dict[int, int] = {}
+            if pending:
+                written, counts = _counted((args[i], count) for i, count in pending if count is not None)
+                versions.update(zip(map(id, written), counts))
+                del written
             found.values = values = list(run(args))
-            inputs = [found.kept[positions[index]] for index, _ in pending]
+            inputs = [found.kept[positions[index]] for index, _ in pending] if pending else ()
             viewed = result_nodes.join(values, inputs, lambda i: output_builders[i](found), writing(versions))
-        return tuple([viewed[i] if i in viewed else make(found) for i, make in enumerate(output_builders)])
+        outputs = []
+        for i, (position, make) in steps:
+            outputs.append(viewed[i] if i in viewed else make(found) if position is None else found.values[position])
+        return tuple(outputs)
 
     def writing(versions: dict[int, int]) -> Callable[[torch.Tensor, torch.Tensor], None]:
         def write(target: torch.Tensor, value: torch.Tensor) -> None:

@@ -1,6 +1,7 @@
-"""Owns the autograd node of a compiled graph: runs forward, saves tensors, runs backward.
+"""Owns the autograd node of a compiled graph: what it saves and frees, and all cases of its backward.
 
-`graph_call.py` has the steps around it, `input_nodes.py` and `result_nodes.py` the nodes of single inputs and results.
+`node_program.py` prints the functions of the node, which run forward, and the usual case of backward. `graph_call.py`
+has the steps around the node, `input_nodes.py` and `result_nodes.py` the nodes of single inputs and results.
 """
 
 from __future__ import annotations
@@ -12,24 +13,15 @@ import torch
 
 from minidynamo import compat
 from minidynamo.autograd.graph.batched_grads import has_batches
-from minidynamo.autograd.graph.layouts import Layout
 from minidynamo.autograd.graph.signature import GraphSignature
 from minidynamo.autograd.partition.packing import Unpack
 from minidynamo.autograd.runtime.accumulation import unwanted_gradients
 from minidynamo.autograd.runtime.backward_call import BackwardCall
 from minidynamo.autograd.runtime.double_backward import DoubleBackward
-from minidynamo.autograd.runtime.input_nodes import (
-    InputNodes,
-    LinkedInputs,
-    SeparateInputs,
-    opaque,
-    received,
-    without_data,
-)
+from minidynamo.autograd.runtime.input_nodes import InputNodes, SeparateInputs
 from minidynamo.autograd.runtime.result_hooks import kept_by
-from minidynamo.autograd.runtime.result_nodes import ResultNodes, watched
+from minidynamo.autograd.runtime.result_nodes import ResultNodes
 from minidynamo.graph.boxed import BoxedCallable
-from minidynamo.graph.saved_tensor_hooks import before_saving
 
 Saved = Sequence[tuple[str, int]]
 
@@ -52,9 +44,9 @@ def _split(sources: Saved, results: int) -> tuple[list[int], list[int]]:
 
 
 class GraphNode:
-    """Calls a compiled graph as one node of autograd's graph. `forward` returns the results, then values to save."""
-
-    _boxed_call = True
+    """A compiled graph as one node of autograd's graph. `forward` returns the results, then values to save. The methods
+    have all cases of backward; `node_program.py` prints the usual case.
+    """
 
     def __init__(
         self,
@@ -93,43 +85,8 @@ class GraphNode:
         reaching = [tuple(positions[target] for target in edge.reached_from) for edge in graph.edges]
         self.input_nodes = InputNodes(reaching, len(positions), signature.results, self.gradients)
         self.result_nodes = ResultNodes(signature, plan.held, self.flow_of)
-        function = _function(self)
-        if len(positions) > 1 or self.result_nodes.sources or self.unvisited:
-            watched(function)
-        self.apply = compat.raw_apply(function)
-
-    def __call__(self, args: list[Any]) -> Any:
-        """Returns the results of the graph; empties `args`."""
-        linked = self.input_nodes.link(
-            [args[i] if (to_leaf if args[i].is_leaf else to_other) else None for i, to_other, to_leaf in self.edges]
-        )
-        return self.result_nodes.attach(self.apply(args, linked, *linked.edges), linked)
-
-    def run_forward(self, ctx: Any, args: list[Any], linked: LinkedInputs) -> tuple[torch.Tensor, ...]:
-        """Runs forward, and keeps at the node `ctx` what backward needs."""
-        saved = self.saved
-        kept = [_saved_input(args[i], is_unreached=i in self.unreached) for i in saved.inputs]
-        numbers = [args[i] for i in saved.number_inputs]
-        hooked = compat.has_saved_tensor_hooks()
-        ctx.signature = self.signature
-        ctx.separate, links = linked.separate, linked.links
-        ctx.double_backward = self.double_backward.keep(args, links, hooked)
-        for i in () if ctx.separate is None else ctx.separate.indices:
-            ctx.double_backward.links[i] = None  # these links live as long as the results that reach them
-        ctx.zero_templates = {k: without_data(args[i]) for k, i in self.zeros}
-        ctx.unvisited = [leaf for leaf in map(links.__getitem__, self.unvisited) if leaf is not None and leaf.is_leaf]
-        with before_saving:
-            values = self.forward(args)
-        kept += [values[i] for i in saved.computed]
-        returned = tuple(values[: self.signature.results])
-        ctx.layouts = [Layout(value) for value in kept] if hooked else None
-        ctx.save_for_backward(*self.result_nodes.save(ctx, kept, returned))
-        ctx.numbers = numbers + [values[i] for i in saved.computed_numbers]
-        ctx.shapes = {i: values[i].shape for i in self.backward.symbolic}
-        ctx.set_materialize_grads(False)
-        if self.others:
-            ctx.mark_non_differentiable(*[values[i] for i in self.others])
-        return returned
+        #: Whether backward has a usual case.
+        self.has_usual_case = bool(positions) and not signature.all_gradients
 
     def run_backward(self, ctx: Any, gradients: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """Returns the gradients of the edges; empties `gradients`."""
@@ -155,7 +112,7 @@ class GraphNode:
         if torch.is_grad_enabled() or has_batches(tangents):
             compiled = self.backward.reusable(ctx, tuple(args), unwanted)
             saved = args if self.unpack is None else self.unpack(args, ctx.numbers)
-            return self.double_backward.gradients(kept, saved, tangents, compiled, getattr(ctx, "watch", None))
+            return self.double_backward.gradients(kept, saved, tangents, compiled, ctx.watch)
         links, kept = kept.links, None
         return self.backward(ctx, args, tangents, unwanted, links)
 
@@ -168,7 +125,7 @@ class GraphNode:
     def read(self, ctx: Any, used: Collection[int]) -> list[Any]:
         """Returns the saved values, with None for values that only unused targets need. Raises if an earlier backward
         freed them."""
-        is_freed = not getattr(ctx, "freed", frozenset()).isdisjoint(used)
+        is_freed = not ctx.freed.isdisjoint(used)
         if self.result_nodes.holders and not is_freed:
             saved = self.result_nodes.read(ctx, used)
         elif self.frees_in_parts and not is_freed:
@@ -179,49 +136,20 @@ class GraphNode:
             return [value if value is None else fit.restored(value) for fit, value in zip(ctx.layouts, saved)]
         return saved
 
+    def freed_by(self, used: Collection[int]) -> frozenset[int]:
+        """Returns the targets whose backward raises after a backward of the `used` targets."""
+        nodes = self.signature.graph.nodes
+        return frozenset().union(*(nodes[target].frees for target in used)) if self.frees_in_parts else self.targets
+
     def free(self, ctx: Any, used: Collection[int]) -> None:
         """Drops the references to saved values, unless the user retains the graph: each dies at its last use."""
         ctx.maybe_clear_saved_tensors()
         if compat.retains_graph():
             return
-        freed = self.targets
-        if self.frees_in_parts:
-            nodes = self.signature.graph.nodes
-            freed = getattr(ctx, "freed", frozenset()).union(*(nodes[target].frees for target in used))
-        ctx.freed = freed
+        freed = ctx.freed | self.freed_by(used)
+        ctx.freed, ctx.is_usual = freed, False
         if freed == self.targets:
             ctx.double_backward = None
-        for target, reference in getattr(ctx, "owned", {}).items():
+        for target, reference in ctx.owned.items():
             if target in freed and (owned := reference()) is not None:
                 owned.free()
-
-
-def _saved_input(value: torch.Tensor, is_unreached: bool) -> torch.Tensor:
-    """Returns `value`, detached if autograd must not enter its history."""
-    return value.detach() if is_unreached and not value.is_leaf else value
-
-
-def _function(node: GraphNode) -> type[torch.autograd.Function]:
-    # Autograd passes all gradients in one list and keeps none, so gradients die inside backward.
-    @compat.boxed
-    @opaque
-    class CompiledFunction(torch.autograd.Function):
-        """The one node of autograd's graph for the whole compiled graph.
-
-        Arguments of `apply`: the list of all inputs, the links to inputs with grad, and the edges. Links have no data,
-        so inputs can die in forward (`input_nodes.py`).
-        """
-
-        @staticmethod
-        def forward(
-            ctx: Any, args: list[Any], linked: LinkedInputs, *_: torch.Tensor | None
-        ) -> tuple[torch.Tensor, ...]:
-            return node.run_forward(ctx, args, linked)
-
-        @staticmethod
-        def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
-            gradients = received(given)
-            del given
-            return (None, None, *node.run_backward(ctx, gradients), None)
-
-    return CompiledFunction

@@ -28,7 +28,6 @@ import torch
 from minidynamo import compat
 from minidynamo.autograd.graph.signature import GraphSignature
 from minidynamo.autograd.runtime.input_nodes import (
-    GRAD_SEED,
     LinkedInputs,
     SeparateInputs,
     opaque,
@@ -107,14 +106,14 @@ class ResultNode(torch.autograd.Function):
         return (None, None, gradient, *[end] * len(owned.ends), *flow)
 
 
-_hold = compat.raw_apply(_Holder)
-_join = compat.raw_apply(ResultNode)
+hold_values = compat.raw_apply(_Holder)
+join_result = compat.raw_apply(ResultNode)
 
 
-def _with_node(value: torch.Tensor, owned: OwnedValues, inputs: Iterable[torch.Tensor] = ()) -> torch.Tensor:
+def with_node(value: torch.Tensor, owned: OwnedValues, inputs: Iterable[torch.Tensor] = ()) -> torch.Tensor:
     """Returns a result with its result node."""
-    ends = (pair[1] for pair in owned.ends.values())
-    joined: torch.Tensor = _join(owned, [value.detach()], value, *ends, *inputs)
+    ends = [pair[1] for pair in owned.ends.values()] if owned.ends else ()
+    joined: torch.Tensor = join_result(owned, [value.detach()], value, *ends, *inputs)
     return joined
 
 
@@ -122,7 +121,7 @@ def with_separate_inputs(outputs: Sequence[Any], linked: LinkedInputs) -> list[A
     """Returns the outputs of a node, with a result node for each that reaches a separate input."""
     found = list(outputs)
     for position, ends in linked.ends.items():
-        found[position] = _with_node(found[position], OwnedValues(linked.separate, position, ends))
+        found[position] = with_node(found[position], OwnedValues(linked.separate, position, ends))
     return found
 
 
@@ -170,6 +169,12 @@ class ResultNodes:
         #: The targets and the views among `sources`, each after the direct inputs and the base.
         self.order = _in_dependency_order({number: self.dependencies(number) for number in range(len(graph.nodes))})
         self.order = [number for number in self.order if graph.nodes[number].output is None or number in self.sources]
+        #: Per number of `order`: the number, the node, the position of a target, and the direct inputs that get zeros.
+        self.steps: list[tuple[int, Any, int | None, list[int]]] = []
+        for number in self.order:
+            node = graph.nodes[number]
+            zero_inputs = [source for source in node.inputs if number in graph.nodes[source].zero_sources]
+            self.steps.append((number, node, self.positions[number] if node.output is None else None, zero_inputs))
         not_computable = {*self.sources}.difference(self.computable)
         #: Per target: the direct and indirect inputs without a computable gradient.
         self.uncomputable = [not_computable & graph.all_inputs(target) for target in range(len(self.positions))]
@@ -187,53 +192,6 @@ class ResultNodes:
         bases = {("graph", position): target for target, position in enumerate(self.positions)}
         bases |= {("input", m.index): self.positions.index(m.result) for m in self.mutations()}
         return (bases[origin],) if origin in bases else ()
-
-    def save(self, ctx: Any, kept: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Returns the tensors of `kept` to save at the graph's node `ctx`; the others wait there for `attach`."""
-        if not self.holders:
-            return kept
-        returned = set(map(id, results))
-        # A tensor with the history of a result would keep the holders of that result alive.
-        values = [value.detach() if id(value) in returned or value._is_view() else value for value in kept]
-        ctx.unheld = [[values[i] for i in numbers] for _, numbers in self.holders]
-        return [values[i] for i in self.common]
-
-    def attach(self, results: Sequence[Any], linked: LinkedInputs) -> Sequence[Any]:
-        """Returns the results of a call, each with its result node; targets with direct inputs get theirs in `join`.
-        `results` are the outputs of the graph's node."""
-        main: Any = results[self.positions[0]].grad_fn
-        if main is None:
-            return results
-        if self.holders or linked.ends or self.joins:
-            results = self.owning(main, results, linked)
-        if self.sources and not self.joins:
-            tensors = {number: Reference(results[self.positions[number]]) for number in self.sources}
-            main.watch = Watch(self.signature, tensors)
-        return results
-
-    def owning(self, main: Any, results: Sequence[Any], linked: LinkedInputs) -> list[Any]:
-        """Returns the results with their nodes, given the graph's node."""
-        holders = []
-        if self.holders:
-            holders, main.unheld = [_hold(GRAD_SEED, values) for values in main.unheld], None
-        kept = main.double_backward.held
-        inputs = {i: kept.pop(i) for i in self.held if i in kept}
-        main.owned, main.unjoined, found = {}, {}, list(results)
-        del results
-        for target, position, own, is_joined in self.owners:
-            ends = linked.ends.get(position, {})
-            if not (own or ends or is_joined or self.holders):
-                continue
-            owned = OwnedValues(linked.separate, position, ends)
-            owned.holders = {k: holders[k] for k in own}
-            if inputs:
-                owned.inputs = {i: value for i, value in inputs.items() if target in self.held[i]}
-            if is_joined:
-                main.unjoined[target] = owned
-            else:
-                found[position] = _with_node(found[position], owned)
-            main.owned[target] = Reference(owned)
-        return found
 
     def read(self, ctx: Any, used: Collection[int]) -> list[torch.Tensor | None]:
         """Returns the saved tensors that the `used` targets need; None for every further tensor."""
@@ -261,22 +219,16 @@ class ResultNodes:
         main = None if node is None else graph_node(node)[0]
         watch = Watch(self.signature, {})
         found: dict[int, torch.Tensor] = {}
-        for number in self.order:
-            record = self.graph.nodes[number]
-            if record.output is not None:
-                found[number] = view(record.output)
+        outputs: dict[int, torch.Tensor] = {}
+        for number, record, position, zero_inputs in self.steps:
+            if position is None:
+                found[number] = outputs[record.output] = view(record.output)
                 continue
-            position = self.positions[number]
             if main is not None and record.inputs:
-                sources = [found[source] for source in record.inputs]
+                zeros = {source: without_data(found[source]) for source in zero_inputs} if zero_inputs else {}
                 owned = main.unjoined.pop(number)
-                zeros = {
-                    source: without_data(found[source])
-                    for source in record.inputs
-                    if number in self.graph.nodes[source].zero_sources
-                }
                 owned.flow = functools.partial(self.flow, number, watch, zeros)
-                results[position] = _with_node(results[position], owned, sources)
+                results[position] = with_node(results[position], owned, map(found.__getitem__, record.inputs))
             if number in written:
                 write(written[number], results[position])
             found[number] = written.get(number, results[position])
@@ -284,8 +236,7 @@ class ResultNodes:
             main.watch = watch
             for number in self.sources:
                 watch.add(number, found[number], has_graph_node=number < len(self.positions) and number not in written)
-        outputs = ((self.graph.nodes[number].output, value) for number, value in found.items())
-        return {output: value for output, value in outputs if output is not None}
+        return outputs
 
     def flow(
         self,
@@ -349,7 +300,7 @@ class Watch:
         Raises if a watched gradient cannot be computed: the gradient of a node in `uncomputable`, or a differentiated
         or batched gradient.
         """
-        if any(map(self.is_watched, uncomputable)):
+        if uncomputable and any(map(self.is_watched, uncomputable)):
             raise _not_shown_error()
         number = compat.current_backward()
         if number not in self.decided:
