@@ -190,6 +190,84 @@ BAMBA = dict(
     mamba_n_groups=1,
     mamba_chunk_size=4,
 )
+GRANITE_MOE_HYBRID = dict(
+    DECODER,
+    num_local_experts=4,
+    num_experts_per_tok=2,
+    layer_types=["mamba", "attention"],
+    mamba_n_heads=8,
+    mamba_d_head=8,
+    mamba_d_state=8,
+    mamba_n_groups=1,
+    mamba_chunk_size=4,
+    shared_intermediate_size=16,
+)
+ZAMBA2 = dict(
+    DECODER,
+    num_hidden_layers=3,
+    num_key_value_heads=4,
+    mamba_d_state=8,
+    mamba_ngroups=1,
+    n_mamba_heads=8,
+    mamba_headdim=8,
+    chunk_size=4,
+    attention_head_dim=16,
+    layers_block_type=["mamba", "hybrid", "mamba"],
+    num_mem_blocks=1,
+)
+GEMMA3N = dict(
+    DECODER,
+    head_dim=8,
+    sliding_window=4,
+    vocab_size_per_layer_input=99,
+    hidden_size_per_layer_input=8,
+    laurel_rank=4,
+    num_kv_shared_layers=0,
+    layer_types=["sliding_attention", "full_attention"],
+    intermediate_size=[40, 40],
+    activation_sparsity_pattern=[0.5, 0.0],
+)
+PERCEIVER = {
+    "vocab_size": 99,
+    "d_model": 16,
+    "num_latents": 8,
+    "d_latents": 16,
+    "num_blocks": 1,
+    "num_self_attends_per_block": 2,
+    "num_self_attention_heads": 2,
+    "num_cross_attention_heads": 2,
+    "max_position_embeddings": 64,
+}
+SAM = {
+    "vision_config": {
+        "hidden_size": 32,
+        "output_channels": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "image_size": 32,
+        "patch_size": 4,
+        "mlp_ratio": 2.0,
+        "window_size": 3,
+        "global_attn_indexes": [1],
+        "num_pos_feats": 8,
+    },
+    "prompt_encoder_config": {
+        "hidden_size": 16,
+        "image_size": 32,
+        "patch_size": 4,
+        "mask_input_channels": 4,
+        "num_point_embeddings": 4,
+    },
+    "mask_decoder_config": {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "mlp_dim": 24,
+        "num_attention_heads": 2,
+        "attention_downsample_rate": 2,
+        "iou_head_hidden_dim": 16,
+        "iou_head_depth": 2,
+    },
+}
 STAGES = {"hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}
 
 ENCODERS = {
@@ -205,6 +283,7 @@ ENCODERS = {
     "deberta-v1": _of("Deberta", MASKED, DEBERTA),
     "electra": _of("Electra", "ForTokenClassification", dict(ENCODER, embedding_size=16), "text"),
     "albert": _of("Albert", MASKED, dict(ENCODER, embedding_size=16)),
+    "perceiver": _of("Perceiver", MASKED, PERCEIVER, "perceived"),
     "convbert": _of("ConvBert", MASKED, dict(ENCODER, embedding_size=32, conv_kernel_size=3)),
     "esm": _of("Esm", MASKED, dict(ENCODER, pad_token_id=0, mask_token_id=1, position_embedding_type="rotary")),
     "fnet": _of("FNet", MASKED, ENCODER, "tokens"),
@@ -252,6 +331,7 @@ DECODERS = {
     "gemma": _of("Gemma", LM, dict(DECODER, head_dim=8)),
     "gemma2": _of("Gemma2", LM, dict(DECODER, head_dim=8)),
     "gemma3": Program("Gemma3ForCausalLM", "Gemma3TextConfig", dict(DECODER, head_dim=8, sliding_window=4)),
+    "gemma3n": Program("Gemma3nForCausalLM", "Gemma3nTextConfig", GEMMA3N),
     "phi3": _of("Phi3", LM, DECODER),
     "bloom": _of("Bloom", LM, {"vocab_size": 99, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
     "cohere": _of("Cohere", LM, DECODER),
@@ -286,6 +366,12 @@ EXPERT_MIXTURES = {
         "ernie4.5-moe",
         _of("Ernie4_5_Moe", LM, dict(DECODER, moe_intermediate_size=16, moe_k=2, moe_num_experts=4)),
     ),
+    **_with_each_experts("olmoe", _of("Olmoe", LM, dict(DECODER, num_experts=4, num_experts_per_tok=2))),
+    "llama4": Program(
+        "Llama4ForCausalLM",
+        "Llama4TextConfig",
+        dict(DECODER, head_dim=8, num_local_experts=4, intermediate_size_mlp=40, interleave_moe_layer_step=1),
+    ),
     "jetmoe": _of("JetMoe", LM, dict(DECODER, kv_channels=8, num_local_experts=4)),
     "switch-transformers": _of(
         "SwitchTransformers",
@@ -309,6 +395,8 @@ STATE_SPACES = {
     "falcon-mamba": _of("FalconMamba", LM, STATES, other_path=True),
     "mamba2": _of("Mamba2", LM, MAMBA2),
     "bamba": _of("Bamba", LM, BAMBA),
+    "granite-moe-hybrid": _of("GraniteMoeHybrid", LM, GRANITE_MOE_HYBRID),
+    "zamba2": _of("Zamba2", LM, ZAMBA2),
     "jamba": _of("Jamba", LM, dict(JAMBA, experts_implementation="batched_mm"), other_path=True),
     "qwen3-next": _of("Qwen3Next", LM, dict(QWEN3_NEXT, experts_implementation="batched_mm")),
     "recurrent-gemma": _of(
@@ -483,6 +571,18 @@ VISION = {
         "pictures",
     ),
     "segformer": _of("Segformer", "ForSemanticSegmentation", SEGFORMER, "pictures"),
+    "video-mae": _of("VideoMAE", "ForVideoClassification", dict(PICTURES, num_frames=4, tubelet_size=2), "video"),
+    "sam": _of("Sam", "Model", SAM, "points"),
+    "blip": _of(
+        "Blip",
+        SEQUENCES,
+        {
+            "text_config": dict(ENCODER, encoder_hidden_size=32, bos_token_id=1, eos_token_id=2, sep_token_id=2),
+            "vision_config": PICTURES,
+            "projection_dim": 16,
+        },
+        "labelled pictures",
+    ),
     "clip": _of("CLIP", "Model", CLIP, "captions"),
 }
 

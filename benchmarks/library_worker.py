@@ -77,6 +77,14 @@ INPUTS: dict[str, Callable[[Step], Inputs]] = {
     # Patches of 8 by 8 are kept in the order of the noise, which models would draw themselves.
     "masked pictures": lambda step: {**pictures(step), "noise": torch.rand(step.batch, 16)},
     "captions": lambda step: {**text(step), **pictures(step)},
+    "labelled pictures": lambda step: {**language(step), **pictures(step)},
+    "video": lambda step: {"pixel_values": torch.randn(step.batch, 4, 3, 32, 32)},
+    "points": lambda step: {
+        **pictures(step),
+        "input_points": 30 * torch.rand(step.batch, 1, 2, 2),
+        "input_labels": torch.ones(step.batch, 1, 2, dtype=torch.long),
+    },
+    "perceived": lambda step: {"inputs": tokens(step.batch, step.length)},
     "speech": lambda step: {
         "input_features": torch.randn(step.batch, 8, 40),
         "labels": tokens(step.batch, step.length // 2),
