@@ -27,6 +27,7 @@ from minidynamo.compat import (
     module_call,
 )
 from minidynamo.config import config
+from minidynamo.core.artifacts import own_frames_hidden
 from minidynamo.core.directives import COMPILED, own_mark
 from minidynamo.core.events import forget_notices, notice
 from minidynamo.core.stats import Stats
@@ -240,7 +241,10 @@ def _with_caller(fn: types.FunctionType) -> types.FunctionType:
         return fn
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
+        try:
+            return fn(*args, **kwargs)
+        except own_frames_hidden():
+            raise
 
     entered = cast(types.FunctionType, functools.wraps(fn)(call))
     _target_of_caller[entered] = fn
@@ -279,9 +283,12 @@ def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.n
 
     def call(*args: Any, **kwargs: Any) -> Any:
         module = owner()
-        if is_sharded(module) and not named.disable and "forward" not in vars(module):
-            return _call_between_hooks(module, function, args, kwargs)
-        return function(module, *args, **kwargs)
+        try:
+            if is_sharded(module) and not named.disable and "forward" not in vars(module):
+                return _call_between_hooks(module, function, args, kwargs)
+            return function(module, *args, **kwargs)
+        except own_frames_hidden():
+            raise
 
     call.__dict__.update(function.__dict__)
     call.__dict__[_VERSIONS] = [*(other for other in versions if other is not function), function]
@@ -462,7 +469,10 @@ def freeze(target: Any, *, check_every: int = 1000) -> Any:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return function(owner, *args, **kwargs)
+        try:
+            return function(owner, *args, **kwargs)
+        except own_frames_hidden():
+            raise
 
     return call
 

@@ -25,7 +25,7 @@ from minidynamo.bytecode.analysis import first_index, starred_parameters
 from minidynamo.bytecode.layout import FramePoint, frame_point
 from minidynamo.compat import NOT_FOR_TORCH_COMPILE, module_call
 from minidynamo.config import config
-from minidynamo.core.artifacts import Artifact, collected
+from minidynamo.core.artifacts import Artifact, collected, own_frames_hidden
 from minidynamo.core.directives import COMPILED, DISABLED, own_mark
 from minidynamo.core.events import Event, notice, on_event, publish
 from minidynamo.core.names import weakly
@@ -96,7 +96,10 @@ def eager_function(
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
+        try:
+            return fn(*args, **kwargs)
+        except own_frames_hidden():
+            raise
 
     record = CompiledFunction(fn, options, None)
     record.module = (lambda: None) if module is None else weakref.ref(module)

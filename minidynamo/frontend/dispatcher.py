@@ -136,6 +136,7 @@ class Dispatcher:
             methods = {name: weakly(method) for name, method in methods.items()}
         if isinstance(self._frame, RootFrame):
             methods["start_anew"] = functools.partial(self._start_anew, self._frame)
+            methods["hide"] = artifacts.own_frames_hidden
         names = self._frame.names
         called = {getattr(names, name): method for name, method in methods.items()}
         return called | {names.count: self._count} | self._frame.facts

@@ -14,19 +14,22 @@ one entry:
             if 'k' not in keyword_defaults:
                 return start_anew([x, args, k])
             k = keyword_defaults['k']
-        if count() & 1023 == 16:
-            time_guards([x, args, k])
         try:
-            fits = True if x is None else False
-        except Exception:
-            fits = False
-        if fits:
+            if count() & 1023 == 16:
+                time_guards([x, args, k])
+            try:
+                fits = True if x is None else False
+            except Exception:
+                fits = False
+            if fits:
+                boxed = [x, args, k]
+                del x, args, k
+                return body0(boxed)
             boxed = [x, args, k]
             del x, args, k
-            return body0(boxed)
-        boxed = [x, args, k]
-        del x, args, k
-        return miss(boxed, 1)(boxed)
+            return miss(boxed, 1)(boxed)
+        except hide():  # matches nothing: removes minidynamo's frames from the traceback
+            raise
 
 A body that ends at a graph break returns the first step after the break: `step, boxed = body0(boxed)`. A loop then
 calls the steps. Guards that have read the inputs of the graph pass the inputs to the body in a second list
@@ -42,7 +45,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from minidynamo.core import artifacts
-from minidynamo.frontend.frames import Frame
+from minidynamo.frontend.frames import Frame, RootFrame, hiding_frames
 from minidynamo.guards.cache import Entry
 from minidynamo.guards.check import write_condition
 from minidynamo.guards.frozen import Recheck, distinguishing
@@ -50,14 +53,13 @@ from minidynamo.guards.frozen import Recheck, distinguishing
 
 def native_source(frame: Frame) -> str:
     """Returns the text of the function that runs the frame eagerly."""
-    lines = frame.tail_call(f"{frame.names.native}({frame.names.boxed})")
-    return _function(frame, [*frame.prologue, *frame.validity_check, *lines])
+    return _function(frame, frame.tail_call(f"{frame.names.native}({frame.names.boxed})"))
 
 
 def dispatch_source(frame: Frame, bodies: Mapping[Entry, str], generation: int) -> str:
     """Returns the text of the function that tries entries in order; `bodies` has the names of their bodies."""
     names = frame.names
-    lines = [*frame.prologue, *frame.validity_check, f"if {names.count}() & 1023 == 16:"]
+    lines = [f"if {names.count}() & 1023 == 16:"]
     lines.append(f"    {names.time_guards}([{', '.join(frame.parameters)}])")
     for entry, body in bodies.items():
         arguments = f"{names.boxed}, {names.fits}" if entry.condition.returns_inputs else names.boxed
@@ -90,7 +92,7 @@ def frozen_function(
     namespace = {"__name__": frame.module, names.count: itertools.count().__next__}
     namespace[names.miss] = Recheck(frame.name, frame.parameters, entries, backend_key)
     listed = f"({''.join(f'{name}, ' for name in frame.parameters)})"
-    lines = list(frame.prologue)
+    lines = []
     if check_every:
         lines += [f"if not {names.count}() % {check_every}:", f"    {names.miss}({listed})"]
     for number, (entry, guards) in enumerate(zip(entries, distinguishing(entries))):
@@ -103,7 +105,9 @@ def frozen_function(
             tail_call = [*_check(frame, f"True if {condition.text} else False"), *_if_it_fits(frame, tail_call)]
         lines += tail_call
     lines += [f"return {names.miss}({listed}, True)"] * (len(entries) > 1)
-    function = artifacts.load("frozen", frame.name, _function(frame, lines), namespace, frame.function_name)
+    namespace[names.hide] = artifacts.own_frames_hidden
+    text = _function(frame, lines, checks=())
+    function = artifacts.load("frozen", frame.name, text, namespace, frame.function_name)
     del namespace[frame.function_name]
     frame.finish(function)
     return function
@@ -122,7 +126,11 @@ def _tail_call(frame: Frame, entry: Entry, call: str) -> list[str]:
     return [*lines[:-1], *driven, f"return {boxed}"]
 
 
-def _function(frame: Frame, lines: Iterable[str]) -> str:
+def _function(frame: Frame, lines: Sequence[str], checks: Sequence[str] | None = None) -> str:
+    """Returns the text of a function that runs `lines` after `checks` (None: the checks of the frame)."""
+    if isinstance(frame, RootFrame):
+        lines = hiding_frames(lines, frame.names.hide)
+    lines = [*frame.prologue, *(frame.validity_check if checks is None else checks), *lines]
     return "\n".join([f"def {frame.function_name}({frame.signature}):", *(f"    {line}" for line in lines), ""])
 
 

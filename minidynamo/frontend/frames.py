@@ -48,6 +48,7 @@ class OwnNames:
     start_anew: str
     changed: str
     left_out: str
+    hide: str
 
     @classmethod
     def avoiding(cls, parameters: Sequence[str]) -> OwnNames:
@@ -236,6 +237,12 @@ class ResumeFrame:
 Frame = RootFrame | ResumeFrame
 
 
+def hiding_frames(lines: Sequence[str], hide: str) -> list[str]:
+    """Returns lines that leave the frames of minidynamo out of the traceback of an error of `lines`; `hide` is the name
+    of `own_frames_hidden`."""
+    return ["try:", *(f"    {line}" for line in lines), f"except {hide}():", "    raise"]
+
+
 def closure_factory(frame: RootFrame, point: FramePoint, step: BoxedStep) -> Callable[..., types.FunctionType]:
     """Returns `enter(*cells)`, a factory of functions that call `step` at `point`, the start of the frame.
 
@@ -243,15 +250,17 @@ def closure_factory(frame: RootFrame, point: FramePoint, step: BoxedStep) -> Cal
     """
     free = frame.fn.__code__.co_freevars
     taken = (*frame.parameters, *free)
-    boxed, call, cell, run, first = (_avoiding(name, taken) for name in ("boxed", "call", "cell", "drive", "step"))
+    own = "boxed", "call", "cell", "drive", "step", "own_frames_hidden"
+    boxed, call, cell, run, first, hide = (_avoiding(name, taken) for name in own)
     cell_texts = [
         name if name in free else f"{cell}({name if name in frame.parameters else ''})" for name in point.cells
     ]
     lines = [f"{boxed} = [{', '.join([*cell_texts, *point.locals])}]"]
     lines += [f"del {', '.join(frame.parameters)}"] * bool(frame.parameters)
     source = [f"def enter({', '.join(free)}):", f"    def {call}({frame.signature}):"]
-    source += [f"        {line}" for line in (*lines, f"return {run}({first}, {boxed})")]
+    source += [f"        {line}" for line in (*lines, *hiding_frames([f"return {run}({first}, {boxed})"], hide))]
     namespace = {"__name__": frame.module, cell: types.CellType, run: run_steps, first: step}
+    namespace[hide] = artifacts.own_frames_hidden
     return artifacts.load("native", frame.name, "\n".join([*source, f"    return {call}", ""]), namespace, "enter")
 
 

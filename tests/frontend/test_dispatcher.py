@@ -146,19 +146,22 @@ function.__kwdefaults__ is not keyword_defaults)
         if 'k' not in keyword_defaults:
             return start_anew([a, b, args, k, kw])
         k = keyword_defaults['k']
-    if count() & 1023 == 16:
-        time_guards([a, b, args, k, kw])
     try:
-        fits = True if a is None else False
-    except Exception:
-        fits = False
-    if fits:
+        if count() & 1023 == 16:
+            time_guards([a, b, args, k, kw])
+        try:
+            fits = True if a is None else False
+        except Exception:
+            fits = False
+        if fits:
+            boxed = [a, b, args, k, kw]
+            del a, b, args, k, kw
+            return body0(boxed)
         boxed = [a, b, args, k, kw]
         del a, b, args, k, kw
-        return body0(boxed)
-    boxed = [a, b, args, k, kw]
-    del a, b, args, k, kw
-    return miss(boxed, 2)(boxed)
+        return miss(boxed, 2)(boxed)
+    except hide():
+        raise
 """
     )
     assert inspect.getsource(compiled.__code__) == dispatcher.source()

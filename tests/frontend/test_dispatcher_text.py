@@ -41,16 +41,20 @@ def version(n: int) -> Entry:
     return make_entry(guards, ("x", "n"), lambda boxed: (n, boxed[0]), number=n)
 
 
+TAIL = "    except hide():\n        raise\n"
+
+
 def test_entries_are_tried_in_order(frame):
     one, two = version(1), version(2)
     source = dispatch_source(frame, {two: "body1", one: "body0"}, 7)
-    assert source.startswith(f"{HEAD}    if count() & 1023 == 16:\n        time_guards([x, n])\n")
+    assert source.startswith(f"{HEAD}    try:\n        if count() & 1023 == 16:\n            time_guards([x, n])\n")
     assert source.index("return body1(boxed)") < source.index("return body0(boxed)")
-    assert source.endswith("    del x, n\n    return miss(boxed, 7)(boxed)\n")
+    assert source.endswith(f"        del x, n\n        return miss(boxed, 7)(boxed)\n{TAIL}")
 
 
 def test_natively_there_is_nothing_to_check(frame):
-    assert native_source(frame) == (f"{HEAD}    boxed = [x, n]\n    del x, n\n    return native(boxed)\n")
+    lines = "        boxed = [x, n]\n        del x, n\n        return native(boxed)\n"
+    assert native_source(frame) == f"{HEAD}    try:\n{lines}{TAIL}"
 
 
 def test_the_timed_twin_ends_whether_an_entry_fits_or_not():

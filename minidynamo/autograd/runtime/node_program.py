@@ -33,6 +33,7 @@ from minidynamo.autograd.runtime.result_nodes import (
     with_node,
 )
 from minidynamo.core import artifacts
+from minidynamo.core.artifacts import own_frames_hidden
 from minidynamo.core.names import Namespace
 from minidynamo.core.references import Reference
 from minidynamo.graph.boxed import BoxedCallable, mark_boxed
@@ -270,8 +271,15 @@ class _Printer:
 
     def backward(self) -> Iterable[str]:
         """Yields the backward of the node: the usual case, and a call of the general function for every other."""
-        node = self.node
         yield "def backward(ctx, *given):"
+        yield "    try:"
+        yield from (f"    {line}" for line in self.backward_body())
+        yield f"    except {self.name(own_frames_hidden, 'own_frames_hidden')}():"
+        yield "        raise"
+
+    def backward_body(self) -> Iterable[str]:
+        """Yields the statements of `backward`."""
+        node = self.node
         yield "    gradients = given[0] if given[0].__class__ is list else list(given)"
         yield "    del given"
         general = f"return (None, None, *{self.name(node.run_backward, 'general')}(ctx, gradients), None)"
