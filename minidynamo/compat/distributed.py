@@ -49,6 +49,13 @@ def mesh_facts(mesh: typing.Any) -> tuple[typing.Any, ...]:
     return mesh.device_type, tuple(mesh.shape), ranks, mesh.mesh_dim_names, mesh.get_rank(), groups
 
 
+def default_store() -> typing.Any:
+    """Returns the store of the default process group; None without a group of several processes."""
+    if not HAS_DISTRIBUTED or not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
+        return None
+    return torch.distributed.distributed_c10d._get_default_store()
+
+
 def is_sharded(module: typing.Any) -> bool:
     """Returns whether `fully_shard` was applied to the module itself."""
     fsdp = sys.modules.get("torch.distributed.fsdp._fully_shard._fully_shard")

@@ -49,6 +49,7 @@ from minidynamo.frontend.sharing import Origin, Owner
 from minidynamo.graph.boxed import BoxedCallable, first_location, graph_text
 from minidynamo.graph.checked_results import count_wrong_operators
 from minidynamo.graph.options import BackendKey, CompileOptions
+from minidynamo.graph.rank_check import check_ranks
 from minidynamo.graph.saved_tensor_hooks import hooks_in_force, inlining
 from minidynamo.guards.cache import Entry, make_entry
 from minidynamo.guards.guard import Guard, GuardKind
@@ -222,6 +223,8 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner, *,
             raise _NeedsConstants from error
         return _fall_back(frame, _internal(frame, error), options, error)
     is_symbolic = traced.shapes is not None and traced.shapes.is_symbolic and not last
+    if traced.graph is not None and frame.number == 0:
+        check_ranks(traced.graph, f"{frame.name} {frame.point.index if frame.point else 0}")
     try:
         run = None
         if traced.graph is not None:

@@ -9,6 +9,7 @@ from torch.distributed import _functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 
 import minidynamo
+from minidynamo.errors import Unsupported
 from minidynamo.graph.collectives import is_collective
 from minidynamo.testing import EagerAndRecordGraphs
 from tests.ranks import Ranks
@@ -135,6 +136,21 @@ def DDP_6_an_error_after_a_collective_is_not_answered_by_a_second_run(rank):
     with pytest.raises(torch.linalg.LinAlgError):
         f(x, -torch.eye(2))
     assert x.tolist() == [2] * 4
+
+
+@programs
+def DDP_8_ranks_that_capture_different_collectives_raise(rank):
+    def program(x):
+        if dist.get_rank() == 0:
+            dist.all_reduce(x)
+        else:
+            dist.broadcast(x, src=1)
+        return x + 1
+
+    for options in ({"fullgraph": True}, {}):
+        with pytest.raises(Unsupported, match=r"(?s)MD701.*Rank 0: all_reduce\(.*Rank 1: broadcast\("):
+            minidynamo.compile(program, backend="aot_eager", **options)(values(rank))
+    dist.barrier()  # no collective has started
 
 
 test_on_two_ranks = programs.test()
