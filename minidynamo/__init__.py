@@ -27,6 +27,7 @@ from minidynamo.core.directives import (
     set_stance,
 )
 from minidynamo.core.events import on_event
+from minidynamo.frontend.captured_backward import captured_backward
 from minidynamo.frontend.compile import compile, explain, freeze, memory_plan, reset, saved, stats, uncompile, why
 from minidynamo.frontend.cond import cond
 from minidynamo.frontend.donation import steal
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 __all__ = [
     "allow_in_graph",
     "boxed_nop",
+    "captured_backward",
     "compile",
     "comptime",
     "cond",

@@ -43,6 +43,7 @@ class Config:
     cache_limit_mb: int = _option(
         1024, "size limit of stored graphs and kernels, in MiB; the least recently used are removed"
     )
+    captured_backward: bool = _option(False, "capture every backward of the process, as captured_backward() does")
     profile: str = _option("", "name of the job whose changing sizes are stored for its next run; empty: none are")
     debug_dir: str = _option("", "also write every artifact below this folder")
     logs: str = _option("", "what to log, in torch's grammar")

@@ -37,6 +37,7 @@ from minidynamo.autograd.partition.partition import Partition, forward_graph, pa
 from minidynamo.autograd.partition.rng_replay import draw_from_states
 from minidynamo.autograd.partition.saving import SavePolicy
 from minidynamo.autograd.runtime import graph_call
+from minidynamo.autograd.runtime.backward_call import BackwardGraphs
 from minidynamo.autograd.runtime.call_plan import CallPlan, CompiledCall
 from minidynamo.autograd.runtime.derivatives import Derivatives
 from minidynamo.autograd.runtime.double_backward import (
@@ -239,7 +240,7 @@ def _compile_graphs(
             stored.write(plan, stages, late)
         return stages[part.stage]
 
-    return CompiledCall(plan, compiled, compile_backward)
+    return CompiledCall(plan, compiled, compile_backward, lambda: late)
 
 
 def _callable(
@@ -267,8 +268,9 @@ def _callable(
         )
         unpack = None if hooks is None else unpacking(plan.signature, hooks.unpack)
         again = DoubleBackward(plan.higher, derivatives, plan.signature.graph.inputs)
+        backward = BackwardGraphs(compiled.compile_backward, compiled.backward_graph)
         call = graph_call.training_call(
-            plan.signature, compiled.forward, plan.saved, compiled.compile_backward, plan.expected, again, unpack
+            plan.signature, compiled.forward, plan.saved, backward, plan.expected, again, unpack
         )
         if plan.signature.unpacked:
             call = without_hooks(call)

@@ -104,6 +104,14 @@ def _notice_missing_toolchain() -> None:
         notice(unavailable.diagnostic)
 
 
+def _unless_damaged(graph: Callable[[], torch.fx.GraphModule]) -> torch.fx.GraphModule | None:
+    """Returns a stored graph; None if it cannot be read."""
+    try:
+        return graph()
+    except Damaged:
+        return None
+
+
 def _needs_partial(plan: CallPlan) -> bool:
     """Returns whether the whole backward graph cannot replace a partial one."""
     return bool(plan.signature.graph.readers or plan.signature.graph.gradients)
@@ -158,7 +166,9 @@ class StoredGraph:
             stages = {stage: self._load_stage(stage, form) for stage, form in content["stages"].items()}
             if "inference" in stages:
                 return CompiledCall(plan, stages["inference"])
-            return CompiledCall(plan, stages["forward"], self._backward(plan, content, stages, compile_backward))
+            graph = functools.cache(lambda: read_graph(content["backward"], self.key, inputs=len(plan.expected)))
+            find = self._backward(plan, content, stages, compile_backward, graph)
+            return CompiledCall(plan, stages["forward"], find, lambda: _unless_damaged(graph))
         except BackendError:
             return None  # a kernel cannot be built; compiling the graph raises the error
         except Exception as error:
@@ -166,14 +176,15 @@ class StoredGraph:
             return None
 
     def _backward(
-        self, plan: CallPlan, content: Json, stages: dict[str, BoxedCallable], compile_backward: CompileBackward
+        self,
+        plan: CallPlan,
+        content: Json,
+        stages: dict[str, BoxedCallable],
+        compile_backward: CompileBackward,
+        graph: Callable[[], torch.fx.GraphModule],
     ) -> Callable[[BackwardPart], BoxedCallable | None]:
-        """Returns a function that loads each part of backward from `stages`, or compiles and stores it."""
-
-        @functools.cache
-        def graph() -> torch.fx.GraphModule:
-            return read_graph(content["backward"], self.key, inputs=len(plan.expected))
-
+        """Returns a function that loads each part of backward from `stages`, or compiles and stores it. `graph` reads
+        the whole graph."""
         if WHOLE.stage not in stages or _needs_partial(plan):
             graph()  # raise Damaged now: when backward runs, the original graph is gone
 

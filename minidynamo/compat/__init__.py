@@ -8,6 +8,7 @@ by subject, one file each. Enter at `python.docstring`, `operators.formulas_of`,
 # ruff: noqa: F403
 
 from minidynamo.compat.autograd import *
+from minidynamo.compat.captured_backward import *
 from minidynamo.compat.distributed import *
 from minidynamo.compat.modules import *
 from minidynamo.compat.operators import *

@@ -51,18 +51,6 @@ def boxed(function: type[torch.autograd.Function]) -> type[torch.autograd.Functi
     return made  # type: ignore[no-any-return]
 
 
-@contextlib.contextmanager
-def uncaptured_backward() -> typing.Iterator[None]:
-    """Keeps compiled autograd from capturing the backwards of the block."""
-    set_compiler = torch._C._dynamo.compiled_autograd.set_autograd_compiler
-    compiler, dynamic = set_compiler(None, False)
-    try:
-        yield
-    finally:
-        if compiler is not None:
-            set_compiler(compiler, dynamic)
-
-
 def raw_apply(function: type[torch.autograd.Function]) -> typing.Callable[..., typing.Any]:
     """Returns `function.apply` without the check for functorch transforms, under which no compiled graph runs."""
     apply: typing.Callable[..., typing.Any] = super(torch.autograd.Function, function).apply

@@ -132,16 +132,16 @@ def _requested_gradients() -> list[Any] | None:
     threads.
     """
     for frames in ([sys._getframe(1)], list(sys._current_frames().values())):
-        found = [requested for frame in frames for requested in _requested_in(frame)]
+        found = [requested for requested in map(_requested_in, frames) if requested is not None]
         if found:
-            return found
+            return [one for requested in found for one in requested]
     return None
 
 
-def _requested_in(frame: types.FrameType | None) -> Sequence[Any]:
+def _requested_in(frame: types.FrameType | None) -> Sequence[Any] | None:
     while frame is not None:
         if frame.f_code is compat.RUNS_BACKWARD:
             inputs: Sequence[Any] = frame.f_locals["args"][3]
             return inputs
         frame = frame.f_back
-    return ()
+    return None

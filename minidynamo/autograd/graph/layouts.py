@@ -10,12 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import fx
 
 from minidynamo.autograd.graph.numbers import has_symbols, is_dense_in
 from minidynamo.autograd.graph.varying_strides import order_of, strides_of_ranks
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.fake.strides import dense_strides
+from minidynamo.graph.backward_calls import in_layout
 from minidynamo.graph.unbacked_symints import hint_of
+
+aten = torch.ops.aten
 
 
 class Layout:
@@ -99,6 +103,30 @@ class GradientLayout:
         if _are_alike(gradient.stride(), stride, shape) and not _is_lazy(gradient):
             return gradient
         return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).copy_(gradient)
+
+    def is_expected(self, gradient: torch.Tensor | None, ranks: tuple[int, ...] | None) -> bool:
+        """Returns whether a gradient with symbolic sizes has the traced strides, or those of the `ranks`."""
+        if gradient is None or _is_lazy(gradient):
+            return False
+        shape = gradient.shape
+        return gradient.stride() == (
+            dense_strides(self.order, shape) if ranks is None else strides_of_ranks(ranks, shape)
+        )
+
+    def convert(self, node: fx.Node, gradient: torch.Tensor | None, stride: tuple[int, ...] | None) -> None:
+        """Converts the input `node` of a graph for fixed sizes to this layout, or to `stride`; `gradient` is like its
+        value."""
+        stride = stride or self.stride
+        if gradient is None:
+            made = node.graph.call_function(
+                aten.zeros.default, (list(self.shape),), {"dtype": self.dtype, "device": self.device}
+            )
+        elif self.is_symbolic or gradient.stride() == stride:
+            return
+        else:
+            made = node.graph.call_function(in_layout, (node, list(stride)))
+        made.meta.update(node.meta)
+        node.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
 
     def own_strides(self, gradient: torch.Tensor, with_gaps: bool) -> tuple[int, ...] | None:
         """Returns the strides in which backward takes a gradient, if they differ from the traced strides. `with_gaps`,

@@ -12,16 +12,18 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.graph.hooks import skip_leaf_hooks
 from minidynamo.autograd.graph.layouts import GradientLayout
 from minidynamo.autograd.graph.signature import GraphSignature
 from minidynamo.autograd.runtime.accumulation import make_accumulator
-from minidynamo.autograd.runtime.partial_backward import WHOLE, BackwardPart
+from minidynamo.autograd.runtime.partial_backward import WHOLE, BackwardPart, part_of
 from minidynamo.autograd.runtime.result_nodes import EMPTY, is_cut
 from minidynamo.core.compile_scope import isolated
 from minidynamo.core.locks import ForkSafeLock
+from minidynamo.graph.backward_calls import InlinedBackward
 from minidynamo.graph.boxed import BoxedCallable, HandOver, hands_over
 
 MOST_PARTS = 8
@@ -36,7 +38,7 @@ class BackwardCall:
 
     def __init__(self, signature: GraphSignature, parts: BackwardGraphs, expected: Sequence[torch.Tensor]) -> None:
         self.parts = parts
-        graph = signature.graph
+        self.node_graph = graph = signature.graph
         #: Position of each target among the results.
         self.results = graph.positions
         #: Whether values are saved per result, so that values of unused results are missing.
@@ -112,6 +114,26 @@ class BackwardCall:
                 full[index] = torch.zeros_like(ctx.zero_templates[index])
         return full
 
+    def inlined(
+        self, ctx: Any, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
+    ) -> InlinedBackward | None:
+        """Returns the graph for these tangents, for a captured backward; None if the call must run by itself."""
+        graph = self.parts.graph()
+        if graph is None or self.per_result or self.zero_sources:
+            return None
+        unused = {index for index, tangent in enumerate(tangents) if tangent is None}
+        idle = {i for i, sources in enumerate(self.sources) if sources and unused.issuperset(sources)}
+        part = BackwardPart(frozenset(unused), frozenset(idle), self.unexpected_strides(tangents))
+        taken, layouts, count = dict(part.strides), self.gradient_layouts, len(saved) + len(ctx.numbers)
+        symbolic = [i for i, layout in enumerate(layouts) if layout.is_symbolic]
+        if not all(layouts[i].is_expected(tangents[i], taken.get(i)) for i in symbolic):
+            return None
+        graph = part_of(graph, count, part, self.node_graph)
+        with graph.graph.inserting_before(graph.graph.find_nodes(op="placeholder")[-1].next):
+            for index, node in enumerate(graph.graph.find_nodes(op="placeholder")[count:]):
+                layouts[index].convert(node, tangents[index], taken.get(index))
+        return InlinedBackward(graph, [*saved, *range(len(ctx.numbers)), *tangents])
+
     def flow_of(self, ctx: Any, args: list[Any], tangents: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """Returns the gradients that flow from results with a tangent to their direct inputs."""
         unused = frozenset(index for index, tangent in enumerate(tangents) if tangent is None)
@@ -185,12 +207,17 @@ class CompiledOnFirstCall:
 class BackwardGraphs:
     """The compiled backward graph and partial graphs, each compiled at the first call.
 
-    `compile_it` may return None for a part; then the whole graph is used. After MOST_PARTS parts, unwanted gradients
-    are computed anyway. Unused results are always left out: a missing gradient is not zero, since zero times infinity
-    is NaN.
+    `graph` returns the whole graph before compilation, if known. `compile_it` may return None for a part; then the
+    whole graph is used. After MOST_PARTS parts, unwanted gradients are computed anyway. Unused results are always left
+    out: a missing gradient is not zero, since zero times infinity is NaN.
     """
 
-    def __init__(self, compile_it: Callable[[BackwardPart], BoxedCallable | None]) -> None:
+    def __init__(
+        self,
+        compile_it: Callable[[BackwardPart], BoxedCallable | None],
+        graph: Callable[[], fx.GraphModule | None] = lambda: None,
+    ) -> None:
+        self.graph = graph
         self.compile_it = isolated()(compile_it)
         self.whole = CompiledOnFirstCall(functools.partial(self.compile_it, WHOLE))  # type: ignore[arg-type]
         self.lock = ForkSafeLock()

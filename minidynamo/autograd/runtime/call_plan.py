@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.graph.inputs import InputLayout
@@ -64,6 +65,8 @@ class CompiledCall:
     forward: BoxedCallable
     #: Compiles a part of backward; returns None for a part if only the whole is available.
     compile_backward: Callable[[BackwardPart], BoxedCallable | None] | None = None
+    #: Returns the whole backward graph, for callers that put it into a larger graph; None if it was not stored.
+    backward_graph: Callable[[], fx.GraphModule | None] = lambda: None
 
 
 RECORDS = (

@@ -25,7 +25,6 @@ from minidynamo.autograd.runtime.backward_call import BackwardCall, BackwardGrap
 from minidynamo.autograd.runtime.double_backward import DoubleBackward
 from minidynamo.autograd.runtime.graph_node import GraphNode, Saved, SavedPositions
 from minidynamo.autograd.runtime.node_program import node_call
-from minidynamo.autograd.runtime.partial_backward import BackwardPart
 from minidynamo.autograd.runtime.rebuild_outputs import CallValues, output_builder, watching_hooks
 from minidynamo.autograd.runtime.result_hooks import watch_view
 from minidynamo.autograd.runtime.result_nodes import ResultNodes
@@ -47,7 +46,7 @@ def training_call(
     signature: GraphSignature,
     forward: BoxedCallable,
     saved: Saved,
-    compile_backward: Callable[[BackwardPart], BoxedCallable | None],
+    graphs: BackwardGraphs,
     expected: Sequence[torch.Tensor],
     double_backward: DoubleBackward,
     unpack: Unpack | None = None,
@@ -59,7 +58,7 @@ def training_call(
     of backward: saved values, then gradients. `double_backward` serves callers differentiating the gradients; `unpack`
     restores packed tensors for such callers.
     """
-    backward = BackwardCall(signature, BackwardGraphs(compile_backward), expected[len(saved) :])
+    backward = BackwardCall(signature, graphs, expected[len(saved) :])
     counted = _with_eager_metadata(signature, forward, counted=True)
     node = GraphNode(signature, counted, SavedPositions(saved, expected, signature.results), backward, double_backward)
     node.unpack = unpack

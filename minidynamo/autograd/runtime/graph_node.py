@@ -7,6 +7,7 @@ has the steps around the node, `input_nodes.py` and `result_nodes.py` the nodes 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from minidynamo.autograd.runtime.double_backward import DoubleBackward
 from minidynamo.autograd.runtime.input_nodes import InputNodes, SeparateInputs
 from minidynamo.autograd.runtime.result_hooks import kept_by
 from minidynamo.autograd.runtime.result_nodes import ResultNodes
+from minidynamo.graph.backward_calls import InlinedBackward
 from minidynamo.graph.boxed import BoxedCallable
 
 Saved = Sequence[tuple[str, int]]
@@ -95,6 +97,21 @@ class GraphNode:
         separate: SeparateInputs = ctx.separate
         separate.begin()
         return separate.hold_back(self.gradients(ctx, gradients))
+
+    def inlined(
+        self, ctx: Any, saved: Sequence[torch.Tensor], given: Sequence[torch.Tensor | None]
+    ) -> InlinedBackward | None:
+        """Returns the backward of the node `ctx` as a part of a captured backward; None if it must run by itself."""
+        is_plain = ctx.separate is None and ctx.layouts is None and not self.result_nodes.holders
+        if not is_plain or self.unpack is not None or self.signature.all_gradients or torch.is_grad_enabled():
+            return None
+        tangents = [given[i] for i in self.backward.results]
+        if ctx.watch is not None and any(map(ctx.watch.is_watched, self.result_nodes.sources)):
+            return None
+        if any(tangent is not None and tangent.layout is not torch.strided for tangent in tangents):
+            return None
+        found = self.backward.inlined(ctx, saved, tangents)
+        return None if found is None else replace(found, before=2)
 
     def gradients(self, ctx: Any, given: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """Returns the gradients of the inputs; empties `given`."""

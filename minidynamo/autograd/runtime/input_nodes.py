@@ -65,6 +65,10 @@ class _Link(torch.autograd.Function):
         return (link,) if separate is None else (link, value.new_empty(0))
 
     @staticmethod
+    def inlined(ctx: Any, saved: Any, given: Sequence[torch.Tensor | None]) -> Any:
+        return None if ctx.separate is not None else (None, None, given[0])
+
+    @staticmethod
     def backward(ctx: Any, *given: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         gradient = given[0]
         if ctx.separate is not None and given[1] is not None:

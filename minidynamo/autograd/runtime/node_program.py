@@ -90,6 +90,7 @@ def node_call(node: GraphNode) -> BoxedCallable:
     values = printer.names.values
     bind_call = artifacts.load("node", "autograd node", source, values, "bind_call")
     functions = {name: staticmethod(values[name]) for name in ("forward", "backward")}
+    functions["inlined"] = staticmethod(node.inlined)
     # Autograd passes all gradients in one list and keeps none, so gradients die inside backward.
     function = compat.boxed(opaque(type("CompiledFunction", (torch.autograd.Function,), functions)))
     kind: Any = compat.node_type(function)

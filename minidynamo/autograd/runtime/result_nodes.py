@@ -73,6 +73,8 @@ class OwnedValues:
         self.inputs: Mapping[int, Any] = {}
         #: Computes the gradients of the direct inputs, given the graph's node and the gradient of the result.
         self.flow: Flow | None = None
+        #: Returns whether user code can see the gradient of a direct input.
+        self.is_watched: Callable[[], bool] = lambda: False
 
     def free(self) -> None:
         """Frees the saved tensors."""
@@ -90,6 +92,13 @@ class ResultNode(torch.autograd.Function):
         ctx.owned = owned
         ctx.set_materialize_grads(False)
         return value.pop()
+
+    @staticmethod
+    def inlined(ctx: Any, saved: Any, given: Sequence[torch.Tensor | None]) -> Any:
+        owned: OwnedValues = ctx.owned
+        if owned.ends or (owned.flow is not None and owned.is_watched()):
+            return None
+        return (None, None, given[0], *[None] * (len(ctx.needs_input_grad) - 3))
 
     @staticmethod
     def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
@@ -228,6 +237,7 @@ class ResultNodes:
                 zeros = {source: without_data(found[source]) for source in zero_inputs} if zero_inputs else {}
                 owned = main.unjoined.pop(number)
                 owned.flow = functools.partial(self.flow, number, watch, zeros)
+                owned.is_watched = lambda: any(map(watch.is_watched, self.sources))
                 results[position] = with_node(results[position], owned, map(found.__getitem__, record.inputs))
             if number in written:
                 write(written[number], results[position])
@@ -303,7 +313,7 @@ class Watch:
         if uncomputable and any(map(self.is_watched, uncomputable)):
             raise _not_shown_error()
         number = compat.current_backward()
-        if number not in self.decided:
+        if number not in self.decided or number < 0:  # the number of every captured backward
             self.decided[number] = any(map(self.is_watched, computable))
             if len(self.decided) > MOST_DECISIONS:
                 del self.decided[min(self.decided)]
@@ -330,7 +340,8 @@ class Watch:
         known = [hooks for at, hooks in self.hooks if at is None or at == position]
         if any(known) or self.tables.get(number) or (tensor is not None and tensor.retains_grad):
             return True
-        return tensor is not None and not compat.asks_for_all_gradients() and may_request(tensor)
+        is_partial = not compat.asks_for_all_gradients() or compat.current_backward() < 0
+        return tensor is not None and is_partial and may_request(tensor)
 
 
 def is_cut(node: Any) -> bool:

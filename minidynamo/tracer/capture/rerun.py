@@ -129,13 +129,14 @@ class RerunPrinter:
         wait for the error, there are effects, or slots of tensors were cleared.
 
         Errors of the user's own operators do not count if nothing but clearing has changed the containers of the slots:
-        then tensors die as in eager, except for `idle_slots`.
+        then tensors die as in eager, except for `idle_slots`. Elements of donated lists always do: the caller has asked
+        for it.
         """
         if self.checks or not self.traced.may_raise:
             return self.checks
-        if self.traced.user_may_catch or self.has_other_effects:
-            return True
         takes = bool(self.places) or any(not given.is_donated for given in self.emptied_lists.values())
+        if self.traced.user_may_catch or (self.has_other_effects and (takes or not self.emptied_lists)):
+            return True
         if not takes:
             return False
         return self.traced.idle_slots is None or any(may_raise(node) and only_computes(node) for node in self.nodes)
