@@ -94,6 +94,16 @@ class Cases:
         del xs[-2:]
         return xs, xs[1], xs[-1], xs[::2], xs[5:]
 
+    def slices_of_lists(x):
+        xs = [x, x + 1, x + 2, x + 3, x + 4, x + 5]
+        xs[1:3] = [x * 5]
+        xs[::2] = (x * k for k in range(3))
+        del xs[::-3]
+        xs[1:1] = xs
+        del xs[-2:]
+        xs[:2] += x
+        return xs
+
     def list_operators(x):
         a = [1, 2]
         b = [x * 2]
@@ -228,3 +238,32 @@ def test_sequences_that_are_asked_by_name_do_not_answer_notimplemented(receiver,
 
     given = copy.copy(receiver), copy.copy(receiver)
     assert minidynamo.compile(program, backend="eager")(given[0], other) == program(given[1], other)
+
+
+class Holder:
+    def __init__(self, items):
+        self.items = items
+
+
+def replaces_slices(x, holder):
+    holder.items[1:3] = [x * 5]
+    holder.items[::2] = [x * 6, x * 7]
+    del holder.items[:1]
+    holder.items[1:1] = holder.items
+    return holder.items[-1:]
+
+
+@pytest.mark.parametrize("container", [list, Plain])
+def test_slices_of_external_lists_are_assigned_in_the_graph(container):
+    compiled = minidynamo.compile(replaces_slices, backend="eager", fullgraph=True)
+    for start in (1.0, 2.0):
+        results = []
+        for call in (replaces_slices, compiled):
+            x = torch.full((2,), start)
+            holder = Holder(container([x, x + 1, x + 2, x + 3]))
+            items = holder.items
+            returned = call(x, holder)
+            assert holder.items is items and type(items) is container
+            results.append([each.tolist() for each in (*items, *returned)])
+        assert results[0] == results[1]
+    assert compiled.stats.graphs == 1
