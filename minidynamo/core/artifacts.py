@@ -39,6 +39,7 @@ STAGES = {
     "dispatch": "dispatcher",
     "guards": "guards",
     "residual": "residual program",
+    "node": "autograd node",
     "graph": "captured graph",
     "aten": "ATen graph",
     "loops": "loops and kernels",

@@ -234,7 +234,8 @@ def test_code_shows_every_stage_in_the_order_of_the_data():
     x = torch.ones(4, requires_grad=True)
     out = f(x)
     forward = ["# ATen graph of forward", "# loops and kernels of forward", "# source of the kernels of forward"]
-    start = ["# dispatcher of double", "# residual program of double", "# captured graph of double"]
+    start = ["# dispatcher of double", "# residual program of double", "# autograd node of forward"]
+    start.append("# captured graph of double")
     assert headings(f.code()) == [*start, *forward, "# host program of forward"]
     out.sum().backward()
     assert headings(f.code()) == [
@@ -253,13 +254,15 @@ def test_code_of_one_kind():
     f(torch.ones(4))
     sections = {kind: f.code(kind) for kind in artifacts.STAGES}
     assert sections["guards"] == ""
-    assert all(sections[kind] for kind in artifacts.STAGES if kind != "guards")
+    assert all(sections[kind] for kind in artifacts.STAGES if kind not in ("guards", "node"))
     assert "x * 2" in sections["graph"] and "aten.mul" in sections["aten"] and "* 2.0f" in sections["kernel"]
     line = double.__code__.co_firstlineno + 1
     for kind in ("graph", "aten", "loops", "kernel", "host"):
         assert f"test_compiled_function.py:{line} in double: return x * 2" in sections[kind]
     with pytest.raises(UnknownName, match="Did you mean 'kernel'"):
         f.code("kernels")
+    f(torch.ones(4, requires_grad=True))
+    assert "def backward(ctx" in f.code("node")
 
 
 def test_code_of_frames_behind_a_break():

@@ -88,7 +88,7 @@ def node_call(node: GraphNode) -> BoxedCallable:
     printer = _Printer(node)
     source = printer.text()
     values = printer.names.values
-    bind_call = artifacts.load("node", "autograd node", source, values, "bind_call")
+    bind_call = artifacts.load("node", "forward", source, values, "bind_call")
     functions = {name: staticmethod(values[name]) for name in ("forward", "backward")}
     functions["inlined"] = staticmethod(node.inlined)
     # Autograd passes all gradients in one list and keeps none, so gradients die inside backward.
