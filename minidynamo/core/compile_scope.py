@@ -11,10 +11,12 @@ import contextlib
 import signal
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from minidynamo import compat
+from minidynamo.core.artifacts import is_own_file, own_frames_hidden
 
 STACK_FRAMES = 500
 """The calls on the stack that a compile may need, on top of the program's own."""
@@ -39,6 +41,65 @@ def deeper_stack() -> Iterator[None]:
     finally:
         if sys.getrecursionlimit() == limit + STACK_FRAMES:
             sys.setrecursionlimit(limit)
+
+
+_MOST_FRAMES = 3000
+"""Above this recursion limit the program has room of its own, and each call below `with_room` uses the C stack."""
+
+
+def is_stack_deep() -> bool:
+    """Returns whether more than a quarter of the stack is in use."""
+    try:
+        sys._getframe(sys.getrecursionlimit() // 4)
+    except ValueError:
+        return False
+    return True
+
+
+def with_room(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that calls `function` with a recursion limit for which minidynamo's frames do not count: a
+    recursion that works in eager works compiled, and an endless one ends."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        limit = sys.getrecursionlimit()
+        if limit > _MOST_FRAMES:
+            return function(*args, **kwargs)
+        raised = limit + _own_frames_since(call.__code__)
+        sys.setrecursionlimit(raised)
+        _raised.append(raised)
+        try:
+            return function(*args, **kwargs)
+        except own_frames_hidden():
+            raise
+        finally:
+            _lower(limit, raised)
+
+    return call
+
+
+_raised: list[int] = []
+"""The limits of calls of `with_room` that have not ended, of all threads."""
+
+
+def _lower(limit: int, raised: int) -> None:
+    """Ends a call of `with_room`, unless the program has set a limit of its own."""
+    if sys.getrecursionlimit() in _raised:
+        try:
+            sys.setrecursionlimit(limit)
+        except RecursionError:  # the stack is full; a call further up lowers the limit
+            return
+    if raised in _raised:
+        del _raised[_raised.index(raised) :]
+
+
+def _own_frames_since(code: types.CodeType) -> int:
+    """Counts minidynamo's frames on the stack, from the caller to the last but one call of `code`."""
+    frame: types.FrameType | None = sys._getframe(2)
+    count = 1
+    while frame is not None and frame.f_code is not code:
+        count += is_own_file(frame.f_code.co_filename)
+        frame = frame.f_back
+    return count
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import inspect
 import itertools
-import sys
 import threading
 import types
 import weakref
@@ -26,6 +25,7 @@ from minidynamo.bytecode.layout import FramePoint, frame_point
 from minidynamo.compat import NOT_FOR_TORCH_COMPILE, module_call
 from minidynamo.config import config
 from minidynamo.core.artifacts import Artifact, collected, own_frames_hidden
+from minidynamo.core.compile_scope import is_stack_deep, with_room
 from minidynamo.core.directives import COMPILED, DISABLED, own_mark
 from minidynamo.core.events import Event, notice, on_event, publish
 from minidynamo.core.names import weakly
@@ -119,15 +119,6 @@ def is_current(function: types.FunctionType) -> bool:
     return root is not None and root.is_current()
 
 
-def _is_stack_deep() -> bool:
-    """Returns whether more than a quarter of the stack is in use."""
-    try:
-        sys._getframe(sys.getrecursionlimit() // 4)
-    except ValueError:
-        return False
-    return True
-
-
 def _is_closure(fn: types.FunctionType) -> bool:
     """Returns whether calls of an outer function may create `fn` anew; its cells must then die with the closure."""
     code = fn.__code__
@@ -142,6 +133,9 @@ def _runs_at_once(fn: types.FunctionType) -> bool:
 
 def _parameters(code: types.CodeType) -> set[str]:
     return {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *starred_parameters(code)}
+
+
+_PYTHON_CALLABLES = types.FunctionType | types.MethodType | torch.nn.Module
 
 
 class CompiledFunction:
@@ -202,11 +196,11 @@ class CompiledFunction:
     def compiled_callee(self, target: Any) -> Any:
         """Returns the compiled form of `target` to call at a graph break, or `target` itself if it cannot be compiled.
 
-        On a deep stack it returns `target`: compiled frames with breaks take several Python frames per call, and a
-        recursion that works in eager must not fail here.
+        On a deep stack it returns `target` with room for minidynamo's frames: a recursion that works in eager must not
+        fail here.
         """
-        if _is_stack_deep():
-            return target
+        if is_stack_deep():
+            return with_room(target) if isinstance(target, _PYTHON_CALLABLES) else target
         if isinstance(target, types.MethodType):
             if self.options.steal and target.__self__ is self.module() and target.__name__ == "forward":
                 return types.MethodType(self.own_forward(target.__func__), target.__self__)

@@ -71,6 +71,58 @@ def little_room():
     sys.setrecursionlimit(before)
 
 
+def in_two_functions():
+    def helper(x, levels):
+        return count(x, levels - 1) + 1
+
+    @minidynamo.compile(backend="eager")
+    def count(x, levels):
+        if levels == 0:
+            return x
+        minidynamo.graph_break()
+        return helper(x, levels)
+
+    return count
+
+
+def without_breaks():
+    @minidynamo.compile(backend="native")
+    def count(x, levels):
+        return x if levels == 0 else count(x + 1, levels - 1)
+
+    return count
+
+
+@pytest.mark.parametrize(
+    ("make", "levels"), [(recursive, 900), (method, 900), (without_breaks, 900), (in_two_functions, 450)]
+)
+def test_a_recursion_is_as_deep_as_in_eager(make, levels, little_room):
+    count, limit = make(), little_room + 940
+    sys.setrecursionlimit(limit)
+    for _ in range(2):
+        assert count(torch.zeros(2), levels).tolist() == [levels] * 2
+        assert sys.getrecursionlimit() == limit
+    for _ in range(2):
+        with pytest.raises(RecursionError):
+            count(torch.zeros(2), 2 * levels)
+        assert sys.getrecursionlimit() == limit
+    assert count(torch.zeros(2), levels).tolist() == [levels] * 2
+
+
+def test_a_limit_of_the_program_stays(little_room):
+    @minidynamo.compile(backend="eager")
+    def count(x, levels):
+        if levels == 0:
+            sys.setrecursionlimit(4321)
+            return x
+        minidynamo.graph_break()
+        return count(x, levels - 1) + 1
+
+    sys.setrecursionlimit(little_room + 940)
+    assert count(torch.zeros(2), 500).tolist() == [500] * 2
+    assert sys.getrecursionlimit() == 4321
+
+
 @pytest.mark.parametrize("make", [recursive, method])
 def test_a_level_takes_two_frames(make, little_room):
     count = make()
