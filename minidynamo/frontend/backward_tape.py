@@ -176,10 +176,7 @@ class BackwardTape:
     ) -> tuple[Any, ...]:
         """Records the backward of a custom Function."""
         function = context._forward_cls
-        inlined = getattr(function, "inlined", None)
-        found = None if inlined is None else inlined(context, saved, inputs)
-        if isinstance(found, InlinedBackward):
-            found = [*[None] * found.before, *self._graph(found, number, context), None]
+        found = self._inlined(inputs, saved, number, context)
         if found is not None:
             return tuple(found[: len(metadata)])
         likes = [None if each is None else self._empty(*each) for each in metadata]
@@ -188,6 +185,27 @@ class BackwardTape:
             return tuple(self._calls(calls.call_opaque, (function.backward, state, [*saved], *inputs), likes))
         self.contexts.append(number)
         return tuple(self._calls(calls.call_backward, (function.backward, state, [*saved], needed, *inputs), likes))
+
+    def _inlined(self, inputs: Sequence[Any], saved: Sequence[Any], number: int, context: Any) -> Sequence[Any] | None:
+        """Records the backward of a compiled graph as operations; None if the graph must run by itself."""
+        inlined = getattr(context._forward_cls, "inlined", None)
+        known = [value is None or self.memory[self._name(value)] is not None for value in inputs]
+        if inlined is None or not self.is_exact or (self.sizes and not all(known)):
+            return None
+        count = len(self.statements)
+        try:
+            # The graph depends on strides, and those of a gradient that the user's code returns may differ.
+            inputs = [value if sure else self._with_strides(value) for value, sure in zip(inputs, known)]
+            found = inlined(context, saved, inputs)
+            if isinstance(found, InlinedBackward):
+                found = [*[None] * found.before, *self._graph(found, number, context), None]
+        except Exception:  # an error here would leave stand-ins at autograd's nodes
+            del self.statements[count:]
+            return None
+        return found  # type: ignore[no-any-return]
+
+    def _with_strides(self, value: Any) -> Any:
+        return self._call(calls.with_strides, (value, list(value.stride())), value)
 
     def _graph(self, inlined: InlinedBackward, number: int, context: Any) -> list[Any]:
         """Records the nodes of a graph."""
@@ -466,7 +484,10 @@ class BackwardTape:
         return sorted([*self.statements, *sums], key=lambda statement: position[statement.node])
 
     def _take_memory(self, ordered: list[Statement], returned: Sequence[Name | None]) -> None:
-        """Marks the gradients whose memory a sum or a leaf may take: nothing reads it later."""
+        """Marks the gradients whose memory a sum or a leaf may take: nothing reads it later. With sizes that vary, two
+        gradients may share memory in some calls only."""
+        if self.sizes or self.scalars:
+            return
         last: dict[object, int] = {}
         for k, statement in enumerate(ordered):
             for name in statement.read():

@@ -37,6 +37,13 @@ def in_layout(gradient: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     return like.copy_(gradient)
 
 
+def with_strides(gradient: Gradient, strides: Sequence[int]) -> Gradient:
+    """Returns a gradient with these strides: itself, or a copy."""
+    if gradient is None or gradient.stride() == tuple(strides):
+        return gradient
+    return in_layout(gradient, strides)
+
+
 def call_hook(hook: Callable[[Gradient], Any], gradient: Gradient) -> Gradient:
     """Returns the gradient after a hook of a tensor."""
     return _checked(hook, gradient, hook(gradient))

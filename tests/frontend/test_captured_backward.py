@@ -386,3 +386,28 @@ def test_a_setting_captures_every_backward():
     (x.sin() * 3).sum().backward()
     stop()
     assert seen.count("backward") == 1
+
+
+def test_leaves_share_no_memory_when_a_varying_size_ends_a_broadcast():
+    bias = torch.ones(1, requires_grad=True)
+    for size in (3, 4, 1):
+        x, bias.grad = torch.ones(size, requires_grad=True), None
+        with captured_backward("eager"):
+            ((x + bias) * 2).sum().backward()
+        assert bias.grad.tolist() == [2.0 * size]
+    assert x.grad.data_ptr() != bias.grad.data_ptr()
+
+
+def test_a_hook_may_return_a_gradient_with_other_strides_to_a_compiled_graph():
+    weight = torch.randn(3, 3, requires_grad=True)
+    compiled = minidynamo.compile(lambda x: (x @ weight).view(9).sin().view(3, 3), backend="aot_eager")
+    x = torch.randn(3, 3, requires_grad=True)
+
+    def run(f, capture):
+        y = f(x)
+        y.register_hook(lambda g: (g.t() * 2).contiguous().t())
+        with capture:
+            return torch.autograd.grad(y.exp().sum(), [x, weight])
+
+    expected = run(lambda x: (x @ weight).view(9).sin().view(3, 3), contextlib.nullcontext())
+    torch.testing.assert_close(run(compiled, captured_backward("eager")), expected)
