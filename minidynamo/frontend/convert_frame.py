@@ -208,6 +208,8 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner, *,
     try:
         with phase("capture"):
             traced = trace_frame(frame.request(values, options))
+            if frame.profile.dynamic is None and frame.profile.learns(traced.left_behind):
+                return _convert(frame, values, owner, last=last)
             if traced.shapes is not None:
                 frame.profile.trip_counts.note(traced.shapes.unrolled)
             if traced.graph is not None:

@@ -93,6 +93,16 @@ class FrameProfile:
         for other in others:
             self.numbers = joined(self, other).numbers
 
+    def learns(self, other: FrameProfile) -> bool:
+        """Merges the sizes of another profile for the tensors with the same numbers of dimensions, and returns whether
+        further sizes vary."""
+        before = {name: known for name, known in self.tensors.items() if name in other.tensors}
+        for name, (sizes, strides) in before.items():
+            others, jumps = other.tensors[name]
+            if len(sizes) == len(others):
+                self.tensors[name] = (_join(sizes, others), _join(strides, jumps))
+        return any(self.tensors[name] != known for name, known in before.items())
+
     def layout(
         self, name: str, sizes: Sequence[int], strides: Sequence[int]
     ) -> tuple[tuple[bool, ...], tuple[bool, ...]]:

@@ -19,6 +19,7 @@ from minidynamo.guards.source import Attr, Constant, InstanceAttr, Source
 from minidynamo.tracer.attributes import MODULE_TABLES, instance_dict
 from minidynamo.tracer.capture.early_clears import find_early_clears, find_idle_slots
 from minidynamo.tracer.capture.finalizers import kept_to_the_end
+from minidynamo.tracer.capture.predicted_profile import sizes_left_behind
 from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.generators import why_not_resumable
 from minidynamo.tracer.frames.interpreter import Frame
@@ -76,6 +77,7 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
         may_raise=raises,
         early_clears=early_clears,
         idle_slots=find_idle_slots(graph, inputs, early_clears, tx.side_effects.times),
+        left_behind=sizes_left_behind(tx.side_effects),
     )
 
 

@@ -1,5 +1,5 @@
-"""Owns the prediction of the sizes and numbers that vary after a graph break, in the resume function and in the
-function that is called at the break.
+"""Owns the prediction of the sizes and numbers that vary: after a graph break, in the function that is called at the
+break, and in the state that a frame leaves for its next call.
 
 A resume function, and a function called at a break, are compiled separately and would see a varying size for the first
 time. The facts that the frame before the break has found are passed on as a profile, which saves a second compile. The
@@ -9,7 +9,7 @@ profile is a guess: the effect of the instruction at the break is unknown. A wro
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -21,12 +21,15 @@ from minidynamo.bytecode.layout import NULL, FramePoint
 from minidynamo.compat import module_call
 from minidynamo.guards.profile import Fact, FrameProfile, relative_strides
 from minidynamo.guards.shapes import Shapes
-from minidynamo.guards.source import Attr, CellContents, Item, Local, Source, stable_name
+from minidynamo.guards.source import Attr, CellContents, Item, Local, Source, global_source, stable_name
+from minidynamo.tracer.lazy.lazy_dicts import LazyDict
+from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.records.constants import as_constant
+from minidynamo.tracer.records.side_effects import AttrSet, CellSet, ContentsChanged, GlobalSet, SideEffects
 from minidynamo.tracer.records.traced_frame import Break, Null, TracedFrame
 from minidynamo.variables.base import NumberVariable, VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable, MethodVariable, NestedFunctionVariable
-from minidynamo.variables.containers import DictVariable, NewEntries, SequenceVariable, Slots
+from minidynamo.variables.containers import DictVariable, ListVariable, NewEntries, SequenceVariable, Slots
 from minidynamo.variables.objects import ModuleVariable, OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -67,6 +70,34 @@ def predicted_of_callee(
         if isinstance(place, Local) and place.name in callee_code.co_cellvars:
             found.add(value, CellContents(place))
     return callee_code, found.facts
+
+
+def sizes_left_behind(effects: SideEffects) -> FrameProfile:
+    """Returns a profile with the sizes of the tensors that a frame writes to external places.
+
+    Where the frame has read a tensor of another size, as in a cache that grows in each call, the size varies.
+    """
+    found = FrameProfile()
+    for place, value in _written_slots(effects):
+        if isinstance(value, TensorVariable):
+            sizes, strides = ([_current(n) for n in part] for part in (value.fake.shape, value.fake.stride()))
+            found.tensors[stable_name(place)] = (tuple(sizes), relative_strides(sizes, strides))
+    return found
+
+
+def _written_slots(effects: SideEffects) -> Iterator[tuple[Source, object]]:
+    """Yields the sources that the frame has written, and the new values."""
+    for effect in filter(effects.is_last, effects.journal):
+        match effect:
+            case AttrSet(obj, name, value) if obj.source is not None:
+                yield Attr(obj.source, name), value
+            case GlobalSet(namespace, name, value):
+                yield global_source(namespace, name), value
+            case CellSet(cell, value) if cell.source is not None:
+                yield CellContents(cell.source), value
+            case ContentsChanged(ListVariable() | DictVariable() as container):
+                if isinstance(container.items, LazyList | LazyDict):
+                    yield from ((place, value) for place, value in container.items.written_slots() if place is not None)
 
 
 def _unbound(callee: VariableTracker, args: Args) -> tuple[Any, Args]:

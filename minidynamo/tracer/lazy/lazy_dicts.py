@@ -202,6 +202,13 @@ class LazyDict(Entries):
             return True
         return False if is_none_constant(self.written.get(key)) else None
 
+    def written_slots(self) -> Iterator[tuple[Source | None, Any]]:
+        """Yields the source of each slot that was filled on entry and was written, and the new value."""
+        for key, value in self.written.items():
+            real = self._real_key(key)
+            if real is not _ABSENT:
+                yield self._place(key, real), value
+
     def _real_key(self, key: DictKey) -> object:
         """Returns the real key for a tracked key, if it may be present."""
         if self._keys is not None:

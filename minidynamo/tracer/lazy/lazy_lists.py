@@ -7,7 +7,7 @@ sets are in `lazy_dicts.py`, with the same rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, SupportsIndex, overload
 
@@ -340,6 +340,12 @@ class LazyList(Slots):
         while kept < len(self._slots) and self._slots[kept] == kept:
             kept += 1
         return None if kept == self._length and self._stays else kept, self._slots[kept:]
+
+    def written_slots(self) -> Iterator[tuple[Source | None, Any]]:
+        """Yields the source of each slot that was filled on entry and was written, and the new value."""
+        for k, slot in enumerate(self._slots or ()):
+            if k < self._length and not isinstance(slot, int):
+                yield self._reader.place(k), slot
 
 
 def reader_at(graph: OutputGraph, number: int) -> object:

@@ -206,6 +206,8 @@ class TracedFrame:
     early_clears: tuple[EarlyClear, ...] = ()
     #: the cleared slots that are held firmly; None if every argument is
     idle_slots: IdleSlots | None = None
+    #: the sizes of the tensors that the frame writes to external places
+    left_behind: FrameProfile = field(default_factory=FrameProfile)
 
     def all_guards(self) -> Sequence[Guard]:
         """Returns the guards, including the decisions of the tracer and, after compilation, of the backend on sizes and

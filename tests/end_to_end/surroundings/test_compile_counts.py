@@ -379,6 +379,19 @@ class Caches:
         for _ in range(CALLS):
             yield step(torch.ones(3, 4))
 
+    @compiles(2)
+    def that_grows(compile):
+        net, cache = Net().requires_grad_(False), {}
+
+        @compile
+        def step(x):
+            new = net.lin(x)
+            cache[net] = torch.cat([cache[net], new]) if net in cache else new
+            return torch.softmax(new @ cache[net].T, -1) @ cache[net]
+
+        for _ in range(CALLS):
+            yield step(torch.ones(3, 4))
+
     def by_parameter(compile):
         parameters = [*Net().requires_grad_(False).lin.parameters()]
         averages = {parameter: parameter * 0 for parameter in parameters}
