@@ -1,6 +1,6 @@
 """Owns the building of a `GraphSignature`, and of its record of the autograd graph.
 
-The fields are described in `graph/signature.py` and `graph/node_graph.py`; `aot.py` calls the functions in order.
+The fields are described in `graph/signature.py` and `graph/signature.py`; `aot.py` calls the functions in order.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from minidynamo.autograd.functional.functional_graph import FunctionalGraph
 from minidynamo.autograd.functional.joint_graph import marked_ancestors
 from minidynamo.autograd.functional.outputs import Results
 from minidynamo.autograd.graph.inputs import InputLayout
-from minidynamo.autograd.graph.node_graph import NodeGraph
 from minidynamo.autograd.graph.numbers import is_number
-from minidynamo.autograd.graph.signature import GraphSignature
+from minidynamo.autograd.graph.signature import GraphSignature, NodeGraph
 from minidynamo.autograd.layout.dim_order import aliased_tangents
 from minidynamo.autograd.partition.partition import Partition
 from minidynamo.autograd.runtime.partial_backward import results_reading

@@ -19,8 +19,7 @@ from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.memory.write_regions import fits
 from minidynamo.codegen.scheduling.lifetimes import analyze, defines, reads
-from minidynamo.codegen.scheduling.schedule import Step, schedule
-from minidynamo.codegen.scheduling.split import PARTIAL, split_reductions
+from minidynamo.codegen.scheduling.schedule import PARTIAL, Step, schedule, split_reductions
 from minidynamo.memory.plan import MemoryPlan
 
 MOST_CUTS = 3

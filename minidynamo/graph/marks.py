@@ -75,8 +75,9 @@ NODE_KEYS = {
     ),
     "mutates": Key(
         "whether the node has a side effect",
-        "frontend/comptime_context tracer/graph/output_graph tracer/handlers/autograd_calls tracer/handlers/storages",
-        "tracer",
+        "frontend/comptime_context tracer/graph/output_graph tracer/handlers/autograd_calls "
+        "tracer/handlers/collectives tracer/handlers/storages",
+        "graph tracer",
     ),
     "source": Key("the source of a placeholder, until the graph is finished", "tracer/graph/inputs", "tracer"),
     "stack_trace": Key("the user's line of a node, as torch stores it", "frontend/comptime_context", ""),

@@ -15,10 +15,12 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.autograd.graph.inputs import InputLayout
 from minidynamo.autograd.graph.layouts import WrittenLayout, written_layout
-from minidynamo.autograd.graph.node_graph import Edge, Node, NodeGraph
 from minidynamo.autograd.graph.signature import (
+    Edge,
     GraphSignature,
     InputMutation,
+    Node,
+    NodeGraph,
     OutputPlan,
     ResultNumber,
     SavedIndex,

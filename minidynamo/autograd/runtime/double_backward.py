@@ -19,8 +19,8 @@ from minidynamo.autograd.functional.functional_graph import FunctionalGraph
 from minidynamo.autograd.functional.joint_graph import ancestors, maker_of
 from minidynamo.autograd.functional.shape_only_reads import read_inputs
 from minidynamo.autograd.functional.value_keys import symbol_values, symbols_of, value_keys
-from minidynamo.autograd.graph.batched_grads import has_batches, one_by_one
 from minidynamo.autograd.graph.hooks import skip_leaf_hooks
+from minidynamo.autograd.graph.layouts import has_batches, one_by_one
 from minidynamo.autograd.graph.numbers import is_number
 from minidynamo.autograd.graph.recomputation import is_random, is_view_or_item, uses_generator
 from minidynamo.autograd.partition.partition import Partition

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from minidynamo import compat
-from minidynamo.autograd.graph.batched_grads import has_batches
+from minidynamo.autograd.graph.layouts import has_batches
 from minidynamo.autograd.graph.signature import GraphSignature
 from minidynamo.autograd.partition.packing import Unpack
 from minidynamo.autograd.runtime.accumulation import unwanted_gradients

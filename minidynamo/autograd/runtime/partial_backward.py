@@ -20,8 +20,8 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.autograd.functional.joint_graph import tangent_dependent
 from minidynamo.autograd.graph.graph_builder import fake
-from minidynamo.autograd.graph.node_graph import NO_GRAPH, NodeGraph
 from minidynamo.autograd.graph.numbers import is_dense_in, is_number, is_symbolic, key, keys
+from minidynamo.autograd.graph.signature import NO_GRAPH, NodeGraph
 from minidynamo.autograd.graph.varying_strides import order_of
 from minidynamo.autograd.layout.dim_order import empty_as, laid_out, restride_tangents
 from minidynamo.autograd.partition.partition import backward_graph

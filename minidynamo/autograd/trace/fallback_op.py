@@ -21,7 +21,7 @@ from torch.fx.node import map_aggregate
 
 from minidynamo import compat
 from minidynamo.autograd.functional.joint_graph import ancestors
-from minidynamo.autograd.graph.batched_grads import has_batches
+from minidynamo.autograd.graph.layouts import has_batches
 from minidynamo.autograd.graph.numbers import is_symbolic
 from minidynamo.autograd.graph.recomputation import is_random
 from minidynamo.autograd.trace.grad_graph_queries import EXTRA_EDGES, reachable_functions

@@ -22,7 +22,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_
 from minidynamo import compat
 from minidynamo.autograd.functional.joint_graph import marked_ancestors
 from minidynamo.autograd.graph.hooks import register
-from minidynamo.autograd.graph.node_graph import Node
+from minidynamo.autograd.graph.signature import Node
 
 EXTRA_EDGES = "handed_over"
 """Metadata key of a gradient function: edges that eager has in place of the traced edges."""

@@ -25,9 +25,9 @@ from torch.fx.experimental.proxy_tensor import (
 from minidynamo import compat
 from minidynamo.autograd.graph.inputs import InputLayout
 from minidynamo.autograd.graph.mutation import write_undeclared_outputs
-from minidynamo.autograd.graph.node_graph import NO_GRAPH, Edge, Node, NodeGraph
 from minidynamo.autograd.graph.numbers import is_empty, is_symbolic, known
 from minidynamo.autograd.graph.provenance import LocatingInterpreter, LocationRecorder, line_of_node
+from minidynamo.autograd.graph.signature import NO_GRAPH, Edge, Node, NodeGraph
 from minidynamo.autograd.trace import scalar_arguments
 from minidynamo.autograd.trace.call_rewrites import with_ends, without_vectors
 from minidynamo.autograd.trace.checks import assert_values

@@ -3,7 +3,7 @@ target splits a long fold.
 
 Two levels share expressions. A `LoopProgram` has one `Loops` per buffer, which reads and writes by coordinates. A
 `Kernel` is built by the scheduler from a group of `Loops`: statements in loops, which read and write by storage
-offsets. No transformations here; `scheduling/split.py` cuts folds.
+offsets. No transformations here; `scheduling/schedule.py` cuts folds.
 """
 
 from __future__ import annotations

@@ -1,11 +1,30 @@
 """Tests of minidynamo/autograd/graph/signature.py."""
 
+from __future__ import annotations
+
 import torch
 
-from minidynamo.autograd.graph.signature import GraphSignature, ViewStep
+from minidynamo.autograd.graph.signature import NO_GRAPH, Edge, GraphSignature, Node, NodeGraph, ViewStep
 from minidynamo.errors import UserLocation
 from minidynamo.memory.plan import SavedValue
 from tests.autograd.programs import graphs, inputs
+
+
+def test_targets_come_before_views() -> None:
+    nodes = (Node(0, frees=(0,)), Node(2, inputs=(0,), frees=(1,)), Node(output=3))
+    graph = NodeGraph(nodes, (Edge(5, True, (0,), (), (0, 1)),))
+    assert graph.targets == nodes[:2] and graph.positions == (0, 2) and graph.inputs == (5,)
+    assert graph.gradients == {} and graph.frees_in_parts
+
+
+def test_all_nodes_that_a_node_is_computed_from() -> None:
+    graph = NodeGraph((Node(0), Node(1, inputs=(0,)), Node(2, gradient=7), Node(3, inputs=(1, 2))))
+    assert [graph.all_inputs(number) for number in range(4)] == [set(), {0}, set(), {0, 1, 2}]
+    assert graph.gradients == {2: 7}
+
+
+def test_one_target_frees_everything() -> None:
+    assert not NodeGraph((Node(0),)).frees_in_parts and not NO_GRAPH.frees_in_parts
 
 
 def test_a_view_step_is_replayed():

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from minidynamo.autograd.aot import aot_graphs
-from minidynamo.autograd.graph.node_graph import NodeGraph
-from minidynamo.autograd.graph.signature import GraphSignature, SavedIndex, Unpacked
+from minidynamo.autograd.graph.signature import GraphSignature, NodeGraph, SavedIndex, Unpacked
 from minidynamo.autograd.partition.packing import readers_of_tensors, unpacking
 from minidynamo.config import config
 from minidynamo.errors import InvalidHook

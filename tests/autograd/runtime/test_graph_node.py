@@ -13,8 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as softened
 from torch.nn.functional import dropout, pairwise_distance
 
 import minidynamo
-from minidynamo.autograd.graph.node_graph import Node, NodeGraph
-from minidynamo.autograd.graph.signature import GraphSignature
+from minidynamo.autograd.graph.signature import GraphSignature, Node, NodeGraph
 from minidynamo.autograd.runtime.result_nodes import ResultNodes
 from minidynamo.graph.boxed import mark_boxed
 from tests.autograd.programs import compile_program, inputs, interpret
