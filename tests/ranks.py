@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-SECONDS = 120
+SECONDS = 240
 """Time limit of all programs of a module, at most."""
 
 available = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")

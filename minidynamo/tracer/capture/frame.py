@@ -15,6 +15,7 @@ from types import CellType
 
 import torch
 
+from minidynamo import compat
 from minidynamo.bytecode.analysis import group_of, is_in_try
 from minidynamo.errors import Diagnostic, GraphBreak, SkipFrame
 from minidynamo.graph.torch_settings import preserved
@@ -199,11 +200,16 @@ def _ends_program(frame: Frame, error: GraphBreak) -> bool:
     return raised or error.diagnostic.code == "MD202"
 
 
+# A handler file that torch must be built for.
+_DISTRIBUTED = f"{handlers.__name__}.collectives"
+
+
 def register_all() -> None:
     """Imports every file of opcodes, handlers, polyfills and wrappers."""
     for package in (opcodes, handlers, polyfills, wrappers):
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            importlib.import_module(found.name)
+            if found.name != _DISTRIBUTED or compat.HAS_DISTRIBUTED:
+                importlib.import_module(found.name)
 
 
 register_all()
