@@ -288,19 +288,26 @@ def origins_of(step: Step) -> Origins:
 
 
 def _reinterpreted(program: HostProgram) -> set[str]:
-    """Returns the views that need no operator. Writes through a view count as writes to its base, so operators make the
-    views that are written, and the views that these are views of."""
-    written: set[str] = set()
+    """Returns the views that need no operator. Writes through a view count as writes to its base, and the caller sees
+    the base of a returned view. So operators make the views that are written or returned, and the views that these are
+    views of. Autograd takes gradients, which have no base."""
+    gradients = {step.name for step in program.steps if isinstance(step, HandOver)}
+    returned = [value for step in program.steps if isinstance(step, Return) for value in step.values]
+    visible = {value.name for value in returned if isinstance(value, Name)} - gradients
     found: set[str] = set()
     for step in reversed(program.steps):
         if isinstance(step, Extern):
-            written.update(step.mutates)
-            if step.out in written:
-                written.update(step.aliases)
+            visible.update(step.mutates)
+            if step.out in visible:
+                visible.update(step.aliases)
             elif step.is_view and step.op in REINTERPRETING and _is_fixed(step.layout):
                 found.add(step.out)
         elif isinstance(step, Launch):
-            written.update(step.args[len(step.kernel.reads) :])
+            visible.update(step.args[len(step.kernel.reads) :])
+        elif isinstance(step, GetItem) and step.out in visible:
+            visible.update((step.source, *step.aliases))
+        elif isinstance(step, (Reuse, Overwrite)) and step.buffer.name in visible:
+            visible.add(step.source)
     return found
 
 
