@@ -216,10 +216,11 @@ class Explanation:
     def __str__(self) -> str:
         stats, saved = self.stats, self.saved()
         phases = ", ".join(f"{name} {seconds:.2g}" for name, seconds in stats.seconds_by_phase.items())
+        nothing = "nothing compiled here" if stats.shared else "not compiled yet"
         lines = [
             f"{self._record.name}: {stats}",
             f"  graphs: {stats.graphs}, graph breaks: {stats.graph_breaks}, frames left to eager: {stats.fallbacks}",
-            f"  compiled in {sum(stats.seconds_by_phase.values()):.2g} s: {phases}" if phases else "  not compiled yet",
+            f"  compiled in {sum(stats.seconds_by_phase.values()):.2g} s: {phases}" if phases else f"  {nothing}",
         ]
         if saved:
             lines.append(f"  saved for backward: {len(saved)} tensors, {saved.bytes:,} bytes")

@@ -497,6 +497,8 @@ def with_constants(part: Any, others: Mapping[int, object]) -> Any:
     """Returns a source, or a tuple that contains sources, which reads other constants: `others` maps the id of an
     object to the object to read instead.
     """
+    if not others:
+        return part
     if isinstance(part, Constant):
         known = id(part.value) in others
         return Constant(others[id(part.value)], part.name, part.hidden) if known else part
