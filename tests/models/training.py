@@ -150,7 +150,8 @@ def counted(counts: Counts) -> Iterator[None]:
     def note(event: Event) -> None:
         counts.breaks += event.kind == "graph_break"
         counts.recompiles += event.kind == "recompile"
-        counts.fallbacks += event.kind == "fallback"
+        small = event.kind == "fallback" and event.data["diagnostic"].code == "MD308"  # captured, and left to Python
+        counts.fallbacks += event.kind == "fallback" and not small
         if event.kind in ("graph_break", "recompile", "fallback"):
             counts.details.append(event.data["diagnostic"].render())
 
