@@ -101,7 +101,7 @@ NODE_KEYS = {
     ),
     "written_memory": Key(
         "the memory that the node writes to",
-        "tracer/graph/output_graph tracer/handlers/storages",
+        "tracer/graph/output_graph tracer/handlers/collectives tracer/handlers/storages",
         "autograd tracer",
     ),
     DIES: Key(
