@@ -15,6 +15,7 @@ import torch
 from benchmarks import (
     blocks,
     capture,
+    captured_backward,
     cold_start,
     coverage,
     guards,
@@ -43,6 +44,7 @@ MEASUREMENTS: dict[str, Callable[[bool], Iterator[Result]]] = {
 }
 OWN_TABLES: dict[str, Callable[[list[str]], None]] = {
     "blocks": blocks.main,
+    "captured_backward": captured_backward.main,
     "coverage": coverage.main,
     "libraries": libraries.main,
     "peaks": peaks.main,
