@@ -41,6 +41,7 @@ _FUNCTIONS: dict[str, Any] = {
     **RANDOM_FUNCTIONS,
     **{str(op): write_part for op, write_part in host_functions.PART_WRITERS.items()},
     "increment_version": compat.increment_version,
+    "reinterpret_tensor": compat.reinterpret_tensor,
     "recurrent_layer_for_training": compat.recurrent_layer_for_training,
     **NUMBER_FUNCTIONS,
 }
