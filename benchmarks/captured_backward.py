@@ -2,6 +2,9 @@
 
 `python -m benchmarks captured_backward` prints the ratios of medians; the systems take turns. torch's compiled autograd
 runs afterwards, in turns with eager: torch keeps one store of captured backwards, which either capture replaces.
+
+Backwards run on one thread. With more threads, on a machine with other work, each parallel loop may wait for a thread
+without a core, for 5 to 300 ms; up to half of all backwards do, so a median is either the time or the wait.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from torch._dynamo import compiled_autograd
 
 import minidynamo
 
-ROUNDS = 15
+ROUNDS = 101
 
 
 def _model() -> nn.Module:
@@ -29,11 +32,15 @@ def _compiled(model: nn.Module) -> nn.Module:
     return minidynamo.compile(model, backend="native")
 
 
+def _torch_compiled(model: nn.Module) -> Any:
+    return torch.compile(model)
+
+
 SYSTEMS: dict[str, tuple[Callable[[nn.Module], nn.Module], Callable[[], Any]]] = {
     "eager": (lambda model: model, contextlib.nullcontext),
     "compiled model, not captured": (_compiled, contextlib.nullcontext),
     "torch's compiled autograd": (
-        torch.compile,
+        _torch_compiled,
         lambda: compiled_autograd._enable(torch.compile),
     ),
     "captured": (lambda model: model, lambda: minidynamo.captured_backward("native")),
@@ -43,6 +50,7 @@ SYSTEMS: dict[str, tuple[Callable[[nn.Module], nn.Module], Callable[[], Any]]] =
 
 def main(names: list[str]) -> None:
     """Prints the table for batches of 64."""
+    torch.set_num_threads(1)
     torchs = "torch's compiled autograd"
     for group in ([name for name in SYSTEMS if name != torchs], ["eager", torchs]):
         medians = _medians(group)

@@ -193,6 +193,11 @@ def is_batched(value: torch.Tensor) -> bool:
     return bool(_functorch.is_batchedtensor(value) or _is_old_batch(value))
 
 
+def any_is_batched(values: typing.Sequence[torch.Tensor]) -> bool:
+    """Returns whether a tensor is batched, without a call in Python for each."""
+    return any(map(_functorch.is_batchedtensor, values)) or any(map(_is_old_batch, values))
+
+
 def batch_level(value: torch.Tensor) -> int | None:
     """Returns the level of the innermost batch around the code that `value` belongs to; None if it is not batched.
     Levels of `is_grads_batched` are below 0.

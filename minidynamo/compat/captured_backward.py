@@ -64,6 +64,11 @@ def backward_formula(name: str) -> tuple[typing.Callable[..., typing.Any], bool]
     return getattr(found, "fn", found), hasattr(found, "fn")
 
 
+def is_formula_of_torch(name: str) -> bool:
+    """Returns whether the function in the table is torch's own, not of a node that an extension wrote in C++."""
+    return not getattr(_formulas().get(name), "is_custom_function", True)
+
+
 def sequence_number(node: typing.Any) -> int:
     """Returns the number by which autograd orders ready nodes: the greatest runs first."""
     return int(node._sequence_nr())

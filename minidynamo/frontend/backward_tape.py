@@ -25,6 +25,7 @@ from minidynamo.core.directives import DISABLED, allow_in_graph
 from minidynamo.frontend.backward_order import positions
 from minidynamo.graph import backward_calls as calls
 from minidynamo.graph.backward_calls import InlinedBackward
+from minidynamo.tracer.graph.dead_code import FORMULA
 
 PARAMETERS = "inputs, sizes, scalars, hooks, packed"
 
@@ -549,5 +550,7 @@ def _in_graph(name: str) -> Callable[..., Any]:
             return formula(gradients, *args)
 
         call.__name__ = call.__qualname__ = name
+        if compat.is_formula_of_torch(name):
+            setattr(call, FORMULA, True)
         _functions[name] = allow_in_graph(call) if is_traceable else formula
     return _functions[name]

@@ -106,7 +106,7 @@ class CapturedBackward:
         if self.contexts:
             hooks = [ContextState(hook) if i in self.contexts else hook for i, hook in enumerate(hooks)]
         with compat.backward_compiler(None):
-            if torch.is_grad_enabled() or any(map(compat.is_batched, inputs)):
+            if torch.is_grad_enabled() or compat.any_is_batched(inputs):
                 return self.function(inputs, sizes, scalars, hooks, packed)
             return self.compiled_function()(inputs, sizes, scalars, hooks, packed)
 

@@ -177,7 +177,8 @@ def loses_unnoticed(*losses: Any) -> bool:
     lost = _lost(losses)
     if any_has_finalizers(lost):
         return False
-    if all(map(holds_nothing, lost)):
+    lost = [value for value in lost if not holds_nothing(value)]
+    if not lost:
         return True
     pairs = [*zip(losses[::2], losses[1::2], strict=True)]
     always_dies = {id(owner) for owner, key in pairs if key is _ITSELF}

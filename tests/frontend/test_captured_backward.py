@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import sys
 
 import pytest
 import torch
@@ -411,3 +412,53 @@ def test_a_hook_may_return_a_gradient_with_other_strides_to_a_compiled_graph():
 
     expected = run(lambda x: (x @ weight).view(9).sin().view(3, 3), contextlib.nullcontext())
     torch.testing.assert_close(run(compiled, captured_backward("eager")), expected)
+
+
+def _calls_of(name, run):
+    """Returns how often `run` calls a method of this name."""
+    found = []
+
+    def count(frame, event, function):
+        if event == "c_call" and getattr(function, "__name__", "") == name:
+            found.append(function)
+
+    sys.setprofile(count)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return len(found)
+
+
+def _embedding(x):
+    weight = torch.nn.Parameter(torch.eye(4))
+    return [weight], lambda: torch.nn.functional.embedding(torch.tensor([1, 2]), weight).sin().sum()
+
+
+def _compiled_layers(x):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4))
+    compiled = minidynamo.compile(model, backend="aot_eager")
+    return [*model.parameters()], lambda: compiled(x).square().mean()
+
+
+def _factorized(x):
+    weight = torch.nn.Parameter(2 * torch.eye(4))
+    return [weight], lambda: torch.linalg.cholesky(weight).sum()
+
+
+@pytest.mark.parametrize("make, copies", [(_embedding, 0), (_compiled_layers, 0), (_factorized, 1)])
+def test_a_gradient_is_copied_before_an_addition_only_if_the_backward_may_raise(make, copies):
+    parameters, loss = make(torch.ones(2, 4))
+    graphs = CompileCounterWithBackend("aot_eager")
+
+    def step():
+        found = loss()
+        with captured_backward(graphs):
+            return _calls_of("clone", found.backward)
+
+    for _ in range(3):
+        step()
+    compiled = graphs.frame_count
+    assert (step(), graphs.frame_count) == (copies, compiled)
+    expected = torch.autograd.grad(loss(), parameters)
+    torch.testing.assert_close([p.grad for p in parameters], [4 * gradient for gradient in expected])

@@ -13,7 +13,7 @@ user's function. An `index` of a result is its index in `NodeGraph.nodes` (a tar
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -87,7 +87,7 @@ def checking_inputs(
     def check(args: list[Any]) -> Any:
         if compat.have_memory_in_common(written_of(args), others_of(args)):
             return eager(args)
-        if any(map(compat.is_view, tensors_of(args))) and _have_a_base_in_common(args, written):
+        if any(map(compat.is_view, tensors_of(args))) and _have_a_base_in_common(written_of(args), others_of(args)):
             return eager(args)
         for i, is_returned in with_history:
             if args[i]._is_view() and (is_returned or args[i]._backward_hooks or args[i].retains_grad):
@@ -103,15 +103,11 @@ def _getter(positions: Iterable[int]) -> Callable[[Sequence[Any]], Sequence[Any]
     return operator.itemgetter(*positions) if len(positions) > 1 else lambda items: [items[i] for i in positions]
 
 
-def _have_a_base_in_common(args: list[Any], written: Collection[int]) -> bool:
+def _have_a_base_in_common(written: Iterable[torch.Tensor], others: Iterable[Any]) -> bool:
     """Returns whether autograd takes a written argument and another argument for views of one tensor."""
-    bases = [_base_id(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
-    return any(bases.count(bases[i]) > 1 for i in written)
-
-
-def _base_id(tensor: torch.Tensor) -> int:
-    """Returns the id of the tensor's base, or the id of a tensor without base."""
-    return id(tensor._base if tensor._is_view() else tensor)
+    of_written = [id(tensor._base if tensor._is_view() else tensor) for tensor in written]
+    found = {id(arg._base if arg._is_view() else arg) for arg in others if isinstance(arg, torch.Tensor)}
+    return len({*of_written}) < len(of_written) or not found.isdisjoint(of_written)
 
 
 def _graph_writes(signature: GraphSignature) -> list[tuple[int, int]]:

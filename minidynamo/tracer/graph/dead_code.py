@@ -11,7 +11,7 @@ import operator
 import torch
 import torch.fx
 
-from minidynamo.compat import OPERATOR_NAMESPACES, OpOverloadPacket
+from minidynamo.compat import OPERATOR_NAMESPACES, OpOverload, OpOverloadPacket
 from minidynamo.graph.pytree import leaves
 from minidynamo.graph.torch_settings import is_switch
 
@@ -44,15 +44,16 @@ _KEPT_NAMES = """
     adaptive_max_pool2d adaptive_max_pool2d_with_indices adaptive_max_pool3d adaptive_max_pool3d_with_indices
     affine_grid alpha_dropout avg_pool1d avg_pool2d avg_pool3d baddbmm batch_norm bilinear
     binary_cross_entropy_with_logits cauchy channel_shuffle clone conv_transpose1d conv_transpose2d conv_transpose3d
-    copy corrcoef cosine_embedding_loss cosine_similarity cov cross dropout dropout1d dropout2d dropout3d elu
-    exponential feature_alpha_dropout fill fold geometric grid_sample group_norm gru gumbel_softmax
+    convolution copy corrcoef cosine_embedding_loss cosine_similarity cov cross dropout dropout1d dropout2d dropout3d
+    elu exponential feature_alpha_dropout fill fold geometric grid_sample group_norm gru gumbel_softmax
     hinge_embedding_loss huber_loss instance_norm interpolate kl_div l1_loss layer_norm local_response_norm
     log_normal lp_pool1d lp_pool2d lp_pool3d lstm margin_ranking_loss max_pool1d max_pool1d_with_indices max_pool2d
     max_pool2d_with_indices max_pool3d max_pool3d_with_indices mse_loss multi_head_attention_forward
     multilabel_soft_margin_loss native_batch_norm native_dropout native_group_norm native_layer_norm normal
     normalize pad pairwise_distance pdist pixel_shuffle pixel_unshuffle poisson_nll_loss rand rand_like randint
-    randn randn_like random randperm relu rms_norm scaled_dot_product_attention smooth_l1_loss soft_margin_loss
-    softmin softplus stft triplet_margin_loss uniform upsample upsample_bilinear upsample_nearest view_as zero
+    randn randn_like random randperm relu rms_norm scaled_dot_product_attention
+    scaled_dot_product_flash_attention_for_cpu smooth_l1_loss soft_margin_loss softmin softplus stft to_copy
+    triplet_margin_loss uniform unsafe_view upsample upsample_bilinear upsample_nearest view_as zero
 """
 _KEPT = frozenset(_KEPT_NAMES.split())
 # Parts of names of operations for whose errors the program waits on any device.
@@ -62,6 +63,9 @@ _INTEGER_NAMES = "div divide divmod floor_divide floordiv fmod gcd lcm mod pow r
 _RAISE_ON_INTEGERS = frozenset(_INTEGER_NAMES.split())
 # Python's operators of assignments, such as `ifloordiv`; each computes the same as the operator without the "i".
 _IN_PLACE = frozenset(name for name in dir(operator) if name[0] == "i" and hasattr(operator, name[1:]))
+
+FORMULA = "__minidynamo_formula__"
+"""The mark of functions that call autograd's formula of a node."""
 
 PYTHON_NAMESPACES = ("torch.functional", "torch.nn.functional")
 """Modules whose functions in Python compute tensors from tensors."""
@@ -95,13 +99,17 @@ def may_raise(node: torch.fx.Node) -> bool:
     """Returns whether running a node may raise an error that depends on data, which fake tensors have not raised."""
     if node.op not in ("call_function", "call_method") or is_switch(node.target) or node.target is getattr:
         return False
-    name = name_called(node)
+    target = node.target
+    is_aten = isinstance(target, OpOverload) and target.namespace == "aten"
+    name = target.overloadpacket.__name__ if is_aten else name_called(node)  # type: ignore[union-attr]
+    if hasattr(target, FORMULA):  # forward has checked the positions
+        return any(word in name.lower() for word in _SYNCHRONOUS_ERRORS)
     if getattr(operator, name, None) is node.target:
         return not _operator_cannot_raise(name.removeprefix("i") if name in _IN_PLACE else name, node)
-    is_torch_operator = node.op == "call_method" or is_torch_function(node.target)
+    is_torch_operator = is_aten or node.op == "call_method" or is_torch_function(node.target)
     if not is_torch_operator and getattr(node.target, "__module__", "") not in PYTHON_NAMESPACES:
         return True
-    base_name = name.removeprefix("_foreach_").rstrip("_")
+    base_name = _name_of_overload(name, node) if is_aten else name.removeprefix("_foreach_").rstrip("_")
     made = leaves(node.meta.get("example_value"))
     if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in made):
         # The program does not wait for the device; after an error in a kernel the device refuses all work.
@@ -111,6 +119,21 @@ def may_raise(node: torch.fx.Node) -> bool:
     if name == "normal":  # standard deviations in a tensor may be negative
         return bool(node.all_input_nodes)
     return not (_cannot_raise(base_name, node) or base_name in _KEPT)
+
+
+def _name_of_overload(name: str, node: torch.fx.Node) -> str:
+    """Returns the name of the torch function that has the same errors as an ATen operator, for example `gelu` for
+    `gelu_backward`. A backward that takes positions keeps its own name: no function has checked the positions."""
+    operation, _, ending = name.partition("_backward")
+    values = [each.meta.get("example_value") for each in node.all_input_nodes]
+    takes_positions = any(map(_is_of_integers, values))
+    return (operation if ending in ("", "_data") and not takes_positions else name).strip("_")
+
+
+def _is_of_integers(value: object) -> bool:
+    if not isinstance(value, torch.Tensor) or value.dtype == torch.bool:
+        return False
+    return not (value.is_floating_point() or value.is_complex())
 
 
 def name_called(node: torch.fx.Node) -> str:

@@ -110,3 +110,25 @@ def test_no_data_makes_the_operations_raise_that_cannot():
             if "" in found and len(found) > 1:
                 wrong.add((name, *sorted(found)))
     assert wrong == set()
+
+
+def test_overloads_of_aten_raise_like_functions_of_torch():
+    aten = torch.ops.aten
+
+    def f(x, i):
+        safe = (
+            aten.mm.default(x, x),
+            aten.gelu_backward.default(x, x),
+            aten.add_.Tensor(x, x),
+            aten._softmax.default(x, 0, False),
+        )
+        aten.gather.default(x, 0, i)
+        aten.max_pool2d_with_indices_backward.default(x[None], x[None], [1, 1], [1, 1], [0, 0], [1, 1], False, i[None])
+        aten.div.Tensor_mode(i, i, rounding_mode="floor")
+        aten.linalg_cholesky_ex.default(x, check_errors=True)
+        return safe
+
+    traced = capture(f, torch.ones(2, 2), torch.zeros(2, 2, dtype=torch.int64))
+    raising = [node for node in traced.graph.graph.nodes if may_raise(node)]
+    names = [str(node.target).split(".")[1] for node in raising]
+    assert names == ["gather", "max_pool2d_with_indices_backward", "div", "linalg_cholesky_ex"]
