@@ -134,7 +134,9 @@ def _is_bare(tensor: torch.Tensor) -> bool:
     """Returns whether a tensor has no attributes and no gradient."""
     if tensor.__dict__:
         return False
-    return not tensor.retains_grad if not tensor.is_leaf else tensor.grad is None
+    if not tensor.requires_grad:
+        return tensor.grad is None
+    return not has_gradient(tensor) or tensor.grad is None
 
 
 def any_has_finalizers(values: list[Any]) -> bool:

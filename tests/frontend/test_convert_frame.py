@@ -96,7 +96,8 @@ def test_a_bug_in_printing_costs_speed_only_too(monkeypatch):
 
 
 def test_after_a_backend_error_the_next_call_tries_again():
-    answers = iter([ZeroDivisionError("once")])
+    # With fake tensors, and again with real tensors.
+    answers = iter([ZeroDivisionError("once")] * 2)
 
     def backend(gm, example_inputs):
         for error in answers:

@@ -53,7 +53,8 @@ def complaints(known: Mapping[str, Any], runs: Mapping[str, Run]) -> list[str]:
     for backend, run in runs.items():
         for key, number in run.counts.numbers().items():
             expected = known[key][backend] if isinstance(known[key], dict) else known[key]
-            if number != expected:
+            # Pieces that are left to Python (MD308) are not captured again for other sizes.
+            if number > expected or (number < expected and backend != "native"):
                 found.append("\n".join([f"{backend}: {number} {key}, {expected} known", *run.counts.details]))
         listed = known["peaks"].get(backend)
         if run.peak > WORSE and listed is None:

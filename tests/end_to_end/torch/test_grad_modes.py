@@ -210,7 +210,7 @@ def described(value):
 
 @pytest.mark.parametrize("is_inside", [False, True])
 @pytest.mark.parametrize("fn", [returned, carried_over_a_break, asked_for_its_history])
-@pytest.mark.filterwarnings("ignore:.*MD401")
+@pytest.mark.filterwarnings("ignore:.*MD404")
 def test_views_without_a_history_that_torch_tells(fn, is_inside):
     def program(c, v):
         if v is None:
