@@ -8,6 +8,7 @@ runs them. `captured_backward.py` compiles the function.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import operator
@@ -25,7 +26,7 @@ from minidynamo.core.directives import DISABLED, allow_in_graph
 from minidynamo.frontend.backward_order import positions
 from minidynamo.graph import backward_calls as calls
 from minidynamo.graph.backward_calls import InlinedBackward
-from minidynamo.tracer.graph.dead_code import FORMULA
+from minidynamo.tracer.graph.dead_code import FORMULA, overload_may_raise
 
 PARAMETERS = "inputs, sizes, scalars, hooks, packed"
 
@@ -233,9 +234,8 @@ class BackwardTape:
         several = isinstance(found, (tuple, list))
         results = [self._fresh(value) for value in found] if several else [self._fresh(found)]
         names = [None if value is None else self._name_of_result(value) for value in results]
-        self.statements.append(
-            Statement(self.node, function, self._args(args), names if several else names[0], self._args(kwargs))
-        )
+        target = names if several else names[0]
+        self.statements.append(Statement(self.node, _checked(function), self._args(args), target, self._args(kwargs)))
         return tuple(results) if several else results[0]
 
     def call_copy_slices_prologue(self, inputs: Sequence[Any], *layouts: Any) -> list[Any]:
@@ -554,3 +554,20 @@ def _in_graph(name: str) -> Callable[..., Any]:
             setattr(call, FORMULA, True)
         _functions[name] = allow_in_graph(call) if is_traceable else formula
     return _functions[name]
+
+
+@functools.cache
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns an operator for the backward of a compiled graph: the forward has checked its positions."""
+    if not isinstance(function, compat.OpOverload) or function.namespace != "aten":
+        return function
+    has_effects = function._schema.is_mutable or torch.Tag.nondeterministic_seeded in function.tags
+    if has_effects or not overload_may_raise(function):
+        return function
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = re.sub(r"\W", "_", function.__name__)
+    setattr(call, FORMULA, True)
+    return allow_in_graph(call)

@@ -435,6 +435,18 @@ def _embedding(x):
     return [weight], lambda: torch.nn.functional.embedding(torch.tensor([1, 2]), weight).sin().sum()
 
 
+def _compiled_positions(x):
+    """A compiled function whose backward takes the positions that forward has checked."""
+    weight = torch.nn.Parameter(torch.eye(4))
+    classes = torch.tensor([1, 2])
+
+    def loss():
+        chosen = torch.nn.functional.embedding(classes, weight) @ weight
+        return torch.nn.functional.cross_entropy(chosen, classes) + weight[classes].sin().sum()
+
+    return [weight], minidynamo.compile(loss, backend="aot_eager")
+
+
 def _compiled_layers(x):
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4))
     compiled = minidynamo.compile(model, backend="aot_eager")
@@ -446,7 +458,9 @@ def _factorized(x):
     return [weight], lambda: torch.linalg.cholesky(weight).sum()
 
 
-@pytest.mark.parametrize("make, copies", [(_embedding, 0), (_compiled_layers, 0), (_factorized, 1)])
+@pytest.mark.parametrize(
+    "make, copies", [(_embedding, 0), (_compiled_positions, 0), (_compiled_layers, 0), (_factorized, 1)]
+)
 def test_a_gradient_is_copied_before_an_addition_only_if_the_backward_may_raise(make, copies):
     parameters, loss = make(torch.ones(2, 4))
     graphs = CompileCounterWithBackend("aot_eager")

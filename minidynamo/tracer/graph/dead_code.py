@@ -65,7 +65,7 @@ _RAISE_ON_INTEGERS = frozenset(_INTEGER_NAMES.split())
 _IN_PLACE = frozenset(name for name in dir(operator) if name[0] == "i" and hasattr(operator, name[1:]))
 
 FORMULA = "__minidynamo_formula__"
-"""The mark of functions that call autograd's formula of a node."""
+"""The mark of functions that call a part of a backward: autograd's formula of a node, or an ATen operator."""
 
 PYTHON_NAMESPACES = ("torch.functional", "torch.nn.functional")
 """Modules whose functions in Python compute tensors from tensors."""
@@ -119,6 +119,12 @@ def may_raise(node: torch.fx.Node) -> bool:
     if name == "normal":  # standard deviations in a tensor may be negative
         return bool(node.all_input_nodes)
     return not (_cannot_raise(base_name, node) or base_name in _KEPT)
+
+
+def overload_may_raise(overload: OpOverload) -> bool:
+    """Returns whether an ATen operator, of numbers that are no integers, may raise for some data."""
+    name = overload.overloadpacket.__name__.strip("_")
+    return not (name in _CANNOT_RAISE or name in _KEPT or name in _RAISE_ON_INTEGERS or _is_elementwise(name))
 
 
 def _name_of_overload(name: str, node: torch.fx.Node) -> str:
