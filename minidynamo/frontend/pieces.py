@@ -22,7 +22,7 @@ _CALL, _CALL_WITH_GRADIENTS = 1.0, 4.0
 # What a frame after a break spends on its guards, and on the list of its values.
 _ENTRY = 3.0
 # What a graph spends on its nodes of autograd, forward and backward.
-_NODES = 35.0
+_NODES = 15.0
 # Elements that a pointwise operation computes in a microsecond.
 _ELEMENTS = 4096
 
