@@ -369,6 +369,9 @@ def compiled_record(target: Any) -> CompiledFunction:
             what = f"expected a compiled function, method or module, got {argument!r:.40} ({type(argument).__name__})"
         why = "A copy of a compiled module is a plain module." if isinstance(argument, torch.nn.Module) else ""
         fix = "Pass the compiled function or module itself."
+        if blocks := _compiled_blocks(argument):
+            what = f"of this {type(argument).__name__} the repeated blocks are compiled, not the model"
+            why, fix = "", f"Pass a block: model.get_submodule({next(iter(blocks))!r}). explain(model) lists the blocks."
         raise ArgumentError(Diagnostic("MD106", what, why=why, fix=fix))
     return record
 

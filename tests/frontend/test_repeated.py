@@ -92,3 +92,10 @@ def test_a_model_without_repeated_blocks_is_unchanged():
 def test_only_a_module_has_blocks():
     with pytest.raises(ArgumentError, match="repeated=True takes"):
         minidynamo.compile(lambda x: x, repeated=True)
+
+
+def test_questions_about_the_model_name_a_block():
+    model = minidynamo.compile(nn.Sequential(Block(), Block()), backend="eager", repeated=True)
+    with pytest.raises(ArgumentError, match="get_submodule\\('0'\\)"):
+        minidynamo.stats(model)
+    assert minidynamo.stats(model.get_submodule("0")).compiles == 0
