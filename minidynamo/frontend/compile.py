@@ -371,7 +371,8 @@ def compiled_record(target: Any) -> CompiledFunction:
         fix = "Pass the compiled function or module itself."
         if blocks := _compiled_blocks(argument):
             what = f"of this {type(argument).__name__} the repeated blocks are compiled, not the model"
-            why, fix = "", f"Pass a block: model.get_submodule({next(iter(blocks))!r}). explain(model) lists the blocks."
+            why = "`explain(model)` lists the blocks."
+            fix = f"Pass a block, such as model.get_submodule({next(iter(blocks))!r})."
         raise ArgumentError(Diagnostic("MD106", what, why=why, fix=fix))
     return record
 
