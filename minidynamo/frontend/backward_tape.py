@@ -92,7 +92,10 @@ class BackwardTape:
         self.sizes: Sequence[Any] = ()
         self.scalars: Sequence[Any] = ()
         self.borrowed: set[object] = set()
+        #: False after a formula has failed on stand-ins.
         self.is_exact = True
+        #: False if a gradient is sparse.
+        self.is_strided = True
         #: Numbers of the contexts of custom Functions among the hooks.
         self.contexts: list[int] = []
 
@@ -269,6 +272,7 @@ class BackwardTape:
 
     def _bind(self, value: torch.Tensor, name: Name) -> None:
         self.names[id(value)] = name, value
+        self.is_strided &= value.layout is torch.strided
         if _is_dense(value):
             self.dense.add(name)
         self.memory[name] = _memory(value)

@@ -45,7 +45,7 @@ class captured_backward(contextlib.ContextDecorator):
 
 
 class _Captures:
-    """The blocks that are open, and the captures of torch's compiled autograd at the last look."""
+    """The blocks that are open, and the number of captures of torch's compiled autograd at the last check."""
 
     def __init__(self) -> None:
         self.open: list[captured_backward] = []
@@ -99,6 +99,7 @@ class CapturedBackward:
     def __init__(self, function: Callable[..., Any], tape: BackwardTape) -> None:
         self.function, self.contexts = function, tape.contexts
         self.varies = bool(tape.sizes or tape.scalars)
+        self.is_strided = tape.is_strided
         self.compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def __call__(self, inputs: list[torch.Tensor], sizes: Any, scalars: Any, hooks: Any, packed: Any) -> Any:
@@ -106,7 +107,7 @@ class CapturedBackward:
         if self.contexts:
             hooks = [ContextState(hook) if i in self.contexts else hook for i, hook in enumerate(hooks)]
         with compat.backward_compiler(None):
-            if torch.is_grad_enabled() or compat.any_is_batched(inputs):
+            if torch.is_grad_enabled() or not self.is_strided or compat.any_is_batched(inputs):
                 return self.function(inputs, sizes, scalars, hooks, packed)
             return self.compiled_function()(inputs, sizes, scalars, hooks, packed)
 

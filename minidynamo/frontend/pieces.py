@@ -1,8 +1,8 @@
-"""Owns the decision to leave a function with graph breaks to Python, if its pieces hold less tensor work than entering
-them costs.
+"""Owns the decision to leave a function with graph breaks to Python, if entering its pieces costs more time than
+compiling their tensor operations saves.
 
 The pieces are the frames between graph breaks. The decision covers all pieces that may follow a frame point, so Python
-runs the function from that point to its end. Each estimate depends on the graph alone: every run decides alike.
+runs the function from that point to its end. Each estimate depends on the graph alone, so all runs decide alike.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Piece:
     cost: float
     #: The frame points that may follow.
     exits: frozenset[FramePoint]
-    #: Whether the call at the break has compiled code of its own.
+    #: Whether the call at the break has compiled code of its own; the frame then stays compiled.
     calls_compiled: bool
 
     def merged(self, other: Piece) -> Piece:
-        """Returns the piece of two versions of a frame."""
+        """Merges the estimates of two versions of a frame: the larger saving, the smaller cost."""
         return Piece(
             max(self.saved, other.saved),
             min(self.cost, other.cost),
@@ -50,7 +50,7 @@ class Piece:
         )
 
 
-# A frame that Python runs in any case.
+# The estimate for a frame that Python always runs.
 NOTHING = Piece(0.0, 0.0, frozenset(), False)
 
 

@@ -18,8 +18,8 @@ _CONTAINERS = (nn.ModuleList, nn.Sequential)
 
 
 def repeated_modules(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yields the blocks of a model, with their names: of the modules in the outermost lists and sequences, those whose
-    class occurs there several times.
+    """Yields the blocks of a model, with their names. A block is a module in an outermost list or sequence, where its
+    class occurs several times.
 
     A module of torch without submodules, such as `nn.Linear`, is no block. A module whose class occurs once may contain
     lists of its own.

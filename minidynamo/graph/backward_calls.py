@@ -111,7 +111,9 @@ def add_to_leaf(leaf: torch.Tensor, gradient: Gradient, is_owned: bool) -> None:
     """Adds a gradient to `leaf.grad`. `is_owned`: nothing else refers to the memory of the gradient."""
     if gradient is None:
         return
-    if leaf.grad is not None:
+    if gradient.is_sparse or (leaf.grad is not None and leaf.grad.is_sparse):
+        leaf.grad = _sparse_sum(leaf.grad, gradient)
+    elif leaf.grad is not None:
         if torch.is_grad_enabled():
             leaf.grad = leaf.grad + gradient
         else:
@@ -122,6 +124,14 @@ def add_to_leaf(leaf: torch.Tensor, gradient: Gradient, is_owned: bool) -> None:
         leaf.grad = torch.empty_like(leaf).copy_(gradient)
     else:
         leaf.grad = gradient.detach()
+
+
+def _sparse_sum(total: Gradient, gradient: torch.Tensor) -> torch.Tensor:
+    """Returns the sum of two gradients, of which one is sparse at least. torch adds a sparse tensor to a dense one only
+    in this order."""
+    if total is None:
+        return gradient.clone()
+    return gradient + total if total.is_sparse and not gradient.is_sparse else total + gradient
 
 
 class ContextState:

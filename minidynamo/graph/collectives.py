@@ -28,7 +28,10 @@ class PendingWork:
 
 
 def _collective(function: F) -> F:
-    """Marks a function of graphs. On fake tensors the function only returns a `PendingWork` if it is asynchronous."""
+    """Makes a function a node of captured graphs.
+
+    On fake tensors the function does not communicate; it returns a `PendingWork` if it is asynchronous, else None.
+    """
 
     def call(*args: Any) -> Any:
         if any(isinstance(value, compat.FakeTensor | PendingWork) for value in [*args, *tensors_in(args)]):

@@ -476,3 +476,18 @@ def test_a_gradient_is_copied_before_an_addition_only_if_the_backward_may_raise(
     assert (step(), graphs.frame_count) == (copies, compiled)
     expected = torch.autograd.grad(loss(), parameters)
     torch.testing.assert_close([p.grad for p in parameters], [4 * gradient for gradient in expected])
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("layouts", [(True, True), (True, False), (False, True)])
+def test_sparse_gradients_are_added_as_in_eager(backend, layouts):
+    def trained(block):
+        weight = torch.ones(4, 2, requires_grad=True)
+        for step, is_sparse in enumerate(layouts, start=1):
+            with block():
+                found = torch.nn.functional.embedding(torch.tensor([1, step]), weight, sparse=is_sparse)
+                (found.sum() * step).backward()
+        return weight.grad
+
+    expected, made = trained(contextlib.nullcontext), trained(lambda: captured_backward(backend))
+    assert made.layout is expected.layout and torch.equal(made.to_dense(), expected.to_dense())

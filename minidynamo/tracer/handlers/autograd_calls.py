@@ -125,19 +125,19 @@ def _of_grad_fn(tx: Tracer, grad_fn: GradFnVariable, name: str) -> VariableTrack
     tx.break_graph("MD212", f"`{name}` of a `grad_fn` is used", why="Autograd's graph does not exist yet.")
 
 
-def _node_name(grad_fn: object) -> str:
-    """Returns `grad_fn.name()`."""
-    raise NotImplementedError
+# While tracing, the handlers below replace these functions. Python calls them after a graph break.
 
 
-def _register_node_hook(grad_fn: object, fn: object) -> RemovableHandle:
-    """Returns `grad_fn.register_hook(fn)`."""
-    raise NotImplementedError
+def _node_name(grad_fn: torch.autograd.graph.Node) -> str:
+    return grad_fn.name()
 
 
-def _register_node_prehook(grad_fn: object, fn: object) -> RemovableHandle:
-    """Returns `grad_fn.register_prehook(fn)`."""
-    raise NotImplementedError
+def _register_node_hook(grad_fn: torch.autograd.graph.Node, fn: Callable[..., Any]) -> RemovableHandle:
+    return grad_fn.register_hook(fn)
+
+
+def _register_node_prehook(grad_fn: torch.autograd.graph.Node, fn: Callable[..., Any]) -> RemovableHandle:
+    return grad_fn.register_prehook(fn)
 
 
 _METHODS_OF_NODES: dict[str, Callable[..., Any]] = {

@@ -147,3 +147,34 @@ def test_BS_modules_hooks_of_nested_modules(backend, needs_grad):
     made = train(lambda m: minidynamo.compile(m, backend=counter, fullgraph=True))
     torch.testing.assert_close(made[0], expected[0])
     assert made[1] == expected[1] and counter.frame_count == 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_hooks_on_nodes_of_torch_run_after_a_graph_break(backend):
+    calls = []
+
+    def on_a_result(x):
+        y = x.sin()
+        y.grad_fn.register_hook(lambda inputs, outputs: calls.append("hook"))
+        return y * 2
+
+    def on_an_argument(x):
+        x.grad_fn.register_prehook(lambda outputs: calls.append("prehook"))
+        return x * 2
+
+    def gradient(fn):
+        x = torch.ones(4, requires_grad=True)
+        fn(x * 1).sum().backward()
+        return x.grad
+
+    for fn in (on_a_result, on_an_argument):
+        torch.testing.assert_close(gradient(minidynamo.compile(fn, backend=backend)), gradient(fn))
+    assert calls == ["hook", "hook", "prehook", "prehook"]
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
+def test_old_hooks_of_modules_run_after_a_graph_break():
+    calls, module = [], nn.Linear(2, 2)
+    module.register_backward_hook(lambda *args: calls.append(1))
+    minidynamo.compile(module, backend="eager")(torch.ones(1, 2)).sum().backward()
+    assert calls == [1] and module.weight.grad is not None
