@@ -135,7 +135,7 @@ def _parameters(code: types.CodeType) -> set[str]:
     return {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *starred_parameters(code)}
 
 
-_PYTHON_CALLABLES = types.FunctionType | types.MethodType | torch.nn.Module
+_PYTHON_CALLABLES = types.FunctionType | torch.nn.Module
 
 
 class CompiledFunction:
@@ -199,6 +199,9 @@ class CompiledFunction:
         On a deep stack it returns `target` with room for minidynamo's frames: a recursion that works in eager must not
         fail here.
         """
+        if is_stack_deep() and isinstance(target, types.MethodType):
+            # A function that calls a function takes no C stack; Python 3.12 limits the C stack too.
+            return types.MethodType(self.compiled_callee(target.__func__), target.__self__)
         if is_stack_deep():
             return with_room(target) if isinstance(target, _PYTHON_CALLABLES) else target
         if isinstance(target, types.MethodType):
