@@ -158,7 +158,7 @@ def finish_episode() -> Callable[[], object]:
         for reward in list(rewards)[::-1]:
             total = reward + 0.99 * total
             returns.appendleft(total)
-        targets = torch.tensor(returns)
+        targets = torch.tensor([*returns])
         targets = (targets - targets.mean()) / (targets.std(correction=0) + 1e-6)
         losses = [-score * target for score, target in zip(scores, targets)]
         loss = torch.cat(losses).sum()
