@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "codegen": "errors compat config core graph fake memory graph_cache",
     "backends": "errors compat config core graph memory graph_cache autograd codegen",
     "frontend": "errors compat config core graph memory bytecode guards variables tracer codegen backends",
-    "comptime": "errors variables tracer frontend",
+    "comptime": "frontend",
     "observe": "errors config core graph graph_cache codegen frontend",
     "testing": "errors core graph autograd backends frontend observe",
 }

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 import typing
@@ -12,6 +13,9 @@ import typing
 PY312 = sys.version_info >= (3, 12)
 PY313 = sys.version_info >= (3, 13)
 PY314 = sys.version_info >= (3, 14)
+
+# The class of functions with a cache, which is written in C.
+CACHED_FUNCTION: type = type(functools.lru_cache(int))
 
 # For programs that ask: a named tuple, like those that torch returns.
 VERSION_INFO = sys.version_info

@@ -1,4 +1,4 @@
-"""Owns the modules that run on first use: needed by a process that compiles, not by a process with cached graphs.
+"""Owns the modules that run on first use: needed by the first compile, or by a compile without a cached graph.
 
 Lazy modules are imported by plain imports at the top of a file. Import the module itself (`from minidynamo.codegen
 import compile_graph`): an imported name would run the module. `minidynamo/__init__.py` imports this file first.
@@ -17,13 +17,18 @@ from minidynamo.core.events import phase
 from minidynamo.core.locks import ForkSafeLock
 
 LAZY = (
-    "minidynamo.testing",
+    "minidynamo.backends.built_in",
     "minidynamo.codegen.compile_graph",
     "minidynamo.codegen.ir.kernel_dedup",
     "minidynamo.codegen.ir.loops",
     "minidynamo.codegen.memory.report",
     "minidynamo.codegen.printers.cpp",
     "minidynamo.codegen.printers.triton",
+    "minidynamo.frontend.backward_tape",
+    "minidynamo.frontend.comptime_context",
+    "minidynamo.frontend.convert_frame",
+    "minidynamo.frontend.sharing",
+    "minidynamo.testing",
 )
 
 _lock = ForkSafeLock()

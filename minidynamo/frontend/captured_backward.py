@@ -14,7 +14,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.config import config
-from minidynamo.frontend.backward_tape import BackwardTape
+from minidynamo.frontend import backward_tape
 from minidynamo.frontend.compile import compile
 from minidynamo.frontend.donation import steal
 from minidynamo.graph.backward_calls import ContextState
@@ -89,14 +89,14 @@ class _Always:
             self.block.close()
 
 
-def _tape() -> BackwardTape:
-    return BackwardTape(lambda *found: (operator.call, CapturedBackward(*found)))
+def _tape() -> backward_tape.BackwardTape:
+    return backward_tape.BackwardTape(lambda *found: (operator.call, CapturedBackward(*found)))
 
 
 class CapturedBackward:
     """The function of one captured backward, and its compiled forms."""
 
-    def __init__(self, function: Callable[..., Any], tape: BackwardTape) -> None:
+    def __init__(self, function: Callable[..., Any], tape: backward_tape.BackwardTape) -> None:
         self.function, self.contexts = function, tape.contexts
         self.varies = bool(tape.sizes or tape.scalars)
         self.is_strided = tape.is_strided

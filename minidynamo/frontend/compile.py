@@ -19,6 +19,7 @@ import torch
 
 from minidynamo.codegen.runtime import library
 from minidynamo.compat import (
+    CACHED_FUNCTION,
     OpOverload,
     OpOverloadPacket,
     is_made_by_torch_compile,
@@ -32,6 +33,7 @@ from minidynamo.core.directives import COMPILED, own_mark
 from minidynamo.core.events import forget_notices, notice
 from minidynamo.core.stats import Stats
 from minidynamo.errors import ArgumentError, Diagnostic
+from minidynamo.frontend import convert_frame
 from minidynamo.frontend.arguments import CompileKeywords, checked_options
 from minidynamo.frontend.compiled_function import (
     CompiledFunction,
@@ -47,8 +49,6 @@ from minidynamo.graph.checked_results import forget_wrong_operators
 from minidynamo.graph.options import CompileOptions
 from minidynamo.guards import native_walk
 from minidynamo.memory.plan import MemoryReport, SavedTensors
-from minidynamo.tracer.handlers.caches import CACHED_FUNCTION
-from minidynamo.tracer.trace_rules import rule_for
 
 T = TypeVar("T")
 
@@ -237,7 +237,8 @@ _target_of_caller: weakref.WeakKeyDictionary[types.FunctionType, types.FunctionT
 
 def _with_caller(fn: types.FunctionType) -> types.FunctionType:
     """Returns a function that calls `fn` if a trace rule replaces calls of `fn`; otherwise `fn` itself."""
-    if not rule_for(fn).takes_itself:
+    is_made_by_torch = str(fn.__globals__.get("__name__")).startswith("torch.")
+    if not is_made_by_torch or not convert_frame.is_replaced(fn):
         return fn
 
     def call(*args: Any, **kwargs: Any) -> Any:

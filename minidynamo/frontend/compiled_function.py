@@ -31,19 +31,17 @@ from minidynamo.core.events import Event, notice, on_event, publish
 from minidynamo.core.names import weakly
 from minidynamo.core.stats import Stats
 from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit
-from minidynamo.frontend.convert_frame import Conversion, FrameToConvert, convert_frame
+from minidynamo.frontend import convert_frame, sharing
 from minidynamo.frontend.dispatcher import Dispatcher, Native
 from minidynamo.frontend.donation import stolen_arguments
 from minidynamo.frontend.frames import ResumeFrame, RootFrame, closure_factory
 from minidynamo.frontend.pieces import Piece, left_to_python
-from minidynamo.frontend.sharing import Origin, cells_of
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.options import CompileOptions
 from minidynamo.guards import stored_profile
 from minidynamo.guards.cache import Entry, in_order
-from minidynamo.guards.profile import FrameProfile, TripCounts
+from minidynamo.guards.profile import NEEDS_CONSTANT, FrameProfile, TripCounts
 from minidynamo.guards.recompiles import Recompile, is_for_another_module, limit_reached
-from minidynamo.tracer.capture.predicted_profile import NEEDS_CONSTANT
 
 # New closures over one code object are new functions: further ones run eagerly.
 _MOST_CALLEES_PER_CODE = 8
@@ -294,7 +292,7 @@ class CompiledFunction:
         dispatcher.next_number = max(dispatcher.next_number, *(d.next_number for _, d in siblings), 0)
         profile = self._profile(point)
         profile.add_numbers(record.profiles[point] for record, _ in siblings if point in record.profiles)
-        frame = FrameToConvert(
+        frame = convert_frame.FrameToConvert(
             self.py_func,
             dispatcher.parameters,
             point,
@@ -306,7 +304,7 @@ class CompiledFunction:
         publish("compile_start", dispatcher.name)
         try:
             with self._timed(), collected() as texts:
-                conversion = convert_frame(frame, values, self)
+                conversion = convert_frame.convert_frame(frame, values, self)
         finally:
             publish("compile_end", dispatcher.name)
         if config.profile:
@@ -344,7 +342,7 @@ class CompiledFunction:
         arguments, key = dict(zip(dispatcher.parameters, values)), self.options.backend.key()
         tried = {entry.origin.compile for entry in dispatcher.entries}
         for record, other in self._equal_dispatchers(point):
-            cells = cells_of(record.py_func, self.py_func)
+            cells = sharing.cells_of(record.py_func, self.py_func)
             if cells is None:
                 continue
             for entry in in_order(other.entries):
@@ -359,12 +357,12 @@ class CompiledFunction:
                     return shared
         return None
 
-    def sharing(self, entry: Entry, point: FramePoint | None) -> list[CompiledFunction]:
+    def sharers(self, entry: Entry, point: FramePoint | None) -> list[CompiledFunction]:
         """Returns the records of the equal callables that use a copy of an entry."""
         compiles = ((record, [e.origin.compile for e in d.entries]) for record, d in self._equal_dispatchers(point))
         return [record for record, known in compiles if entry.origin.compile in known]
 
-    def _note_shared(self, origin: Origin, point: FramePoint | None, record: CompiledFunction) -> None:
+    def _note_shared(self, origin: sharing.Origin, point: FramePoint | None, record: CompiledFunction) -> None:
         """Enters an entry of an equal callable into the reports. The values that have varied there have varied here,
         and the frames left to Python there are left here.
         """
@@ -403,7 +401,7 @@ class CompiledFunction:
                 why = "Only a list can be emptied by the callee."
                 raise ArgumentError(Diagnostic("MD111", what, why=why, fix=f"Pass list({name})."))
 
-    def _record(self, conversion: Conversion) -> Entry | Native:
+    def _record(self, conversion: convert_frame.Conversion) -> Entry | Native:
         if conversion.graph is not None:
             self.stats.graphs += 1
             self.graphs.append(conversion.graph)
@@ -417,7 +415,7 @@ class CompiledFunction:
             return Native(permanent=True)
         return conversion.entry
 
-    def _leaves_to_python(self, point: FramePoint | None, conversion: Conversion) -> bool:
+    def _leaves_to_python(self, point: FramePoint | None, conversion: convert_frame.Conversion) -> bool:
         """Adds a version's piece; otherwise like `_leaves_pieces`."""
         cut, known = conversion.graph_break, self._pieces.get(point)
         # After a break at a trip count that varies, the versions for single trip counts are out of use.

@@ -1,23 +1,28 @@
-"""Owns the argument of comptime callbacks: a view of the captured frame and its values.
+"""Owns comptime during capture: the view that callbacks get of the captured frame and its values, and the handlers.
 
-It captures nothing. `comptime.py` calls the callbacks, and has functions that use the context directly.
+It captures nothing. `comptime.py` has the public functions, which the handlers find by name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dis
+import inspect
 import sys
 import time
+import types
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 import torch
 from torch import fx
 
 from minidynamo.core import directives
+from minidynamo.errors import ComptimeError, Diagnostic, MinidynamoError, summary
 from minidynamo.guards.check import describe as describe_guards
 from minidynamo.tracer.frames.interpreter import Frame, Tracer
 from minidynamo.tracer.numbers.arithmetic import involves_number
+from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, CellVariable, FunctionVariable, NestedFunctionVariable
@@ -243,3 +248,89 @@ def describe(tx: Tracer, variable: VariableTracker) -> str:
     if isinstance(variable, NestedFunctionVariable):
         return f"<function {variable.qualname}>"
     return f"<{variable.python_type.__name__}>"
+
+
+# The functions of `minidynamo/comptime.py`, by name: the action during capture, with the function's own parameters.
+_ACTIONS: dict[str, Callable[..., object]] = {
+    "print_graph": lambda ctx: ctx.print_graph(),
+    "print_guards": lambda ctx: ctx.print_guards(),
+    "print_locals": lambda ctx, stacklevel=0: ctx.print_locals(stacklevel=stacklevel),
+    "print_value_stack": lambda ctx, stacklevel=0: ctx.print_value_stack(stacklevel=stacklevel),
+    "print_value_stack_and_return": lambda ctx, e, stacklevel=0: ctx.print_value_stack(stacklevel=stacklevel),
+    "print_disas": lambda ctx, stacklevel=0: ctx.print_disas(stacklevel=stacklevel),
+    "print_bt": lambda ctx, stacklevel=0: ctx.print_bt(stacklevel=stacklevel),
+    "print_value": lambda ctx, e: ctx.print(e),
+    "assert_static": lambda ctx, val: ctx.assert_static(val),
+    "force_static": lambda ctx, val: val.force_static(),
+    "sleep": lambda ctx, sec: ctx.sleep(sec),
+    "enter_debugger": lambda ctx: breakpoint(),
+}
+
+
+def _handler(name: str, act: Callable[..., object]) -> Callable[..., VariableTracker]:
+    """Returns the handler of a function: it acts in the first of two traces of a frame."""
+    signature = inspect.signature(act)
+
+    def handler(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        context = ComptimeContext(tx)
+        given = dict([*signature.bind(context, *args, **kwargs).arguments.items()][1:])
+        numbers = {name: as_constant(given[name]) for name in ("stacklevel", "sec") if name in given}
+        if tx.attempt == 0:
+            with _callback_errors():
+                act(context, **{name: ComptimeVar(tx, value) for name, value in given.items()} | numbers)
+        return given["e"] if name == "print_value_stack_and_return" else ConstantVariable(None)
+
+    handler.__signature__ = signature  # type: ignore[attr-defined]
+    return handler
+
+
+for _name, _act in _ACTIONS.items():
+    registry.late_function("minidynamo.comptime", _name)(_handler(_name, _act))
+
+
+@registry.late_function("minidynamo.comptime", "graph_break")
+def _graph_break(tx: Tracer) -> VariableTracker:
+    ComptimeContext(tx).graph_break()
+    return ConstantVariable(None)
+
+
+@registry.late_function("minidynamo.comptime", "comptime")
+def _comptime(tx: Tracer, fn: VariableTracker, fallback_fn: VariableTracker | None = None) -> VariableTracker:
+    with _callback_errors():
+        callback = _real_function(tx, fn)
+        if tx.attempt == 0:
+            callback(ComptimeContext(tx))
+    return ConstantVariable(None)
+
+
+@contextlib.contextmanager
+def _callback_errors() -> Iterator[None]:
+    """Raises errors of a callback as ComptimeError: they end the compile instead of a silent fallback to eager."""
+    try:
+        yield
+    except MinidynamoError:
+        raise
+    except Exception as error:
+        what = f"a comptime callback raised {summary(error)}"
+        fix = "Repair the callback; its own error is the cause of this one."
+        raise ComptimeError(Diagnostic("MD107", what, fix=fix)) from error
+
+
+def _real_function(tx: Tracer, fn: VariableTracker) -> Callable[[ComptimeContext], object]:
+    """Returns the callback as a function that can be called now; its closure has trackers for unknown values."""
+    if isinstance(fn, FunctionVariable):
+        return fn.value
+    if not isinstance(fn, NestedFunctionVariable):
+        raise TypeError(f"comptime needs a Python function with one argument, not {describe(tx, fn)}")
+    closure = tuple(_real_cell(tx, cell) for cell in fn.closure)
+    defaults = None if fn.defaults is None else as_constant(fn.defaults)
+    return types.FunctionType(fn.code, fn.namespace, fn.qualname, defaults, closure)
+
+
+def _real_cell(tx: Tracer, cell: CellVariable) -> types.CellType:
+    if cell.contents is None:
+        return cell.cell or types.CellType()
+    try:
+        return types.CellType(as_constant(cell.contents))
+    except NotConstant:
+        return types.CellType(ComptimeVar(tx, cell.contents))

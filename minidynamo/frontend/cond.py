@@ -19,8 +19,6 @@ from minidynamo.config import config
 from minidynamo.core.directives import is_compiling
 from minidynamo.errors import Diagnostic, InvalidCond
 from minidynamo.frontend.compile import compile, compiled_record
-from minidynamo.tracer.handlers import cond as cond_handler
-from minidynamo.tracer.records import registry
 
 # Versions per call: closures with other constants, tensors of other sizes.
 MOST_VERSIONS = 64
@@ -44,9 +42,6 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
     if not isinstance(pred, torch.Tensor) or config.disable:
         return (true_fn if pred else false_fn)(*operands)
     return _compiled_for(true_fn, false_fn)(pred, true_fn, false_fn, tuple(operands))
-
-
-registry.function(cond)(cond_handler.cond)
 
 
 def _check(pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> None:

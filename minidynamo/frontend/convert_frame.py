@@ -43,6 +43,7 @@ from minidynamo.errors import (
     UserLocation,
     summary,
 )
+from minidynamo.frontend import comptime_context  # noqa: F401, registers handlers
 from minidynamo.frontend.donation import stolen_arguments
 from minidynamo.frontend.pieces import NOTHING, Piece, piece_of
 from minidynamo.frontend.sharing import Origin, Owner
@@ -63,6 +64,7 @@ from minidynamo.tracer.frames.runtime_asserts import calls_operators_of_users
 from minidynamo.tracer.frames.unrolling import constants, newly_constant
 from minidynamo.tracer.records.traced_frame import Break, FrameRequest, Null, StackSlot, TracedFrame
 from minidynamo.tracer.runtime.graph_failures import Failure
+from minidynamo.tracer.trace_rules import rule_for
 from minidynamo.variables.callables import CellVariable
 
 
@@ -170,6 +172,11 @@ def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwne
             notice(_static_sizes_notice(frame.name, needed.__cause__ or needed))
             fixed = replace(frame.profile, dynamic=False)
             return _convert(replace(frame, profile=fixed), values, owner, last=True)
+
+
+def is_replaced(fn: types.FunctionType) -> bool:
+    """Returns whether a trace rule replaces calls of `fn`, a function that a decorator of torch has made."""
+    return rule_for(fn).takes_itself
 
 
 class _NeedsConstants(Exception):

@@ -136,7 +136,7 @@ class Explanation:
         lines = []
         for point, dispatcher in self._record.dispatchers().items():
             for number, entry in enumerate(dispatcher.entries):
-                others = [record.name for record in self._record.sharing(entry, point)]
+                others = [record.name for record in self._record.sharers(entry, point)]
                 if others:
                     shown = ", ".join(others[:_MOST_NAMES]) + ", ..." * (len(others) > _MOST_NAMES)
                     lines.append(f"{dispatcher.name} [{number}]: shared with {counted(len(others), 'other')}: {shown}")

@@ -49,7 +49,7 @@ WRITTEN = "written"
 GRAPH_KEYS = {
     COMPUTES_FIRST: Key(
         "the callable computes everything before autograd records a write or saves a tensor",
-        "backends/registry",
+        "backends/built_in",
         "tracer",
     ),
     RECORDS_WRITES: Key(
@@ -109,7 +109,7 @@ NODE_KEYS = {
         "autograd/partition/packing autograd/partition/partition",
         "autograd memory",
     ),
-    IN_PLACE: Key("the operator that writes the result over its first argument", "backends/registry", "codegen"),
+    IN_PLACE: Key("the operator that writes the result over its first argument", "backends/built_in", "codegen"),
     MAY_DIE: Key(
         "the input is an argument with a history: in backward it dies at its last use if the caller has released it",
         "autograd/partition/packing",

@@ -5,6 +5,7 @@ Checks nothing; `frontend/compile.py` builds the record from checked arguments.
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,11 @@ import torch.fx
 
 from minidynamo.config import Config, config, with_changes
 from minidynamo.graph.boxed import BoxedCallable
+
+# Options of the function that is being compiled. A backward graph is compiled too late for a rerun of the function.
+on_error_in_force: contextvars.ContextVar[str] = contextvars.ContextVar("on_error", default="raise")
+save_policy_in_force: contextvars.ContextVar[Callable[..., Any] | None]
+save_policy_in_force = contextvars.ContextVar("save_policy", default=None)
 
 
 @dataclass(frozen=True)
@@ -74,3 +80,10 @@ class CompileOptions:
     def for_callee(self) -> CompileOptions:
         """Returns the options for a function called at a graph break, without `steal` and `name` of this function."""
         return replace(self, steal=frozenset(), name=None)
+
+
+def instead(otherwise: str) -> str:
+    """Returns the fix for a failed backend; without advising what the user has chosen already."""
+    if on_error_in_force.get() == "eager":
+        return f"The function runs eagerly. To compile it, {otherwise}."
+    return f'Run the function eagerly with on_error="eager", or {otherwise}.'

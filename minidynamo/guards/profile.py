@@ -15,6 +15,9 @@ Fact = int | float | str | None
 # A line of the program: file, line number, and the source of the number that the line needs as a constant, or "".
 Line = tuple[str, int, str]
 
+# The code of a break before an instruction that needs a number as a constant.
+NEEDS_CONSTANT = "MD218"
+
 
 @dataclass
 class TripCounts:

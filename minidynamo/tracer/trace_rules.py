@@ -151,7 +151,7 @@ def _function_rule(value: types.FunctionType) -> Rule:
     if value.__code__.co_flags & _ASYNCHRONOUS:
         return Rule(Action.BREAK, "It is a coroutine, which an event loop drives.", "MD209")
     late = LATE_FUNCTIONS.get((value.__module__, value.__qualname__))
-    if late is not None:
+    if late is not None and value.__globals__.get("__name__") == value.__module__:  # functools.wraps copies names
         return Rule(Action.HANDLER, function=late)
     if value.__code__ in CODE_POLYFILLS:
         return Rule(Action.POLYFILL, function=CODE_POLYFILLS[value.__code__], takes_itself=True)

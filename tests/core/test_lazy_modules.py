@@ -28,6 +28,10 @@ before = ran(*foreign)
 import minidynamo
 assert ran(*COMPILING, *NEEDLESS) == [], ran(*COMPILING, *NEEDLESS)
 assert ran(*foreign) == before, ran(*foreign)
+own = [name for name in sys.modules if name.split(".")[0] == "minidynamo"]
+assert len(own) <= 120, sorted(own)
+f = minidynamo.compile(lambda x: x + 1)
+assert not any(name.startswith(("minidynamo.tracer", "minidynamo.variables")) for name in sys.modules)
 assert "assert_same_as_eager" in dir(minidynamo.testing) and ran(*NEEDLESS) == list(NEEDLESS)
 """
 STEP = """

@@ -13,7 +13,7 @@ from minidynamo.frontend.backward_tape import BackwardTape
 @pytest.fixture
 def written(monkeypatch):
     """The texts of the functions that tapes write during a test."""
-    texts, load = [], captured.BackwardTape._write
+    texts, load = [], BackwardTape._write
 
     def write(tape, returned):
         function = load(tape, returned)

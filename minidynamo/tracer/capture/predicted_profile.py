@@ -19,7 +19,7 @@ from minidynamo.bytecode.analysis import group_of
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import NULL, FramePoint
 from minidynamo.compat import module_call
-from minidynamo.guards.profile import Fact, FrameProfile, relative_strides
+from minidynamo.guards.profile import NEEDS_CONSTANT, Fact, FrameProfile, relative_strides
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Attr, CellContents, Item, Local, Source, global_source, stable_name
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
@@ -263,7 +263,5 @@ def _current(number: int | torch.SymInt) -> int:
     return here
 
 
-# The code of a break before an instruction that needs a number as a constant.
-NEEDS_CONSTANT = "MD218"
 # A limit for large frames: later values are not predicted.
 _MOST_VALUES = 500

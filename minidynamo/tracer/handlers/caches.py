@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ from weakref import WeakSet
 import torch.fx
 
 from minidynamo.bytecode.instructions import Instruction, decode
-from minidynamo.compat import FakeTensor, is_assumed_constant
+from minidynamo.compat import CACHED_FUNCTION, FakeTensor, is_assumed_constant
 from minidynamo.errors import Diagnostic
 from minidynamo.guards.source import Called, Constant, Source, call_or_none
 from minidynamo.tracer.frames.interpreter import Tracer
@@ -45,7 +44,6 @@ from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.objects import ObjectVariable
 
-CACHED_FUNCTION: type = type(functools.lru_cache(int))
 # Code flags of generators and coroutines.
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)

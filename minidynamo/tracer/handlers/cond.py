@@ -1,7 +1,7 @@
 """Owns `cond` during capture: a graph node over two subgraphs, and the restrictions on its branches.
 
-The node's function is in `minidynamo/graph/higher_order.py`. `minidynamo/frontend/cond.py` registers the public
-`minidynamo.cond` with the same handler.
+The node's function is in `minidynamo/graph/higher_order.py`. `minidynamo/frontend/cond.py` has the public
+`minidynamo.cond`, which has the same handler.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ _TAKES = "cond(pred, true_fn, false_fn, operands) takes"
 _PURE = "Both branches are captured, and only one of them runs: it can only compute tensors and return them."
 
 
+@registry.late_function("minidynamo.frontend.cond", "cond")
 @registry.function(torch.cond, compat.higher_order_cond)
 def cond(
     tx: Tracer,

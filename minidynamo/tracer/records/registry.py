@@ -92,7 +92,7 @@ def opaque_method(*methods: Callable[..., Any]) -> Callable[[F], F]:
 
 
 def late_function(module: str, qualname: str) -> Callable[[F], F]:
-    """Registers a handler for a Python function of a library that is imported late or never."""
+    """Registers a handler for a Python function that is imported late or never, or that imports the tracer late."""
     return _registers(LATE_FUNCTIONS, [(module, qualname)])
 
 
