@@ -27,7 +27,7 @@ from minidynamo.core.directives import (
     set_stance,
 )
 from minidynamo.core.events import on_event
-from minidynamo.frontend.captured_backward import captured_backward
+from minidynamo.frontend.captured.backward import captured_backward
 from minidynamo.frontend.compile import compile, explain, freeze, memory_plan, reset, saved, stats, uncompile, why
 from minidynamo.frontend.cond import cond
 from minidynamo.frontend.donation import steal

@@ -1,6 +1,6 @@
 """Owns private names of torch's capture of autograd graphs: the compiler that torch calls, and the running backward.
 
-The compiler itself, which records what torch tells it, is `frontend/backward_tape.py`.
+The compiler itself, which records what torch tells it, is `frontend/captured/tape.py`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib
 import sys
+import threading
 import typing
 
 import torch
@@ -34,6 +35,72 @@ def backward_compiler(make: Compiler | None, dynamic: bool = False) -> typing.It
         yield
     finally:
         _engine.set_autograd_compiler(*before)
+
+
+def end_capture() -> None:
+    """Makes backwards run as usual, until the end of the innermost block of `backward_compiler`."""
+    _engine.set_autograd_compiler(None, False)
+
+
+def is_second_capture(error: NotImplementedError) -> bool:
+    """Returns whether torch refused a capture because a captured backward runs."""
+    return "within another compiled autograd call" in str(error)
+
+
+_engine_of_torch: typing.Any = torch.autograd.Variable._execution_engine
+
+
+class Router(typing.Protocol):
+    """Runs backwards in place of torch's engine."""
+
+    def run(self, start: typing.Callable[[], typing.Any]) -> typing.Any:
+        """Returns the result of `start()`, which runs a backward."""
+        ...
+
+    def queue_callback(self, callback: typing.Callable[[], None]) -> bool:
+        """Takes a function to call at the end of the running backward; returns False if torch must take it."""
+        ...
+
+
+class _RoutedEngine(type(_engine_of_torch)):
+    """torch's engine of autograd. A router runs each backward that Python starts."""
+
+    router: Router
+
+    def run_backward(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+        return self.router.run(functools.partial(super().run_backward, *args, **kwargs))
+
+    def queue_callback(self, callback: typing.Callable[[], None]) -> None:
+        if not self.router.queue_callback(callback):
+            super().queue_callback(callback)
+
+
+def route_backwards(router: Router | None) -> None:
+    """Makes torch start backwards through `router`; with None, as usual."""
+    if router is not None:
+        _RoutedEngine.router = router
+    torch.autograd.Variable._execution_engine = _engine_of_torch if router is None else _RoutedEngine()
+
+
+_of_thread = threading.local()
+
+
+def is_uncaptured() -> bool:
+    """Returns whether the thread is in a block of `uncaptured`."""
+    return getattr(_of_thread, "is_uncaptured", False)
+
+
+@contextlib.contextmanager
+def uncaptured() -> typing.Iterator[None]:
+    """Runs the thread's backwards as usual. The function of `route_backwards` asks for it; without one, the block also
+    ends torch's compiled autograd."""
+    before, _of_thread.is_uncaptured = is_uncaptured(), True
+    is_routed = isinstance(torch.autograd.Variable._execution_engine, _RoutedEngine)
+    try:
+        with contextlib.nullcontext() if is_routed else backward_compiler(None):
+            yield
+    finally:
+        _of_thread.is_uncaptured = before
 
 
 # Forgets all captured graphs.

@@ -27,7 +27,7 @@ _WAITING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
 @contextlib.contextmanager
 def isolated() -> Iterator[None]:
     """Isolates a compile: only the result and the error are visible afterwards."""
-    with _signals_waiting(), compat.keeping_thread_state(), compat.with_denormals(), compat.backward_compiler(None):
+    with _signals_waiting(), compat.keeping_thread_state(), compat.with_denormals(), compat.uncaptured():
         yield
 
 

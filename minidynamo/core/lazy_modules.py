@@ -24,7 +24,7 @@ LAZY = (
     "minidynamo.codegen.memory.report",
     "minidynamo.codegen.printers.cpp",
     "minidynamo.codegen.printers.triton",
-    "minidynamo.frontend.backward_tape",
+    "minidynamo.frontend.captured.tape",
     "minidynamo.frontend.comptime_context",
     "minidynamo.frontend.convert_frame",
     "minidynamo.frontend.sharing",

@@ -1,7 +1,7 @@
 """Owns the functions that a captured backward calls, apart from the formulas of torch: hooks, sums, and writes to
 `.grad`. They act as autograd does; the tracer inlines them.
 
-`frontend/backward_tape.py` writes the calls.
+`frontend/captured/tape.py` writes the calls.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 
 import torch
 from torch import distributed as dist
@@ -131,6 +132,39 @@ def DDP_4_a_graph_outside_of_a_wrapper_is_not_cut(rank):
     m = minidynamo.compile(Model(), backend="aot_eager")
     found = nodes_of(m(torch.ones(4, 8)).sum().grad_fn, {})
     assert sum("CompiledFunction" in node.name() for node in found) == 1
+
+
+def captured(rank, capture, mode):
+    """Returns the gradients after two backwards, and the order of the hooks."""
+    torch.manual_seed(0)
+    with torch._dynamo.config.patch(optimize_ddp=mode):
+        m, events = Model(), []
+        wrapped = DistributedDataParallel(m, bucket_cap_mb=0.001)
+    for name, parameter in m.named_parameters():
+        parameter.register_hook(lambda g, name=name: events.append(name))
+    m.head.register_full_backward_hook(lambda *_: events.append("module"))
+    generator = torch.Generator().manual_seed(rank)
+    for _ in range(2):
+        y = wrapped(torch.randn(4, 8, generator=generator))
+        y.register_hook(lambda g: events.append("result") or g * 2)
+        with capture:
+            y.pow(2).mean().backward()
+    return [p.grad for p in m.parameters()], events
+
+
+@programs
+def DDP_captured_backward(rank):
+    """torch's reducer written in C++ cannot be captured, its reducer written in Python can."""
+    expected, order = captured(rank, contextlib.nullcontext(), True)
+    for mode, backwards in ((True, 0), ("python_reducer", 2)):
+        counter = minidynamo.testing.CompileCounterWithBackend("aot_eager")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            made, events = captured(rank, minidynamo.captured_backward(counter), mode)
+        assert all(map(torch.equal, made, expected)), mode
+        assert events == order, mode
+        assert counter.frame_count >= backwards, counter.frame_count
+        assert any("MD525" in str(w.message) for w in caught) == (mode is True), mode
 
 
 test_on_two_ranks = programs.test()

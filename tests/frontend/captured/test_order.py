@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from minidynamo.frontend.backward_order import _Graph, _node_of, positions
+from minidynamo.frontend.captured.order import _Graph, _node_of, positions
 
 
 def _random_graph(seed, log):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from minidynamo import compat
-from minidynamo.frontend import captured_backward as captured
-from minidynamo.frontend.backward_tape import BackwardTape
+from minidynamo.frontend.captured import backward as captured
+from minidynamo.frontend.captured.tape import BackwardTape
 
 
 @pytest.fixture

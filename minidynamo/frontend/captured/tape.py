@@ -2,7 +2,7 @@
 
 torch walks the graph of autograd once, and calls a method of `BackwardTape` for each step, with tensors that stand in
 for the real ones. The tape writes a Python function of the saved tensors, with the nodes in the order in which autograd
-runs them. `captured_backward.py` compiles the function.
+runs them. `backward.py` compiles the function.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.core import artifacts
 from minidynamo.core.directives import DISABLED, allow_in_graph
-from minidynamo.frontend.backward_order import positions
+from minidynamo.frontend.captured.order import positions
 from minidynamo.graph import backward_calls as calls
 from minidynamo.graph.backward_calls import InlinedBackward
 from minidynamo.tracer.graph.dead_code import FORMULA, overload_may_raise
