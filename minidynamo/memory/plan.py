@@ -17,6 +17,9 @@ from minidynamo.errors import UserLocation
 ROUNDING = 64
 """The allocator rounds sizes up to multiples of this many bytes, so a smaller difference per tensor does not count."""
 
+SMALL = 1 << 16
+"""The most bytes that a graph may hold longer than eager does, where to free them earlier costs time in each call."""
+
 WORKSPACE_PREFIX = "inside_"
 """The prefix of the names of buffers that are workspace."""
 

@@ -24,7 +24,7 @@ from minidynamo.autograd.runtime.result_nodes import EMPTY, is_cut
 from minidynamo.core.compile_scope import isolated
 from minidynamo.core.locks import ForkSafeLock
 from minidynamo.graph.backward_calls import InlinedBackward
-from minidynamo.graph.boxed import BoxedCallable, HandOver, hands_over
+from minidynamo.graph.boxed import BoxedCallable, hands_over
 
 MOST_PARTS = 8
 """Most partial graphs compiled for one backward graph."""
@@ -55,8 +55,9 @@ class BackwardCall:
         self.gradient_layouts = [GradientLayout(value) for value in expected]
         #: Positions of results with symbolic sizes; each call records the shapes.
         self.symbolic = [i for fit, i in zip(self.gradient_layouts, self.results) if fit.is_symbolic]
-        #: Pairs (check of tangents, graph): tangents that pass the check are arguments of the graph as they are.
-        self.usual: list[tuple[Callable[..., bool], Callable[..., Any]]] = []
+        #: Triples (check of tangents, graph, whether it hands over gradients): tangents that pass the check are arguments
+        #: of the graph as they are.
+        self.usual: list[tuple[Callable[..., bool], Callable[..., Any], bool]] = []
 
     def __call__(
         self,
@@ -73,17 +74,14 @@ class BackwardCall:
             idle = (index for index, sources in enumerate(self.sources) if sources and unused.issuperset(sources))
             unwanted = {*unwanted, *idle}
         strides = self.unexpected_strides(tangents)
-        part = WHOLE
-        graph: Callable[..., Any] = self.parts.whole
         cut = self.has_cuts and is_cut(ctx)
-        if unused or unwanted or strides or cut:
-            part = BackwardPart(frozenset(unused), frozenset(unwanted), strides, cut)
-            part, graph = self.parts.find(part)
+        part, graph = self.parts.find(BackwardPart(frozenset(unused), frozenset(unwanted), strides, cut))
         fits = None if unused or unwanted or cut else self.check_of_unchanged(tangents, part)
         self.append_arguments(ctx, args, tangents, part)
-        gradients: Sequence[torch.Tensor | None] = graph(args, make_accumulator(ctx, links, args, unwanted))
+        receivers = [make_accumulator(ctx, links, args, unwanted)] if hands_over(graph) else []
+        gradients: Sequence[torch.Tensor | None] = graph(args, *receivers)
         if fits is not None:
-            self.usual.append((fits, graph))
+            self.usual.append((fits, graph, hands_over(graph)))
         if unwanted:
             gradients = [None if index in unwanted else g for index, g in enumerate(gradients)]
         return self.with_zeros(ctx, gradients, unused, unwanted) if self.zero_sources else gradients
@@ -196,12 +194,16 @@ class CompiledOnFirstCall:
         self.lock = ForkSafeLock()
         self.compiled: Callable[..., Any] | None = None
 
-    def __call__(self, args: list[Any], hand_over: HandOver | None = None) -> Any:
+    def __call__(self, args: list[Any]) -> Any:
+        return self.ready()(args)
+
+    def ready(self) -> Callable[..., Any]:
+        """Returns the compiled callable."""
         if self.compiled is None:
             with self.lock:
                 if self.compiled is None:
-                    self.compiled = _with_receiver(self.compile_it())
-        return self.compiled(args, hand_over)
+                    self.compiled = self.compile_it()
+        return self.compiled
 
 
 class BackwardGraphs:
@@ -233,9 +235,4 @@ class BackwardGraphs:
                 if part not in self.known:
                     self.known[part] = self.compile_it(part)
         graph = self.known.get(part)
-        return (WHOLE, self.whole) if graph is None else (part, _with_receiver(graph))
-
-
-def _with_receiver(graph: BoxedCallable) -> Callable[..., Any]:
-    """Returns a callable that takes a receiver of results as a second argument, which `graph` may ignore."""
-    return graph if hands_over(graph) else lambda args, hand_over=None: graph(args)
+        return (WHOLE, self.whole.ready()) if graph is None else (part, graph)

@@ -43,7 +43,7 @@ _LOCALS = re.findall(
     r"\w+",
     """
     ctx args links edges hooked kept kept_for_derivatives numbers leaf values ends separate holders inputs main owned
-    held own value common target attach returned error given gradients fits graph found forward backward bind_call call
+    held own value common target attach returned error given gradients fits graph takes_receiver found forward backward bind_call call
     apply i
     """,
 )
@@ -293,7 +293,7 @@ class _Printer:
         cut = f" or {self.name(is_cut, 'is_cut')}(ctx)" if node.backward.has_cuts else ""
         yield f"    if {enabled}() or not ctx.is_usual or not {all_leaves}(){cut}:"
         yield f"        {general}"
-        yield f"    for fits, graph in {self.name(node.backward.usual, 'usual_gradients')}:"
+        yield f"    for fits, graph, takes_receiver in {self.name(node.backward.usual, 'usual_gradients')}:"
         yield f"        if fits({names}):"
         yield "            break"
         yield "    else:"
@@ -305,7 +305,8 @@ class _Printer:
             yield f"    {self.name(skip_leaf_hooks, 'skip_leaf_hooks')}(ctx, (), ctx.unvisited)"
         yield f"    args += ({names},)"
         yield "    gradients.clear()"
-        yield f"    found = graph(args, {self.name(make_accumulator, 'make_accumulator')}(ctx, links, args))"
+        receiver = f"{self.name(make_accumulator, 'make_accumulator')}(ctx, links, args)"
+        yield f"    found = graph(args, {receiver}) if takes_receiver else graph(args)"
         if node.backward.zero_sources:
             yield f"    found = {self.name(node.backward.with_zeros, 'with_zeros')}(ctx, found, set(), ())"
         yield "    return (None, None, *found, None)"

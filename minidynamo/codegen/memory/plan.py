@@ -155,6 +155,8 @@ class HostProgram:
     input_buffers: Mapping[str, Buffer] = field(default_factory=dict)
     #: The numbers to compute before the first step.
     prelude: tuple[Compute, ...] = ()
+    #: Whether the results are gradients for autograd.
+    is_backward: bool = False
 
 
 def verify_host(program: HostProgram) -> None:

@@ -34,6 +34,7 @@ from minidynamo.codegen.memory.write_regions import (
 )
 from minidynamo.codegen.scheduling.lifetimes import Call, analyze
 from minidynamo.compat import OpOverload
+from minidynamo.memory.plan import SMALL
 from minidynamo.memory.workspace import keeps_elements
 
 
@@ -42,15 +43,15 @@ def plan_memory(
 ) -> HostProgram:
     """Plans the host program that runs `schedule` with as little memory as the order of the steps allows.
 
-    With `handing_over` each tensor among the results is handed over as soon as it is final.
+    With `handing_over` each tensor among the results is handed over as soon as it is final, unless all of them together
+    are small.
     """
     steps = Planner(schedule, program, handing_over).run()
     launched = tuple(s.kernel for s in steps if isinstance(s, Launch))
     layouts = {n: program.buffers[n] for n in program.inputs if n in program.buffers}
     prelude = _needed_numbers(program.prelude, steps)
-    return HostProgram(
-        name, program.inputs, tuple(steps), launched, program.outputs, program.constants, layouts, prelude
-    )
+    facts = program.outputs, program.constants, layouts, prelude
+    return HostProgram(name, program.inputs, tuple(steps), launched, *facts, is_backward=handing_over)
 
 
 def _needed_numbers(prelude: Sequence[Compute], steps: Sequence[Step]) -> tuple[Compute, ...]:
@@ -167,11 +168,14 @@ class Planner:
 
     def _find_handovers(self) -> dict[float, list[Step]]:
         """Returns, per step, the results to hand over after the step. A result that appears twice among the outputs is
-        returned, not handed over."""
+        returned, not handed over. Small gradients are returned as well, since a call per gradient takes longer."""
         positions: dict[str, list[int]] = {}
         for position, value in enumerate(self.program.outputs):
             if isinstance(value, Name):
                 positions.setdefault(value.name, []).append(position)
+        size = sum(self.program.buffers[name].nbytes for name in positions if name in self.program.buffers)
+        if isinstance(size, int) and size <= SMALL:
+            return {}
         handovers: dict[float, list[Step]] = {}
         for name, (position, *more) in positions.items():
             if not more and name in self.program.buffers and name in self.live.final:

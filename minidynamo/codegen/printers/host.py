@@ -87,7 +87,7 @@ class _HostPrinter:
         self.calls: dict[str, Extern | None] = {}
         # A gradient of another dtype is converted, as autograd does: a backward graph cannot fall back to a rerun of
         # the frame.
-        self.converts = handing_over
+        self.converts = program.is_backward
 
     def print(self) -> tuple[str, dict[str, Any]]:
         args = self.names.fresh("args")
