@@ -17,6 +17,7 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.autograd.build_signature import (
     inference_signature,
+    keeps_all,
     mark_result_gradients,
     node_graph,
     with_node_graph,
@@ -388,9 +389,11 @@ def _training_graphs(
     signature = replace(inference_signature(layout, functional, results, parts), unpacked=unpacked)
     saves_apart = not higher.off_path_saves
     graph = node_graph(trace, functional, results, gradients, parts, backward, saves_apart=saves_apart)
-    signature = with_node_graph(signature, graph)
     if graph.readers:
         higher = held_per_result(higher, trace, functional, parts, graph.readers)
+        held = {functional.placeholders[i]: targets for i, targets in higher.held.items()}
+        graph = replace(graph, keeps_all=keeps_all(graph, parts, held))
+    signature = with_node_graph(signature, graph)
     return AotGraphs(layout, signature, forward, backward, parts, higher=higher)
 
 

@@ -5,7 +5,7 @@ The fields are described in `graph/signature.py` and `graph/signature.py`; `aot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch import fx
@@ -21,6 +21,7 @@ from minidynamo.autograd.partition.partition import Partition
 from minidynamo.autograd.runtime.partial_backward import results_reading
 from minidynamo.autograd.trace.joint import Trace
 from minidynamo.graph.marks import RESULT_GRADIENT
+from minidynamo.memory.plan import SMALL
 
 
 def inference_signature(
@@ -104,11 +105,20 @@ def _readers(graph: NodeGraph, parts: Partition, *, saves_apart: bool) -> tuple[
     return tuple(found) if any(found) else ()
 
 
+def keeps_all(graph: NodeGraph, parts: Partition, held: Mapping[fx.Node, Sequence[int]]) -> bool:
+    """Returns `NodeGraph.keeps_all`. `held` has the targets that need each input kept for higher derivatives."""
+    saved = zip((node for node in parts.saved if not is_number(node)), graph.readers)
+    apart = (node for node, targets in (*saved, *held.items()) if len(targets) in range(1, len(graph.targets)))
+    values = [node.meta["val"] for node in apart]
+    size = sum(value.numel() * value.itemsize for value in values)
+    return not graph.frees_in_parts and isinstance(size, int) and size <= SMALL
+
+
 def with_node_graph(signature: GraphSignature, graph: NodeGraph) -> GraphSignature:
     """Returns the signature of a training graph."""
     saved = tuple(
         replace(value, reason=f"{value.reason}; dies with {len(targets)} of the results")
-        if len(targets) in range(1, len(graph.targets))
+        if len(targets) in range(1, len(graph.targets)) and not graph.keeps_all
         else value
         for value, targets in zip(signature.saved, graph.readers or ((),) * len(signature.saved))
     )

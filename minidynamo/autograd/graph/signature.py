@@ -66,6 +66,9 @@ class NodeGraph:
     edges: tuple[Edge, ...] = ()
     #: One entry per saved tensor: the targets that need the tensor, () for all. Empty if all need every tensor.
     readers: tuple[tuple[int, ...], ...] = ()
+    #: Whether the graph's node keeps the saved tensors of single targets too, because they are small: they live as long
+    #: as any target.
+    keeps_all: bool = False
 
     @property
     def targets(self) -> tuple[Node, ...]:

@@ -55,8 +55,8 @@ class BackwardCall:
         self.gradient_layouts = [GradientLayout(value) for value in expected]
         #: Positions of results with symbolic sizes; each call records the shapes.
         self.symbolic = [i for fit, i in zip(self.gradient_layouts, self.results) if fit.is_symbolic]
-        #: Triples (check of tangents, graph, whether it hands over gradients): tangents that pass the check are arguments
-        #: of the graph as they are.
+        #: Triples (check of tangents, graph, whether the graph hands over gradients): tangents that pass the check are
+        #: arguments of the graph as they are.
         self.usual: list[tuple[Callable[..., bool], Callable[..., Any], bool]] = []
 
     def __call__(

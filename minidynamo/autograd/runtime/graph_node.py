@@ -102,7 +102,7 @@ class GraphNode:
         self, ctx: Any, saved: Sequence[torch.Tensor], given: Sequence[torch.Tensor | None]
     ) -> InlinedBackward | None:
         """Returns the backward of the node `ctx` as a part of a captured backward; None if it must run by itself."""
-        is_plain = ctx.separate is None and ctx.layouts is None and not self.result_nodes.holders
+        is_plain = ctx.separate is None and ctx.layouts is None and not self.signature.graph.readers
         if not is_plain or self.unpack is not None or self.signature.all_gradients or torch.is_grad_enabled():
             return None
         tangents = [given[i] for i in self.backward.results]
@@ -143,7 +143,7 @@ class GraphNode:
         """Returns the saved values, with None for values that only unused targets need. Raises if an earlier backward
         freed them."""
         is_freed = not ctx.freed.isdisjoint(used)
-        if self.result_nodes.holders and not is_freed:
+        if (self.result_nodes.holders or ctx.own) and not is_freed:
             saved = self.result_nodes.read(ctx, used)
         elif self.frees_in_parts and not is_freed:
             saved = []
@@ -167,6 +167,7 @@ class GraphNode:
         ctx.freed, ctx.is_usual = freed, False
         if freed == self.targets:
             ctx.double_backward = None
+        ctx.own = ()
         for target, reference in ctx.owned.items():
             if target in freed and (owned := reference()) is not None:
                 owned.free()

@@ -43,8 +43,8 @@ _LOCALS = re.findall(
     r"\w+",
     """
     ctx args links edges hooked kept kept_for_derivatives numbers leaf values ends separate holders inputs main owned
-    held own value common target attach returned error given gradients fits graph takes_receiver found forward backward bind_call call
-    apply i
+    held own value common target attach returned error given gradients fits graph takes_receiver found forward backward
+    bind_call call apply i
     """,
 )
 """The names in the text that are no constants."""
@@ -71,6 +71,10 @@ class NodeState:
     layouts: Sequence[Layout] | None = None
     #: Saved numbers.
     numbers: Sequence[Any] = ()
+    #: The saved tensors of single targets, if the node keeps them.
+    own: Sequence[torch.Tensor] = ()
+    #: Per tensor of `own`: its version at the call.
+    versions: Sequence[int] = ()
     #: Per target with a node of its own: a reference to what the node owns.
     owned: Mapping[int, Reference] = MappingProxyType({})
     #: The watch of results that user code may see the gradients of.
@@ -234,13 +238,23 @@ class _Printer:
         yield f"    returned = ({_items('values', range(count))})"
         yield "    if hooked:"
         yield f"        ctx.is_usual, ctx.layouts = False, [*map({self.name(Layout, 'Layout')}, kept)]"
-        if result_nodes.holders:  # a tensor with the history of a result would keep the holders of the result alive
+        kept, indent = "*kept", "    "
+        if result_nodes.holders or result_nodes.own:  # no node may refer to a tensor with the history of a result
             yield f"    own = {{{', '.join(f'id(values[{i}])' for i in range(count))}}}"
             yield "    kept = [value.detach() if id(value) in own or value._is_view() else value for value in kept]"
+            kept = _items("kept", result_nodes.common)
+        if result_nodes.holders:
             unheld = ", ".join(f"[{_items('kept', numbers)}]" for _, numbers in result_nodes.holders)
             yield f"    ctx.unheld = [{unheld}]"
-        kept = _items("kept", result_nodes.common) if result_nodes.holders else "*kept"
-        yield f"    ctx.save_for_backward({kept})"
+        if result_nodes.own:
+            yield "    if hooked:"
+            yield "        ctx.save_for_backward(*kept)"
+            yield "    else:"
+            yield f"        ctx.own = [{_items('kept', result_nodes.own)}]"
+            yield "        ctx.versions = [value._version for value in ctx.own]"
+            indent += "    "
+        if kept or not result_nodes.own:
+            yield f"{indent}ctx.save_for_backward({kept})"
         numbers = ["*numbers"] * bool(saved.number_inputs) + [f"values[{i}]" for i in saved.computed_numbers]
         if numbers:
             yield f"    ctx.numbers = [{', '.join(numbers)}]"
@@ -291,6 +305,8 @@ class _Printer:
         enabled = self.name(torch.is_grad_enabled, "is_grad_enabled")
         all_leaves = self.name(compat.runs_for_all_leaves, "runs_for_all_leaves")
         cut = f" or {self.name(is_cut, 'is_cut')}(ctx)" if node.backward.has_cuts else ""
+        if node.result_nodes.own:
+            cut += " or [value._version for value in ctx.own] != ctx.versions"
         yield f"    if {enabled}() or not ctx.is_usual or not {all_leaves}(){cut}:"
         yield f"        {general}"
         yield f"    for fits, graph, takes_receiver in {self.name(node.backward.usual, 'usual_gradients')}:"
@@ -317,16 +333,19 @@ class _Printer:
         yield "    links = ctx.double_backward.links"
         if not node.runs_once:
             yield "    args = []"
-        elif nodes.holders:
+        elif nodes.holders or nodes.own:
             values = {i: f"common[{n}]" for n, i in enumerate(nodes.common)}
             if nodes.common:
                 yield "    common = ctx.saved_tensors"
+            if nodes.own:
+                yield "    own = ctx.own"
+                values.update((i, f"own[{n}]") for n, i in enumerate(nodes.own))
             for k, (targets, numbers) in enumerate(nodes.holders):  # the nodes of the targets have run: they are alive
                 yield f"    held_{k} = ctx.owned[{min(targets)}]().holders[{k}].grad_fn.saved_tensors"
                 values.update((i, f"held_{k}[{n}]") for n, i in enumerate(numbers))
             yield f"    args = [{', '.join(text for _, text in sorted(values.items()))}]"
             read = [f"held_{k}" for k in range(len(nodes.holders))]
-            yield f"    del {', '.join(read + ['common'] * bool(nodes.common))}"
+            yield f"    del {', '.join(read + ['common'] * bool(nodes.common) + ['own'] * bool(nodes.own))}"
         else:
             yield f"    args = {'[]' if node.frees_in_parts else '[*ctx.saved_tensors]'}"
         if node.runs_once:
@@ -337,6 +356,8 @@ class _Printer:
         node, freed = self.node, self.node.freed_by(self.node.targets)
         yield "    ctx.maybe_clear_saved_tensors()"
         yield f"    if not {self.name(compat.retains_graph, 'retains_graph')}():"
+        if node.result_nodes.own:
+            yield "        ctx.own = ()"
         rest = ", ctx.double_backward = False, {}, None" if freed == node.targets else " = False, {}"
         yield f"        ctx.is_usual, ctx.freed{rest.format(self.name(freed, 'freed'))}"
         if node.result_nodes.holders or node.result_nodes.joins or self.separable:

@@ -28,6 +28,7 @@ import torch
 from minidynamo import compat
 from minidynamo.autograd.graph.signature import GraphSignature
 from minidynamo.autograd.runtime.input_nodes import (
+    GRAD_SEED,
     LinkedInputs,
     SeparateInputs,
     opaque,
@@ -116,6 +117,18 @@ class ResultNode(torch.autograd.Function):
 
 
 hold_values = compat.raw_apply(_Holder)
+
+
+def unpack_changed(value: torch.Tensor, version: int) -> torch.Tensor:
+    """Raises autograd's error for a saved tensor that was written to after `version`."""
+    with torch.enable_grad():
+        now = value._version
+        compat.set_versions([value], [version])
+        holder = hold_values(GRAD_SEED, [value])
+        compat.set_versions([value], [now])
+    return holder.grad_fn.saved_tensors[0]  # type: ignore[no-any-return]
+
+
 join_result = compat.raw_apply(ResultNode)
 
 
@@ -149,10 +162,12 @@ class ResultNodes:
         self.flow_of = flow_of
         #: Numbers of the saved tensors that all targets need: the graph's node saves these.
         self.common = [i for i, targets in enumerate(graph.readers) if not targets]
+        #: Numbers of the further saved tensors, if the graph's node keeps them.
+        self.own = [i for i, targets in enumerate(graph.readers) if targets and graph.keeps_all]
         #: Per holder: its targets, and the numbers of the saved tensors.
         self.holders = [
             (frozenset(targets), [i for i, others in enumerate(graph.readers) if others == targets])
-            for targets in sorted({targets for targets in graph.readers if targets})
+            for targets in sorted({targets for targets in graph.readers if targets and not graph.keeps_all})
         ]
         #: Per target: its number, its position, its holders, and whether `join` makes its node.
         self.owners = [
@@ -165,7 +180,8 @@ class ResultNodes:
             for i, position in enumerate(self.positions)
         ]
         #: Number of an input kept for higher derivatives -> the targets that need it, if only some do.
-        self.held = {i: targets for i, targets in held.items() if 0 < len(targets) < len(self.positions)}
+        apart = {i: targets for i, targets in held.items() if 0 < len(targets) < len(self.positions)}
+        self.held = {} if graph.keeps_all else apart
         #: The nodes with a computable gradient, in the order of `flow_of`.
         self.computable = [*graph.gradients]
         #: Per mutation with history: its target.
@@ -207,11 +223,15 @@ class ResultNodes:
         values: list[torch.Tensor | None] = [None] * len(self.graph.readers)
         for i, value in zip(self.common, ctx.saved_tensors if self.common else ()):
             values[i] = value
+        for i, value, version in zip(self.own, ctx.own, ctx.versions):
+            if not {*self.graph.readers[i]}.isdisjoint(used):
+                values[i] = value if value._version == version else unpack_changed(value, version)
         # The nodes of the used targets have run, so they are alive.
-        holders = {k: holder for target in used for k, holder in ctx.owned[target]().holders.items()}
-        for k, holder in holders.items():
-            for i, value in zip(self.holders[k][1], holder.grad_fn.saved_tensors):
-                values[i] = value
+        for k, (targets, numbers) in enumerate(self.holders):
+            if not targets.isdisjoint(used):
+                owned = ctx.owned[next(target for target in used if target in targets)]()
+                for i, value in zip(numbers, owned.holders[k].grad_fn.saved_tensors):
+                    values[i] = value
         return values
 
     def join(

@@ -11,14 +11,17 @@ import torch
 
 from minidynamo.autograd.runtime import backward_call
 from minidynamo.codegen.compile_graph import compile_graph
-from minidynamo.graph.boxed import mark_boxed
+from minidynamo.codegen.memory import planner
+from minidynamo.graph.boxed import hands_over, mark_boxed
 from tests.autograd.programs import compile_program
 
 taken = []
 
 
 @pytest.fixture(autouse=True)
-def clear():
+def clear(monkeypatch):
+    """Lets the small gradients of these tests be handed over."""
+    monkeypatch.setattr(planner, "SMALL", 0)
     taken.clear()
 
 
@@ -37,6 +40,22 @@ def watched(gm, examples):
 
     run._hands_over = True
     return mark_boxed(run)
+
+
+def test_small_gradients_are_returned(monkeypatch):
+    monkeypatch.undo()
+    graphs = []
+
+    def backward(gm, examples):
+        graphs.append(compile_graph(gm, target="aten", handing_over=True).call)
+        return graphs[-1]
+
+    call, tensors, wanted = compile_program(program, leaves(), backward=backward), leaves(), leaves()
+    for _ in range(3):
+        call([*tensors])[0].sum().backward()
+        program(*wanted)[0].sum().backward()
+    torch.testing.assert_close([x.grad for x in tensors], [x.grad for x in wanted])
+    assert not any(map(hands_over, graphs))
 
 
 def program(x, v):

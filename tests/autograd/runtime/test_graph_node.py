@@ -13,6 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as softened
 from torch.nn.functional import dropout, pairwise_distance
 
 import minidynamo
+from minidynamo.autograd import build_signature
 from minidynamo.autograd.graph.signature import GraphSignature, Node, NodeGraph
 from minidynamo.autograd.runtime.result_nodes import ResultNodes
 from minidynamo.graph.boxed import mark_boxed
@@ -70,8 +71,9 @@ class Watched:
 
 
 @pytest.fixture(autouse=True)
-def without_collector():
-    """Frees each tensor at once."""
+def without_collector(monkeypatch):
+    """Frees each tensor at once, as if the tensors of these tests were large."""
+    monkeypatch.setattr(build_signature, "SMALL", 0)
     gc.disable()
     yield
     gc.enable()
@@ -98,6 +100,59 @@ def test_what_a_result_needs_alone_dies_with_it():
     assert watched.alive() == 0
 
 
+def test_one_node_keeps_small_tensors(monkeypatch):
+    monkeypatch.undo()
+    watched = Watched(chain, square())
+    assert watched.signature.graph.keeps_all
+    one, two, three = watched.call(square())
+    before = watched.alive()
+    assert {type(value.grad_fn).__name__ for value in (one, two)} <= {"CompiledFunctionBackward", "ResultNodeBackward"}
+    del three, one
+    assert watched.alive() == before
+    del two
+    assert watched.alive() == 0
+
+
+def tanh_and_exp(x, w):
+    return x.tanh(), (w * 2).exp()
+
+
+@pytest.mark.parametrize("used", [0, 1])
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_write_to_a_small_saved_tensor_is_noticed_where_it_is_read(used, written, monkeypatch):
+    monkeypatch.undo()
+    outcomes, examples = [], square()
+    compiled = compile_program(tanh_and_exp, examples)
+    for call in (tanh_and_exp, lambda *args: compiled([*args])):
+        leaves = [example.detach().requires_grad_() for example in examples]
+        results = call(*leaves)
+        with torch.no_grad():
+            results[written].add_(1)
+        try:
+            results[used].sum().backward()
+            outcomes.append([leaf.grad for leaf in leaves])
+        except RuntimeError as error:
+            outcomes.append(str(error).partition("]")[0])
+    if used == written:
+        assert outcomes[1] == outcomes[0] and "modified by an inplace operation" in outcomes[0]
+    else:
+        torch.testing.assert_close(outcomes[1], outcomes[0])
+
+
+def test_hooks_see_small_saved_tensors(monkeypatch):
+    monkeypatch.undo()
+    packed = []
+    compiled = compile_program(two, square())
+    leaves = square()
+    wanted = [leaf.detach().requires_grad_() for leaf in leaves]
+    with torch.autograd.graph.saved_tensors_hooks(lambda value: packed.append(value) or value, lambda value: value):
+        results = compiled([*leaves])
+    sum(result.sum() for result in results).backward()
+    sum(result.sum() for result in two(*wanted)).backward()
+    torch.testing.assert_close([leaf.grad for leaf in leaves], [leaf.grad for leaf in wanted])
+    assert packed
+
+
 def test_what_is_computed_of_a_result_holds_what_it_needs():
     x, w = leaves = square()
     watched = Watched(two, leaves)
@@ -112,10 +167,12 @@ def test_what_is_computed_of_a_result_holds_what_it_needs():
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_gradients_with_results_that_died(program, dynamic):
+@pytest.mark.parametrize("dynamic, small", [(False, False), (True, False), (False, True)])
+def test_gradients_with_results_that_died(program, dynamic, small, monkeypatch):
     """Runs backward of some results, twice, and of their gradients; only `retain_graph` keeps saved tensors."""
     leaves = square()
+    if small:
+        monkeypatch.undo()
     call, fixed = (compile_program(program, leaves, dynamic=varies) for varies in (dynamic, False))
     assert any(fixed.signature.graph.readers) and call.signature.graph.readers == fixed.signature.graph.readers
     for used in range(len(program(*leaves))):
