@@ -192,15 +192,18 @@ def loses_unnoticed(*losses: Any) -> bool:
 def _all_trivially_unnoticed(losses: tuple[Any, ...]) -> bool:
     """Returns whether a cheap test shows that the losses run no code."""
     for owner, key in zip(losses[::2], losses[1::2]):
+        depth = 2
         if type(owner) is dict and type(key) is not Lost:
             value = owner.get(key)
+        elif type(key) is int and (type(owner) is deque or type(owner) is list):
+            value, depth = owner[key] if -len(owner) <= key < len(owner) else None, 0
         elif type(key) is str and key == "grad" and type(owner) in _TENSORS and has_gradient(owner):
             value = owner.grad
         elif key is _ITSELF or key is _KEY:
             value = owner
         else:
             return False
-        if not _trivially_unnoticed(value):
+        if not _trivially_unnoticed(value, depth):
             return False
     return True
 

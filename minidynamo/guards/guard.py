@@ -54,6 +54,7 @@ from minidynamo.guards.values import (
     is_singleton,
     is_unset,
     lacks_attribute,
+    same_objects,
     same_value,
 )
 
@@ -156,7 +157,11 @@ def _length(reader: Reader, source: Source, expected: int) -> list[str]:
 
 
 def _dict_keys(reader: Reader, source: Source, keys: Sequence[object]) -> list[str]:
-    found = f"{reader.constant(tuple, 'tuple')}({_method(reader, source, reader.constant(iter, 'iter'), '__iter__')})"
+    iterator = _method(reader, source, reader.constant(iter, "iter"), "__iter__")
+    if keys and all(isinstance(key, Referent) for key in keys):
+        expected = ", ".join(key_expression(key, reader.names) for key in keys)
+        return [f"{reader.constant(same_objects, 'same_objects')}({iterator}, {expected})"]
+    found = f"{reader.constant(tuple, 'tuple')}({iterator})"
     expected = key_expression(tuple(keys), reader.names)
     if all(type(key) is str for key in keys):
         return [f"{found} == {expected}"]

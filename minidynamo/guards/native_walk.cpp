@@ -24,9 +24,10 @@ struct Dict : PyObject {
   Values* values;
 };
 extern "C" {
-extern PyObject PyDict_Type, PyODict_Type, PyList_Type, PyTuple_Type, PyUnicode_Type;
+extern PyObject PyCell_Type, PyDict_Type, PyODict_Type, PyList_Type, PyTuple_Type, PyUnicode_Type;
 char* PyByteArray_AsString(PyObject*);
 int64_t PyByteArray_Size(PyObject*);
+PyObject* PyCell_Get(PyObject*);
 PyObject* PyDict_GetItemWithError(PyObject*, PyObject*);
 int PyDict_Next(PyObject*, int64_t*, PyObject**, PyObject**);
 void PyErr_Clear();
@@ -49,7 +50,8 @@ void Py_DecRef(PyObject*);
 
 // The order of walk.Op.
 enum Op {
-  START, DICTIONARY, ITEM, ELEMENT, KEEP, TYPE, IDENTITY, EQUALS, LENGTH, KEYS, HAS_KEY, MISSING_KEY, ITEM_LENGTH
+  START, DICTIONARY, ITEM, ELEMENT, KEEP, TYPE, IDENTITY, EQUALS, LENGTH, KEYS, HAS_KEY, MISSING_KEY, ITEM_LENGTH,
+  CELL
 };
 
 struct Step {
@@ -191,6 +193,7 @@ template <Mode MODE> static bool holds(Step& step, Path<MODE>& path) {
       tag_now(*path.attributes[below], (Dict*)attributes);
       return true;
     }
+    case CELL: return v->type == &PyCell_Type && path.put_new(below, PyCell_Get(v));
     case ITEM: return look_up(step, path) && path.put(below, step.item);
     case ELEMENT: return path.put(below, element(v, step.number));
     case TYPE: return v->type == referred(step);
@@ -209,7 +212,10 @@ template <Mode MODE> static bool goes(Program* program, PyObject* const* args, P
   Path<MODE> path(program);
   for (Step* step = program->first(); step < program->end(); step++) {
     if (step->op == START) {
-      path.put(0, step->number < 0 ? step->expected : args[step->number]);
+      PyObject* start = step->number >= 0 ? args[step->number]
+                        : step->number == -1 ? step->expected : PyWeakref_GetObject(step->expected);
+      if (step->number == -2 && start == &_Py_NoneStruct) return false;
+      path.put(0, start);
     } else if (step->op == KEEP) {
       PyObject* value = path.at[step->depth];
       Py_IncRef(value);

@@ -30,9 +30,11 @@ TABLES: tuple[type | None, ...] = (None, dict, collections.OrderedDict)
 
 
 class Op(enum.IntEnum):
-    """The action of a step on `v`, the value at its depth. START to ELEMENT put their result at the next depth."""
+    """The action of a step on `v`, the value at its depth. CELL, and START to ELEMENT, put their result at the next
+    depth.
+    """
 
-    START = 0  # the argument `number`, or `expected` if `number` is -1
+    START = 0  # the argument `number`; for -1 `expected`, for -2 the referent of the weak reference `expected`
     DICTIONARY = 1  # v.__dict__
     ITEM = 2  # v[expected] of a dict
     ELEMENT = 3  # v[number] of a list or tuple
@@ -45,6 +47,7 @@ class Op(enum.IntEnum):
     HAS_KEY = 10  # v, a dict, has the key `expected`
     MISSING_KEY = 11  # v, a dict, has no key `expected`
     ITEM_LENGTH = 12  # v[expected] of a dict, a container, has `number` elements
+    CELL = 13  # the contents of v, a closure cell
 
 
 class Step(NamedTuple):

@@ -60,6 +60,16 @@ def same_value(found: Any, expected: Any) -> bool:
     return bool(found == expected)
 
 
+def same_objects(found: Any, *expected: Any) -> bool:
+    """Returns whether an iterable yields exactly these objects, in this order. None is the referent of a weak reference
+    whose object has died.
+    """
+    found = (*found,)
+    if len(found) != len(expected):
+        return False
+    return all(one is other and other is not None for one, other in zip(found, expected))
+
+
 def is_empty(cell: Any) -> bool:
     """Returns whether a closure cell is empty."""
     try:

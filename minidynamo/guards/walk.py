@@ -23,6 +23,7 @@ from minidynamo.guards.native_walk import MAX_DEPTH, TABLES, Op, Step, native_wa
 from minidynamo.guards.reader import Found, Reader
 from minidynamo.guards.source import (
     Attr,
+    CellContents,
     Constant,
     InstanceAttr,
     Item,
@@ -35,7 +36,7 @@ from minidynamo.guards.source import (
 from minidynamo.guards.values import class_attribute
 
 # With fewer guards, a separate function is not worth its call.
-MIN_GUARDS = 40
+MIN_GUARDS = 20
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,8 @@ class _Tree:
     def take(self, guard: Guard) -> bool:
         """Adds a guard to the walk; returns False if no step can check it."""
         row, source = guard.kind.value, guard.source
-        step = row.step(self._reader, source, guard.expected) if source.depth() else None
+        is_below = source.depth() or (row.reads_dictionary and isinstance(source, Constant))
+        step = row.step(self._reader, source, guard.expected) if is_below else None
         place = Attr(source, "__dict__") if row.reads_dictionary else source
         visit = self.visit(place) if step is not None else None
         if step is None or visit is None:
@@ -197,13 +199,16 @@ def _arrival(reader: Reader, source: Source, depth: int) -> Step | None:
     if isinstance(source, Local):
         return Step(Op.START, depth)
     if isinstance(source, Referent):
-        return None
+        weak = reader.names.weak(source.value, "key")
+        return None if weak is None else Step(Op.START, depth, -2, reader.names.values[weak])
     if isinstance(source, Constant):
         return Step(Op.START, depth, -1, source.value)
     if isinstance(source, InstanceAttr):
         return Step(Op.ITEM, depth, expected=source.name)
     if isinstance(source, Attr) and source.name == "__dict__" and _has_plain_dictionary(reader.class_of(source.of)):
         return Step(Op.DICTIONARY, depth)
+    if isinstance(source, CellContents):
+        return Step(Op.CELL, depth)
     if isinstance(source, Item):
         cls = reader.class_of(source.of)
         if type(source.key) is str and cls in TABLES:
@@ -219,6 +224,8 @@ def _has_plain_dictionary(cls: type | None) -> bool:
     """
     if cls is None or not cls.__dictoffset__ or issubclass(cls, torch.Tensor):
         return False
+    if cls is types.ModuleType:
+        return True
     is_plain = isinstance(class_attribute(cls, "__dict__"), types.GetSetDescriptorType)
     return is_plain and cls.__getattribute__ is object.__getattribute__
 

@@ -9,6 +9,7 @@ import gc
 import random
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,7 +25,7 @@ from minidynamo.guards import native_walk as native
 from minidynamo.guards.check import ordered, write_condition
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.native_walk import Op
-from minidynamo.guards.source import Constant, InstanceAttr, Item, Local, global_source
+from minidynamo.guards.source import CellContents, Constant, InstanceAttr, Item, Local, global_source
 from minidynamo.guards.walk import Walk, plan_walk
 from tests.guards.module_guards import Net, guards_of, parameter_sources
 
@@ -54,6 +55,7 @@ class Key(str):
 def act() -> None: ...
 
 
+CELL = types.CellType(3)
 SETTINGS: dict[str, Any] = {"act": act, "rate": 2}
 
 
@@ -72,6 +74,7 @@ def _walk(net: Net) -> Walk:
         Guard(Item(InstanceAttr(Local("net"), "texts"), "k"), K.EQUALS, "v"),
         Guard(global_source(SETTINGS, "act"), K.IDENTITY, act),
         Guard(global_source(SETTINGS, "rate"), K.EQUALS, 2),
+        Guard(CellContents(Constant(CELL, "number")), K.EQUALS, 3),
     ]
     walk = plan_walk(ordered([*guards_of(net), *more]), parameter_sources(net)[3:], ("net",))
     assert walk is not None and {step.op for step in walk.steps} == set(Op)

@@ -101,6 +101,8 @@ class OutputGraph:
         # Count of writes -> (tensor with this count, version counter of the fake tensor at that time).
         self.write_counts: dict[VariableTracker, tuple[TensorVariable, int]] = {}
         self.class_checks = ClassChecks()
+        # The ids of classes that only the trace holds: guards on their contents always hold.
+        self.traced_only: set[int] = set()
         self.time = 0  # number of recorded operations
         self.entry_settings = settings()
 
@@ -123,6 +125,8 @@ class OutputGraph:
 
     def guard(self, source: Source, kind: GuardKind, expected: object) -> None:
         """Installs a guard, once."""
+        if self.traced_only and isinstance(root := source.root(), Constant) and id(root.value) in self.traced_only:
+            return
         self._guards.install(source, kind, expected)
 
     def guard_attention(self) -> None:

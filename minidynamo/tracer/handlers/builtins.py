@@ -42,7 +42,6 @@ _BREAKS: dict[Callable[..., Any], tuple[str, str, str]] = {
     builtins.eval: ("`eval`", "It runs code that is not in the function.", ""),
     builtins.compile: ("`compile`", "It makes code that is not in the function.", ""),
     builtins.__import__: ("an import", "It runs another file.", "import at the top of the file"),
-    builtins.__build_class__: ("a `class` statement", "A class is a new object at each call.", "move it to the module"),
     breakpoint: ("`breakpoint`", "The debugger needs the running program.", ""),
     warnings.warn: ("`warnings.warn`", "A warning names the running line and obeys filters of the moment.", ""),
 }
