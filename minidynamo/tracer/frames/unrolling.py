@@ -26,13 +26,13 @@ from minidynamo.variables.containers import ListVariable, SequenceVariable, Tupl
 from minidynamo.variables.objects import LazyVariable
 from minidynamo.variables.tensors import TensorVariable
 
-# The most trip counts for which a line is captured.
-MOST_NUMBERS = 3
+# The most trip counts for which a line is captured; and those of a list that the frame itself makes longer.
+MOST_NUMBERS, MOST_OF_GROWING = 3, 1
 
 
-def unroll(tx: Tracer, count: float, what: str, *, varies: bool = True) -> None:
+def unroll(tx: Tracer, count: float, what: str, *, varies: bool = True, most: int = MOST_NUMBERS) -> None:
     """Records the trip count `count` of `what` at this line of the program. Breaks the graph if the line was
-    already captured for too many different counts.
+    already captured for `most` different counts.
 
     If `varies` is False, the count is specific to this capture and is not recorded.
     """
@@ -42,10 +42,10 @@ def unroll(tx: Tracer, count: float, what: str, *, varies: bool = True) -> None:
     where = next(frame for frame in reversed(tx.frames) if not frame.is_polyfill).location
     line = where.filename, where.lineno, ""
     captures, numbers = known.numbers(line)
-    if captures >= MOST_NUMBERS and count not in numbers:
+    if captures >= most and count not in numbers:
         tx.break_graph(
             "MD218",
-            f"{what} was captured for {MOST_NUMBERS} other trip counts, and now has {count}",
+            f"{what} was captured for {most} other trip count{'s' * (most > 1)}, and now has {count}",
             why="Each trip count needs a version of its own; from here on Python runs the loop.",
             fix="pad to a few lengths, or use operations on the whole tensor",
         )
@@ -125,7 +125,7 @@ def _unroll_items(tx: Tracer, sequence: SequenceVariable, what: str) -> None:
     items = sequence.items
     length = items.lazy_length() if isinstance(items, LazyList) else None
     if length is not None:
-        unroll(tx, length.now, what)
+        unroll(tx, length.now, what, most=MOST_OF_GROWING if length.more > 0 else MOST_NUMBERS)
 
 
 def free_numbers(args: Iterable[VariableTracker]) -> list[NumberVariable]:
