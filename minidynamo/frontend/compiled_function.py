@@ -427,9 +427,10 @@ class CompiledFunction:
     def _leaves_pieces(self, point: FramePoint | None) -> bool:
         """Leaves the frames to Python that are not worth entering; returns whether the frame at `point` is one.
 
-        Backends that generate no kernels, such as a counter of graphs, get every graph. Donated lists stay in use.
+        Backends that generate no kernels, such as a counter of graphs, get every graph; so do functions with
+        `fullgraph`. Donated lists stay in use.
         """
-        if not self.options.backend.fuses or self.options.steal:
+        if not self.options.backend.fuses or self.options.steal or self.options.fullgraph:
             return False
         left = left_to_python(self._pieces)
         dispatchers = self.dispatchers()

@@ -311,7 +311,8 @@ def _conversion(
             origin=origin,
         )
     following = frozenset(frame_exit.point for frame_exit in exits(point)) if point is not None else frozenset()
-    piece = piece_of(traced.graph, following, cut is not None and cut.compiled_callee is not None)
+    calls_compiled = cut is not None and cut.compiled_callee is not None
+    piece = piece_of(traced.graph, following, calls_compiled, draws=bool(traced.side_effects.draws))
     return Conversion(frame.name, entry, traced.graph, graph_break, piece)
 
 

@@ -1,7 +1,8 @@
 """Owns the decision to leave a function with graph breaks to Python, if entering its pieces costs more time than
 compiling their tensor operations saves.
 
-The pieces are the frames between graph breaks. The decision covers all pieces that may follow a frame point, so Python
+The pieces are the frames between graph breaks, and frames that draw random numbers before their graph: Python code runs
+before, between or after their graphs anyway. The decision covers all pieces that may follow a frame point, so Python
 runs the function from that point to its end. Each estimate depends on the graph alone, so all runs decide alike.
 """
 
@@ -39,6 +40,8 @@ class Piece:
     exits: frozenset[FramePoint]
     #: Whether the call at the break has compiled code of its own; the frame then stays compiled.
     calls_compiled: bool
+    #: Whether the frame calls functions of Python before its graph.
+    draws: bool = False
 
     def merged(self, other: Piece) -> Piece:
         """Merges the estimates of two versions of a frame: the larger saving, the smaller cost."""
@@ -47,6 +50,7 @@ class Piece:
             min(self.cost, other.cost),
             self.exits | other.exits,
             self.calls_compiled or other.calls_compiled,
+            self.draws or other.draws,
         )
 
 
@@ -55,7 +59,10 @@ NOTHING = Piece(0.0, 0.0, frozenset(), False)
 
 
 def piece_of(
-    graph: torch.fx.GraphModule | None, exits: frozenset[FramePoint] = frozenset(), calls_compiled: bool = False
+    graph: torch.fx.GraphModule | None,
+    exits: frozenset[FramePoint] = frozenset(),
+    calls_compiled: bool = False,
+    draws: bool = False,
 ) -> Piece:
     """Estimates a piece with the captured `graph`; None for a piece without tensor operations."""
     calls = [] if graph is None else [node for node in graph.graph.nodes if node.op.startswith("call")]
@@ -63,7 +70,7 @@ def piece_of(
     values = [value for node in calls for part in (node, *node.all_input_nodes) for value in _tensors(part)]
     elements = sum(hint_of(value.numel()) for value in values)
     saved = len(calls) * (_CALL_WITH_GRADIENTS if with_gradients else _CALL) + elements / _ELEMENTS
-    return Piece(saved, _ENTRY + _NODES * with_gradients, exits, calls_compiled)
+    return Piece(saved, _ENTRY + _NODES * with_gradients, exits, calls_compiled, draws)
 
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
@@ -88,5 +95,5 @@ def _is_slower(pieces: Mapping[FramePoint | None, Piece], start: FramePoint | No
             return False
         followed[point] = pieces[point]
         todo += pieces[point].exits
-    has_breaks = start is not None or len(followed) > 1
+    has_breaks = start is not None or len(followed) > 1 or any(piece.draws for piece in followed.values())
     return has_breaks and sum(p.saved for p in followed.values()) < sum(p.cost for p in followed.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import numpy
 import pytest
 import torch
 
@@ -44,6 +45,7 @@ LARGE = Piece(50.0, 3.0, frozenset(), False)
     ("pieces", "left"),
     [
         ({None: small()}, []),  # no break
+        ({None: Piece(1.0, 3.0, frozenset(), False, draws=True)}, [None]),
         ({None: small(point(1)), point(1): small()}, [None, point(1)]),
         ({None: small(point(1))}, []),  # the piece that follows is not known yet
         ({None: small(point(1)), point(1): LARGE}, []),
@@ -132,3 +134,19 @@ def test_calls_that_fit_a_version_keep_the_checks():
     for n in range(200):
         compiled(torch.ones(2), n % 40)
     assert compiled.stats.frames == 200
+
+
+@pytest.mark.cpp
+def test_a_draw_and_a_small_graph_run_eagerly_unless_the_user_wants_a_graph():
+    def noisy(x):
+        return x + torch.from_numpy(numpy.random.rand(4))
+
+    compiled, whole = minidynamo.compile(noisy), minidynamo.compile(noisy, fullgraph=True)
+    for function in (compiled, whole):
+        numpy.random.seed(0)
+        want = noisy(torch.ones(4))
+        numpy.random.seed(0)
+        assert torch.equal(function(torch.ones(4)), want)
+        function(torch.ones(4))
+    assert compiled.stats.hits == 0 and "MD308" in str(compiled.explain())
+    assert whole.stats.hits == 1

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any
 
+import numpy as np
 import torch
 
 from minidynamo.compat import VERSION_INFO
@@ -37,8 +38,8 @@ MISSING = object()
 FIELD: type = type(vars(collections.namedtuple("FIELD", "name"))["name"])  # the descriptor of a namedtuple's field
 TYPE_OF = object.__dict__["__class__"]
 FUNCTIONS = (FunctionVariable, NestedFunctionVariable)
-# Plain functions, and functions with a cache.
-_BECOME_METHODS = (types.FunctionType, type(functools.lru_cache(int)))
+# Plain functions, functions with a cache, and functions written in Cython.
+_BECOME_METHODS = (types.FunctionType, type(functools.lru_cache(int)), type(np.random.Generator.random))
 _CONTAINERS = (tuple, list, dict, set, frozenset, deque)
 
 

@@ -101,8 +101,6 @@ class OutputGraph:
         # Count of writes -> (tensor with this count, version counter of the fake tensor at that time).
         self.write_counts: dict[VariableTracker, tuple[TensorVariable, int]] = {}
         self.class_checks = ClassChecks()
-        # The ids of classes that only the trace holds: guards on their contents always hold.
-        self.traced_only: set[int] = set()
         self.time = 0  # number of recorded operations
         self.entry_settings = settings()
 
@@ -125,9 +123,12 @@ class OutputGraph:
 
     def guard(self, source: Source, kind: GuardKind, expected: object) -> None:
         """Installs a guard, once."""
-        if self.traced_only and isinstance(root := source.root(), Constant) and id(root.value) in self.traced_only:
-            return
         self._guards.install(source, kind, expected)
+
+    def hold_certain(self, source: Source, kinds: frozenset[GuardKind] | None = None) -> None:
+        """Installs no guards of these kinds (None: of any kind) on an object that the program creates in each call, nor
+        on its parts: what they would check is the same in each call."""
+        self._guards.certain[source] = kinds
 
     def guard_attention(self) -> None:
         """Guards the allowed implementations of attention, which are not part of the global state."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from minidynamo.bytecode.instructions import decode
 from minidynamo.errors import Diagnostic
+from minidynamo.guards.source import Constant
 from minidynamo.tracer.frames.interpreter import Frame, Tracer
 from minidynamo.tracer.opcodes.loads_stores import read_global
 from minidynamo.tracer.records import registry
@@ -108,5 +109,5 @@ def _record(
     tx.side_effects.new_class(
         NewClass(made, make, args, kwargs), Diagnostic("MD233", what, _WHY, _FIX, where=tx.frames[-1].location)
     )
-    tx.graph.traced_only.add(id(made))
+    tx.graph.hold_certain(Constant(made, made.__name__))
     return ClassVariable(made)

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from minidynamo.guards.source import Attr, Called, Constant, Element
+from minidynamo.guards.source import Attr, Called, Constant, Element, is_drawn
 from minidynamo.tracer.attributes.lookup import looks_up
 from minidynamo.tracer.calls.operators import folded
 from minidynamo.tracer.frames.exceptions import same_message, tracked
@@ -37,7 +37,7 @@ from minidynamo.variables.tensors import ArrayVariable, TensorVariable
 
 LARGEST_RESULT = 10_000
 _MOST_ELEMENTS_READ = 64
-_FACTS = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
+FACTS = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
 _METHODS = """
     all any argmax argmin argsort astype clip copy cumprod cumsum dot flatten max mean min prod repeat round std sum var
 """
@@ -124,7 +124,7 @@ for _function in _MAKERS:
 
 @looks_up(ArrayVariable)
 def _attribute(tx: Tracer, obj: ArrayVariable, name: str) -> VariableTracker | None:
-    if name in _FACTS:
+    if name in FACTS:
         return from_constant(getattr(obj.value, name))
     if callable(getattr(np.ndarray, name, None)):
         return BoundBuiltin(obj, name)
@@ -216,6 +216,8 @@ def _element(tx: Tracer, method: Callable[..., Any], array: VariableTracker, *in
     real, source = (array.value, array.source) if isinstance(array, OpaqueVariable) else (None, None)
     if type(real) is not np.ndarray or source is None or real.dtype.type not in NUMPY_SCALARS or tx.graph.subgraph:
         _refuse_read(tx, "an item of an ndarray is read")
+    if is_drawn(source):
+        _refuse_read(tx, "an item of an array of random numbers is read")
     if tx.graph.may_have_written():
         _refuse_read(tx, "an ndarray is read after a write to a tensor, which may share its memory")
     assert isinstance(array, OpaqueVariable) and isinstance(real, np.ndarray) and source is not None
@@ -264,7 +266,7 @@ def _tensor_over_external(tx: Tracer, array: VariableTracker) -> VariableTracker
 
 @registry.attributes(OpaqueVariable)
 def _fact_of_argument(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | None:
-    if type(obj.value) is not np.ndarray or name not in _FACTS or obj.source is None:
+    if type(obj.value) is not np.ndarray or name not in FACTS or obj.source is None:
         return None
     return tx.wrap(getattr(obj.value, name), Attr(obj.source, name))
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import torch.fx
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Constant, Drawn
+from minidynamo.guards.source import Computed, Constant, Drawn, Source
 from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.runtime_asserts import only_computes
@@ -50,8 +50,7 @@ _MAX_OPTIONS = 4096
 def _draw(method: Callable[..., Any], tx: Tracer, generator: VariableTracker, /, *args: Any, **kwargs: Any) -> Any:
     name = method.__name__
     given: list[VariableTracker] = [*args, *kwargs.values()]
-    nodes = [*_new_nodes(tx.graph.graph)]
-    why = _reason_against_draw(tx, name, generator, given, nodes)
+    why = _reason_against_draw(tx, name, generator, given)
     if why:
         tx.break_graph("MD206", f"Random.{name} is used", why=why, fix=HINTS_BY_CLASS["Random"])
     generator_source, draws = generator.source, tx.side_effects.draws
@@ -68,15 +67,34 @@ def _draw(method: Callable[..., Any], tx: Tracer, generator: VariableTracker, /,
     call = computed_text(f"{{0}}({', '.join(parameters)})", Constant(method, name), generator_source, *given)
     if call is None or type(example) not in (int, float, type(None)):
         tx.break_graph("MD206", f"Random.{name} is used", why="Its result is no plain number.")
-    number = None if example is None else Drawn(_unused_name(tx, len(draws)))
+    number = record_draw(tx, generator_source, call, has_result=example is not None)
+    if number is None:
+        return ConstantVariable(None)
+    return tx.graph.integer(example, number) if type(example) is int else tx.graph.floating(example, number)
+
+
+def record_draw(tx: Tracer, generator: Source, call: Computed, *, has_result: bool) -> Drawn | None:
+    """Records a call that changes a generator, or that reads an earlier result; returns the source of its result."""
+    draws = tx.side_effects.draws
+    number = Drawn(_unused_name(tx, len(draws))) if has_result else None
+    nodes = [*_new_nodes(tx.graph.graph)]
     late = any(draw.late for draw in draws[-1:])
     late = late or any(node.op != "placeholder" and not is_pure(node) for node in nodes)
     for node in nodes[:1]:
         node.meta["drawn_behind"] = True
-    tx.side_effects.draw(Draw(number, generator_source, call, late))
-    if number is None:
-        return ConstantVariable(None)
-    return tx.graph.integer(example, number) if type(example) is int else tx.graph.floating(example, number)
+    tx.side_effects.draw(Draw(number, generator, call, late))
+    return number
+
+
+def reason_against_early_call(tx: Tracer) -> str:
+    """Returns the reason why nothing can be drawn before the graph runs; "" if it can."""
+    if tx.graph.shapes.trip_counts is None:
+        return "With `dynamic=False` a graph takes no numbers that vary."
+    if tx.graph.subgraph is not None:
+        return "It is drawn in a part of the graph that may run twice, or not at all."
+    if not all(map(only_computes, _new_nodes(tx.graph.graph))):
+        return "The graph calls a function that may draw before it."
+    return ""
 
 
 def _new_nodes(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
@@ -84,20 +102,15 @@ def _new_nodes(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
     return itertools.takewhile(lambda node: "drawn_behind" not in node.meta, reversed(graph.nodes))
 
 
-def _reason_against_draw(
-    tx: Tracer, name: str, generator: VariableTracker, given: list[VariableTracker], nodes: list[torch.fx.Node]
-) -> str:
+def _reason_against_draw(tx: Tracer, name: str, generator: VariableTracker, given: list[VariableTracker]) -> str:
     """Returns the reason why the number cannot be drawn before the graph runs; "" if it can."""
     if not isinstance(generator, OpaqueVariable) or type(generator.value) is not random.Random:
         return "minidynamo passes objects of this class on but cannot look into them."
     if generator.source is None or not {name, *_CALLED_METHODS}.isdisjoint(instance_dict(generator.value) or ()):
         return "The generator has methods of its own."
-    if tx.graph.shapes.trip_counts is None:
-        return "With `dynamic=False` a graph takes no numbers that vary."
-    if tx.graph.subgraph is not None:
-        return "It is drawn in a part of the graph that may run twice, or not at all."
-    if not all(map(only_computes, nodes)):
-        return "The graph calls a function that may draw before it."
+    why = reason_against_early_call(tx)
+    if why:
+        return why
     for argument in given:
         if isinstance(argument, NumberVariable):
             if name not in _ANY_NUMBER_METHODS:
