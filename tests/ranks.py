@@ -25,6 +25,14 @@ SECONDS = 240
 available = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
 
 
+@pytest.fixture
+def one_rank():
+    """A process group of this process alone."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
 class Ranks:
     """The programs of one module: plain functions of the rank that assert their results."""
 

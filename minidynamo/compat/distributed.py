@@ -42,6 +42,11 @@ def group_named(name: str) -> typing.Any:
     return torch.distributed.distributed_c10d._resolve_process_group(name)  # type: ignore[arg-type]
 
 
+def coalesces(group: typing.Any, device: torch.device) -> bool:
+    """Returns whether the group sends a batch of tensors as one message."""
+    return bool(group._get_backend(device).supports_coalescing)
+
+
 def mesh_facts(mesh: typing.Any) -> tuple[typing.Any, ...]:
     """Returns the facts about a device mesh: device type, layout of the ranks, names of dimensions, rank, groups."""
     groups = tuple(map(group_facts, mesh.get_all_groups())) if mesh.get_coordinate() is not None else ()
@@ -56,10 +61,85 @@ def default_store() -> typing.Any:
     return torch.distributed.distributed_c10d._get_default_store()
 
 
+# The module of the hooks of `fully_shard`, which is imported late.
+SHARDING = "torch.distributed.fsdp._fully_shard._fsdp_state"
+
+
 def is_sharded(module: typing.Any) -> bool:
     """Returns whether `fully_shard` was applied to the module itself."""
     fsdp = sys.modules.get("torch.distributed.fsdp._fully_shard._fully_shard")
     return fsdp is not None and isinstance(module, fsdp.FSDPModule)
+
+
+class ParameterFacts(typing.NamedTuple):
+    """The facts about a parameter after FSDP has gathered it."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+
+
+class ShardingFacts(typing.NamedTuple):
+    """The facts about a sharded module that graphs depend on."""
+
+    parameters: tuple[ParameterFacts, ...]
+    #: The dtype to which the hook before forward converts arguments; None for no conversion.
+    cast: torch.dtype | None
+    #: The dtype to which the hook after forward converts results; None for no conversion.
+    output: torch.dtype | None
+    #: The name of the group that gathers the parameters; None for a module without parameters of its own.
+    group: str | None
+
+
+def sharding_facts(state: typing.Any) -> ShardingFacts | None:
+    """Returns the facts about the state that `fully_shard` has attached to modules.
+
+    Returns None if several modules share it, or if gathered parameters are no plain tensors.
+    """
+    policy, parameters, groups = state._mp_policy, _sharded_parameters(state), _parameter_groups(state)
+    special = (
+        each._unsharded_dtensor_spec is not None or hasattr(each._sharded_local_tensor, "fsdp_post_all_gather")
+        for each in parameters
+    )
+    if len(state._modules) != 1 or any(special):
+        return None
+    facts = [
+        ParameterFacts(
+            tuple(each._orig_size),
+            tuple(each._contiguous_orig_stride),
+            policy.param_dtype
+            if policy.param_dtype is not None and each.sharded_param.is_floating_point()
+            else each.sharded_param.dtype,
+            state._device,
+            each.sharded_param.requires_grad,
+        )
+        for each in parameters
+    ]
+    cast = policy.param_dtype if policy.cast_forward_inputs else None
+    group = groups[0]._all_gather_process_group.group_name if groups and groups[0]._all_gather_process_group else None
+    return ShardingFacts(tuple(facts), cast, policy.output_dtype, group)
+
+
+def gathered_parameters(state: typing.Any) -> list[torch.nn.Parameter]:
+    """Returns the parameters that FSDP has gathered, in the order of `ShardingFacts.parameters`."""
+    return [each._unsharded_param for each in _sharded_parameters(state)]
+
+
+def present_parameters(state: typing.Any) -> list[torch.nn.Parameter]:
+    """Returns the parameters that the modules have now, sharded or gathered."""
+    infos = [each._module_info for each in _sharded_parameters(state)]
+    return [getattr(info.module, info.param_name) for info in infos]
+
+
+def _sharded_parameters(state: typing.Any) -> list[typing.Any]:
+    return [each for group in _parameter_groups(state) for each in group.fsdp_params]
+
+
+def _parameter_groups(state: typing.Any) -> list[typing.Any]:
+    found = getattr(state, "_fsdp_param_groups", None)  # older versions have a single group
+    return [state._fsdp_param_group] if found is None and state._fsdp_param_group is not None else found or []
 
 
 def bucket_limits() -> tuple[int, int] | None:
@@ -84,6 +164,10 @@ def are_fakes_running() -> bool:
     return mode is not None
 
 
+# Functions that communicate, each with the parameter whose tensors it writes to.
+COLLECTIVES: dict[str, str | None] = {}
+
+
 def _properties(cls: type, *names: str) -> list[typing.Any]:
     found = (vars(cls).get(name) for name in names)
     return [one.fget if isinstance(one, property) else one for one in found if one is not None]
@@ -106,4 +190,13 @@ if HAS_DISTRIBUTED:
     ALL_GATHERS, REDUCE_SCATTERS = (
         [getattr(torch.distributed, name) for name in names if hasattr(torch.distributed, name)] for names in _NAMES
     )
+    COLLECTIVES = {
+        **dict.fromkeys(("all_reduce", "broadcast", "irecv", "recv", "reduce", "scatter"), "tensor"),
+        **dict.fromkeys(("all_to_all_single", "reduce_scatter", REDUCE_SCATTERS[-1].__name__), "output"),
+        **dict.fromkeys(("isend", "send")),
+        "all_gather": "tensor_list",
+        "all_to_all": "output_tensor_list",
+        "gather": "gather_list",
+        ALL_GATHERS[-1].__name__: "output_tensor",
+    }
     group_size_by_name = _c10d._get_group_size_by_name

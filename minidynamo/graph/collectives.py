@@ -7,102 +7,94 @@ same order. Groups are passed by name.
 
 from __future__ import annotations
 
+import inspect
+import types
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import fx
 
 from minidynamo import compat
 from minidynamo.graph.autograd_calls import eager_operator, with_eager_backward
-from minidynamo.graph.pytree import tensors_in
 
-F = TypeVar("F", bound=Callable[..., Any])
+# The functions that communicate.
+_COLLECTIVES: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 
-# The functions that are defined here.
-_COLLECTIVES: set[Callable[..., Any]] = set()
+
+def communicates(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks a function of a graph that communicates with other ranks."""
+    _COLLECTIVES.add(with_eager_backward(function))
+    return function
 
 
 class PendingWork:
     """Replaces the `Work` object of an asynchronous collective during capture."""
 
 
-def _collective(function: F) -> F:
-    """Makes a function a node of captured graphs.
+def _collective(name: str) -> Callable[..., Any]:
+    """Returns a function of torch.distributed as a node of captured graphs, with all arguments by position: `group` by
+    name, `op` as the name of a reduction.
 
     On fake tensors the function does not communicate; it returns a `PendingWork` if it is asynchronous, else None.
     """
 
     def call(*args: Any) -> Any:
-        if any(isinstance(value, compat.FakeTensor | PendingWork) for value in [*args, *tensors_in(args)]):
-            return PendingWork() if args[-1] is True else None
-        return function(*args)
+        given = dict(zip(parameters(name), args))
+        if compat.are_fakes_running():
+            return PendingWork() if given.get("async_op", name in ALWAYS_ASYNCHRONOUS) else None
+        given["group"] = compat.group_named(given["group"])
+        if "op" in given:
+            given["op"] = getattr(torch.distributed.ReduceOp, given["op"])
+        return getattr(torch.distributed, name)(**given)
 
-    call.__name__ = call.__qualname__ = function.__name__
-    call.__doc__ = function.__doc__
-    _COLLECTIVES.add(with_eager_backward(call))
-    return call  # type: ignore[return-value]
-
-
-def _reduction(name: str) -> Any:
-    return getattr(torch.distributed.ReduceOp, name)
-
-
-@_collective
-def all_reduce(tensor: torch.Tensor, op: str, group: str, async_op: bool) -> Any:
-    """Calls `torch.distributed.all_reduce`."""
-    return torch.distributed.all_reduce(tensor, _reduction(op), compat.group_named(group), async_op)
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"Calls `torch.distributed.{name}`."
+    return communicates(call)
 
 
-@_collective
-def broadcast(tensor: torch.Tensor, src: int | None, group: str, group_src: int | None, async_op: bool) -> Any:
-    """Calls `torch.distributed.broadcast`."""
-    return torch.distributed.broadcast(tensor, src, compat.group_named(group), async_op, group_src)
+ALWAYS_ASYNCHRONOUS = ("isend", "irecv")
+"""Functions without `async_op` that return a `Work`."""
 
 
-@_collective
-def all_gather_into_tensor(output: torch.Tensor, tensor: torch.Tensor, group: str, async_op: bool) -> Any:
-    """Calls `torch.distributed.all_gather_into_tensor`, by its newest name."""
-    return compat.ALL_GATHERS[-1](output, tensor, compat.group_named(group), async_op)
+def parameters(name: str) -> dict[str, inspect.Parameter]:
+    """Returns the parameters of a function of torch.distributed, by name."""
+    return dict(inspect.signature(getattr(torch.distributed, name)).parameters)
 
 
-@_collective
-def reduce_scatter_tensor(output: torch.Tensor, tensor: torch.Tensor, op: str, group: str, async_op: bool) -> Any:
-    """Calls `torch.distributed.reduce_scatter_tensor`, by its newest name."""
-    group = compat.group_named(group)
-    return compat.REDUCE_SCATTERS[-1](output, tensor, _reduction(op), group, async_op)
+NODE_FUNCTIONS = {name: _collective(name) for name in compat.COLLECTIVES}
+"""The functions of nodes, by the name of the function of torch.distributed."""
 
 
-@_collective
-def all_to_all_single(
-    output: torch.Tensor,
-    tensor: torch.Tensor,
-    output_splits: Sequence[int] | None,
-    input_splits: Sequence[int] | None,
-    group: str,
-    async_op: bool,
-) -> Any:
-    """Calls `torch.distributed.all_to_all_single`."""
-    splits: list[Any] = [None if sizes is None else [*sizes] for sizes in (output_splits, input_splits)]
-    return torch.distributed.all_to_all_single(
-        output, tensor, splits[0], splits[1], compat.group_named(group), async_op
-    )
+@communicates
+def batch_isend_irecv(ops: Sequence[tuple[str, torch.Tensor, int, int, str]]) -> list[Any]:
+    """Calls `torch.distributed.batch_isend_irecv` with an operation per (name of the function, tensor, rank in the
+    group, tag, group), except during capture.
+    """
+    if compat.are_fakes_running():
+        return [PendingWork() for _ in ops]
+    made = [
+        torch.distributed.P2POp(
+            getattr(torch.distributed, name), tensor, group=compat.group_named(group), tag=tag, group_peer=peer
+        )
+        for name, tensor, peer, tag, group in ops
+    ]
+    return torch.distributed.batch_isend_irecv(made)
 
 
-@with_eager_backward
+@communicates
 def barrier(group: str) -> None:
     """Calls `torch.distributed.barrier`, except during capture."""
     if not compat.are_fakes_running():
         torch.distributed.barrier(compat.group_named(group))
 
 
-_COLLECTIVES.add(barrier)
-
-
-@_collective
+@communicates
 def wait(work: Any) -> None:
-    """Calls `work.wait()`: later steps see the results of an asynchronous collective."""
-    work.wait()
+    """Calls `work.wait()`, except during capture: later steps see the results of an asynchronous collective."""
+    if not isinstance(work, PendingWork):
+        work.wait()
 
 
 @with_eager_backward
@@ -110,11 +102,19 @@ def bucket_border() -> None:
     """Ends a segment of a graph, so that autograd returns the gradients of the segment together."""
 
 
+POINT_TO_POINT = {batch_isend_irecv, *(NODE_FUNCTIONS.get(name) for name in ("send", "recv", "isend", "irecv"))}
+"""Functions whose calls differ between ranks that communicate with each other."""
+
+
 def is_collective(node: fx.Node) -> bool:
     """Returns whether a node communicates with other ranks."""
     if node.op != "call_function":
         return False
-    return node.target in _COLLECTIVES or _namespace(node) in compat.COLLECTIVE_NAMESPACES
+    return _is_marked(node.target) or _namespace(node) in compat.COLLECTIVE_NAMESPACES
+
+
+def _is_marked(target: object) -> bool:
+    return isinstance(target, types.FunctionType) and target in _COLLECTIVES
 
 
 def _namespace(node: fx.Node) -> str:

@@ -18,7 +18,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.errors import Diagnostic, Unsupported, UserLocation
-from minidynamo.graph.collectives import is_collective
+from minidynamo.graph.collectives import POINT_TO_POINT, is_collective
 from minidynamo.graph.pytree import leaves
 
 # A rank that has not captured the function by then is not compared: it may have nothing to capture.
@@ -30,7 +30,7 @@ _checks: Counter[tuple[str, str]] = Counter()
 
 def check_ranks(graph: fx.GraphModule, name: str) -> None:
     """Raises Unsupported MD701 on every rank if another rank has captured other collectives in the function `name`."""
-    nodes = [node for node in graph.graph.nodes if is_collective(node)]
+    nodes = [node for node in graph.graph.nodes if is_collective(node) and node.target not in POINT_TO_POINT]
     store = compat.default_store() if nodes else None
     if store is None:
         return
@@ -75,16 +75,18 @@ def _group_of(node: fx.Node) -> str | None:
 
 
 def _description(node: fx.Node) -> str:
-    """Returns the collective with its options, and the types and numbers of elements of its tensors."""
+    """Returns the collective with its options and the types of its tensors. Lists, such as sizes of parts, may differ
+    between ranks.
+    """
     name = getattr(node.target, "__name__", "").removeprefix("_c10d_functional_").removesuffix("_default")
     return f"{name}({', '.join(_operands(node))})"
 
 
 def _operands(node: fx.Node) -> Iterator[str]:
-    for value in leaves((node.args, node.kwargs)):
-        if not isinstance(value, fx.Node):
+    for value in (*node.args, *node.kwargs.values()):
+        if isinstance(value, str | int):
             yield str(value)
-        elif isinstance(fake := value.meta.get("example_value"), torch.Tensor):
+        elif isinstance(value, fx.Node) and isinstance(fake := value.meta.get("example_value"), torch.Tensor):
             yield str(fake.dtype).removeprefix("torch.")
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from minidynamo.core.names import name_of
-from minidynamo.errors import Diagnostic, SkipFrame
+from minidynamo.errors import Diagnostic, GraphBreak, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, Constant, InstanceAttr, Item, PlainValue, Source, is_new_each_read
 from minidynamo.tracer.graph.output_graph import OutputGraph
@@ -52,6 +52,8 @@ _SINGLETONS = (type(None), type(...), type(NotImplemented))  # classes with one 
 
 def wrap(graph: OutputGraph, value: Any, source: Source | None) -> VariableTracker:
     """Returns the tracker of `value`. An object has one tracker: for a second source, a guard checks the identity."""
+    if id(value) in graph.values.replaced:
+        return _replacement(graph, value)
     if source is not None:
         known = graph.known(source)
         if known is not None:
@@ -73,6 +75,8 @@ def lazy(graph: OutputGraph, value: object, source: Source, *, is_there: bool = 
     presence.
 
     `is_there`: another guard checks the presence."""
+    if id(value) in graph.values.replaced:
+        return _replacement(graph, value)
     known = graph.known(source)
     if known is not None:
         return known
@@ -80,6 +84,14 @@ def lazy(graph: OutputGraph, value: object, source: Source, *, is_there: bool = 
     if not is_there:
         graph.guard(source, GuardKind.PRESENT, None)
     return lazy_value(graph, value, source)
+
+
+def _replacement(graph: OutputGraph, value: object) -> VariableTracker:
+    found = graph.values.replaced[id(value)]
+    if found is None:
+        what = "graph break: a parameter of a sharded module is read after its forward"
+        raise GraphBreak(Diagnostic("MD207", what, "FSDP has replaced it.", where=graph.where()))
+    return found
 
 
 def lazy_value(graph: OutputGraph, value: object, source: Source) -> LazyVariable:

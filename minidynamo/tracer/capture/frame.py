@@ -200,15 +200,15 @@ def _ends_program(frame: Frame, error: GraphBreak) -> bool:
     return raised or error.diagnostic.code == "MD202"
 
 
-# A handler file that torch must be built for.
-_DISTRIBUTED = f"{handlers.__name__}.collectives"
+# Handler files that torch must be built for.
+_DISTRIBUTED = tuple(f"{handlers.__name__}.{name}" for name in ("collectives", "sharding"))
 
 
 def register_all() -> None:
     """Imports every file of opcodes, handlers, polyfills and wrappers."""
     for package in (opcodes, handlers, polyfills, wrappers):
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            if found.name != _DISTRIBUTED or compat.HAS_DISTRIBUTED:
+            if found.name not in _DISTRIBUTED or compat.HAS_DISTRIBUTED:
                 importlib.import_module(found.name)
 
 

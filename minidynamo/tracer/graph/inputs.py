@@ -40,6 +40,7 @@ class KnownValues:
         self._lazy_sources: dict[int, Source] = {}
         self._alive: list[object] = []
         self._owners: dict[int, VariableTracker] = {}
+        self.replaced: dict[int, VariableTracker | None] = {}
         self.readers: list[object] = []  # of real containers (`tracer/lazy/lazy_lists.py`)
         self.has_ended = False
 
@@ -61,6 +62,11 @@ class KnownValues:
         self._by_identity[id(value)] = variable
         if variable.source is not None:
             self._by_source[variable.source] = variable
+
+    def replace(self, value: object, variable: VariableTracker | None) -> None:
+        """Makes `variable` the value of every later read of the real object `value`; None: reads break the graph."""
+        self._alive.append(value)
+        self.replaced[id(value)] = variable
 
     def record_lazy(self, value: object, source: Source) -> None:
         """Records that the program has moved the value at `source` unread, and keeps the value alive."""
@@ -91,7 +97,8 @@ class KnownValues:
         for variable in self._by_identity.values():
             if isinstance(variable, ObjectVariable | PythonModuleVariable):
                 variable.namespace = None  # refers to the object
-        for table in (self._alive, self.readers, self._by_identity, self._lazy_sources, self._by_source, self._owners):
+        tables = self._alive, self.readers, self._by_identity, self._lazy_sources, self._by_source, self._owners
+        for table in (*tables, self.replaced):
             table.clear()
 
 

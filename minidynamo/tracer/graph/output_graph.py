@@ -76,7 +76,7 @@ class OutputGraph:
         *,
         may_assert: bool = False,
     ) -> None:
-        self._where = where
+        self.where = where
         self.may_assert = may_assert
         self.may_break = True  # at a graph break
         # Called with the source of a number, and the number, before it is specialized.
@@ -288,7 +288,7 @@ class OutputGraph:
         op = "call_method" if isinstance(target, str) else "call_function"
         self.time += 1
         node = self.graph.create_node(op, target, tuple(args), kwargs, name=name)
-        node.meta.update(user_location=self._where(), example_value=result)
+        node.meta.update(user_location=self.where(), example_value=result)
         node.meta.update(mutates=mutates, written_memory=written, draws=draws, time=self.time)
         return self._track(result, node)
 
@@ -315,7 +315,7 @@ class OutputGraph:
         function(*arguments)
         if settings() != before:
             node = self.graph.call_function(function, arguments)
-            node.meta["user_location"] = self._where()
+            node.meta["user_location"] = self.where()
 
     # Numbers
 
@@ -432,7 +432,7 @@ class OutputGraph:
         fake = self._fakes.part(self.use(like), dim, requires_grad)
         assert self.subgraph is not None
         node = self.subgraph.placeholder(like.node.name)
-        node.meta.update(example_value=fake, user_location=self._where())
+        node.meta.update(example_value=fake, user_location=self.where())
         return self._fakes.register(TensorVariable(node, fake))
 
     def example(self, variable: GraphValue) -> Any:
@@ -529,7 +529,9 @@ def _unknown_number() -> None:
 def _needs_node(result: Any) -> bool:
     """Returns whether the graph must contain the call, for tensors in the result, or for the effect of a call that
     returns None."""
-    return result is None or isinstance(result, RemovableHandle | PendingWork) or any(True for _ in tensors_in(result))
+    if result is None or any(True for _ in tensors_in(result)):
+        return True
+    return any(isinstance(leaf, RemovableHandle | PendingWork) for leaf in leaves(result))
 
 
 def _constant_result(result: Any) -> VariableTracker:

@@ -7,7 +7,7 @@ operators.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from torch import distributed as dist
@@ -23,6 +23,7 @@ from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.wrappers.objects import opaque
 from minidynamo.variables.base import ConstantVariable, VariableTracker
+from minidynamo.variables.containers import SequenceVariable, TupleVariable
 from minidynamo.variables.objects import OpaqueVariable
 from minidynamo.variables.tensors import HookVariable, TensorVariable
 
@@ -116,27 +117,70 @@ def _group_of_mesh(tx: Tracer, mesh: VariableTracker) -> VariableTracker:
 # Collectives
 
 
-def _communicate(
-    tx: Tracer, function: Callable[..., Any], written: VariableTracker | None, *args: VariableTracker
+def communicate(
+    tx: Tracer, function: Callable[..., Any], written: Iterable[VariableTracker], *args: VariableTracker
 ) -> VariableTracker:
-    """Adds a collective to the graph, which writes to the tensor `written`."""
+    """Adds a call that communicates to the graph; it writes to the tensors `written`."""
     if tx.graph.subgraph is not None:
         tx.break_graph("MD207", f"{function.__name__}() is called in a part of the graph that may run twice", why=_WHY)
-    tensors = [arg for arg in (written, *args) if arg is not None and not isinstance(arg, ConstantVariable)]
-    if not all(isinstance(tensor, TensorVariable | HookVariable) for tensor in tensors[:1]):
-        tx.break_graph("MD207", f"{function.__name__}() is not called with tensors", why="Torch raises the error.")
-    result = tx.emit(function, args if written is None else [written, *args])
-    node = next(iter(reversed(tx.graph.graph.nodes)))
+    result = tx.emit(function, args)
+    node = next(node for node in reversed(tx.graph.graph.nodes) if node.target is function)
     node.meta["mutates"] = True
-    if isinstance(written, TensorVariable):
-        memory = compat.memory_of(tx.graph.use(written))
-        node.meta["written_memory"] = (memory,)
-        tx.graph.tensor_numbers[memory] = lambda: None
+    memories = [compat.memory_of(tx.graph.use(tensor)) for tensor in written if isinstance(tensor, TensorVariable)]
+    node.meta["written_memory"] = tuple(memories)
+    tx.graph.tensor_numbers |= dict.fromkeys(memories, _unknown_number)
     return result
 
 
-def _name(tx: Tracer, group: VariableTracker | None) -> VariableTracker:
-    return constant(_facts(tx, group)[0])
+def _unknown_number() -> None:
+    """Returns None: the number in a tensor is not known after a collective wrote to it."""
+
+
+def _handler(name: str, written: str | None) -> registry.Handler:
+    """Returns the handler for a function of torch.distributed that communicates."""
+
+    def handle(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        known = collectives.parameters(name)
+        given = dict(zip(known, args)) | kwargs
+        needed = {each for each, parameter in known.items() if parameter.default is parameter.empty}
+        if len(given) < len(args) + len(kwargs) or not needed <= given.keys() <= known.keys():
+            tx.break_graph("MD207", f"{name}() with other arguments", why="Torch raises the error.")
+        arguments = {each: _argument(tx, name, each, given.get(each)) for each in known}
+        outputs = [] if written is None else _tensors(tx, name, arguments[written])
+        result = communicate(tx, collectives.NODE_FUNCTIONS[name], outputs, *arguments.values())
+        return arguments["src"] if name == "recv" else result
+
+    return handle
+
+
+def _argument(tx: Tracer, function: str, name: str, given: VariableTracker | None) -> VariableTracker:
+    """Returns an argument of a collective as its node has it."""
+    if name == "group":
+        return constant(_facts(tx, given)[0])
+    if name == "op":
+        return _reduction(tx, given)
+    if name == "async_op":
+        return constant(False if given is None else tx.truth(given))
+    if name.endswith("_split_sizes"):
+        return none() if given is None else from_constant(_sizes(tx, given))
+    if name in ("src", "dst", "tag", "group_src", "group_dst"):
+        value = expect_constant(tx, given, f"`{name}` of {function}()") if given is not None else None
+        if function == "recv" and name == "src" and value is None:
+            tx.break_graph("MD207", "recv() from any rank, or from a rank of a group", why="It returns the rank.")
+        return constant(0 if name == "tag" and given is None else value)
+    if given is not None:
+        _tensors(tx, function, given)
+    return given or none()
+
+
+def _tensors(tx: Tracer, function: str, value: VariableTracker) -> list[VariableTracker]:
+    """Returns the tensors of an argument: a tensor, None, or a list or tuple of tensors."""
+    if isinstance(value, ConstantVariable) and value.value is None:
+        return []
+    found = tx.unpack(value) if isinstance(value, SequenceVariable) else [value]
+    if not all(isinstance(tensor, TensorVariable) for tensor in found):
+        tx.break_graph("MD207", f"{function}() is not called with tensors", why="Torch raises the error.")
+    return found
 
 
 def _reduction(tx: Tracer, op: VariableTracker | None) -> VariableTracker:
@@ -149,94 +193,83 @@ def _reduction(tx: Tracer, op: VariableTracker | None) -> VariableTracker:
     return constant(name)
 
 
-def _asynchronous(tx: Tracer, async_op: VariableTracker | None) -> VariableTracker:
-    return constant(False if async_op is None else tx.truth(async_op))
-
-
-@registry.function(dist.all_reduce)
-def _all_reduce(
-    tx: Tracer,
-    tensor: VariableTracker,
-    op: VariableTracker | None = None,
-    group: VariableTracker | None = None,
-    async_op: VariableTracker | None = None,
-) -> VariableTracker:
-    how = _reduction(tx, op), _name(tx, group), _asynchronous(tx, async_op)
-    return _communicate(tx, collectives.all_reduce, tensor, *how)
-
-
-@registry.function(dist.broadcast)
-def _broadcast(
-    tx: Tracer,
-    tensor: VariableTracker,
-    src: VariableTracker | None = None,
-    group: VariableTracker | None = None,
-    async_op: VariableTracker | None = None,
-    group_src: VariableTracker | None = None,
-) -> VariableTracker:
-    how = src or none(), _name(tx, group), group_src or none(), _asynchronous(tx, async_op)
-    return _communicate(tx, collectives.broadcast, tensor, *how)
-
-
-@registry.function(*compat.ALL_GATHERS)
-def _all_gather(
-    tx: Tracer,
-    output_tensor: VariableTracker,
-    input_tensor: VariableTracker,
-    group: VariableTracker | None = None,
-    async_op: VariableTracker | None = None,
-) -> VariableTracker:
-    how = input_tensor, _name(tx, group), _asynchronous(tx, async_op)
-    return _communicate(tx, collectives.all_gather_into_tensor, output_tensor, *how)
-
-
-@registry.function(*compat.REDUCE_SCATTERS)
-def _reduce_scatter(
-    tx: Tracer,
-    output: VariableTracker,
-    input: VariableTracker,
-    op: VariableTracker | None = None,
-    group: VariableTracker | None = None,
-    async_op: VariableTracker | None = None,
-) -> VariableTracker:
-    how = input, _reduction(tx, op), _name(tx, group), _asynchronous(tx, async_op)
-    return _communicate(tx, collectives.reduce_scatter_tensor, output, *how)
-
-
-@registry.function(dist.all_to_all_single)
-def _all_to_all(
-    tx: Tracer,
-    output: VariableTracker,
-    input: VariableTracker,
-    output_split_sizes: VariableTracker | None = None,
-    input_split_sizes: VariableTracker | None = None,
-    group: VariableTracker | None = None,
-    async_op: VariableTracker | None = None,
-) -> VariableTracker:
-    splits = [
-        none() if sizes is None else from_constant(_sizes(tx, sizes))
-        for sizes in (output_split_sizes, input_split_sizes)
-    ]
-    how = input, *splits, _name(tx, group), _asynchronous(tx, async_op)
-    return _communicate(tx, collectives.all_to_all_single, output, *how)
-
-
 def _sizes(tx: Tracer, sizes: VariableTracker) -> tuple[int, ...] | None:
     if isinstance(sizes, ConstantVariable) and sizes.value is None:
         return None
     return tuple(expect_constant(tx, size, "a size of a part") for size in tx.unpack(sizes))
 
 
+for _name, _written in compat.COLLECTIVES.items():
+    registry.function(getattr(dist, _name))(_handler(_name, _written))
+for _names in (compat.ALL_GATHERS, compat.REDUCE_SCATTERS):
+    _name = _names[-1].__name__
+    registry.function(*_names[:-1])(_handler(_name, compat.COLLECTIVES[_name]))
+
+
 @registry.function(dist.barrier)
 def _barrier(tx: Tracer, group: VariableTracker | None = None, **options: VariableTracker) -> VariableTracker:
     if options:
         tx.break_graph("MD207", f"barrier() is called with {', '.join(options)}", why=_WHY)
-    return _communicate(tx, collectives.barrier, None, _name(tx, group))
+    return communicate(tx, collectives.barrier, [], constant(_facts(tx, group)[0]))
+
+
+# Batches of sends and receives
+
+
+@registry.function(dist.P2POp.__new__)
+def _new_operation(tx: Tracer, cls: VariableTracker, *_: VariableTracker, **__: VariableTracker) -> VariableTracker:
+    return tx.call(tx.wrap(object.__new__, None), [cls])
+
+
+@registry.polyfill(dist.P2POp.__init__)
+def _fill_operation(self, op, tensor, peer=None, group=None, tag=0, group_peer=None):  # type: ignore[no-untyped-def]
+    self.op, self.tensor, self.tag = op, tensor, tag
+    self.group = dist.group.WORLD if group is None else group
+    self.peer = dist.get_global_rank(self.group, group_peer) if peer is None else peer
+    self.group_peer = dist.get_group_rank(self.group, peer) if group_peer is None else group_peer
+
+
+def _rank_question(question: Callable[..., int]) -> registry.Handler:
+    def ask(tx: Tracer, group: VariableTracker, rank: VariableTracker) -> VariableTracker:
+        _facts(tx, group)
+        value = group.value if isinstance(group, OpaqueVariable) else None
+        ranks = dist.get_process_group_ranks(value)
+        if group.source is not None:
+            source = Called(Constant(dist.get_process_group_ranks, "ranks"), (group.source,))
+            tx.guard(source, GuardKind.EQUALS, ranks)
+        return constant(question(value, expect_constant(tx, rank, "a rank")))
+
+    return ask
+
+
+for _rank_of in (dist.get_global_rank, dist.get_group_rank):
+    registry.function(_rank_of)(_rank_question(_rank_of))
+
+
+@registry.function(dist.batch_isend_irecv)
+def _batch(tx: Tracer, p2p_op_list: VariableTracker) -> VariableTracker:
+    ops, written = [], []
+    for op in tx.unpack(p2p_op_list):
+        function, tensor, peer, tag, group = (
+            tx.getattr(op, name) for name in ("op", "tensor", "group_peer", "tag", "group")
+        )
+        name = getattr(getattr(function, "value", None), "__name__", "")
+        if name not in ("isend", "irecv") or not isinstance(tensor, TensorVariable):
+            tx.break_graph("MD207", "a batch of other operations", why="Torch raises the error.")
+        facts = _facts(tx, group)
+        if compat.coalesces(compat.group_named(facts[0]), tensor.fake.device):
+            tx.break_graph(
+                "MD207", "batch_isend_irecv() on this backend", why="It returns one Work for all operations."
+            )
+        written += [tensor] if name == "irecv" else []
+        numbers = (constant(expect_constant(tx, number, "a rank or tag")) for number in (peer, tag))
+        ops.append(TupleVariable([constant(name), tensor, *numbers, constant(facts[0])], tuple))
+    return communicate(tx, collectives.batch_isend_irecv, written, TupleVariable(ops, tuple))
 
 
 @registry.method(dist.Work, "wait")
 def _wait(tx: Tracer, work: HookVariable) -> VariableTracker:
-    _communicate(tx, collectives.wait, work)
+    communicate(tx, collectives.wait, [], work)
     return constant(True)
 
 
@@ -248,7 +281,7 @@ def _group_name(tx: Tracer, group: VariableTracker, tag: VariableTracker | None 
     if pair is not None:
         mesh, dim = tx.unpack(pair)
         group = tx.call_method(mesh, "get_group", [dim])
-    return _name(tx, group)
+    return constant(_facts(tx, group)[0])
 
 
 def _wait_tensor(tx: Tracer, tensor: VariableTracker) -> VariableTracker:

@@ -56,6 +56,115 @@ def DDP_6_in_place_collectives(rank):
 
 
 @programs
+def DDP_6_collectives_with_lists_of_tensors(rank):
+    def program(x):
+        y = x.detach() + 1
+        parts = [torch.empty(4), torch.empty(4)]
+        dist.all_gather(parts, y)
+        total = torch.empty(2)
+        dist.reduce_scatter(total, list((y * parts[1 - rank]).chunk(2)))
+        moved = list(torch.empty(4).chunk(2))
+        dist.all_to_all(moved, [total * 2, total * 3])
+        dist.reduce(y, 1, op=dist.ReduceOp.PRODUCT)
+        whole = [torch.zeros(2), torch.zeros(2)] if rank == 1 else None
+        dist.gather(total, whole, dst=1)
+        piece = torch.empty(2)
+        dist.scatter(piece, [total, total + 1] if rank == 0 else None, src=0)
+        return x.sin() + torch.cat(moved), y if rank == 1 else None, parts, total, whole, piece
+
+    check(program, rank)
+
+
+@programs
+def DDP_6_lists_of_the_caller_and_asynchronous_gathers(rank):
+    def program(x, parts):
+        work = dist.all_gather(parts, x.detach() + 1, async_op=True)
+        z = x.cos()
+        work.wait()
+        return z + parts[0] * parts[1]
+
+    def lists():
+        return [torch.empty(4), torch.empty(4)]
+
+    made, expected = lists(), lists()
+    result = minidynamo.compile(program, backend="aot_eager", fullgraph=True)(values(rank), made)
+    torch.testing.assert_close([result, made], [program(values(rank), expected), expected])
+
+
+@programs
+def DDP_6_sends_and_receives(rank):
+    other, group = 1 - rank, dist.new_group([0, 1])
+
+    def program(x):
+        y, z = torch.empty(4), torch.empty(4)
+        if rank == 0:
+            dist.send(x.detach() * 2, 1)
+            source = dist.recv(y, 1, tag=3)
+        else:
+            source = dist.recv(y, 0)
+            dist.send(y + 1, dst=0, tag=3)
+        works = [dist.isend(y + x.detach(), other, group=group), dist.irecv(z, group_src=other, group=group)]
+        w = x.exp()
+        for work in works:
+            work.wait()
+        return w * z + y, source
+
+    check(program, rank)
+
+
+@programs
+def DDP_6_batches_of_sends_and_receives(rank):
+    group = dist.new_group([0, 1])
+
+    def program(x):
+        y, z, u = torch.empty(4), torch.empty(4), x.detach() + 3
+        ops = [
+            dist.P2POp(dist.isend, x.detach() + 1, 1 - rank, group),
+            dist.P2POp(dist.irecv, y, 1 - rank, group),
+            dist.P2POp(dist.irecv, z, group=group, tag=1, group_peer=1 - rank),
+            dist.P2POp(dist.isend, x.detach() * 2, 1 - rank, group, tag=1),
+        ]
+        works = dist.batch_isend_irecv(ops)
+        alone = dist.batch_isend_irecv([dist.P2POp((dist.irecv, dist.isend)[rank], u, 1 - rank)])
+        alone[0].wait()
+        w = x.exp()
+        for work in works:
+            work.wait()
+        return w * z + y * u, len(works)
+
+    check(program, rank)
+
+
+@programs
+def DDP_6_parts_of_different_sizes(rank):
+    def program(x):
+        moved = torch.empty(2 + 2 * rank)
+        dist.all_to_all_single(moved, x.detach(), [1 + rank] * 2, [1, 2])
+        return moved + 1
+
+    for backend in BACKENDS:
+        x = values(rank, 3)
+        made = minidynamo.compile(program, backend=backend, fullgraph=True)(x)
+        assert torch.equal(made, program(x))
+
+
+@programs
+def DDP_6_collectives_of_objects_end_the_graph(rank):
+    def program(x):
+        y = x * 2
+        found = [None, None]
+        dist.all_gather_object(found, {"rank": dist.get_rank()})
+        names = ["a" if rank == 0 else None]
+        dist.broadcast_object_list(names, src=0)
+        return y + found[1]["rank"], names
+
+    f = minidynamo.compile(program, backend="aot_eager")
+    made, names = f(values(rank))
+    assert torch.equal(made, values(rank) * 2 + 1) and names == ["a"]
+    assert [found.code for found in minidynamo.explain(f).graph_breaks] == ["MD207"] * 2
+
+
+@programs
 def DDP_6_asynchronous_collectives_wait_where_the_program_does(rank):
     def program(x):
         y = x.detach() * 3

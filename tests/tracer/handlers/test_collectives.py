@@ -36,10 +36,22 @@ def test_without_a_group_the_error_is_that_of_torch():
 
 @available
 def test_other_communication_ends_the_graph():
-    def program(x):
-        parts = [torch.empty(4)]
-        dist.all_gather(parts, x)
-        return parts[0]
+    def objects(x):
+        dist.all_gather_object([None], 1)
+        return x + 1
 
-    with pytest.raises(Unsupported, match="MD207"):
-        minidynamo.compile(program, backend="eager", fullgraph=True)(torch.ones(4))
+    def from_any_rank(x):
+        dist.recv(x)
+        return x + 1
+
+    def no_tensors(x):
+        dist.all_gather([x, 3], x)
+        return x + 1
+
+    def other_arguments(x):
+        dist.all_reduce(x, dst=1)
+        return x + 1
+
+    for program in (objects, from_any_rank, no_tensors, other_arguments):
+        with pytest.raises(Unsupported, match=r"MD207"):
+            minidynamo.compile(program, backend="eager", fullgraph=True)(torch.ones(4))
