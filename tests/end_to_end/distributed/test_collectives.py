@@ -161,7 +161,7 @@ def DDP_6_collectives_of_objects_end_the_graph(rank):
     f = minidynamo.compile(program, backend="aot_eager")
     made, names = f(values(rank))
     assert torch.equal(made, values(rank) * 2 + 1) and names == ["a"]
-    assert [found.code for found in minidynamo.explain(f).graph_breaks] == ["MD207"] * 2
+    assert [found.code for found in minidynamo.explain(f).break_reasons] == ["MD207"] * 2
 
 
 @programs
