@@ -66,8 +66,7 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
     raised for the caller to try again, unless a size depends on the values of tensors in any case.
     """
     options = {stage: artifacts.collecting(stages[stage]) for stage in STAGES}
-    in_ranks = compat.HAS_DISTRIBUTED and torch.distributed.is_initialized()
-    hooks, is_split = to_inline.get(), stages.pop("in_buckets", in_ranks) and add_borders(gm)
+    hooks, is_split = to_inline.get(), stages.pop("in_buckets", compat.is_rank()) and add_borders(gm)
     try:
         with artifacts.discarded_on_error():
             compiled: Callable[..., Any] = aot_compile(

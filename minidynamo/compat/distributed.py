@@ -12,6 +12,9 @@ import torch
 
 HAS_DISTRIBUTED = torch.distributed.is_available()
 
+# Returns whether this process is a rank of a process group.
+is_rank = torch.distributed.is_initialized if HAS_DISTRIBUTED else bool
+
 # The module of the functional collectives, which is imported late, and its functions that concern the tracer.
 FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
 
@@ -34,7 +37,7 @@ def default_group() -> typing.Any:
 
 def default_group_facts() -> GroupFacts | None:
     """Returns the facts about the default process group; None before `init_process_group`."""
-    return group_facts(default_group()) if torch.distributed.is_initialized() else None
+    return group_facts(default_group()) if is_rank() else None
 
 
 def group_named(name: str) -> typing.Any:
@@ -56,7 +59,7 @@ def mesh_facts(mesh: typing.Any) -> tuple[typing.Any, ...]:
 
 def default_store() -> typing.Any:
     """Returns the store of the default process group; None without a group of several processes."""
-    if not HAS_DISTRIBUTED or not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
+    if not is_rank() or torch.distributed.get_world_size() == 1:
         return None
     return torch.distributed.distributed_c10d._get_default_store()
 

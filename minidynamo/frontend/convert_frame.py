@@ -232,8 +232,7 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner, *,
             raise _NeedsConstants from error
         return _fall_back(frame, _internal(frame, error), options, error)
     is_symbolic = traced.shapes is not None and traced.shapes.is_symbolic and not last
-    in_ranks = compat.HAS_DISTRIBUTED and torch.distributed.is_initialized()
-    if in_ranks and traced.graph is not None and frame.number == 0:
+    if compat.is_rank() and traced.graph is not None and frame.number == 0:
         check_ranks(traced.graph, f"{frame.name} {frame.point.index if frame.point else 0}")
     try:
         run = None

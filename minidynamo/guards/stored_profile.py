@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from minidynamo.compat import is_rank
 from minidynamo.config import config
 from minidynamo.core import artifacts
 from minidynamo.core.events import notice
@@ -35,8 +36,7 @@ def path_of_job() -> Path:
     if not re.fullmatch(r"[\w.-]+", job) or job.startswith("."):
         what = f"the job name {job!r} is not a valid file name"
         raise UnknownName(Diagnostic("MD603", what, fix="Use letters, digits, dashes and dots."))
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    rank = f".rank{torch.distributed.get_rank()}" if distributed else ""
+    rank = f".rank{torch.distributed.get_rank()}" if is_rank() else ""
     return artifacts.cache_dir() / "profiles" / f"{job}{rank}.json"
 
 

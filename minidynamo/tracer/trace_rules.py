@@ -151,7 +151,7 @@ def _function_rule(value: types.FunctionType) -> Rule:
     if value.__code__.co_flags & _ASYNCHRONOUS:
         return Rule(Action.BREAK, "It is a coroutine, which an event loop drives.", "MD209")
     late = LATE_FUNCTIONS.get((value.__module__, value.__qualname__))
-    if late is not None and value.__globals__.get("__name__") == value.__module__:  # functools.wraps copies names
+    if late is not None and _is_of_its_package(value):
         return Rule(Action.HANDLER, function=late)
     if value.__code__ in CODE_POLYFILLS:
         return Rule(Action.POLYFILL, function=CODE_POLYFILLS[value.__code__], takes_itself=True)
@@ -162,6 +162,12 @@ def _function_rule(value: types.FunctionType) -> Rule:
     if library:
         return Rule(Action.BREAK, f"Functions of {library} run eagerly.", fix=hint_for(value.__qualname__, library))
     return Rule(Action.INLINE)
+
+
+def _is_of_its_package(value: types.FunctionType) -> bool:
+    """Returns whether the package that `value` names has its code: a user's functools.wraps copies names."""
+    package, _, _ = str(value.__globals__.get("__name__")).partition(".")
+    return package == str(value.__module__).partition(".")[0]
 
 
 def is_never_inlined(value: types.FunctionType) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import tempfile
+import time
+from datetime import timedelta
+from unittest import mock
 
 import pytest
 import torch
@@ -15,6 +18,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import minidynamo
 from minidynamo import compat
+from minidynamo.backends.built_in import aot_eager
+from minidynamo.graph import rank_check
 from tests.ranks import Ranks
 
 programs = Ranks(__name__)
@@ -204,6 +209,28 @@ def FS2_12_gradients_accumulate_without_communication(rank):
 @programs
 def FS2_12_clipped_gradients(rank):
     check_both(rank, clip=0.1)
+
+
+def train_with_a_slow_rank(rank, seconds):
+    """Trains a compiled model whose graphs take `seconds` longer to compile on rank 1."""
+
+    def backend(gm, inputs):
+        time.sleep(seconds if rank == 1 else 0)
+        return aot_eager(gm, inputs)
+
+    def slow(module):
+        return minidynamo.compile(module, backend=backend, fullgraph=True)
+
+    expected, _, _ = train(rank, steps=2)
+    for options in ({"root": slow}, {"compile_block": slow, "number": 1}):
+        made, _, _ = train(rank, steps=2, **options)
+        assert "number" in options or all(map(torch.equal, made, expected))
+
+
+@programs
+def FS2_8_a_rank_that_compiles_longer(rank):
+    with mock.patch.object(rank_check, "_TIMEOUT", timedelta(seconds=0.1)):
+        train_with_a_slow_rank(rank, 1)
 
 
 @programs
