@@ -127,10 +127,14 @@ def creation_of(view: torch.Tensor) -> str | None:
 IN_CUSTOM_FUNCTION: str = torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION.name
 
 
+_CREATIONS: dict[str, object] = dict(torch._C._autograd.CreationMeta.__members__)
+_set_creation: typing.Any = torch._C._autograd._set_creation_meta
+
+
 def set_creation(view: torch.Tensor, creation: str) -> None:
     """Sets the origin of a view for autograd; no effect on other tensors."""
-    if creation_of(view) is not None:
-        torch._C._autograd._set_creation_meta(view, getattr(torch._C._autograd.CreationMeta, creation))
+    if view._is_view() and not view.is_inference():
+        _set_creation(view, _CREATIONS[creation])
 
 
 def replay_view(view: torch.Tensor, base: torch.Tensor) -> torch.Tensor:

@@ -203,7 +203,10 @@ def _all_trivially_unnoticed(losses: tuple[Any, ...]) -> bool:
             value = owner
         else:
             return False
-        if not _trivially_unnoticed(value, depth):
+        if type(value) is torch.Tensor and not value.requires_grad:  # `_trivially_unnoticed` without calls
+            if _count_references(value) or value.__dict__ or value.grad is not None:
+                return False
+        elif not _trivially_unnoticed(value, depth):
             return False
     return True
 
