@@ -222,7 +222,7 @@ def _checked(name: str, gm: torch.fx.GraphModule, compiled: BoxedCallable) -> Bo
 
 
 def _failure(name: str, gm: torch.fx.GraphModule, error: Exception) -> Diagnostic:
-    path = artifacts.write("refused", name, gm.print_readable(print_output=False))
+    path = artifacts.write("refused", name, compat.readable_text(gm))
     return Diagnostic(
         "MD520",
         f"backend {name!r} failed: {type(error).__name__}",

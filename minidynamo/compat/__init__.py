@@ -14,6 +14,7 @@ from minidynamo.compat.modules import *
 from minidynamo.compat.operators import *
 from minidynamo.compat.python import *
 from minidynamo.compat.settings import *
+from minidynamo.compat.standalone import *
 from minidynamo.compat.symbols import *
 from minidynamo.compat.tensors import *
 from minidynamo.compat.torch_compile import *

@@ -145,9 +145,6 @@ torch_function_mode_at = torch._C._get_function_stack_at
 torch_dispatch_mode_count = torch._C._len_torch_dispatch_stack
 torch_dispatch_mode_at = torch._C._get_dispatch_stack_at
 
-# Sees the operations that run, on any arguments.
-TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
-
 # A context in which tensors are read without `__torch_function__` of their classes or of modes.
 without_torch_function = torch._C.DisableTorchFunction
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import threading
 import typing
 
 import torch
 import torch._subclasses.fake_tensor
 
+from minidynamo.compat.standalone import in_thread
 from minidynamo.compat.symbols import symbolic
 
 # `tensor_guards` makes one C++ object that checks many tensors (class, dtype, device, dispatch keys, shape, strides,
@@ -163,7 +163,6 @@ infer_size = torch._C._infer_size
 # Fake tensors have everything but data, and carry the mode they belong to; the errors state why an operation has no
 # fake result.
 FakeTensor = torch._subclasses.fake_tensor.FakeTensor
-FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
 DataDependentOutput = torch._subclasses.fake_tensor.DataDependentOutputException
 DynamicOutputShape = torch._subclasses.fake_tensor.DynamicOutputShapeException
 UnsupportedFakeTensor = torch._subclasses.fake_tensor.UnsupportedFakeTensorException
@@ -196,22 +195,7 @@ def forget_constant(fake: torch.Tensor) -> None:
 
 
 @functools.cache
-def load_fake_tensors() -> None:
-    """Imports the dependencies of the first fake mode. The import takes seconds, and keeps all frames below it
-    alive.
-    """
-    _in_thread(FakeTensorMode)
-
-
-@functools.cache
 def load_symbols() -> None:
     """Imports the dependencies of the first symbol, and of the first guard on a symbol, for the same reason."""
-    _in_thread(lambda: symbolic().ShapeEnv())
-    _in_thread(symbolic().load_frame_filter)
-
-
-def _in_thread(function: typing.Callable[[], object]) -> None:
-    """Runs a function in a thread, without user frames, whose locals would otherwise live until garbage collection."""
-    thread = threading.Thread(target=function)
-    thread.start()
-    thread.join()
+    in_thread(lambda: symbolic().ShapeEnv())
+    in_thread(symbolic().load_frame_filter)

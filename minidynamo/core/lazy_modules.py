@@ -6,11 +6,13 @@ import compile_graph`): an imported name would run the module. `minidynamo/__ini
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import importlib.util
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from minidynamo.core.events import phase
@@ -33,6 +35,19 @@ LAZY = (
 
 _lock = ForkSafeLock()
 _running: set[str] = set()
+
+
+@contextlib.contextmanager
+def _importing() -> Iterator[None]:
+    """Times imports. The garbage collector is off: each run would visit all modules of torch, and free little."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        with phase("imports"):
+            yield
+    finally:
+        if is_on:
+            gc.enable()
 
 
 class _LazyModule(types.ModuleType):
@@ -66,7 +81,7 @@ def _run(module: types.ModuleType) -> bool:
         try:
             spec = module.__spec__
             assert spec is not None and spec.loader is not None
-            with phase("imports"):
+            with _importing():
                 spec.loader.exec_module(module)
             module.__class__ = types.ModuleType  # type: ignore[assignment]
         finally:
@@ -77,7 +92,7 @@ def _run(module: types.ModuleType) -> bool:
 @functools.cache
 def load_once(load: Callable[[], None]) -> None:
     """Calls `load` once in the process: it imports modules of torch, which takes seconds."""
-    with phase("imports"):
+    with _importing():
         load()
 
 

@@ -488,7 +488,7 @@ def real_tensors_in_calls(mode: compat.FakeTensorMode) -> Iterator[None]:
         mode.allow_non_fake_inputs = False
 
 
-class FakeTensorMode(compat.FakeTensorMode):
+class FakeTensorMode(compat.StandaloneFakeTensorMode):
     """Operations on tensors without data; results have sizes, strides and dtypes as in eager.
 
     `draws`: whether some operation may have drawn random numbers. The caller resets it.

@@ -292,18 +292,18 @@ class CompiledFunction:
         dispatcher.next_number = max(dispatcher.next_number, *(d.next_number for _, d in siblings), 0)
         profile = self._profile(point)
         profile.add_numbers(record.profiles[point] for record, _ in siblings if point in record.profiles)
-        frame = convert_frame.FrameToConvert(
-            self.py_func,
-            dispatcher.parameters,
-            point,
-            dispatcher.name,
-            dispatcher.next_number,
-            weakly(dispatcher.run_eagerly),
-            profile,
-        )
         publish("compile_start", dispatcher.name)
         try:
             with self._timed(), collected() as texts:
+                frame = convert_frame.FrameToConvert(
+                    self.py_func,
+                    dispatcher.parameters,
+                    point,
+                    dispatcher.name,
+                    dispatcher.next_number,
+                    weakly(dispatcher.run_eagerly),
+                    profile,
+                )
                 conversion = convert_frame.convert_frame(frame, values, self)
         finally:
             publish("compile_end", dispatcher.name)

@@ -412,7 +412,7 @@ def graph_text(gm: fx.GraphModule) -> str:
     user_lines = _user_lines(gm)
     lines: list[str] = []
     shown_line = ""
-    for line in gm.print_readable(print_output=False).splitlines():
+    for line in compat.readable_text(gm).splitlines():
         begins = _SUBGRAPH.match(line)
         if begins and begins[1] in graphs:
             user_lines, shown_line = _user_lines(graphs[begins[1]]), ""

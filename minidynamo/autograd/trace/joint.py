@@ -18,7 +18,6 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import (
     disable_proxy_modes_tracing,
     get_proxy_mode,
-    make_fx,
     track_tensor_tree,
 )
 
@@ -285,7 +284,7 @@ class _Tracing:
             stack.enter_context(compat.traced_lazily())
             arguments = [self.flat[i] for i in (*self.tensors, *self.numbers)]
             table = fake_mode.Composites({**fake_mode.COMPOSITES, **decompositions})
-            traced = make_fx(self.run, decomposition_table=table)(*arguments)
+            traced = compat.make_fx(self.run, decomposition_table=table)(*arguments)
         trace = self.result
         trace.owner, trace.graph = traced, traced.graph
         _drop_known_numbers(traced.graph)

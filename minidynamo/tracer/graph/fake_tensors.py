@@ -36,7 +36,7 @@ class FakeTensors:
 
     def __init__(self, shapes: Shapes) -> None:
         self._shapes = shapes
-        self._mode = FakeTensorMode(allow_non_fake_inputs=False)
+        self._mode: FakeTensorMode = FakeTensorMode(allow_non_fake_inputs=False)
         self._trackers: dict[int, TensorVariable] = {}
 
     @property
