@@ -92,7 +92,7 @@ class BackwardTape:
         self.sizes: Sequence[Any] = ()
         self.scalars: Sequence[Any] = ()
         self.borrowed: set[object] = set()
-        #: False after a formula has failed on stand-ins.
+        #: False if the size of a stand-in is unknown.
         self.is_exact = True
         #: False if a gradient is sparse.
         self.is_strided = True
@@ -173,7 +173,8 @@ class BackwardTape:
         return [leaf]
 
     def unpack_hook(self, hook: int, data: int) -> Any:
-        """Records the unpacking of a saved tensor by the user's hook."""
+        """Records the unpacking of a saved tensor by the user's hook; the size of its result is unknown."""
+        self.is_exact = False
         return self._call(_call, (self._item("hooks", hook), self._item("packed", data)), torch.empty(0))
 
     def proxy_call_backward(

@@ -62,10 +62,17 @@ def _is_guarded_by_identity(value: types.FunctionType, source: Source) -> bool:
 
     - Globals and attributes of classes are the same object in every call.
     - Compiled functions get new code with each version.
-    - Functions of libraries with different meanings may share code."""
-    if is_stable(source) or is_trusted_module(value.__module__):
+    - Functions of libraries with different meanings may share code, but for closures that a library creates per call,
+      such as torch's hooks for the hooks of a module: all that they read is guarded."""
+    if is_stable(source) or (is_trusted_module(value.__module__) and not _is_plain_closure(value)):
         return True
     return own_mark(value, COMPILED) is not None or rule_for(value).action is not Action.INLINE
+
+
+def _is_plain_closure(value: types.FunctionType) -> bool:
+    """Returns whether a function was created in a call of another function, and has no defaults and attributes."""
+    has_more = value.__defaults__ or value.__kwdefaults__ or vars(value)
+    return value.__closure__ is not None and "<locals>" in value.__qualname__ and not has_more
 
 
 def _names_globals(code: types.CodeType) -> bool:

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
 
 import minidynamo
+from benchmarks.captured_programs import Block, Square, TwoRegions, WithFunction, mlp
 from minidynamo import captured_backward
 from minidynamo.errors import Unsupported
 from minidynamo.testing import CompileCounter, CompileCounterWithBackend, StorageWatch, probe
@@ -18,70 +18,12 @@ from minidynamo.testing import CompileCounter, CompileCounterWithBackend, Storag
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=[pytest.mark.cpp, pytest.mark.slow])]
 
 
-class Square(torch.autograd.Function):
-    """Saves a tensor and a number."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        ctx.factor = 2
-        return x * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return gradient * ctx.factor * x
-
-
-class Block(torch.nn.Module):
-    """A transformer block with a checkpoint around its second half."""
-
-    def __init__(self):
-        super().__init__()
-        self.query, self.key, self.value, self.up, self.down = (torch.nn.Linear(8, 8) for _ in range(5))
-        self.norm = torch.nn.LayerNorm(8)
-
-    def forward(self, x):
-        weights = torch.softmax(self.query(x) @ self.key(x).transpose(-1, -2), -1)
-        x = x + weights @ self.value(x)
-        return x + checkpoint(self.second_half, x, use_reentrant=False)
-
-    def second_half(self, x):
-        return self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
-
-
-def mlp():
-    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8), torch.nn.Tanh())
-
-
-class WithFunction(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.second(Square.apply(self.first(x)).sin())
-
-
-class TwoRegions(torch.nn.Module):
-    """Two compiled regions, with Python between them."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
-        self.inside = minidynamo.compile(lambda x: torch.relu(self.first(x)), backend="aot_eager")
-        self.outside = minidynamo.compile(lambda x: (self.second(x).tanh(), x.sin()), backend="aot_eager")
-
-    def forward(self, x):
-        h = self.inside(x)
-        a, b = self.outside(h + h.exp())
-        return a * b
-
-
 def train(make, capture, calls=4, tensors=False):
     """Returns the gradients after `calls` backwards into the same `.grad`, and the order of the leaves."""
     torch.manual_seed(0)
-    model, order = make(), []
+    model, order = make(8), []
+    if isinstance(model, TwoRegions):
+        model.compiled("aot_eager")
     for name, parameter in model.named_parameters():
         parameter.register_post_accumulate_grad_hook(lambda _, name=name: order.append(name))
     for _ in range(calls):
@@ -339,6 +281,19 @@ def test_hooks_of_nodes_and_modules_keep_their_order():
     torch.testing.assert_close(grads, expected, rtol=0, atol=0)
 
 
+def test_hooks_of_modules_are_captured_once():
+    model, counter = torch.nn.Linear(3, 3), CompileCounterWithBackend("eager")
+    model.register_full_backward_pre_hook(lambda module, gradients: (gradients[0] * 2,))
+    model.register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 5,))
+    for _ in range(3):
+        x = torch.ones(2, 3, requires_grad=True)
+        model.zero_grad()
+        with captured_backward(counter):
+            model(x).sum().backward()
+        torch.testing.assert_close(x.grad, 10 * model.weight.sum(0).expand(2, 3))
+    assert counter.frame_count == 1
+
+
 def test_saved_tensor_hooks_unpack_in_a_captured_backward():
     x = torch.randn(3, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.double(), lambda t: t.float()):
@@ -372,7 +327,7 @@ def test_writes_to_parts_of_tensors_are_differentiated():
 
 def test_a_model_and_its_copy_share_captured_backwards():
     counter = CompileCounterWithBackend("eager")
-    model = mlp()
+    model = mlp(8)
     for each in (model, copy.deepcopy(model)):
         with captured_backward(counter):
             each(torch.randn(2, 8)).sum().backward()
