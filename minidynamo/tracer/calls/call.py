@@ -20,7 +20,6 @@ from minidynamo.tracer.attributes.functions import original_of
 from minidynamo.tracer.calls.construct import construct
 from minidynamo.tracer.calls.length_hint import unpack_sized
 from minidynamo.tracer.calls.operators import folded, involves_tensor
-from minidynamo.tracer.calls.overrides import overriding_arguments
 from minidynamo.tracer.calls.tensors import call_tensor_method
 from minidynamo.tracer.frames.inlining import inline_function, inline_nested, trusted_source
 from minidynamo.tracer.frames.interpreter import Tracer
@@ -123,8 +122,6 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
 def _needs_inlining(value: Any, args: Args, kwargs: Kwargs) -> bool:
     """Returns whether a function of torch.nn.functional calls back into the program, which no graph node can hold."""
     if not isinstance(value, types.FunctionType) or own_mark(value, IN_GRAPH) is not None:
-        return False
-    if overriding_arguments((*args, *kwargs.values())):
         return False
     return any(isinstance(arg, _CODE) for arg in (*args, *kwargs.values()))
 

@@ -18,7 +18,6 @@ from minidynamo.guards.source import Source, is_drawn
 from minidynamo.tracer.attributes import read_attribute
 from minidynamo.tracer.calls.call import call, call_method
 from minidynamo.tracer.calls.operators import truth_of
-from minidynamo.tracer.calls.overrides import call_override
 from minidynamo.tracer.capture.finalizers import NOTICED_DEATH, Losses
 from minidynamo.tracer.frames.exceptions import description, tracked
 from minidynamo.tracer.frames.interpreter import Tracer, weakly
@@ -137,8 +136,6 @@ class Trace(Tracer):
         kwargs: Mapping[str, VariableTracker] | None = None,
     ) -> VariableTracker:
         known = facts.answer(self, target, args) if target in facts.ANSWERS and not kwargs else None
-        if known is None:
-            known = call_override(self, target, args, kwargs or {})
         if known is not None:
             return known
         if kwargs and target is not torch.asarray and self._makes_leaf(kwargs):  # asarray may return its argument
