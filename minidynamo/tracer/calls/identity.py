@@ -21,7 +21,7 @@ from minidynamo.tracer.records.copies import may_be_distinct
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.containers import SliceVariable, TupleVariable
-from minidynamo.variables.objects import ClassVariable, IdVariable, PythonModuleVariable
+from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
 
 
 def _is_same(left: VariableTracker, right: VariableTracker) -> bool:
@@ -31,8 +31,6 @@ def _is_same(left: VariableTracker, right: VariableTracker) -> bool:
         return left is right
     if isinstance(left, valued) and isinstance(right, valued):
         return left.python_type is right.python_type and left.value is right.value
-    if isinstance(left, IdVariable) and isinstance(right, IdVariable):
-        return left.of is right.of
     if isinstance(left, TupleVariable) and isinstance(right, TupleVariable) and left.real is not None:
         return left.real is right.real
     return left is right or _are_empty_tuples(left, right)

@@ -24,7 +24,7 @@ from minidynamo.variables.containers import (
     SetVariable,
     TupleVariable,
 )
-from minidynamo.variables.objects import IdVariable, ObjectVariable
+from minidynamo.variables.objects import ObjectVariable
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 ADD, DISCARD, CLEAR, POP = "add", "discard", "clear", "pop"
@@ -91,12 +91,10 @@ def _substitute(variable: VariableTracker) -> VariableTracker:
 
 
 def _is_new(variable: VariableTracker) -> bool:
-    """Returns whether the value is a new object, or the address of a new object: its hash differs in each call."""
+    """Returns whether the value is a new object: its hash differs in each call."""
     if isinstance(variable, TupleVariable):
         return any(map(_is_new, variable.items))
-    return isinstance(variable, IdVariable) or (
-        isinstance(key_of(variable).token, VariableTracker) and not variable.source
-    )
+    return isinstance(key_of(variable).token, VariableTracker) and not variable.source
 
 
 def record_step(variable: SetVariable, step: SetStep) -> None:

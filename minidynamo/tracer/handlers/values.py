@@ -39,7 +39,7 @@ from minidynamo.variables.containers import (
     SliceVariable,
     TupleVariable,
 )
-from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, PythonModuleVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable, PythonModuleVariable
 from minidynamo.variables.tensors import TensorVariable
 
 # Trackers that hash and compare like the constant, or by identity of the object.
@@ -52,7 +52,6 @@ _HASHED_LIKE_CONSTANTS = (
     LibraryCallable,
     PythonModuleVariable,
     TensorVariable,
-    IdVariable,
 )
 _UNHASHABLE = (ListVariable, DictVariable, SliceVariable)
 

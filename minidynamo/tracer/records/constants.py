@@ -46,7 +46,7 @@ from minidynamo.variables.containers import (
     Slots,
     TupleVariable,
 )
-from minidynamo.variables.objects import ClassVariable, IdVariable, ObjectVariable, PythonModuleVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable, PythonModuleVariable
 
 # Immutable classes whose parts need no trackers of their own.
 CONSTANT_TYPES: frozenset[type] = frozenset(
@@ -334,8 +334,6 @@ def _token(variable: VariableTracker) -> Any:
         return variable.value
     if isinstance(variable, ObjectVariable) and isinstance(variable.storage, ConstantVariable | TupleVariable):
         return _token(variable.storage)  # its class has neither `__eq__` nor `__hash__`
-    if isinstance(variable, IdVariable):
-        return ("id", variable.of)
     if isinstance(variable, NumberVariable):
         return variable.specialize()
     if isinstance(variable, TupleVariable):

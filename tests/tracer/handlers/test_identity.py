@@ -49,19 +49,10 @@ class Cases:
     def a_key_of_the_user_returned(x):
         return [(key.x, value) for key, value in {Point(1, 2): x}.items()]
 
-    def addresses_of_what_is_made_here(x):
-        a, b = Plain(), Plain()
-        seen = {id(a): "a", id(b): "b"}
-        return x + 1, id(a) == id(a), id(a) == id(b), seen[id(a)], id(b) in seen, id(Plain()) in seen
-
     @programs(lambda: (VECTOR, SHARED))
     def addresses_of_what_exists(x, obj):
         seen = {id(obj): x}
         return seen[id(obj)] + 1, id(obj) == id(SHARED), id(x) == id(x)
-
-    @programs(graphs=0, breaks=2)
-    def address_of_a_constant(x):
-        return id(None) == id(None)
 
     @programs(graphs=1)
     def what_has_no_hash(x):
