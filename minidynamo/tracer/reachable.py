@@ -56,7 +56,6 @@ from minidynamo.variables.iterators import (
 from minidynamo.variables.objects import (
     ContextTokenVariable,
     ExceptionVariable,
-    IdVariable,
     ModuleVariable,
     NamespaceVariable,
     ObjectVariable,
@@ -231,8 +230,7 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     ObjectVariable: lambda v: (v.storage,),
     ModuleVariable: lambda v: (),
     NamespaceVariable: lambda v: (v.owner,),
-    IdVariable: lambda v: (v.of,),
-    ExceptionVariable: lambda v: (v.args, v.cause, v.context, *(v.made_by[1] if v.made_by else ())),
+    ExceptionVariable: lambda v: (v.args, v.cause, v.context),
     TracebackVariable: lambda v: (v.exception,),
     SequenceIterator: _sequence_iterator,
     IndexIterator: lambda v: (v.sequence,),

@@ -42,14 +42,6 @@ class NamespaceVariable(DictVariable):
 
 
 @dataclass(eq=False)
-class IdVariable(VariableTracker):
-    """The result of `id(of)` for an object that was made during capture: a number that is unknown until run time."""
-
-    python_type = int
-    of: VariableTracker
-
-
-@dataclass(eq=False)
 class ModuleVariable(ObjectVariable):
     """An nn.Module that is an external value."""
 
@@ -141,8 +133,6 @@ class ExceptionVariable(ObjectVariable):
     fields: dict[str, VariableTracker] = field(default_factory=dict)
     #: The result of `str()`, if it follows from `args` and `fields`.
     text: str | None = None
-    #: The called class and its arguments, if only the class itself fills in `fields` and `text`.
-    made_by: tuple[type[BaseException], list[VariableTracker], dict[str, VariableTracker]] | None = None
     cause: VariableTracker | None = None
     context: VariableTracker | None = None
     suppresses_context: bool = False

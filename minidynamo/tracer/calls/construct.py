@@ -16,7 +16,7 @@ import torch
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.source import Attr
 from minidynamo.tracer.attributes import bind, class_source, guard_class_attribute, lookup_on_class
-from minidynamo.tracer.frames.exceptions import can_make, native_exception
+from minidynamo.tracer.frames.exceptions import can_make
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_value import realize_all, unpack_lazy
 from minidynamo.tracer.numbers.arithmetic import specialized
@@ -72,8 +72,6 @@ def _make_instance(
     if issubclass(value, enum.Enum):
         return _enum_member(tx, cls, *realize_all(args, kwargs))
     if reason is not None:
-        if issubclass(value, BaseException) and _constructs_natively(tx, value):
-            return tx.call(native_exception, [cls, *args], kwargs)
         tx.break_graph("MD211", f"a {value.__name__} is made", why=reason, fix=MAKE_OUTSIDE)
     if lookup_on_class(value, "__del__")[1] is not None:
         _skip_for_finalizer(tx, value)
@@ -109,19 +107,6 @@ def _reason_against_construction(cls: type) -> str | None:
     elif not cls.__flags__ & _HEAP_TYPE and cls not in (types.SimpleNamespace, object):
         return "It is not written in Python, and minidynamo does not know it."
     return None
-
-
-def _constructs_natively(tx: Tracer, cls: type[BaseException]) -> bool:
-    """Returns whether constructing an exception of this class runs no Python code, and guards the answer."""
-    if lookup_on_class(cls, "__del__")[1] is not None or isinstance(cls.__getattribute__, types.FunctionType):
-        return False
-    found = {name: lookup_on_class(cls, name) for name in ("__new__", "__init__")}
-    if any(owner is None or owner.__module__ != "builtins" for _, owner in found.values()):
-        return False
-    for name, (value, owner) in found.items():
-        assert owner is not None
-        guard_class_attribute(tx, cls, owner, name, value)
-    return True
 
 
 def _skip_for_finalizer(tx: Tracer, cls: type) -> NoReturn:

@@ -42,11 +42,6 @@ def can_make(cls: type) -> bool:
     return all(base in EXCEPTIONS for base in cls.__mro__[:-1] if base.__module__ == "builtins")
 
 
-def native_exception(cls: type[BaseException], *args: object, **kwargs: object) -> BaseException:
-    """Returns an exception of a class with a built-in base that fills the instances."""
-    return cls(*args, **kwargs)
-
-
 def native_base(cls: type) -> type[BaseException]:
     """Returns the built-in class that creates instances of this class: the largest base."""
     natives = [base for base in EXCEPTIONS if base in cls.__mro__]

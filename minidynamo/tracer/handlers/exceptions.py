@@ -7,25 +7,22 @@ arguments or text of an exception of which only the class is known.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import sys
 from collections.abc import Callable
-from typing import Any
 
-from minidynamo.errors import Diagnostic, counted
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer.attributes import class_of, lookup_on_class
 from minidynamo.tracer.calls.construct import checked_class
-from minidynamo.tracer.frames.exceptions import EXCEPTIONS, formats_itself, native_exception, own_fields
+from minidynamo.tracer.frames.exceptions import EXCEPTIONS, formats_itself, own_fields
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.constants import NotConstant, as_constant, from_result
+from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.fix_hints import MAKE_OUTSIDE
 from minidynamo.tracer.records.side_effects import UNKNOWN
 from minidynamo.variables.base import ConstantVariable, VariableTracker
-from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
-from minidynamo.variables.objects import ClassVariable, ExceptionVariable, ObjectVariable, TracebackVariable
+from minidynamo.variables.containers import TupleVariable
+from minidynamo.variables.objects import ExceptionVariable, ObjectVariable, TracebackVariable
 
 _CONSTRUCTORS = {id(cls.__new__): cls.__new__ for cls in EXCEPTIONS}
 _HAS_OWN_FIELDS = "Exceptions that keep more than their arguments are made by Python itself."
@@ -49,62 +46,11 @@ for _new in _CONSTRUCTORS.values():
     registry.function(_new)(_construct_handler(_new))
 
 
-def _made_by_python(cls: type[BaseException]) -> registry.Handler:
-    """Returns a handler for a class with fields besides the arguments: Python makes the exception during capture."""
+def _refuse(cls: type[BaseException]) -> registry.Handler:
+    """Returns a handler for a class with fields besides the arguments."""
 
     def make(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        operands = [*args, *kwargs.values()]
-        try:
-            values = [as_constant(operand) for operand in operands]
-        except NotConstant:
-            tx.break_graph("MD211", f"a {cls.__name__} is made", why=_HAS_OWN_FIELDS, fix=MAKE_OUTSIDE)
-        try:
-            error = cls(*values[: len(args)], **dict(zip(kwargs, values[len(args) :])))
-        except Exception as refused:
-            tx.raises(refused, exact=True)
-
-        def track(value: object) -> Any:
-            return from_result(value, operands, values)
-
-        exception = ExceptionVariable(None, type(error), args=track(error.args), made_by=(cls, [*args], kwargs))
-        for name in own_fields(type(error)):
-            with contextlib.suppress(NotConstant, AttributeError):
-                exception.fields[name] = track(getattr(error, name))
-        exception.text = str(error) if formats_itself(type(error)) else None
-        tx.frames[-1].forget_message(exception)
-        return exception
-
-    return make
-
-
-@registry.function(native_exception)
-def _made_of_subclass(
-    tx: Tracer, cls: ClassVariable, /, *args: VariableTracker, **kwargs: VariableTracker
-) -> VariableTracker:
-    return _made_by_python(cls.value)(tx, *args, **kwargs)
-
-
-def _group(cls: type[BaseExceptionGroup[Any]]) -> registry.Handler:
-    def make(tx: Tracer, message: VariableTracker, exceptions: VariableTracker, /) -> VariableTracker:
-        parts = [*exceptions.items] if isinstance(exceptions, SequenceVariable) else []
-        classes = [part.cls for part in parts if isinstance(part, ExceptionVariable)]
-        usual = all(issubclass(part, Exception) for part in classes)
-        known = message.python_type is str and len(parts) == len(classes) > 0
-        if not known or not isinstance(message, ConstantVariable) or (cls is ExceptionGroup and not usual):
-            tx.break_graph("MD211", f"a {cls.__name__} is made", why=_HAS_OWN_FIELDS, fix=MAKE_OUTSIDE)
-        if isinstance(exceptions, ListVariable):
-            what = "the list of the exceptions in a group is changed or returned"
-            why = "A group also refers to the list itself."
-            where = tx.frames[-1].location
-            tx.side_effects.record_stand_in(
-                exceptions, Diagnostic("MD211", what, why=why, fix="pass a tuple", where=where)
-            )
-        group = ExceptionVariable(None, ExceptionGroup if usual else cls, args=TupleVariable([message, exceptions]))
-        group.fields = {"message": message, "exceptions": TupleVariable([*parts])}
-        group.text = f"{message.value} ({counted(len(parts), 'sub-exception')})"
-        group.made_by = (cls, [message, exceptions], {})
-        tx.frames[-1].forget_message(group)
-        return group
+        tx.break_graph("MD211", f"a {cls.__name__} is made", why=_HAS_OWN_FIELDS, fix=MAKE_OUTSIDE)
 
     return make
 
@@ -170,10 +116,8 @@ for _cls in EXCEPTIONS:
             registry.method(_cls, _name)(_handler)
 
 
-for _cls in (BaseExceptionGroup, ExceptionGroup):
-    registry.function(_cls)(_group(_cls))
-for _cls in _BUILTINS.difference(EXCEPTIONS, (BaseExceptionGroup, ExceptionGroup)):
-    registry.function(_cls)(_made_by_python(_cls))
+for _cls in _BUILTINS.difference(EXCEPTIONS):
+    registry.function(_cls)(_refuse(_cls))
 
 
 @registry.function(sys.exc_info)

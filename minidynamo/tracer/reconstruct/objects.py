@@ -25,7 +25,6 @@ from minidynamo.variables.containers import DictVariable, ListVariable, SetVaria
 from minidynamo.variables.objects import (
     ClassVariable,
     ExceptionVariable,
-    IdVariable,
     ModuleVariable,
     NamespaceVariable,
     ObjectVariable,
@@ -53,10 +52,6 @@ def _bare_exception(rebuild: Rebuilder, variable: ExceptionVariable) -> str:
     """Makes a new exception that was not raised: a raised exception has a traceback, which only Python can make."""
     if variable.is_raised or variable.args is None:
         raise cannot_rebuild(variable)
-    if variable.made_by is not None:
-        cls, given, named = variable.made_by
-        words = [*map(rebuild.value, given), *(f"{name}={rebuild.value(value)}" for name, value in named.items())]
-        return f"{rebuild.constant(cls)}({', '.join(words)})"
     native = rebuild.constant(native_base(variable.cls))
     args = [rebuild.value(item) for item in variable.args.items.lazy()]
     expression = f"{native}.__new__({', '.join([rebuild.constant(variable.cls), *args])})"
@@ -137,11 +132,6 @@ def _namespace(rebuild: Rebuilder, variable: NamespaceVariable) -> str:
     if isinstance(variable.owner, DictVariable):
         return f"{rebuild.constant(types.MappingProxyType)}({rebuild.value(variable.owner)})"
     return dictionary_of(rebuild, variable.owner, rebuild.value(variable.owner))
-
-
-@builds(IdVariable)
-def _id(rebuild: Rebuilder, variable: IdVariable) -> str:
-    return f"{rebuild.constant(id)}({rebuild.value(variable.of)})"
 
 
 @builds(ArrayVariable)
