@@ -89,17 +89,9 @@ def popped(inputs):
 
 
 def sliced_away(inputs):
-    a, b, c = inputs
+    moved = inputs[:]
     del inputs[:]
-    out = a + 1
-    del a
-    out = probe(out)
-    out = out + b
-    del b
-    out = probe(out)
-    out = out + c
-    del c
-    return probe(out)
+    return popped(moved)
 
 
 def taken_in_a_loop(inputs):
