@@ -74,6 +74,41 @@ def is_sharded(module: typing.Any) -> bool:
     return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
 
+def parallel_facts(module: torch.nn.Module) -> tuple[typing.Any, ...] | None:
+    """Returns the facts about a module of torch that `parallelize_module` has changed: its parameters are DTensors, and
+    its hooks convert arguments and results. Returns None for other modules.
+    """
+    tensors = sys.modules.get("torch.distributed.tensor")
+    parameters = [each for each in module._parameters.values() if each is not None]
+    if tensors is None or not parameters or not all(isinstance(each, tensors.DTensor) for each in parameters):
+        return None
+    hooks = [*module._forward_pre_hooks.items(), *module._forward_hooks.items()]
+    are_known = all(str(getattr(hook, "__module__", "")).startswith(f"{tensors.__name__}.") for _, hook in hooks)
+    if module._modules or "forward" in vars(module) or not type(module).__module__.startswith("torch.nn."):
+        return None
+    facts = [(each.shape, each.dtype, each.requires_grad, each.placements) for each in parameters]
+    return (tuple(key for key, _ in hooks), *facts) if are_known else None
+
+
+class _Waited(torch.autograd.Function):
+    """Returns the plain tensor of an AsyncCollectiveTensor."""
+
+    @staticmethod
+    def forward(ctx: typing.Any, tensor: typing.Any) -> typing.Any:
+        return tensor.wait()
+
+    @staticmethod
+    def backward(ctx: typing.Any, *gradients: torch.Tensor) -> typing.Any:
+        return gradients[0]
+
+
+def waited(value: typing.Any) -> typing.Any:
+    """Waits for the result of a functional collective, and returns a plain tensor; returns other values unchanged."""
+    functional = sys.modules.get(FUNCTIONAL_COLLECTIVES)
+    is_pending = functional is not None and isinstance(value, functional.AsyncCollectiveTensor)
+    return _Waited.apply(value) if is_pending else value  # type: ignore[no-untyped-call]
+
+
 class ParameterFacts(typing.NamedTuple):
     """The facts about a parameter after FSDP has gathered it."""
 

@@ -49,6 +49,22 @@ def after_forward(state: Any, facts: compat.ShardingFacts) -> Callable[..., list
     return communicates(fsdp_post_forward)
 
 
+def parallel_call(module: torch.nn.Module) -> Callable[..., torch.Tensor | None]:
+    """Returns a function of a graph that calls a module whose parameters are DTensors, with plain tensors.
+
+    On fake tensors it returns None if the result is no plain tensor.
+    """
+    owner = weakref.ref(module)
+
+    def tensor_parallel(*tensors: torch.Tensor) -> torch.Tensor | None:
+        module: Any = owner()
+        result = compat.waited(module(*tensors))
+        is_plain = not compat.are_fakes_running() or type(result) is compat.FakeTensor
+        return result if is_plain else None
+
+    return communicates(tensor_parallel)
+
+
 # Results on fake tensors
 
 

@@ -1,7 +1,7 @@
-"""Owns modules that `fully_shard` has sharded, during capture: FSDP's two hooks become nodes of the graph.
+"""Owns modules that `fully_shard` or `parallelize_module` has changed, during capture.
 
-Between the two nodes the parameters of the module are results of the first node. The node functions are in
-`graph/sharding.py`.
+FSDP's two hooks become nodes of the graph. Between the two nodes the parameters of the module are results of the first
+node. A layer whose parameters are DTensors is one node. The node functions are in `graph/sharding.py`.
 """
 
 # The functions at the end are traced, not called.
@@ -15,17 +15,19 @@ from typing import Any
 import torch
 
 from minidynamo import compat
-from minidynamo.graph.sharding import after_forward, before_forward
+from minidynamo.graph.sharding import after_forward, before_forward, parallel_call
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Constant
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.collectives import communicate
 from minidynamo.tracer.handlers.values import constant
+from minidynamo.tracer.polyfills.modules import call_parallel, is_parallel
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.registry import cannot_trace
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import ListVariable
-from minidynamo.variables.objects import ObjectVariable
+from minidynamo.variables.objects import ModuleVariable, ObjectVariable
+from minidynamo.variables.tensors import TensorVariable
 
 
 @registry.late_function(compat.SHARDING, "FSDPState._pre_forward")
@@ -73,6 +75,35 @@ def _freed(tx: Tracer, state: VariableTracker, *tensors: VariableTracker) -> Var
     for present in compat.present_parameters(value):
         tx.graph.values.replace(present, None)
     return communicate(tx, after_forward(value, facts), [], *tensors, constant(facts.group))
+
+
+# Modules that `parallelize_module` has changed
+
+
+@registry.function(is_parallel)
+def _is_parallel(tx: Tracer, module: ModuleVariable, args: VariableTracker, kwargs: VariableTracker) -> VariableTracker:
+    facts = None if module.value is None else compat.parallel_facts(module.value)
+    tensors = tx.unpack(args)
+    if (
+        facts is None
+        or module.source is None
+        or tx.unpack(kwargs)
+        or not all(isinstance(tensor, TensorVariable) for tensor in tensors)
+    ):
+        return constant(False)
+    tx.guard(module.source, GuardKind.IDENTITY, module.value)
+    tx.guard(Called(Constant(compat.parallel_facts, "parallel_facts"), (module.source,)), GuardKind.EQUALS, facts)
+    return constant(True)
+
+
+@registry.function(call_parallel)
+def _call_parallel(tx: Tracer, module: ModuleVariable, *tensors: VariableTracker) -> VariableTracker:
+    assert module.value is not None
+    with tx.graph.real_tensors_in_calls():
+        result = communicate(tx, parallel_call(module.value), [], *tensors)
+    if not isinstance(result, TensorVariable):
+        tx.break_graph("MD214", f"a {module.cls.__name__} returns a DTensor", why="Its values are on several ranks.")
+    return result
 
 
 # Traced functions

@@ -54,7 +54,19 @@ def graph_module_call(_call, self, *args, **kwargs):
     return super(wrapped.cls, self).__call__(*args, **kwargs)
 
 
+def is_parallel(module, args, kwargs):
+    """Returns whether the graph may call the module as it is (`handlers/sharding.py`)."""
+    return False
+
+
+def call_parallel(module, *args):
+    """Calls such a module."""
+    return module(*args)
+
+
 def _call_with_hooks(self, args, kwargs):
+    if is_parallel(self, args, kwargs):
+        return call_parallel(self, *args)
     if self._forward_hooks_always_called or module_globals._global_forward_hooks_always_called:
         return cannot_trace("a forward hook with always_call=True", "it also runs when forward raises")
     pre_hooks = [

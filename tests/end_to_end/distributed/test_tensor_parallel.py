@@ -1,4 +1,4 @@
-"""Tensor parallel layers and DTensor arguments: the graph ends cleanly, and results are those of eager."""
+"""Tensor parallel layers are nodes of the graph; other DTensors end the graph. Results are those of eager."""
 
 from __future__ import annotations
 
@@ -49,7 +49,11 @@ def train(compile_it):
 def TP_two_linear_layers(rank):
     expected = train(lambda m: m)
     for backend in ("eager", "aot_eager"):
-        torch.testing.assert_close(train(lambda m, to=backend: minidynamo.compile(m, backend=to)), expected)
+        torch.testing.assert_close(train(lambda m, to=backend: whole(m, to)), expected)
+
+
+def whole(m, backend="aot_eager"):
+    return minidynamo.compile(m, backend=backend, fullgraph=True)
 
 
 class Attention(nn.Module):
@@ -148,7 +152,31 @@ def train_llama(make, compile_it):
 @programs
 def TP_the_plan_of_a_llama(rank):
     expected = train_llama(parallel, lambda m: m)
-    torch.testing.assert_close(train_llama(parallel, lambda m: minidynamo.compile(m, backend="aot_eager")), expected)
+    torch.testing.assert_close(train_llama(parallel, whole), expected)
+
+
+@programs
+def TP_layers_with_other_hooks_frozen_weights_and_keywords(rank):
+    def make(m):
+        m = parallel(m)
+        m.blocks[0].gated.up.register_forward_hook(lambda module, args, result: result * 2)
+        m.blocks[0].attention.q.weight.requires_grad_(False)
+        return m
+
+    expected = train_llama(make, lambda m: m)
+    torch.testing.assert_close(train_llama(make, lambda m: minidynamo.compile(m, backend="aot_eager")), expected)
+
+
+@programs
+def TP_a_layer_that_is_frozen_later_compiles_again(rank):
+    m = nn.Sequential(nn.Linear(4, 4))
+    parallelize_module(m, init_device_mesh("cpu", (2,)), {"0": ColwiseParallel(output_layouts=Replicate())})
+    whole(m)
+    x = torch.ones(2, 4)
+    assert m(x).requires_grad
+    m.requires_grad_(False)
+    made = m(x)
+    assert not made.requires_grad and type(made) is torch.Tensor and torch.equal(made, minidynamo.uncompile(m)(x))
 
 
 @programs
