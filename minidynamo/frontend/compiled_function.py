@@ -35,7 +35,7 @@ from minidynamo.frontend import convert_frame, sharing
 from minidynamo.frontend.dispatcher import Dispatcher, Native
 from minidynamo.frontend.donation import stolen_arguments
 from minidynamo.frontend.frames import ResumeFrame, RootFrame, closure_factory
-from minidynamo.frontend.pieces import Piece, left_to_python
+from minidynamo.frontend.pieces import NOTHING, Piece, left_to_python
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.options import CompileOptions
 from minidynamo.guards import stored_profile
@@ -75,6 +75,7 @@ def compile_function(
         RootFrame(fn, record.name),
         record.convert,
         shared_entry=record.shared_entry,
+        on_end=functools.partial(record.ended, None),
         stats=record.stats,
         backend_key=options.backend.key,
         waits=options.while_compiling == "wait",
@@ -183,6 +184,7 @@ class CompiledFunction:
                 ResumeFrame(point, self.py_func.__globals__),
                 convert,
                 shared_entry=functools.partial(weakly(self.shared_entry), point=point),
+                on_end=functools.partial(weakly(self.ended), point),
                 stats=self.stats,
                 backend_key=self.options.backend.key,
                 waits=self.options.while_compiling == "wait",
@@ -423,6 +425,11 @@ class CompiledFunction:
             known = conversion.piece
         self._pieces[point] = known.merged(conversion.piece)
         return self._leaves_pieces(point)
+
+    def ended(self, point: FramePoint | None) -> None:
+        """Leaves the frames to Python that are not worth entering now that the frame at `point` runs eagerly."""
+        self._pieces[point] = NOTHING
+        self._leaves_pieces(point)
 
     def _leaves_pieces(self, point: FramePoint | None) -> bool:
         """Leaves the frames to Python that are not worth entering; returns whether the frame at `point` is one.

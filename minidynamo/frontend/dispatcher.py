@@ -66,6 +66,7 @@ class Dispatcher:
         compile_entry: CompileEntry,
         *,
         shared_entry: SharedEntry = lambda dispatcher, values: None,
+        on_end: Callable[[], object] = lambda: None,
         stats: Stats | None = None,
         backend_key: BackendKey = lambda: None,
         waits: bool = True,
@@ -74,7 +75,8 @@ class Dispatcher:
     ) -> None:
         """Each miss calls `compile_entry(dispatcher, values)` for an Entry or Native. `values` are the arguments in the
         order of `parameters`; the callee must neither change nor keep the list. Its errors propagate to the caller.
-        Before that, `shared_entry(dispatcher, values)` may return an entry of an equal callable.
+        Before that, `shared_entry(dispatcher, values)` may return an entry of an equal callable. `on_end()` is called
+        when the frame runs eagerly for good because no entry has fitted for long.
 
         Calls use only entries whose `backend_key` equals `backend_key()`, which is evaluated again when settings
         change. `waits`: calls that miss while another thread compiles wait for that thread; otherwise they run eagerly.
@@ -92,6 +94,7 @@ class Dispatcher:
         self._frame = frame
         self._compile_entry = compile_entry
         self._shared_entry = shared_entry
+        self._on_end = on_end
         self._backend_key = backend_key
         self._waits = waits
         self._in_force = self._settings()
@@ -326,6 +329,7 @@ class Dispatcher:
         self._stopped_backends[key] = (start, missed + 1)
         if missed + 1 >= _MOST_MISSES and counted_so_far(self._count) - start == missed + 1:
             self.leave_to_python()
+            self._on_end()
         return True
 
     def explained(self, misfits: Misfits) -> Recompile:

@@ -10,6 +10,7 @@ import torch
 
 import minidynamo
 from minidynamo.bytecode.layout import FramePoint
+from minidynamo.core.events import MinidynamoNotice
 from minidynamo.frontend.pieces import Piece, left_to_python, piece_of
 from minidynamo.testing import CompileCounter, assert_same_as_eager
 
@@ -150,3 +151,24 @@ def test_a_draw_and_a_small_graph_run_eagerly_unless_the_user_wants_a_graph():
         function(torch.ones(4))
     assert compiled.stats.hits == 0 and "MD308" in str(compiled.explain())
     assert whole.stats.hits == 1
+
+
+@pytest.mark.cpp
+def test_a_function_whose_rest_has_too_many_versions_runs_eagerly():
+    def many(x, kind):
+        with LOCK:
+            y = x * 2
+        for _ in range(20):
+            y = torch.sin(y) + 1
+        return y, kind()
+
+    compiled = minidynamo.compile(many, recompile_limit=2)
+    with pytest.warns(MinidynamoNotice, match="MD302"):
+        for k in range(90):
+            x, kind = torch.full((3,), float(k)), type(f"Kind{k}", (), {})
+            found, made = compiled(x, kind)
+            assert torch.equal(found, many(x, kind)[0]) and type(made) is kind
+    assert "many runs eagerly" in str(compiled.explain())
+    frames = compiled.stats.frames
+    compiled(torch.ones(3), type("Kind", (), {}))
+    assert compiled.stats.frames == frames

@@ -5,6 +5,7 @@ Keys of tensors are in `tracer/calls/tensor_indexing.py`; containers have `__get
 
 from __future__ import annotations
 
+import collections
 import operator
 import types
 from typing import Any
@@ -84,6 +85,21 @@ def _generic_alias(tx: Tracer, cls: type, key: VariableTracker) -> VariableTrack
         pass
     what = f"making the generic alias {cls.__name__}[...]"
     tx.break_graph("MD241", what, why="Types are not made while tracing.", fix="make it outside")
+
+
+# Classes whose instances cannot keep the alias that made them.
+_WITHOUT_ATTRIBUTES = (list, dict, set, frozenset, tuple, collections.deque, collections.defaultdict)
+
+
+@registry.method(types.GenericAlias, "__call__")
+def _call_alias(
+    tx: Tracer, alias: ConstantVariable, /, *args: VariableTracker, **kwargs: VariableTracker
+) -> VariableTracker:
+    """Calls `list[int]()` and the like: the class, without its parameters."""
+    origin = alias.value.__origin__
+    if origin not in _WITHOUT_ATTRIBUTES:
+        tx.break_graph("MD206", "a GenericAlias is called", why="The instance keeps the alias.")
+    return tx.call(origin, args, kwargs)
 
 
 def _type_argument(tx: Tracer, key: VariableTracker) -> Any:

@@ -1,3 +1,8 @@
+import collections
+
+import torch
+
+from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
@@ -36,3 +41,12 @@ class Cases:
 
     def generic_aliases(x):
         return x + 1, list[int] == list[int], dict[str, list[int]].__args__
+
+
+def test_a_class_with_parameters_is_called_as_the_class():
+    def f(x):
+        found = collections.deque[float]([1.0, 2.0], maxlen=1)
+        table = dict[str, int](a=3)
+        return x * found[0] + table["a"] + len(list[int]()), found, type(table)
+
+    assert_same_as_eager(f, lambda: torch.ones(2), graphs=1, breaks=0)
