@@ -18,6 +18,7 @@ from benchmarks import (
     captured_backward,
     cold_start,
     coverage,
+    data_parallel,
     guards,
     kernels,
     libraries,
@@ -46,6 +47,7 @@ OWN_TABLES: dict[str, Callable[[list[str]], None]] = {
     "blocks": blocks.main,
     "captured_backward": captured_backward.main,
     "coverage": coverage.main,
+    "data_parallel": data_parallel.main,
     "libraries": libraries.main,
     "peaks": peaks.main,
 }

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.autograd.backward_stages import in_stages
 from minidynamo.autograd.build_signature import (
     inference_signature,
     keeps_all,
@@ -135,6 +136,7 @@ def aot_compile(
     save_policy: SavePolicy | None = None,
     hooks: Hooks | None = None,
     images: bool = False,
+    buckets: Sequence[int] | None = None,
 ) -> BoxedCallable:
     """Compiles a torch-level graph; the result takes one list with a value per placeholder.
 
@@ -149,6 +151,7 @@ def aot_compile(
     - `hooks` are hooks for saved tensors. Every call runs under the same hooks, so the graphs contain the calls of the
       hooks.
     - `images` allows the channels-last layout for images inside the graphs.
+    - `buckets` has the bytes of the buckets in which gradients are sent; backward then runs in stages.
 
     A graph that writes to inputs assumes that the inputs do not overlap in memory. Each call checks the assumption. If
     an input shares memory with a written input, the torch-level graph runs, operation by operation.
@@ -175,6 +178,7 @@ def aot_compile(
             save_policy=save_policy,
             hooks=hooks,
             images=images,
+            buckets=buckets,
         )
         return compile_segments(gm, example_inputs, compile_segment)
     noticed: set[tuple[str, str]] = set()
@@ -182,7 +186,7 @@ def aot_compile(
     stored = None if cache is None else cache.entry_for(gm, example_inputs)
     compiled = None if stored is None else stored.read(lambda graph: backward(graph, _examples(graph)))
     if compiled is None:
-        graphs = aot_graphs(gm, example_inputs, keep=keep, save_policy=save_policy, hooks=hooks)
+        graphs = aot_graphs(gm, example_inputs, keep=keep, save_policy=save_policy, hooks=hooks, buckets=buckets)
         graphs = (_with_channels_last(graphs) if images else None) or graphs
         compiled = _compile_graphs(graphs, forward=forward, backward=backward, inference=inference, stored=stored)
     return _callable(gm, example_inputs, keep, compiled, hooks)
@@ -253,6 +257,9 @@ def _callable(
     if plan.signature.saved:
         saved = SavedTensors(plan.signature.saved)
         artifacts.write("saved", "forward", f"{saved}\n", ".txt", saved)
+    if plan.signature.graph.stages:
+        names = plan.signature.graph.names_in_stages(plan.signature.inputs)
+        artifacts.write("stages", "backward", "".join(f"{' '.join(stage)}\n" for stage in names), ".txt", names)
     if compiled.compile_backward is None:
         call = graph_call.inference_call(plan.signature, compiled.forward, plan.without_grad)
     else:
@@ -325,6 +332,7 @@ def aot_graphs(
     keep: Keep = frozenset,
     save_policy: SavePolicy | None = None,
     hooks: Hooks | None = None,
+    buckets: Sequence[int] | None = None,
 ) -> AotGraphs:
     """Returns the graphs that `aot_compile` passes to its compilers, with their signature. Compiles nothing."""
     entry = settings()
@@ -342,6 +350,8 @@ def aot_graphs(
             if trace.training:
                 tracer = None if hooks is None else HookTracer(hooks, decomposition_table(keep()), entry)
                 graphs = _training_graphs(layout, trace, functional, results, sizes, save_policy, tracer)
+                graph = in_stages(graphs.signature.graph, flat, trace.is_leaf, buckets)
+                graphs = replace(graphs, signature=replace(graphs.signature, graph=graph))
             else:
                 graphs = _inference_graphs(layout, trace, functional, results, sizes)
     strides = result_strides(gm.graph, results)

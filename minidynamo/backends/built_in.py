@@ -14,7 +14,6 @@ import torch.fx
 
 from minidynamo import compat
 from minidynamo.autograd.aot import aot_compile
-from minidynamo.autograd.bucket_borders import add_borders, remove_borders
 from minidynamo.autograd.graph.expanded_zeros import expand_zeros
 from minidynamo.autograd.graph.graph_builder import copied
 from minidynamo.autograd.graph.mutation import in_place
@@ -24,12 +23,13 @@ from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.trace.decompositions import masked, splittable
 from minidynamo.backends.stored_graphs import StoredGraphs
 from minidynamo.codegen import compile_graph
+from minidynamo.codegen.memory.plan import Handing
 from minidynamo.config import Config, config
 from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase, publish
 from minidynamo.errors import BackendError, Diagnostic, GraphRefused, first_line
 from minidynamo.graph.boxed import BoxedCallable, first_location, graph_text, make_boxed, make_boxed_func
-from minidynamo.graph.marks import COMPUTES_FIRST, IN_PLACE, RECORDS_WRITES
+from minidynamo.graph.marks import COMPUTES_FIRST, IN_PLACE, IN_STEPS, RECORDS_WRITES
 from minidynamo.graph.options import instead, on_error_in_force, save_policy_in_force
 from minidynamo.graph.saved_tensor_hooks import to_inline
 from minidynamo.graph.storage_resize import UNCOUNTED
@@ -66,16 +66,18 @@ def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **st
     raised for the caller to try again, unless a size depends on the values of tensors in any case.
     """
     options = {stage: artifacts.collecting(stages[stage]) for stage in STAGES}
-    hooks, is_split = to_inline.get(), stages.pop("in_buckets", compat.is_rank()) and add_borders(gm)
+    hooks = to_inline.get()
     try:
         with artifacts.discarded_on_error():
             compiled: Callable[..., Any] = aot_compile(
-                gm, example_inputs, **{**stages, **options}, save_policy=save_policy_in_force.get(), hooks=hooks
+                gm,
+                example_inputs,
+                **{**stages, **options},
+                save_policy=save_policy_in_force.get(),
+                hooks=hooks,
+                buckets=compat.bucket_limits(),
             )
     except GraphRefused as refused:
-        if is_split:  # maybe a value that is no tensor lives across a border
-            remove_borders(gm)
-            return _with_autograd(gm, example_inputs, in_buckets=False, **stages)
         if refused.code == "MD401" and has_symbols(list(example_inputs)) and not _is_about_values(refused):
             raise
         refused.locate(first_location(gm))
@@ -138,7 +140,8 @@ class _Generator:
         if not kernels:
             expand_zeros(graph.graph)
         _mark_in_place(graph.graph)
-        handing_over = stage == "backward"
+        large, in_steps = stage == "backward", graph.meta.get(IN_STEPS, False)
+        handing_over = Handing.IN_STEPS if in_steps else Handing.LARGE if large else Handing.NONE
         try:
             with phase("codegen"), config.using(self.settings):
                 compiled = compile_graph.compile_graph(

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch.fx
 
+from minidynamo import compat
 from minidynamo.autograd.runtime import call_plan
 from minidynamo.autograd.runtime.call_plan import CallPlan, CompiledCall
 from minidynamo.autograd.runtime.partial_backward import WHOLE, BackwardPart, part_of
@@ -70,7 +71,9 @@ class StoredGraphs:
         return None
 
     def _options(self) -> dict[str, Any]:
-        return {"target": self.target, **dict(self.settings.code_key())}
+        buckets = compat.bucket_limits()
+        options = {} if buckets is None else {"buckets": buckets}
+        return {"target": self.target, **options, **dict(self.settings.code_key())}
 
     def _hooks(self) -> dict[str, torch.fx.GraphModule]:
         if self.hooks is None:

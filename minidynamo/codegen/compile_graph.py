@@ -21,7 +21,7 @@ from minidynamo.codegen.ir.verify import verify_program
 from minidynamo.codegen.lowering.graph import devices_of, lower_graph
 from minidynamo.codegen.lowering.registry import find as find
 from minidynamo.codegen.lowering.registry import lowered_ops as lowered_ops
-from minidynamo.codegen.memory.plan import HostProgram, verify_host
+from minidynamo.codegen.memory.plan import Handing, HostProgram, verify_host
 from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.peak_splitting import Deaths, Limit, cut_at_peak, excess, scheduled
 from minidynamo.codegen.printers import cpp, triton
@@ -72,7 +72,7 @@ def compile_graph(
     *,
     target: str = "auto",
     name: str = "graph",
-    handing_over: bool = False,
+    handing_over: Handing = Handing.NONE,
     fallback_graph: Callable[[], fx.GraphModule] | None = None,
 ) -> CompiledGraph:
     """Compiles a functional ATen graph whose nodes carry fake tensors in `meta["val"]`.
@@ -105,10 +105,10 @@ def _planned(
     *,
     target: str,
     name: str,
-    handing_over: bool,
+    handing_over: Handing,
     fallback_graph: Callable[[], fx.GraphModule] | None,
 ) -> tuple[LoopProgram, HostProgram]:
-    limit = peaks_of_operations(gm, backward=handing_over) if target != "aten" else _unlimited
+    limit = peaks_of_operations(gm, backward=bool(handing_over)) if target != "aten" else _unlimited
     schedule = functools.partial(_scheduled, target=target, name=name, handing_over=handing_over)
     loops, program, above = schedule(gm, limit)
     if fallback_graph is not None and above > 0:
@@ -136,7 +136,7 @@ def _compile(loops: LoopProgram, program: HostProgram, target: str, name: str) -
 
 
 def _scheduled(
-    gm: fx.GraphModule, limit: Limit, *, target: str, name: str, handing_over: bool
+    gm: fx.GraphModule, limit: Limit, *, target: str, name: str, handing_over: Handing
 ) -> tuple[LoopProgram, HostProgram, int]:
     """Returns the scheduled graph, the host program with its memory plan, and the bytes by which the peak exceeds the
     limit.

@@ -14,7 +14,7 @@ from torch import fx
 
 from minidynamo.codegen.ir.loops import Kernel, LoopProgram, Loops
 from minidynamo.codegen.ir.size import hint
-from minidynamo.codegen.memory.plan import HandOver, HostProgram
+from minidynamo.codegen.memory.plan import Handing, HandOver, HostProgram
 from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.memory.write_regions import fits
@@ -91,7 +91,7 @@ def scheduled(
     *,
     join: bool,
     verify: bool,
-    handing_over: bool,
+    handing_over: Handing,
     deaths: Deaths,
 ) -> Scheduled:
     """Schedules a program and plans its memory.
@@ -134,13 +134,13 @@ def scheduled(
     return best
 
 
-def excess(host: HostProgram, limit: Limit, *, handing_over: bool, deaths: Deaths) -> int:
+def excess(host: HostProgram, limit: Limit, *, handing_over: Handing, deaths: Deaths) -> int:
     """Returns the bytes by which the peak exceeds the limit; 0 or less if it does not."""
     plan = _plan(host)
     return max(case.peak(plan) - (case.limit or 0) for case in _cases(limit, handing_over, deaths))
 
 
-def cut_at_peak(host: HostProgram, gm: fx.GraphModule, *, handing_over: bool, deaths: Deaths) -> frozenset[str]:
+def cut_at_peak(host: HostProgram, gm: fx.GraphModule, *, handing_over: Handing, deaths: Deaths) -> frozenset[str]:
     """Returns the graph nodes whose folds were cut into chunks, and whose partial results are alive at the peak."""
     plan = _plan(host)
     found = {name for case in _cases(lambda *_: 0, handing_over, deaths) for name in case.at_peak(plan)}
@@ -152,7 +152,7 @@ def _plan(host: HostProgram) -> MemoryPlan:
     return memory_plan(host).without_workspace()
 
 
-def _cases(limit: Limit, handing_over: bool, deaths: Deaths) -> list[_Case]:
+def _cases(limit: Limit, handing_over: Handing, deaths: Deaths) -> list[_Case]:
     """Returns the combinations of freed or held results, each with its limit."""
     taken = [False, True] if handing_over else [False]
     held = [False, True] if deaths.returned else [False]

@@ -22,6 +22,7 @@ from minidynamo.codegen.runtime import host_functions, library, random_numbers, 
 from minidynamo.codegen.runtime.triton_launch import LaunchSpec
 from minidynamo.core import artifacts
 from minidynamo.core.events import phase
+from minidynamo.graph.boxed import run_steps
 from minidynamo.graph.checked_results import as_promised
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json
 from minidynamo.graph_cache.graphs import NUMBER_FUNCTIONS, RANDOM_FUNCTIONS
@@ -35,6 +36,7 @@ _FUNCTIONS: dict[str, Any] = {
     "on_gpu": host_functions.on_gpu,
     "count_as_new": host_functions.count_as_new,
     "as_promised": as_promised,
+    "run_steps": run_steps,
     "must_fit": host_functions.must_fit,
     "bernoulli": random_numbers.bernoulli,
     "fill_bernoulli": random_numbers.fill_bernoulli,

@@ -180,15 +180,26 @@ def _parameter_groups(state: typing.Any) -> list[typing.Any]:
     return [state._fsdp_param_group] if found is None and state._fsdp_param_group is not None else found or []
 
 
-def bucket_limits() -> tuple[int, int] | None:
-    """Returns the bytes of the first bucket of gradients, and of each later one, of the `DistributedDataParallel` whose
-    forward is running; None if there is none.
+def module_in_data_parallel(module: typing.Any) -> torch.nn.Module | None:
+    """Returns the module that a `DistributedDataParallel` wraps; None if calls of `module` do not run the `forward` of
+    that class.
+    """
+    wrapper = torch.nn.parallel.DistributedDataParallel
+    is_own = isinstance(module, wrapper) and type(module).forward is wrapper.forward and "forward" not in vars(module)
+    return typing.cast(torch.nn.Module, module.module) if is_own else None
+
+
+def bucket_limits() -> tuple[int, ...] | None:
+    """Returns the bytes of the first buckets of gradients of the `DistributedDataParallel` whose forward is running;
+    the last number holds for all further buckets. None if there is none.
     """
     active = getattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
     if active is None:
         return None
+    if several := getattr(active, "bucket_bytes_cap_list", ()):
+        return tuple(several)
     limit: int = active.bucket_bytes_cap
-    return min(torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, limit), limit
+    return (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES if active.bucket_bytes_cap_default else limit), limit
 
 
 def wait_tensor() -> typing.Any:

@@ -26,6 +26,7 @@ from minidynamo.compat import (
     is_optimized_module,
     is_sharded,
     module_call,
+    module_in_data_parallel,
 )
 from minidynamo.config import config
 from minidynamo.core.artifacts import own_frames_hidden
@@ -42,6 +43,7 @@ from minidynamo.frontend.compiled_function import (
     eager_function,
     is_current,
 )
+from minidynamo.frontend.data_parallel import call_wrapper
 from minidynamo.frontend.donation import check_are_arguments, donated_names
 from minidynamo.frontend.explain import Explanation, with_answers
 from minidynamo.frontend.repeated import RepeatedBlocks, repeated_modules
@@ -272,19 +274,24 @@ def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.n
         return _unchanged(
             module, "it is called by a `__call__` of its class alone; compile a function that calls the module"
         )
-    named = replace(_with_stolen(module, options), name=options.name or type(module).__name__)
+    wrapped = module_in_data_parallel(module)
+    target = module if wrapped is None else wrapped
+    named = replace(_with_stolen(target, options), name=options.name or type(target).__name__)
     versions: list[types.FunctionType] = getattr(module.__dict__.get("_compiled_call_impl"), _VERSIONS, [])
     known = (function for function in versions if compiled_record(function).options == named)
     function = next(known, None)
     if function is None:
         make = eager_function if named.disable else compile_function
-        function = with_answers(make(module_call(type(module)), named, module=module))
+        function = with_answers(make(module_call(type(target)), named, module=target, wrapper=module))
+    is_wrapper = wrapped is not None
     # A bound method would tie module and code into a cycle that only the garbage collector could free.
     owner = weakref.ref(module)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        module = owner()
+        module: Any = owner()
         try:
+            if is_wrapper:
+                return call_wrapper(module, function, args, kwargs)
             if is_sharded(module) and not named.disable and "forward" not in vars(module):
                 return _call_between_hooks(module, function, args, kwargs)
             return function(module, *args, **kwargs)
@@ -441,10 +448,10 @@ def _compile_separately(target: Any) -> types.FunctionType | None:
         return None
     if isinstance(target, torch.nn.Module):
         options = checked_options(name=type(target).__name__)
-        kind = type(target)
-        if not _is_called_by_torch(kind):
+        module = module_in_data_parallel(target) or target
+        if not _is_called_by_torch(type(module)):
             return None
-        return compile_function(module_call(kind), options, module=target, shares=False)
+        return compile_function(module_call(type(module)), options, module=module, wrapper=target, shares=False)
     function = target.__func__ if isinstance(target, types.MethodType) else target
     if not isinstance(function, types.FunctionType):
         return None

@@ -22,7 +22,7 @@ import torch
 
 from minidynamo.bytecode.analysis import first_index, starred_parameters
 from minidynamo.bytecode.layout import FramePoint, frame_point
-from minidynamo.compat import NOT_FOR_TORCH_COMPILE, module_call
+from minidynamo.compat import NOT_FOR_TORCH_COMPILE, module_call, module_in_data_parallel
 from minidynamo.config import config
 from minidynamo.core.artifacts import Artifact, collected, own_frames_hidden
 from minidynamo.core.compile_scope import is_stack_deep, with_room
@@ -32,6 +32,7 @@ from minidynamo.core.names import weakly
 from minidynamo.core.stats import Stats
 from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit
 from minidynamo.frontend import convert_frame, sharing
+from minidynamo.frontend.data_parallel import call_wrapper
 from minidynamo.frontend.dispatcher import Dispatcher, Native
 from minidynamo.frontend.donation import stolen_arguments
 from minidynamo.frontend.frames import ResumeFrame, RootFrame, closure_factory
@@ -62,15 +63,18 @@ def compile_function(
     *,
     caller: CompiledFunction | None = None,
     module: torch.nn.Module | None = None,
+    wrapper: torch.nn.Module | None = None,
     shares: bool = True,
 ) -> types.FunctionType:
     """Returns a plain function with the signature of `fn` that runs compiled code.
 
     `caller` is the compiled function that calls `fn` at a graph break; both then share counters and graphs. `module` is
-    the module if `fn` is its call. `shares`: equal callables may use each other's entries.
+    the module if `fn` is its call, and `wrapper` the module that users call: the same, or a `DistributedDataParallel`
+    around it. `shares`: equal callables may use each other's entries.
     """
     record = CompiledFunction(fn, options, caller, shares=shares)
     record.module = (lambda: None) if module is None else weakref.ref(module)
+    record.wrapper = (lambda: None) if wrapper is None else weakref.ref(wrapper)
     dispatcher = Dispatcher(
         RootFrame(fn, record.name),
         record.convert,
@@ -89,7 +93,7 @@ def compile_function(
 
 
 def eager_function(
-    fn: types.FunctionType, options: CompileOptions, *, module: torch.nn.Module | None = None, shares: bool = False
+    fn: types.FunctionType, options: CompileOptions, *, module: torch.nn.Module | None = None, **_: Any
 ) -> types.FunctionType:
     """Returns a function that calls `fn`, and answers questions as a compiled function does: nothing is compiled."""
 
@@ -163,6 +167,7 @@ class CompiledFunction:
         self._closure_records: dict[types.CodeType, CompiledFunction] = {}
         self._closure_factories: dict[types.CodeType, Callable[..., types.FunctionType]] = {}
         self.module: Callable[[], torch.nn.Module | None] = lambda: None
+        self.wrapper: Callable[[], torch.nn.Module | None] = lambda: None
         self._own_forward: types.FunctionType | None = None
         self._caller = (lambda: None) if caller is None else weakref.ref(caller)
         # Per frame point (None: the root): the profile, the profile predicted at a break, the artifacts of each entry.
@@ -208,6 +213,12 @@ class CompiledFunction:
             if self.options.steal and target.__self__ is self.module() and target.__name__ == "forward":
                 return types.MethodType(self.own_forward(target.__func__), target.__self__)
             return types.MethodType(self.compiled_callee(target.__func__), target.__self__)
+        if (wrapped := module_in_data_parallel(target)) is not None:
+            inner = vars(wrapped).get("_compiled_call_impl")
+            function = (
+                self.compiled_callee(module_call(type(wrapped))) if inner is None else lambda _, *a, **k: inner(*a, **k)
+            )
+            return lambda *args, **kwargs: call_wrapper(target, function, args, kwargs)
         if isinstance(target, torch.nn.Module):
             call = type(target).__call__
             call = module_call(type(target)) if call is torch.nn.Module.__call__ else call
@@ -506,11 +517,13 @@ class CompiledFunction:
 
     def compile_again(self) -> tuple[Callable[..., Any], CompiledFunction]:
         """Compiles the same function, or the call of the same module, again with a separate record; returns both."""
-        module = self.module()
+        module, wrapper = self.module(), self.wrapper()
         make = eager_function if self.options.disable else compile_function
-        function = make(self.py_func, self.options, module=module, shares=False)
+        function = make(self.py_func, self.options, module=module, wrapper=wrapper, shares=False)
         record: CompiledFunction = vars(function)[COMPILED]
-        return (function if module is None else functools.partial(function, module)), record
+        if wrapper is None or wrapper is module:
+            return (function if module is None else functools.partial(function, module)), record
+        return (lambda *args, **kwargs: call_wrapper(wrapper, function, args, kwargs)), record
 
     def freeze(self, check_every: int = 1000) -> types.FunctionType:
         """Returns the compiled function without guards; every `check_every` calls all guards are checked.

@@ -224,6 +224,9 @@ class Explanation:
         ]
         if saved:
             lines.append(f"  saved for backward: {len(saved)} tensors, {saved.bytes:,} bytes")
+        for stages in (artifact.data for artifact in self._artifacts_of("stages")):
+            counts = ", ".join(str(len(stage)) for stage in stages)
+            lines.append(f"  gradients leave backward in {len(stages)} stages, as buckets are full: {counts}")
         lines += [f"  {line}" for line in self.shared().splitlines()]
         lines += [self.breaks()] * bool(self._record.breaks or self._record.fallbacks)
         return "\n".join([*lines, *([self.why()] * bool(self._record.recompiles))])

@@ -27,8 +27,8 @@ class InlinedBackward:
     graph: fx.GraphModule
     #: Its arguments: values of the captured backward, or indices of numbers on the context of the node.
     args: Sequence[torch.Tensor | int | None]
-    #: How many results of the node come before the gradients; autograd gets None for them.
-    before: int = 0
+    #: Returns what the node returns to autograd, given the results of the graph.
+    returned: Callable[[list[Any]], Sequence[Any]] = tuple
 
 
 def in_layout(gradient: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:

@@ -3,7 +3,8 @@ and the readable text of a graph.
 
 Some boxed callables *hand over* results. Such a callable takes a list and a function. It calls the function with the
 position and the value of each tensor result, as soon as the result is final, and returns the function's return value in
-its place.
+its place. A callable *in steps* is also a generator function `_steps`, which stops at each such call: it yields the
+position and a list with the value, and the caller takes the value from the list.
 
 Does not choose the operations: `make_boxed` prints an FX graph as Python, node by node, with the functions that the
 graph names. The eager backend runs such programs; `codegen/printers/host.py` prints programs that hand over results.
@@ -17,7 +18,7 @@ import inspect
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -53,6 +54,26 @@ def mark_boxed(function: BoxedCallable) -> BoxedCallable:
 def hands_over(function: Callable[..., Any]) -> bool:
     """Returns whether a boxed callable takes a second argument: a receiver of results, or None."""
     return getattr(function, "_hands_over", False) is True
+
+
+Steps = Generator[tuple[int, list[torch.Tensor]], torch.Tensor | None, Sequence[torch.Tensor | None]]
+"""The run of a callable in steps."""
+
+
+def run_steps(steps: Steps, hand_over: HandOver | None) -> Sequence[torch.Tensor | None]:
+    """Runs all steps, with a receiver of results; returns the results."""
+    answer: torch.Tensor | None = None
+    try:
+        while True:
+            position, handed = steps.send(answer)
+            answer = handed.pop() if hand_over is None else hand_over(position, handed.pop())
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def steps_of(function: Callable[..., Any]) -> Callable[[list[Any]], Steps] | None:
+    """Returns the generator function of a callable in steps; None for other callables."""
+    return getattr(function, "_steps", None)
 
 
 def make_boxed_func(function: Callable[..., Any]) -> BoxedCallable:

@@ -97,11 +97,6 @@ def wait(work: Any) -> None:
         work.wait()
 
 
-@with_eager_backward
-def bucket_border() -> None:
-    """Ends a segment of a graph, so that autograd returns the gradients of the segment together."""
-
-
 POINT_TO_POINT = {batch_isend_irecv, *(NODE_FUNCTIONS.get(name) for name in ("send", "recv", "isend", "irecv"))}
 """Functions whose calls differ between ranks that communicate with each other."""
 

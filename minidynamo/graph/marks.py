@@ -36,6 +36,7 @@ class Key:
 COMPUTES_FIRST = "minidynamo_computes_first"
 DIES = "dies"
 IN_PLACE = "in_place"
+IN_STEPS = "in_steps"
 MAY_DIE = "may die"
 OUT = "out"
 PARAMETER = "parameter"
@@ -52,13 +53,14 @@ GRAPH_KEYS = {
         "backends/built_in",
         "tracer",
     ),
+    IN_STEPS: Key("the callable of the backward graph runs in steps", "autograd/runtime/partial_backward", "backends"),
     RECORDS_WRITES: Key(
         "the graph may raise, depending on data, after writes that autograd records: a backend should do them last",
         "tracer/capture/frame_end",
         "backends",
     ),
 }
-"""Keys of the `meta` of a captured graph."""
+"""Keys of the `meta` of a captured graph or a backward graph."""
 
 NODE_KEYS = {
     "checkpoint": Key(

@@ -89,6 +89,7 @@ _NEVER_INLINED = (
     "torch._functorch",
     "torch.func",
     "torch.jit",
+    "torch.nn.parallel.distributed",
     "torch.optim.lbfgs",
     "torch.optim.lr_scheduler",
     "torch.random",

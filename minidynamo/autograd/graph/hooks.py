@@ -6,7 +6,7 @@ program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -46,6 +46,17 @@ def is_hooked(leaf: torch.Tensor, node: torch.autograd.graph.Node) -> bool:
     return user_hooks_exist() and (_has_hooks(node.register_prehook) or _has_hooks(node.register_hook))
 
 
+def edges_after(node: Any) -> Iterator[tuple[Any, int]]:
+    """Yields the edges of a graph's node to inputs, also those of its stages (`runtime/stage_nodes.py`)."""
+    pending = [node]
+    while pending:
+        for edge in pending.pop().next_functions:
+            if getattr(edge[0], "is_stage", False):
+                pending.append(edge[0])
+            else:
+                yield edge
+
+
 def skip_leaf_hooks(
     node: Any, gradients: Iterable[torch.Tensor | None], unvisited: Collection[torch.Tensor | None] = ()
 ) -> None:
@@ -53,7 +64,7 @@ def skip_leaf_hooks(
     or results of the node, is None. Always skips hooks of leaves in `unvisited`."""
     all_leaves = any(gradient is None for gradient in gradients)
     only = {id(leaf) for leaf in unvisited}
-    for function, _ in node.next_functions if all_leaves or only else ():
+    for function, _ in edges_after(node) if all_leaves or only else ():
         leaf = compat.leaf_of(function)
         if leaf is not None and (all_leaves or id(leaf) in only):
             _skip_none(leaf._backward_hooks)

@@ -69,6 +69,8 @@ class NodeGraph:
     #: Whether the graph's node keeps the saved tensors of single targets too, because they are small: they live as long
     #: as any target.
     keeps_all: bool = False
+    #: Per stage of backward, in order: the edges whose gradients leave in the stage. Empty if all leave at the end.
+    stages: tuple[tuple[int, ...], ...] = ()
 
     @property
     def targets(self) -> tuple[Node, ...]:
@@ -89,6 +91,10 @@ class NodeGraph:
     def gradients(self) -> dict[int, int]:
         """The nodes whose total gradient backward computes, with the number of the backward graph's node."""
         return {number: node.gradient for number, node in enumerate(self.nodes) if node.gradient is not None}
+
+    def names_in_stages(self, names: Sequence[str]) -> list[list[str]]:
+        """Returns the names of the inputs whose gradients leave in each stage, given the names of all inputs."""
+        return [[names[self.edges[index].input] for index in stage] for stage in self.stages]
 
     @property
     def partial_positions(self) -> set[int]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from minidynamo import compat
-from minidynamo.autograd.graph.hooks import is_hooked, user_hooks_exist
+from minidynamo.autograd.graph.hooks import edges_after, is_hooked, user_hooks_exist
 from minidynamo.graph.boxed import HandOver
 
 
@@ -78,7 +78,7 @@ def _takers(
     if not grads or torch.is_anomaly_enabled():  # anomaly mode checks the gradients that backward returns
         return {}
     nodes: dict[int, Any] = {}  # by the id of the leaf; None for a leaf with several gradients, which gets their sum
-    for node, _ in ctx.next_functions:
+    for node, _ in edges_after(ctx):
         if type(node) is compat.AccumulateGrad:
             leaf_id = id(node.variable)
             nodes[leaf_id] = None if leaf_id in nodes else node
@@ -105,7 +105,7 @@ def _takers(
 def _accumulators(ctx: Any) -> dict[int, list[torch.autograd.graph.Node]]:
     """Returns the accumulating nodes after `ctx`, by the id of the leaf: one node per gradient."""
     found: dict[int, list[torch.autograd.graph.Node]] = {}
-    for node, _ in ctx.next_functions:
+    for node, _ in edges_after(ctx):
         if (leaf := compat.leaf_of(node)) is not None:
             found.setdefault(id(leaf), []).append(node)
     return found

@@ -21,10 +21,11 @@ from minidynamo.autograd.graph.signature import GraphSignature
 from minidynamo.autograd.runtime.accumulation import make_accumulator
 from minidynamo.autograd.runtime.partial_backward import WHOLE, BackwardPart, part_of
 from minidynamo.autograd.runtime.result_nodes import EMPTY, is_cut
+from minidynamo.autograd.runtime.stage_nodes import Stages
 from minidynamo.core.compile_scope import isolated
 from minidynamo.core.locks import ForkSafeLock
 from minidynamo.graph.backward_calls import InlinedBackward
-from minidynamo.graph.boxed import BoxedCallable, hands_over
+from minidynamo.graph.boxed import BoxedCallable, HandOver, hands_over, steps_of
 
 MOST_PARTS = 8
 """Most partial graphs compiled for one backward graph."""
@@ -66,9 +67,10 @@ class BackwardCall:
         tangents: list[torch.Tensor | None],
         unwanted: Collection[int],
         links: Sequence[torch.Tensor | None] = (),
+        stages: Stages | None = None,
     ) -> Sequence[torch.Tensor | None]:
         """Returns the gradients. None for the gradients in `unwanted`, and for gradients already added to `.grad` of a
-        leaf in `links`."""
+        leaf in `links`. With `stages`, returns IN_STEPS after beginning a backward in steps, if that is possible."""
         unused = {index for index, tangent in enumerate(tangents) if tangent is None}
         if unused:
             idle = (index for index, sources in enumerate(self.sources) if sources and unused.issuperset(sources))
@@ -79,7 +81,11 @@ class BackwardCall:
         fits = None if unused or unwanted or cut else self.check_of_unchanged(tangents, part)
         self.append_arguments(ctx, args, tangents, part)
         receivers = [make_accumulator(ctx, links, args, unwanted)] if hands_over(graph) else []
-        gradients: Sequence[torch.Tensor | None] = graph(args, *receivers)
+        gradients: Sequence[torch.Tensor | None]
+        if stages is not None and not unwanted and not self.zero_sources:
+            gradients = begin(stages, graph, args, *receivers)
+        else:
+            gradients = graph(args, *receivers)
         if fits is not None:
             self.usual.append((fits, graph, hands_over(graph)))
         if unwanted:
@@ -182,6 +188,17 @@ class BackwardCall:
     ) -> Callable[[Sequence[torch.Tensor | None]], Any]:
         """Returns the same call as a function of the tangents, without emptying lists of the caller."""
         return lambda tangents: self(ctx, list(args), list(tangents), unwanted)
+
+
+def begin(
+    stages: Stages, graph: Callable[..., Any], args: list[Any], receiver: HandOver | None = None
+) -> Sequence[torch.Tensor | None]:
+    """Begins a backward in steps, and returns IN_STEPS; returns the gradients if the graph has no steps."""
+    steps = steps_of(graph)
+    if steps is None:
+        found: Sequence[torch.Tensor | None] = graph(args, receiver) if hands_over(graph) else graph(args)
+        return found
+    return stages.run_in_steps(steps(args), receiver)
 
 
 class CompiledOnFirstCall:

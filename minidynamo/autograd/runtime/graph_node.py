@@ -6,6 +6,7 @@ has the steps around the node, `input_nodes.py` and `result_nodes.py` the nodes 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -91,12 +92,12 @@ class GraphNode:
         self.has_usual_case = bool(positions) and not signature.all_gradients
 
     def run_backward(self, ctx: Any, gradients: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
-        """Returns the gradients of the edges; empties `gradients`."""
+        """Returns the gradients of the edges, in the form for autograd; empties `gradients`."""
         if ctx.separate is None:
-            return self.gradients(ctx, gradients)
+            return self.returned(ctx, self.gradients(ctx, gradients))
         separate: SeparateInputs = ctx.separate
         separate.begin()
-        return separate.hold_back(self.gradients(ctx, gradients))
+        return self.returned(ctx, separate.hold_back(self.gradients(ctx, gradients)))
 
     def inlined(
         self, ctx: Any, saved: Sequence[torch.Tensor], given: Sequence[torch.Tensor | None]
@@ -111,7 +112,15 @@ class GraphNode:
         if any(tangent is not None and tangent.layout is not torch.strided for tangent in tangents):
             return None
         found = self.backward.inlined(ctx, saved, tangents)
-        return None if found is None else replace(found, before=2)
+        return None if found is None else replace(found, returned=functools.partial(self.returned, ctx))
+
+    def returned(self, ctx: Any, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        """Returns what the backward of the node `ctx` returns to autograd, given all gradients. With stages, the nodes
+        of the stages return the gradients."""
+        if ctx.stages is None:
+            return (None, None, *gradients, None)
+        ctx.stages.hold(gradients)
+        return (None, None, None, torch.empty(0, device=ctx.stages.device))
 
     def gradients(self, ctx: Any, given: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """Returns the gradients of the inputs; empties `given`."""
@@ -131,7 +140,7 @@ class GraphNode:
             saved = args if self.unpack is None else self.unpack(args, ctx.numbers)
             return self.double_backward.gradients(kept, saved, tangents, compiled, ctx.watch)
         links, kept = kept.links, None
-        return self.backward(ctx, args, tangents, unwanted, links)
+        return self.backward(ctx, args, tangents, unwanted, links, ctx.stages if ctx.separate is None else None)
 
     def flow_of(self, ctx: Any, target: int, gradient: torch.Tensor) -> Sequence[torch.Tensor | None]:
         """Returns the gradients that flow from one target to the nodes in `NodeGraph.gradients`. Frees nothing."""

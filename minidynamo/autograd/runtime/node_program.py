@@ -20,6 +20,7 @@ from minidynamo.autograd.graph.hooks import skip_leaf_hooks
 from minidynamo.autograd.graph.layouts import Layout
 from minidynamo.autograd.graph.signature import GraphSignature
 from minidynamo.autograd.runtime.accumulation import make_accumulator
+from minidynamo.autograd.runtime.backward_call import begin
 from minidynamo.autograd.runtime.double_backward import HigherOrderState, with_version
 from minidynamo.autograd.runtime.graph_node import GraphNode
 from minidynamo.autograd.runtime.input_nodes import GRAD_SEED, SeparateInputs, links_to, opaque, without_data
@@ -32,6 +33,7 @@ from minidynamo.autograd.runtime.result_nodes import (
     watched,
     with_node,
 )
+from minidynamo.autograd.runtime.stage_nodes import Stages, stage_nodes
 from minidynamo.core import artifacts
 from minidynamo.core.artifacts import own_frames_hidden
 from minidynamo.core.names import Namespace
@@ -44,7 +46,7 @@ _LOCALS = re.findall(
     """
     ctx args links edges hooked kept kept_for_derivatives numbers leaf values ends separate holders inputs main owned
     held own value common target attach returned error given gradients fits graph takes_receiver found forward backward
-    bind_call call apply i
+    bind_call call apply i stages following
     """,
 )
 """The names in the text that are no constants."""
@@ -77,6 +79,8 @@ class NodeState:
     versions: Sequence[int] = ()
     #: Per target with a node of its own: a reference to what the node owns.
     owned: Mapping[int, Reference] = MappingProxyType({})
+    #: The stages of the backward; None if all gradients leave together.
+    stages: Stages | None = None
     #: The watch of results that user code may see the gradients of.
     watch: Watch | None = None
     #: Shapes of results with symbolic sizes, by position.
@@ -135,15 +139,24 @@ class _Printer:
         reached = always + some
         attach = [*self.attach()]
         attached = "attach({}, {})" if attach else "{}"
+        edges_in_stages = node.signature.graph.stages
+        stage = f"{self.name(stage_nodes, 'stage_nodes')}({self.name(edges_in_stages, 'edges_in_stages')}, {{}})"
+        staged = "apply(args, links, stages, following)"
         if reached:
             yield f"        if not ({' and '.join(reached)}):"
         if self.separable:
             yield f"            links = {self.name(node.input_nodes.link, 'link')}(links)"
-            yield f"            return {attached.format('apply(args, links, *links.edges)', 'links')}"
+            if edges_in_stages:
+                yield f"            stages, following = {stage.format('links.edges')}"
+            applied = staged if edges_in_stages else "apply(args, links, *links.edges)"
+            yield f"            return {attached.format(applied, 'links')}"
         elif reached:
             yield f"            links = {self.name(links_to, 'links_to')}(links)"
         seed = "" if always else f", {self.name(GRAD_SEED, 'seed')}"
-        yield f"        return {attached.format(f'apply(args, links, *links{seed})', 'None')}"
+        if edges_in_stages:
+            yield f"        stages, following = {stage.format('links')}"
+        applied = staged if edges_in_stages else f"apply(args, links, *links{seed})"
+        yield f"        return {attached.format(applied, 'None')}"
         yield ""
         yield "    return call"
         yield from attach
@@ -207,7 +220,10 @@ class _Printer:
     def forward(self) -> Iterable[str]:
         """Yields the forward of the node: runs the graph, and saves what backward needs."""
         node, saved, result_nodes = self.node, self.node.saved, self.node.result_nodes
-        yield "def forward(ctx, args, links, *edges):"
+        is_staged = bool(self.signature.graph.stages)
+        yield f"def forward(ctx, args, links, {'stages, following' if is_staged else '*edges'}):"
+        if is_staged:
+            yield "    ctx.stages = stages"
         yield f"    hooked = {self.name(compat.top_saved_tensor_hooks, 'saved_tensor_hooks')}(False) is not None"
         detached = {
             i: self.name(_without_history, "without_history") for i in node.unreached.intersection(saved.inputs)
@@ -297,7 +313,7 @@ class _Printer:
         node = self.node
         yield "    gradients = given[0] if given[0].__class__ is list else list(given)"
         yield "    del given"
-        general = f"return (None, None, *{self.name(node.run_backward, 'general')}(ctx, gradients), None)"
+        general = f"return {self.name(node.run_backward, 'general')}(ctx, gradients)"
         if not node.has_usual_case:
             yield f"    {general}"
             return
@@ -322,10 +338,16 @@ class _Printer:
         yield f"    args += ({names},)"
         yield "    gradients.clear()"
         receiver = f"{self.name(make_accumulator, 'make_accumulator')}(ctx, links, args)"
-        yield f"    found = graph(args, {receiver}) if takes_receiver else graph(args)"
+        if self.signature.graph.stages and not node.backward.zero_sources:
+            yield f"    found = {self.name(begin, 'begin')}(ctx.stages, graph, args, {receiver})"
+        else:
+            yield f"    found = graph(args, {receiver}) if takes_receiver else graph(args)"
         if node.backward.zero_sources:
             yield f"    found = {self.name(node.backward.with_zeros, 'with_zeros')}(ctx, found, set(), ())"
-        yield "    return (None, None, *found, None)"
+        if self.signature.graph.stages:
+            yield f"    return {self.name(node.returned, 'returned')}(ctx, found)"
+        else:
+            yield "    return (None, None, *found, None)"
 
     def read_and_free(self) -> Iterable[str]:
         """Yields the statements that read the saved values, and free them unless the user retains the graph."""

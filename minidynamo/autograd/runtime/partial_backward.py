@@ -26,7 +26,7 @@ from minidynamo.autograd.graph.varying_strides import order_of
 from minidynamo.autograd.layout.dim_order import empty_as, laid_out, restride_tangents
 from minidynamo.autograd.partition.partition import backward_graph
 from minidynamo.compat import OpOverload
-from minidynamo.graph.marks import USERS_BACKWARD
+from minidynamo.graph.marks import IN_STEPS, USERS_BACKWARD
 from minidynamo.graph.unbacked_symints import hint_of
 
 aten = torch.ops.aten
@@ -74,11 +74,17 @@ def part_of(gm: fx.GraphModule, saved: int, part: BackwardPart, record: NodeGrap
     tangent of an unused result is a single expanded zero, and a value that only unused results need is an empty tensor.
     A part returns None for unwanted and absent gradients. `record` comes from the signature.
     """
+    found = compat.graph_module(torch.nn.Module(), _graph_of_part(gm, saved, part, record))
+    found.meta[IN_STEPS] = bool(record.stages)
+    return found
+
+
+def _graph_of_part(gm: fx.GraphModule, saved: int, part: BackwardPart, record: NodeGraph) -> fx.Graph:
     graph = fx.Graph()
     gradients: Any = graph.graph_copy(gm.graph, {})
     output = graph.output(gradients)
     if part == WHOLE:
-        return compat.graph_module(torch.nn.Module(), graph)
+        return graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     kept, tangents = inputs[:saved], inputs[saved:]
     if part.cut or part.returns_flow:
@@ -102,7 +108,7 @@ def part_of(gm: fx.GraphModule, saved: int, part: BackwardPart, record: NodeGrap
         if indices and part.unused.issuperset(indices):
             assert not node.users, f"{node} was kept for results that are not used"
             node.meta["val"] = node.meta["val"].new_empty(0)
-    return compat.graph_module(torch.nn.Module(), part_graph)
+    return part_graph
 
 
 def _cut(output: fx.Node, result_gradients: Mapping[fx.Node, fx.Node], *, returns_flow: bool) -> None:

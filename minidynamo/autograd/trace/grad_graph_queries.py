@@ -236,12 +236,12 @@ def edge_order(arrived: Sequence[int], inputs: Iterable[int], is_leaf: Mapping[i
     inputs = [*dict.fromkeys((*arrived, *inputs))]
     leaves, others = [i for i in inputs if is_leaf[i]], [i for i in inputs if not is_leaf[i]]
     ordered = [0] * len(leaves)
-    for leaf, position in zip(leaves, _taken(len(leaves), more=bool(others))):
+    for leaf, position in zip(leaves, taking_order(len(leaves), more=bool(others))):
         ordered[position] = leaf
     return [*ordered, *others]
 
 
-def _taken(count: int, *, more: bool) -> list[int]:
+def taking_order(count: int, *, more: bool) -> list[int]:
     """Returns the order in which a heap yields `count` equal elements, pushed in sequence.
 
     With `more`, a smaller element was pushed last.

@@ -7,6 +7,7 @@ steps as Python.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,6 +70,16 @@ class Free:
 
     #: The names to delete; tensors or tuples of tensors.
     names: tuple[str, ...]
+
+
+class Handing(enum.IntEnum):
+    """The results that a host program hands over."""
+
+    NONE = 0
+    #: All, unless they are small together.
+    LARGE = 1
+    #: All, in steps (`graph/boxed.py`).
+    IN_STEPS = 2
 
 
 @dataclass(frozen=True)
@@ -155,8 +166,8 @@ class HostProgram:
     input_buffers: Mapping[str, Buffer] = field(default_factory=dict)
     #: The numbers to compute before the first step.
     prelude: tuple[Compute, ...] = ()
-    #: Whether the results are gradients for autograd.
-    is_backward: bool = False
+    #: The results that are handed over; they are gradients for autograd.
+    handing_over: Handing = Handing.NONE
 
 
 def verify_host(program: HostProgram) -> None:

@@ -14,6 +14,7 @@ from minidynamo.codegen.memory.input_placement import place_in_inputs
 from minidynamo.codegen.memory.plan import (
     Allocate,
     Free,
+    Handing,
     HandOver,
     HostProgram,
     Launch,
@@ -39,19 +40,19 @@ from minidynamo.memory.workspace import keeps_elements
 
 
 def plan_memory(
-    schedule: Sequence[Call], program: LoopProgram, name: str, *, handing_over: bool = False
+    schedule: Sequence[Call], program: LoopProgram, name: str, *, handing_over: Handing = Handing.NONE
 ) -> HostProgram:
     """Plans the host program that runs `schedule` with as little memory as the order of the steps allows.
 
     With `handing_over` each tensor among the results is handed over as soon as it is final, unless all of them together
-    are small.
+    are small and the program does not run in steps.
     """
     steps = Planner(schedule, program, handing_over).run()
     launched = tuple(s.kernel for s in steps if isinstance(s, Launch))
     layouts = {n: program.buffers[n] for n in program.inputs if n in program.buffers}
     prelude = _needed_numbers(program.prelude, steps)
     facts = program.outputs, program.constants, layouts, prelude
-    return HostProgram(name, program.inputs, tuple(steps), launched, *facts, is_backward=handing_over)
+    return HostProgram(name, program.inputs, tuple(steps), launched, *facts, handing_over=handing_over)
 
 
 def _needed_numbers(prelude: Sequence[Compute], steps: Sequence[Step]) -> tuple[Compute, ...]:
@@ -69,10 +70,11 @@ def _needed_numbers(prelude: Sequence[Compute], steps: Sequence[Step]) -> tuple[
 class Planner:
     """Plans memory in one walk over a schedule."""
 
-    def __init__(self, schedule: Sequence[Call], program: LoopProgram, handing_over: bool = False) -> None:
+    def __init__(self, schedule: Sequence[Call], program: LoopProgram, handing_over: Handing = Handing.NONE) -> None:
         self.program = program
         self.schedule, self.placements = place_in_inputs(schedule, program)
         self.live = analyze(self.schedule, program.inputs, program.outputs, self.placements)
+        self.handing_over = handing_over
         self.handovers = self._find_handovers() if handing_over else {}
         # Live tensors whose memory this program owns, by their present names.
         self.owned: dict[str, Buffer] = {}
@@ -174,7 +176,7 @@ class Planner:
             if isinstance(value, Name):
                 positions.setdefault(value.name, []).append(position)
         size = sum(self.program.buffers[name].nbytes for name in positions if name in self.program.buffers)
-        if isinstance(size, int) and size <= SMALL:
+        if self.handing_over != Handing.IN_STEPS and isinstance(size, int) and size <= SMALL:
             return {}
         handovers: dict[float, list[Step]] = {}
         for name, (position, *more) in positions.items():

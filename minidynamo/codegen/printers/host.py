@@ -18,12 +18,23 @@ from minidynamo import compat
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Name, Origins
 from minidynamo.codegen.ir.size import Extent, Size, parenthesized
-from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram, Launch, Overwrite, Return, Reuse, Step
+from minidynamo.codegen.memory.plan import (
+    Allocate,
+    Free,
+    Handing,
+    HandOver,
+    HostProgram,
+    Launch,
+    Overwrite,
+    Return,
+    Reuse,
+    Step,
+)
 from minidynamo.codegen.printers.base import Lines, extent_of
 from minidynamo.codegen.runtime import random_numbers
 from minidynamo.codegen.runtime.host_functions import count_as_new, on_gpu
 from minidynamo.core.names import Namespace
-from minidynamo.graph.boxed import UNBOXED
+from minidynamo.graph.boxed import UNBOXED, run_steps
 from minidynamo.graph.checked_results import Promise, check_number_of, is_trusted
 from minidynamo.graph.rng_replay import draw, draw_again
 
@@ -76,23 +87,26 @@ class _HostPrinter:
         self.calling = calling
         self.draws = calling is Calling.ADDRESSES  # a C++ library draws
         self.lines = Lines("    ", "#")
-        self.names = Namespace({*_names_of(program), *program.constants, "call"})
+        self.names = Namespace({*_names_of(program), *program.constants, "call", "steps"})
         #: The views that are made from sizes and strides: a third of the cost of the operator.
         self.reinterpreted = _reinterpreted(program)
         self.addressed = _addressed(program, self.reinterpreted)
         handing_over = any(isinstance(step, HandOver) for step in program.steps)
         self.receiver = self.names.fresh("hand_over") if handing_over else ""
+        #: The name of the list in which a result leaves a step, if the program runs in steps.
+        self.handed = self.names.fresh("handed") if program.handing_over == Handing.IN_STEPS and self.receiver else ""
         self.gpus: dict[torch.device, tuple[str, str]] = {}
         # Result -> the extern call with this result.
         self.calls: dict[str, Extern | None] = {}
         # A gradient of another dtype is converted, as autograd does: a backward graph cannot fall back to a rerun of
         # the frame.
-        self.converts = program.is_backward
+        self.converts = bool(program.handing_over)
 
     def print(self) -> tuple[str, dict[str, Any]]:
         args = self.names.fresh("args")
         self.lines(f"# The host program of {self.program.name}.")
-        with self.lines.block(f"def call({args}{f', {self.receiver}=None' if self.receiver else ''}):"):
+        receiver = f", {self.receiver}=None" if self.receiver else ""
+        with self.lines.block(f"def {f'steps({args})' if self.handed else f'call({args}{receiver})'}:"):
             self.lines(f"if {args}.__class__ is not list:")
             self.lines(f"    raise TypeError({UNBOXED!r}.format({args}.__class__.__name__))")
             inputs = self.program.inputs
@@ -115,6 +129,11 @@ class _HostPrinter:
                 elif isinstance(step, Free):
                     self.lines(*checks)
                     checks = []
+        if self.handed:
+            self.lines("", "")
+            with self.lines.block(f"def call({args}{receiver}):"):
+                self.lines(f"return {self.names.constant(run_steps, 'run_steps')}(steps({args}), {self.receiver})")
+            self.lines("", "", "call._steps = steps")
         self.lines("", "", "call._boxed_call = True")
         if self.receiver:
             self.lines("call._hands_over = True")
@@ -182,6 +201,8 @@ class _HostPrinter:
                 return f"{step.out} = {step.source}[{step.index}]"
             case Free():
                 return f"del {', '.join(step.names)}"
+            case HandOver(name, position) if self.handed:  # while the program stops, the caller has the only reference
+                return f"{self.handed} = [{name}]; del {name}; {name} = yield {position}, {self.handed}"
             case HandOver(name, position):
                 return f"if {self.receiver} is not None: {name} = {self.receiver}({position}, {name})"
             case Return():

@@ -204,7 +204,7 @@ class BackwardTape:
             inputs = [value if sure else self._with_strides(value) for value, sure in zip(inputs, known)]
             found = inlined(context, saved, inputs)
             if isinstance(found, InlinedBackward):
-                found = [*[None] * found.before, *self._graph(found, number, context), None]
+                found = found.returned(self._graph(found, number, context))
         except Exception:  # an error here would leave stand-ins at autograd's nodes
             del self.statements[count:]
             return None

@@ -214,7 +214,7 @@ def test_what_is_returned_twice_is_not_handed_over(monkeypatch):
 def test_small_results_are_returned(rows, positions):
     program, steps = schedule(lower(lambda x: (x.sin(),), torch.ones(rows)), join=True, verify=True)
     made = plan_memory(steps, program, "test", handing_over=True)
-    assert [s.position for s in steps_of(HandOver, made)] == positions and made.is_backward
+    assert [s.position for s in steps_of(HandOver, made)] == positions and made.handing_over
 
 
 def test_what_is_put_into_a_dead_tensor_of_ours_takes_no_copy_of_it():

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 from torch import distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 from tests.ranks import Ranks
@@ -18,11 +24,10 @@ programs = Ranks(__name__)
 
 
 class Model(nn.Module):
-    def __init__(self, unused=False):
+    def __init__(self):
         super().__init__()
         self.inner, self.head = nn.Linear(8, 16), nn.Linear(16, 4)
         self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
-        self.unused = nn.Linear(3, 3) if unused else None
 
     def forward(self, x):
         x = self.inner(x)
@@ -31,65 +36,185 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def train(rank, where, *, unused=False, hook=None, accumulate=False, **options):
-    """Returns the parameters after six batches, and the counters of the compiled module."""
+class Unused(Model):
+    """Never uses a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Linear(3, 3)
+
+
+class Alternating(Model):
+    """Uses other layers in every second step."""
+
+    def __init__(self):
+        super().__init__()
+        self.other, self.is_even = nn.Linear(16, 4), True
+
+    def forward(self, x):
+        self.is_even = not self.is_even
+        x = self.layers[0](torch.relu(self.inner(x)))
+        return self.head(self.layers[1](x)) if self.is_even else self.other(self.layers[2](x))
+
+
+class Normalized(Model):
+    """Has buffers, which rank 0 sends before each forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        return super().forward(self.norm(x))
+
+
+class Tied(Model):
+    """Uses a parameter twice."""
+
+    def forward(self, x):
+        return super().forward(self.layers[1](self.inner(x)) @ self.inner.weight)
+
+
+class Broken(Model):
+    """Has a graph break: two graphs, which both have parameters."""
+
+    def forward(self, x):
+        x = torch.relu(self.layers[0](self.inner(x)))
+        minidynamo.graph_break()
+        return self.head(self.layers[1](self.layers[2](x)))
+
+
+class Checkpointed(Model):
+    def forward(self, x):
+        x = self.inner(x)
+        for layer in self.layers:
+            x = checkpoint(lambda x, layer=layer: torch.relu(layer(x)) + x, x, use_reentrant=False)
+        return self.head(x)
+
+
+class Several(Model):
+    """Returns a dict of results, of which the loss uses one."""
+
+    def forward(self, x):
+        x = self.layers[0](self.inner(x))
+        return {"result": self.head(x), "hidden": self.layers[1](x), "input": x}
+
+
+def ignoring(m):
+    """Leaves a parameter to the program: each rank has its own gradient of it."""
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(m, ["layers.1.weight"])
+
+
+def power_sgd(wrapped):
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+    wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+def halving(wrapped):
+    wrapped.register_comm_hook(None, fp16_compress_hook)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, how it is wrapped, and how it is trained."""
+
+    model: type[Model] = Model
+    options: dict[str, Any] = field(default_factory=dict)
+    #: is called with the model before it is wrapped
+    before: Callable[[Any], None] = lambda m: None
+    #: is called with the wrapper
+    after: Callable[[Any], None] = lambda wrapped: None
+    #: backwards per step of the optimizer
+    batches: int = 1
+    #: batches that rank 1 has more than rank 0
+    uneven: int = 0
+    backend: str = "aot_eager"
+    graphs: int = 1
+
+
+SMALL = {"bucket_cap_mb": 0.001}
+CASES = {
+    "small_buckets": Case(options=SMALL),
+    "default_buckets": Case(),
+    "a_list_of_bucket_sizes": Case(options={"bucket_cap_mb_list": [0.0005, 0.002, 0.001]}),
+    "no_sync": Case(options=SMALL, batches=2),
+    "unused": Case(Unused, SMALL | {"find_unused_parameters": True}),
+    "alternating": Case(Alternating, SMALL | {"find_unused_parameters": True}, graphs=2),
+    "alternating_no_sync": Case(Alternating, SMALL | {"find_unused_parameters": True}, batches=2, graphs=2),
+    "static_graph": Case(Unused, SMALL | {"static_graph": True}),
+    "bucket_view": Case(options=SMALL | {"gradient_as_bucket_view": True}),
+    "bucket_view_no_sync": Case(options=SMALL | {"gradient_as_bucket_view": True}, batches=2),
+    "fp16_hook": Case(options=SMALL, after=halving),
+    "power_sgd_hook": Case(options={"gradient_as_bucket_view": True}, after=power_sgd),
+    "join": Case(options=SMALL, uneven=2),
+    "ignored_parameter": Case(options=SMALL, before=ignoring),
+    "buffers": Case(Normalized, SMALL),
+    "tied": Case(Tied, SMALL),
+    "graph_break": Case(Broken, SMALL, graphs=2),
+    "checkpoint": Case(Checkpointed, SMALL),
+    "several_results": Case(Several, SMALL | {"find_unused_parameters": True}),
+}
+
+FAST = {"small_buckets", "bucket_view_no_sync", "alternating", "static_graph", "join"}
+    "small_buckets",
+    "no_sync",
+    "alternating",
+    "static_graph",
+    "bucket_view_no_sync",
+    "fp16_hook",
+    "join",
+    "buffers",
+}
+
+
+def train(rank, case, where):
+    """Returns the state after five steps, and the counters of the compiled module."""
     torch.manual_seed(0)
-    m = Model(unused)
+    m = case.model()
+    m.register_buffer("mine", torch.full((1,), float(rank)))
+    compile_it = partial(minidynamo.compile, backend=case.backend, fullgraph=case.model is not Broken)
+    case.before(m)
     if where == "inside":
-        minidynamo.compile(m, backend="aot_eager", fullgraph=True)
-    wrapped = DistributedDataParallel(m, bucket_cap_mb=0.001, **options)
-    if hook is not None:
-        wrapped.register_comm_hook(None, hook)
+        compile_it(m)
+    wrapped = DistributedDataParallel(m, **case.options)
+    case.after(wrapped)
     if where == "outside":
-        minidynamo.compile(wrapped, backend="aot_eager")
+        compile_it(wrapped)
     optimizer, generator = torch.optim.SGD(m.parameters(), lr=0.1), torch.Generator().manual_seed(rank)
-    for number in range(6):
-        is_last = not accumulate or number % 2 == 1
-        with contextlib.nullcontext() if is_last else wrapped.no_sync():
-            wrapped(torch.randn(4, 8, generator=generator)).pow(2).mean().backward()
-        if is_last:
-            optimizer.step()
-            optimizer.zero_grad()
-    graphs = minidynamo.stats(m if where == "inside" else wrapped).graphs if where else 0
-    return [p.detach() for p in m.parameters()], graphs
+    with wrapped.join() if case.uneven else contextlib.nullcontext():
+        for number in range(5 * case.batches + case.uneven * rank):
+            is_last = (number + 1) % case.batches == 0
+            with contextlib.nullcontext() if is_last else wrapped.no_sync():
+                y = wrapped(torch.randn(4, 8, generator=generator))
+                y = y["result"] if isinstance(y, dict) else y
+                y.pow(2).mean().backward()
+            if is_last:
+                optimizer.step()
+                optimizer.zero_grad()
+    stats = minidynamo.stats(m if where == "inside" else wrapped) if where else None
+    return {name: value.clone() for name, value in m.state_dict().items()}, stats
 
 
-def check(rank, **options):
-    expected, _ = train(rank, "", **options)
+def check(rank, case):
+    expected, _ = train(rank, case, "")
     for where in ("inside", "outside"):
-        made, graphs = train(rank, where, **options)
-        assert all(map(torch.equal, made, expected)), where
-        assert graphs == 1, where
+        found, stats = train(rank, case, where)
+        wrong = [name for name, value in expected.items() if not torch.equal(value, found[name])]
+        assert not wrong, (where, wrong)
+        assert stats.graphs == case.graphs and not stats.fallbacks, (where, str(stats))
+        assert case.model is Broken or not stats.graph_breaks, where
 
 
-@programs
-def DDP_small_buckets(rank):
-    check(rank)
+def _program(name, case):
+    def program(rank):
+        check(rank, case)
+
+    program.__name__ = f"DDP_{name}"
+    return programs(program, slow=name not in FAST)
 
 
-@programs
-def DDP_no_sync(rank):
-    check(rank, accumulate=True)
-
-
-@programs
-def DDP_find_unused_parameters(rank):
-    check(rank, unused=True, find_unused_parameters=True)
-
-
-@programs
-def DDP_static_graph(rank):
-    check(rank, unused=True, static_graph=True)
-
-
-@programs
-def DDP_gradient_as_bucket_view(rank):
-    check(rank, gradient_as_bucket_view=True, accumulate=True)
-
-
-@programs
-def DDP_comm_hook(rank):
-    check(rank, hook=fp16_compress_hook)
+for name, case in CASES.items():
+    _program(name, case)
 
 
 def nodes_of(function, found):
@@ -102,29 +227,65 @@ def nodes_of(function, found):
 
 
 @programs
-def DDP_4_buckets_are_reduced_while_backward_runs(rank):
-    for backend in ("aot_eager", "native"):
-        events = []
+def DDP_4_gradients_leave_one_by_one(rank):
+    """Each bucket is sent as early as in eager, between the same products of matrices."""
+    events = []
 
-        def reduce(state, bucket, events=events):
-            events.append("bucket")
-            return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda f: f.value()[0])
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            events.extend(["product"] * ("mm" in str(function)))
+            return function(*args, **(kwargs or {}))
 
+    def reduce(state, bucket):
+        events.append(f"bucket of {len(bucket.parameters())}")
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda f: f.value()[0])
+
+    def last_step(backend, where):
         torch.manual_seed(0)
-        m = minidynamo.compile(Model(), backend=backend, fullgraph=True)
-        wrapped = DistributedDataParallel(m, bucket_cap_mb=0.001)
+        m = Model()
+        if where == "inside":
+            minidynamo.compile(m, backend=backend, fullgraph=True)
+        wrapped = DistributedDataParallel(m, **SMALL)
         wrapped.register_comm_hook(None, reduce)
-        for _ in range(2):
-            events.clear()
+        if where == "outside":
+            minidynamo.compile(wrapped, backend=backend, fullgraph=True)
+        for _ in range(2):  # buckets are in the order of the first backward from the second iteration on
             loss = wrapped(torch.ones(4, 8)).sum()
-            segments = [node for node in nodes_of(loss.grad_fn, {}) if "CompiledFunction" in node.name()]
-            for node in segments:
-                node.register_prehook(lambda gradients, events=events: events.append("segment"))
-            loss.backward()
-        # Buckets exist from the second iteration on. All but the last are sent before backward ends.
-        assert minidynamo.stats(m).graphs == 1 and len(segments) >= 4 == events.count("segment")
-        last = len(events) - 1 - events[::-1].index("segment")
-        assert events.count("bucket") >= 3 and events[:last].count("bucket") >= 2, events
+            events.clear()
+            with Products():
+                loss.backward()
+        return [*events]
+
+    expected = last_step(None, "")
+    assert sum(event != "product" for event in expected) >= 4 and expected[-3:-1] == ["bucket of 2", "product"]
+    for backend in ("aot_eager", "native"):
+        for where in ("inside", "outside"):
+            assert last_step(backend, where) == expected, (backend, where)
+
+
+@programs
+def DDP_explain_shows_the_stages(rank):
+    wrapped = minidynamo.compile(DistributedDataParallel(Model(), **SMALL), backend="aot_eager")
+    wrapped(torch.ones(4, 8)).sum().backward()
+    for explanation in (minidynamo.explain(wrapped), minidynamo.explain(wrapped)(torch.ones(4, 8))):
+        assert "gradients leave backward in 4 stages, as buckets are full: 4, 2, 2, 2" in str(explanation)
+
+
+@programs
+def DDP_in_a_compiled_function(rank):
+    """The call of the wrapper is the only graph break; the wrapped module is compiled."""
+
+    def train(compile_it):
+        torch.manual_seed(0)
+        wrapped = DistributedDataParallel(Model(), **SMALL)
+        loss_of = compile_it(lambda x: wrapped(x * 2).pow(2).mean())
+        for number in range(3):
+            loss_of(torch.full((4, 8), rank + number + 1.0)).backward()
+        return loss_of, [p.grad for p in wrapped.parameters()]
+
+    loss_of, gradients = train(lambda f: minidynamo.compile(f, backend="aot_eager"))
+    assert all(map(torch.equal, gradients, train(lambda f: f)[1]))
+    assert (minidynamo.stats(loss_of).graphs, minidynamo.stats(loss_of).graph_breaks) == (3, 1)
 
 
 @programs
