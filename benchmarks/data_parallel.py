@@ -46,7 +46,7 @@ class _Products(TorchDispatchMode):
     """Counts products of matrices, and records the count at each bucket."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
         self.buckets: list[int] = []
 
@@ -58,7 +58,7 @@ class _Products(TorchDispatchMode):
 def main(names: list[str]) -> None:
     """Prints the table, for all systems or those with these names."""
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     systems = {name: make() for name, make in SYSTEMS.items() if not names or name in names}
     for name, model in systems.items():
         print(f"{name}: {_to_come(model)}")
@@ -73,10 +73,10 @@ def _to_come(model: Any) -> str:
     products = _Products()
     wrapped = getattr(model, "_orig_mod", model)
 
-    def send(state, bucket):  # type: ignore[no-untyped-def]  # torch reads annotations
+    def send(state, bucket):  # type: ignore[no-untyped-def]  # torch reads the annotations
         products.buckets.append(products.count)
         work = distributed.all_reduce(bucket.buffer(), async_op=True)
-        return work.get_future().then(lambda future: future.value()[0])  # type: ignore[union-attr]
+        return work.get_future().then(lambda future: future.value()[0])
 
     wrapped.register_comm_hook(None, send)
     for _ in range(3):  # the first steps compile, and put the buckets into the order of backward

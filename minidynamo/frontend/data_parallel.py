@@ -1,5 +1,8 @@
 """Owns calls of modules that `DistributedDataParallel` wraps: the wrapper's own code runs eagerly, since it
-communicates; the wrapped module is compiled."""
+communicates; the wrapped module is compiled.
+
+`autograd/backward_stages.py` decides when gradients leave backward.
+"""
 
 from __future__ import annotations
 

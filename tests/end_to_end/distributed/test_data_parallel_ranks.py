@@ -156,15 +156,6 @@ CASES = {
 }
 
 FAST = {"small_buckets", "bucket_view_no_sync", "alternating", "static_graph", "join"}
-    "small_buckets",
-    "no_sync",
-    "alternating",
-    "static_graph",
-    "bucket_view_no_sync",
-    "fp16_hook",
-    "join",
-    "buffers",
-}
 
 
 def train(rank, case, where):
