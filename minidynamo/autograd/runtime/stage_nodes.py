@@ -63,7 +63,7 @@ class Stages:
         return run.take(self.edges[stage])
 
 
-IN_STEPS: Gradients = ()
+IN_STEPS: Gradients = []
 """Replaces the gradients of a backward that runs in steps."""
 
 
