@@ -219,7 +219,7 @@ class _Printer:
 
     def forward(self) -> Iterable[str]:
         """Yields the forward of the node: runs the graph, and saves what backward needs."""
-        node, saved, result_nodes = self.node, self.node.saved, self.node.result_nodes
+        node, saved = self.node, self.node.saved
         is_staged = bool(self.signature.graph.stages)
         yield f"def forward(ctx, args, links, {'stages, following' if is_staged else '*edges'}):"
         if is_staged:
@@ -254,6 +254,21 @@ class _Printer:
         yield f"    returned = ({_items('values', range(count))})"
         yield "    if hooked:"
         yield f"        ctx.is_usual, ctx.layouts = False, [*map({self.name(Layout, 'Layout')}, kept)]"
+        yield from self.save(count)
+        numbers = ["*numbers"] * bool(saved.number_inputs) + [f"values[{i}]" for i in saved.computed_numbers]
+        if numbers:
+            yield f"    ctx.numbers = [{', '.join(numbers)}]"
+        if node.backward.symbolic:
+            shapes = (f"{i}: values[{i}].shape" for i in node.backward.symbolic)
+            yield f"    ctx.shapes = {{{', '.join(shapes)}}}"
+        yield "    ctx.set_materialize_grads(False)"
+        if node.others:
+            yield f"    ctx.mark_non_differentiable({_items('values', node.others)})"
+        yield "    return returned"
+
+    def save(self, count: int) -> Iterable[str]:
+        """Yields the statements that save the tensors in `kept`, given the number of results."""
+        result_nodes = self.node.result_nodes
         kept, indent = "*kept", "    "
         if result_nodes.holders or result_nodes.own:  # no node may refer to a tensor with the history of a result
             yield f"    own = {{{', '.join(f'id(values[{i}])' for i in range(count))}}}"
@@ -271,16 +286,6 @@ class _Printer:
             indent += "    "
         if kept or not result_nodes.own:
             yield f"{indent}ctx.save_for_backward({kept})"
-        numbers = ["*numbers"] * bool(saved.number_inputs) + [f"values[{i}]" for i in saved.computed_numbers]
-        if numbers:
-            yield f"    ctx.numbers = [{', '.join(numbers)}]"
-        if node.backward.symbolic:
-            shapes = (f"{i}: values[{i}].shape" for i in node.backward.symbolic)
-            yield f"    ctx.shapes = {{{', '.join(shapes)}}}"
-        yield "    ctx.set_materialize_grads(False)"
-        if node.others:
-            yield f"    ctx.mark_non_differentiable({_items('values', node.others)})"
-        yield "    return returned"
 
     def higher_order(self) -> Iterable[str]:
         """Yields the statements that keep the values for derivatives of the gradients."""
