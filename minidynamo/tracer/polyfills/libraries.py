@@ -22,7 +22,7 @@ from minidynamo.compat import scripted_isinstance, torch_check_with, warn_of_typ
 from minidynamo.compat import torch_assert as real_assert
 from minidynamo.tracer.polyfills.objects import copy_deepcopy, has_own_getattribute
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.registry import cannot_trace, polyfill
+from minidynamo.tracer.records.registry import cannot_trace, polyfill, polyfill_code
 
 # --- math -------------------------------------------------------------------------------------------------------------
 
@@ -102,6 +102,17 @@ def dataclass_replace(obj, /, **changes):
                 cannot_trace(f"`dataclasses.replace` without `{name}`", "it raises ValueError")
             changes[name] = getattr(obj, name)
     return type(obj)(**changes)
+
+
+@dataclasses.dataclass
+class _Sample:
+    """A class whose `__repr__` is wrapped as in every dataclass."""
+
+
+@polyfill_code(_Sample.__repr__.__code__)
+def dataclass_repr(wrapper, obj):
+    """Returns the text of a dataclass; one that contains itself is nested too deep to be traced."""
+    return wrapper.__wrapped__(obj)
 
 
 @polyfill(dataclasses.asdict)

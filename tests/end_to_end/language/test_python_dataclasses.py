@@ -163,6 +163,12 @@ class Cases:
     def written_as_text(x):
         return x + 1, repr(Base(1)), str(Derived(2)), f"{Keywords(n=1)}", repr(Nested(Base(1), [Base(2)], {}))
 
+    @programs(breaks=None, graphs=None)
+    def containing_itself(x):
+        nested = Nested(Base(1), [], {})
+        nested.items.append(nested)
+        return x + 1, repr(nested)
+
     @programs(lambda: (vector(), Derived(3)), lambda: (vector(), Derived(3, b=1.5)), graphs=1, recompiles=0)
     def changed_argument(x, derived):
         derived.a += 1
