@@ -1,5 +1,5 @@
-"""Owns `%` and `str.format`: Python formats constants during capture; polyfills format objects with code of the
-program. A text that depends on settings of the process, such as the locale, breaks the graph.
+"""Owns `%` and `str.format`: Python formats constants during capture. Texts of objects with code of the program break
+the graph, and so do texts that depend on settings of the process, such as the locale.
 
 Texts of symbolic numbers are in `tracer/numbers/formatting.py`.
 """
@@ -15,11 +15,9 @@ from minidynamo.tracer.calls.operators import folded
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import constant, expect_constant, is_constant
 from minidynamo.tracer.numbers.formatting import filled
-from minidynamo.tracer.polyfills.texts import format_text, percent
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.constants import as_constant, contains_override, keyword_key
+from minidynamo.tracer.records.constants import as_constant, contains_override
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.containers import DictVariable, TupleVariable
 
 
 def _is_formatted_by_python(variable: VariableTracker) -> bool:
@@ -32,7 +30,12 @@ def _percent(tx: Tracer, self: VariableTracker, values: VariableTracker, /) -> V
         made = folded(tx, str.__mod__, [self, values], [as_constant(self), as_constant(values)], {})
         assert made is not None
         return made
-    return tx.call(percent, [self, values])
+    return _refuse_objects(tx)
+
+
+def _refuse_objects(tx: Tracer) -> NoReturn:
+    why = "The class of a value decides on its text."
+    tx.break_graph("MD234", "an object is formatted", why=why, fix="use an f-string")
 
 
 @registry.method(str, "format")
@@ -42,8 +45,7 @@ def _format(tx: Tracer, self: VariableTracker, /, *args: VariableTracker, **kwar
     if made is not None:
         return made
     if not all(map(_is_formatted_by_python, (*args, *kwargs.values()))):
-        named = DictVariable({keyword_key(name): value for name, value in kwargs.items()})
-        return tx.call(format_text, [self, TupleVariable([*args]), named])
+        return _refuse_objects(tx)
     values, shown = [as_constant(arg) for arg in args], {name: as_constant(value) for name, value in kwargs.items()}
     return _formatted(tx, text, [*values, *shown.values()], values, shown)
 
@@ -52,7 +54,7 @@ def _format(tx: Tracer, self: VariableTracker, /, *args: VariableTracker, **kwar
 def _format_map(tx: Tracer, self: VariableTracker, mapping: VariableTracker, /) -> VariableTracker:
     text = expect_constant(tx, self, "a format")
     if not _is_formatted_by_python(mapping):
-        return tx.call(format_text, [self, TupleVariable([]), mapping])
+        return _refuse_objects(tx)
     named = as_constant(mapping)
     return _formatted(tx, text, named.values(), [], named)
 

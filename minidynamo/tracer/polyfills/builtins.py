@@ -1,4 +1,4 @@
-"""Owns the polyfills of builtin functions over iterables: any, all, sum, min, max, sorted.
+"""Owns the polyfills of builtin functions over iterables (any, all, sum, min, max, sorted), and of ascii.
 
 Polyfills of builtins for objects (reversed, repr, ...) are not here (`objects.py`)."""
 
@@ -28,6 +28,11 @@ def _ranked_items(iterable):
         if not issubclass(type(item), (int, float, str, bytes)) or item != item:
             return list(iterable)
     return items
+
+
+@polyfill(ascii)
+def ascii_text(obj, /):
+    return repr(obj).encode("ascii", "backslashreplace").decode("ascii")
 
 
 @polyfill(any)

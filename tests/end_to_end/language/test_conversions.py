@@ -288,7 +288,7 @@ class WholePrograms:
     @programs(lambda: (vector(), Config(lr=2, sub=Config(k=3))))
     def attributes_as_entries(x, c):
         c.extra = x + 1
-        return x * c.lr * c.sub.k, dict(c), {**c}, c | {"z": 1}, c.copy(), type(c.nothing), copy.copy(c), keywords(**c)
+        return x * c.lr * c.sub.k, dict(c), {**c}, c | {"z": 1}, c.copy(), type(c.nothing), keywords(**c)
 
     @programs(lambda: (vector(), Counting(int, {"a": 1})), breaks=2, graphs=None)
     def default_is_stored_by_the_class(x, d):
@@ -311,7 +311,11 @@ class WholePrograms:
 
     @programs(lambda: (vector(), Name("ab"), b"ab"), graphs=0)
     def texts_of_texts(x, name, data):
-        return x, str(name), repr(name), f"{name}", f"{name!r}", "%s" % (name,), "{}".format(name), str(data)  # noqa: UP031, UP032
+        return x, str(name), repr(name), f"{name}", f"{name!r}", str(data)
+
+    @programs(lambda: (vector(), Name("ab")), graphs=0, breaks=1)
+    def formatted_texts(x, name):
+        return x, "%s" % (name,), "{}".format(name)  # noqa: UP031, UP032
 
 
 def test_numbers_as_bounds():

@@ -50,7 +50,11 @@ WORD = re.compile(r"([a-z]+)(\d+)$")
 @programs(graphs=0)
 class Cases:
     percent_and_format = lambda x: (x, "%d %s" % (3, "a"), "{} {name:>4}".format(1, name="b"), "%.2f" % 1.234)
-    texts_with_objects = lambda x: (x, "%s" % NAMED, "%s-%d" % (NAMED, 3), "{}".format(NAMED), "{!s:>8}|".format(NAMED))
+
+    @programs(breaks=None, graphs=None)
+    def texts_with_objects(x):
+        return x, "%s" % NAMED, "%s-%d" % (NAMED, 3), "{}".format(NAMED), "{!s:>8}|".format(NAMED)
+
     text_comparison = lambda x: (x, "a" < "b", "a" == "a", "abc" >= "abd", sorted(["b", "a"]), max("hello"))
 
     def nested_format(x):
@@ -60,6 +64,7 @@ class Cases:
     def join_and_split(x):
         return x, "-".join(["a", "b"]), ["a", "b", "c"], "a=b=c".partition("="), ",".join([str(i) for i in range(3)])
 
+    @programs(breaks=None, graphs=None)
     def texts_of_members(x):
         SAID.clear()
         texts = ["%s %r %5s %%" % (Loud.A, Loud.A, Loud.A), "%(a)s" % {"a": Loud.A}]

@@ -4,6 +4,7 @@ from minidynamo.tracer.polyfills import builtins as twins
 from tests.tracer.polyfills.agreement import NUMBERS, WORDS, same_results
 
 CASES = {
+    ascii: [("é",), (1,), (["é", "b"],)],
     any: [([],), ([0, ""],), ([0, 2],)],
     all: [([],), ([1, 0],), ([1, 2],)],
     sum: [([],), (NUMBERS,), (NUMBERS, 10), ([[1], [2]], []), ([0.1] * 10,), ([1, 0.5, 2j],), ([], {"start": 4})],
