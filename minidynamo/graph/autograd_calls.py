@@ -46,6 +46,12 @@ def reserve_hook(tensor: torch.Tensor, method: str) -> RemovableHandle:
     return handle
 
 
+def inlined_hook(tensor: torch.Tensor, body: Callable[..., Any], operands: tuple[torch.Tensor, ...]) -> None:
+    """Registers a hook that returns the first result of `body(*operands, gradient)`. A trace of backward contains its
+    operations."""
+    tensor.register_hook(lambda gradient: body(*operands, gradient)[0])
+
+
 def reserve_node_hook(tensor: torch.Tensor, method: str) -> RemovableHandle:
     """Registers a placeholder hook on the autograd node of `tensor`, as `reserve_hook` does on a tensor."""
     handle: RemovableHandle = getattr(tensor.grad_fn, method)(_nothing_yet)

@@ -54,6 +54,8 @@ class HookVariable(VariableTracker):
     node: torch.fx.Node
     cls: type = RemovableHandle
     fake: None = None
+    #: The traced body of the hook (`tracer/handlers/inlined_hooks.py`); None if the hook must run eagerly.
+    traced: Any = None
 
 
 @dataclass(eq=False)

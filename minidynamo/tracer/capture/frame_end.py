@@ -24,6 +24,7 @@ from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.generators import why_not_resumable
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.graph.dead_code import may_raise
+from minidynamo.tracer.handlers.inlined_hooks import inline_hooks
 from minidynamo.tracer.handlers.transforms import why_stale
 from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import cannot_be_rebuilt, reachable, target_of
@@ -39,6 +40,8 @@ from minidynamo.variables.tensors import GradFnVariable, HookVariable, TensorVar
 
 def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) -> TracedFrame:
     """Closes the graph and the journal. Raises SkipFrame if only Python itself can create a result of the frame."""
+    if isinstance(end, Return):
+        inline_hooks(tx, end.values())
     found, journal = reachable(end.values(), tx.side_effects)
     if _keep_settings(tx, found):
         found, journal = reachable(end.values(), tx.side_effects)

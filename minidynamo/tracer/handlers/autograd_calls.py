@@ -1,7 +1,7 @@
 """Owns calls of autograd during capture: parameters, `requires_grad_`, tensor hooks, gradients, `tensor.data = other`.
 
-Each call is a node of the graph; the node's function is in `minidynamo/graph/autograd_calls.py`. The bodies of hooks
-are not traced: they run eagerly when gradients are computed.
+Each call is a node of the graph; the node's function is in `minidynamo/graph/autograd_calls.py`. A hook runs eagerly
+when gradients are computed, unless it becomes a part of the graph (`inlined_hooks.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from minidynamo.graph.autograd_calls import (
 from minidynamo.tracer.calls.tensors import break_after_gradient
 from minidynamo.tracer.capture import eager_backward
 from minidynamo.tracer.frames.interpreter import Tracer
+from minidynamo.tracer.handlers.inlined_hooks import trace_hook
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import ConstantVariable, VariableTracker
@@ -104,7 +105,10 @@ def _registering_handler(name: str) -> registry.Handler:
     def register(tx: Tracer, self: TensorVariable, hook: VariableTracker) -> VariableTracker:
         _in_main_graph(tx, f"Tensor.{name}()")
         _check_unwritten(tx, self, f"Tensor.{name}()")
+        traced = trace_hook(tx, self, hook) if name == "register_hook" else None
         handle = tx.emit(reserve_hook, [self, constant(name)])
+        assert isinstance(handle, HookVariable)
+        handle.traced = traced
         tx.side_effects.record_call(tx.wrap(fill_hook, None), handle, hook)
         return handle
 
