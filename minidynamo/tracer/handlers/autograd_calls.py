@@ -102,6 +102,7 @@ def _retain_grad(tx: Tracer, self: TensorVariable) -> VariableTracker:
 
 
 def _registering_handler(name: str) -> registry.Handler:
+    @registry.accepts_lazy("hook")
     def register(tx: Tracer, self: TensorVariable, hook: VariableTracker) -> VariableTracker:
         _in_main_graph(tx, f"Tensor.{name}()")
         _check_unwritten(tx, self, f"Tensor.{name}()")
