@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from minidynamo.graph.autograd_calls import is_autograd_call, require_grad, retu
 from minidynamo.graph.boxed import BoxedCallable, make_boxed, mark_boxed
 from minidynamo.graph.collectives import move_waits
 from minidynamo.graph.higher_order import CHECKPOINTS, is_cond, run_branch, subgraphs_of
+from minidynamo.graph.marks import FROM_DATA, RAISES
 from minidynamo.graph.torch_settings import (
     Call,
     Settings,
@@ -39,7 +40,7 @@ from minidynamo.graph.torch_settings import (
     switches_between,
     switches_inference,
 )
-from minidynamo.graph.unbacked_symints import with_first_indices
+from minidynamo.graph.unbacked_symints import backed_number, fixes_any, with_first_indices
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
 Environment = dict[fx.Node, Any]
@@ -84,7 +85,7 @@ def has_cuts(gm: fx.GraphModule) -> bool:
 
 
 def _is_cut(gm: fx.GraphModule, node: fx.Node) -> bool:
-    if is_cond(node) or is_autograd_call(node) or switches_inference(node.target):
+    if is_cond(node) or is_autograd_call(node) or switches_inference(node.target) or FROM_DATA in node.meta:
         return True
     return node.target in CHECKPOINTS and has_cuts(_subgraph(gm, node.args[0]))
 
@@ -139,6 +140,52 @@ def _memory(node: Any) -> object:
     return compat.memory_of(value) if isinstance(value, torch.Tensor) else None
 
 
+def _with_late_items(gm: fx.GraphModule) -> Iterator[fx.Node]:
+    """Yields the nodes of a graph; each number that is computed from tensors follows at its first use, unless that
+    could change the number, or the work that is done before Python raises an error.
+    """
+    late: dict[fx.Node, None] = {}
+    for node in gm.graph.nodes:
+        if FROM_DATA in node.meta:
+            late[node] = None
+            continue
+        if late and (_is_cut(gm, node) or node.op == "output" or _depends_on(node, late)):
+            yield from late
+            late = {}
+        yield node
+    yield from late
+
+
+def _depends_on(node: fx.Node, late: Collection[fx.Node]) -> bool:
+    """Returns whether a node must run after the computations of numbers in `late`."""
+    if any(given in late for given in node.all_input_nodes):
+        return True
+    if not (node.meta.get("mutates") or node.meta.get("draws")):
+        return False
+    read = {_memory(given) for item in late for given in item.all_input_nodes}
+    raises = any(item.meta[FROM_DATA] == RAISES for item in late)
+    return raises or not read.isdisjoint(node.meta.get("written_memory", ()))
+
+
+def _number(node: fx.Node) -> Any:
+    """Returns the symbol of a number that operations on tensors take; None for a number that none takes."""
+    return node.meta["example_value"]
+
+
+def _in_range(call: BoxedCallable, positions: Sequence[int]) -> BoxedCallable:
+    """Returns `call`, which raises eager's error if an int at one of the `positions` is no int of a tensor."""
+    if not positions:
+        return call
+
+    def checked(args: list[Any]) -> Any:
+        results = call(args)
+        for position in positions:
+            int(results[position]).to_bytes(8, "little", signed=True)
+        return results
+
+    return mark_boxed(checked)
+
+
 class _Segments:
     """The compilation of one graph. `examples` maps each node that lives across a cut to a fake value."""
 
@@ -148,13 +195,23 @@ class _Segments:
         self.placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
         self.examples: Environment = {}
         self.steps: list[_Step] = []
+        #: Symbols of numbers that are computed between segments.
+        self.symbols: list[Any] = []
 
     def compile(self, example_inputs: Sequence[Any]) -> BoxedCallable:
         entry = settings()
         self.examples = _initial_values(self.placeholders, list(example_inputs), empty=False)
         pending: list[fx.Node] = []
+        items: list[fx.Node] = []
         ends = {node_with_end for node in self.gm.graph.nodes for node_with_end in watched_tensors(node)}
-        for node in self.gm.graph.nodes:
+        for node in _with_late_items(self.gm):
+            if FROM_DATA in node.meta:
+                items.append(node)
+                continue
+            if items:
+                self.add_segment(pending)
+                self.add_items(items)
+                pending, items = [], []
             if _is_cut(self.gm, node):
                 self.add_segment(pending)
                 self.add_cut(node)
@@ -166,6 +223,8 @@ class _Segments:
                 pending = []
         self.add_segment(pending)
         (output,) = (node for node in self.gm.graph.nodes if node.op == "output")
+        if fixes_any(self.symbols):
+            raise _needs_value(next(node for node in self.gm.graph.nodes if FROM_DATA in node.meta))
         self.find_last_uses(output.all_input_nodes)
         return _program(self.placeholders, self.steps, output.args[0], entry)
 
@@ -241,6 +300,26 @@ class _Segments:
         self.steps.append(_Step(inputs, outputs, (make_boxed(part),), settings()))
         self.examples.update(zip(outputs, examples))
 
+    def add_items(self, nodes: list[fx.Node]) -> None:
+        """Adds computations of numbers from the values of tensors, which Python runs."""
+        inside = set(nodes)
+        inputs = tuple(dict.fromkeys(i for node in nodes for i in node.all_input_nodes if i not in inside))
+        outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
+        part = _part(self.gm, inputs, nodes, outputs, [])
+        whole = [position for position, node in enumerate(outputs) if isinstance(_number(node), torch.SymInt)]
+        self.steps.append(_Step(inputs, outputs, (_in_range(make_boxed(part), whole),), settings()))
+        self.examples.update((node, self.example_of(_number(node))) for node in outputs)
+
+    def example_of(self, number: Any) -> Any:
+        """Returns an example of a value that is computed between segments; `number` is None if no segment takes it."""
+        if number is None:
+            return None
+        if isinstance(number, torch.Tensor):  # the result of `min` or `max`
+            return number
+        cls = int if isinstance(number, torch.SymInt) else float
+        self.symbols.append(backed_number(number.node.shape_env, cls))
+        return self.symbols[-1]
+
     def add(self, part: fx.GraphModule, step: _Step) -> None:
         examples = [self.examples[node] for node in step.inputs]
         step.calls = (self.compile_part(part, examples),)
@@ -300,6 +379,9 @@ def _part(
     """Returns a graph of the `nodes` of `gm` with their subgraphs; the graph ends with the switches `back`."""
     graph = fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in inputs}
+    for node, copy in copies.items():
+        if isinstance(example := node.meta.get("example_value"), torch.Tensor):
+            copy.meta["example_value"] = example
     for node in nodes:
         for subgraph in node.all_input_nodes:
             if subgraph not in copies:
@@ -386,6 +468,17 @@ def _run_both(graphs: Iterable[fx.GraphModule], examples: Sequence[Any]) -> tupl
     """Returns the fake results of a `cond`; a result requires grad if it does in either branch."""
     true_results, false_results = (_run_on_fakes(graph, examples) for graph in graphs)
     return tuple(b if b.requires_grad else a for a, b in zip(true_results, false_results))
+
+
+def _needs_value(node: fx.Node) -> GraphRefused:
+    return GraphRefused(
+        Diagnostic(
+            "MD406",
+            "an operation decides by a number that the graph reads from a tensor",
+            why="The number is known only when the graph runs.",
+            where=line_of_node(node),
+        )
+    )
 
 
 def _cannot_cross(node: fx.Node) -> GraphRefused:

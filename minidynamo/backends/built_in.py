@@ -29,7 +29,7 @@ from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase, publish
 from minidynamo.errors import BackendError, Diagnostic, GraphRefused, first_line
 from minidynamo.graph.boxed import BoxedCallable, first_location, graph_text, make_boxed, make_boxed_func
-from minidynamo.graph.marks import COMPUTES_FIRST, IN_PLACE, IN_STEPS, RECORDS_WRITES
+from minidynamo.graph.marks import COMPUTES_FIRST, FROM_DATA, IN_PLACE, IN_STEPS, RECORDS_WRITES
 from minidynamo.graph.options import instead, on_error_in_force, save_policy_in_force
 from minidynamo.graph.saved_tensor_hooks import to_inline
 from minidynamo.graph.storage_resize import UNCOUNTED
@@ -189,8 +189,8 @@ aot_eager = _generated("aten")
 
 def inductor(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Compiles the captured graph with torch's own code generator."""
-    if any(switches_inference(node.target) for node in gm.graph.nodes):  # inductor would drop the switch
-        return compile_segments(gm, example_inputs, inductor)
+    if any(switches_inference(node.target) or FROM_DATA in node.meta for node in gm.graph.nodes):  # not inductor's
+        return compile_segments(gm, example_inputs, _inductor_segment)
     as_captured = "a graph runs operation by operation: torch's code generator takes no"
     if indexed := next(filter(has_index_tensors, gm.graph.nodes), None):
         what, why = f"{as_captured} tensor as a scalar index", "The number is known when it runs."
@@ -202,6 +202,19 @@ def inductor(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callabl
         notice(Diagnostic("MD402", what, why, 'Choose backend="native".', where=resized.meta.get("user_location")))
         return make_boxed(gm)
     return make_boxed_func(compat.compile_with_inductor(gm, list(example_inputs)))
+
+
+def in_segments(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_graph: Callable[..., BoxedCallable]
+) -> BoxedCallable:
+    """Returns a graph whose stretches between reads of tensors' numbers are compiled by `compile_graph`."""
+    return compile_segments(gm, example_inputs, compile_graph)
+
+
+def _inductor_segment(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Compiles a segment with torch's own code generator; operation by operation if it would make a float constant."""
+    floats = any(isinstance(example, torch.SymFloat) for example in example_inputs)
+    return make_boxed(gm) if floats else inductor(gm, example_inputs)
 
 
 def _stage_error(stage: str, error: Exception) -> BackendError:

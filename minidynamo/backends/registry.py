@@ -21,6 +21,7 @@ from minidynamo.config import config, with_changes
 from minidynamo.core import artifacts
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, UnknownName, first_line, nearest
 from minidynamo.graph.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
+from minidynamo.graph.marks import FROM_DATA
 from minidynamo.graph.options import GraphCompiler, instead, on_error_in_force, save_policy_in_force
 from minidynamo.graph.pytree import compile_flat, leaves
 
@@ -150,6 +151,9 @@ def _run(
 
     Raises BackendError, with the backend's own exception as cause.
     """
+    if backend not in _BUILT_IN and any(FROM_DATA in node.meta for node in gm.graph.nodes):
+        run = functools.partial(_run, name, backend, noticed=noticed)
+        return built_in.in_segments(gm, example_inputs, run)
     if backend not in _BUILT_IN:
         compat.write_code(gm)
     try:

@@ -196,12 +196,14 @@ def symbolic() -> types.SimpleNamespace:
     - `ShapeEnv` creates symbols, decides conditions on symbols and records the decisions; `DimDynamic` selects how.
     - Symbol names are hashes of the text of a `NamedSource`.
     - `text(expr)` returns an expression as a Python template, with `{0}`, `{1}`, ... for the symbols, and the symbols.
+    - `is_unbacked(symbol)` returns whether a symbol has no known value.
     - `follows(env, expr)` returns whether the ranges of the symbols decide a condition.
     - `load_frame_filter()` imports the modules whose frames torch leaves out of the stacks of guards.
     """
     shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     printers = importlib.import_module("torch.utils._sympy.printers")
     guards = importlib.import_module("torch._guards")
+    symbols = importlib.import_module("torch.utils._sympy.symbol")
     sympy = importlib.import_module("sympy")
 
     class Printer(printers.PythonPrinter):  # type: ignore[name-defined]
@@ -221,6 +223,11 @@ def symbolic() -> types.SimpleNamespace:
     def follows(env: typing.Any, expr: typing.Any) -> bool:
         return env._maybe_evaluate_static(expr, axioms=()) is not None
 
+    unbacked = symbols.SymT.UNBACKED_INT, symbols.SymT.UNBACKED_FLOAT
+
+    def is_unbacked(symbol: typing.Any) -> bool:
+        return bool(symbols.symbol_is_type(symbol, unbacked))
+
     @dataclasses.dataclass(frozen=True)
     class NamedSource(guards.Source):  # type: ignore[name-defined]
         text: str
@@ -239,6 +246,7 @@ def symbolic() -> types.SimpleNamespace:
         true=sympy.true,
         text=text,
         follows=follows,
+        is_unbacked=is_unbacked,
         Eq=sympy.Eq,
         load_frame_filter=shapes.uninteresting_files,
     )

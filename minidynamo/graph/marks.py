@@ -35,6 +35,7 @@ class Key:
 
 COMPUTES_FIRST = "minidynamo_computes_first"
 DIES = "dies"
+FROM_DATA = "from_data"
 IN_PLACE = "in_place"
 IN_STEPS = "in_steps"
 MAY_DIE = "may die"
@@ -66,20 +67,21 @@ NODE_KEYS = {
     "checkpoint": Key(
         "the checkpoint that computes the node again in backward", "autograd/graph/provenance", "autograd"
     ),
-    "draws": Key("whether the node may draw random numbers", "tracer/graph/output_graph", "tracer"),
+    "draws": Key("whether the node may draw random numbers", "tracer/graph/output_graph", "autograd tracer"),
     "drawn_behind": Key(
         "whether the program drew from the generator before an effect", "tracer/handlers/random_numbers", "tracer"
     ),
     "example_value": Key(
         "the fake value of a node of a captured graph",
-        "tracer/graph/inputs tracer/graph/open_graphs tracer/graph/output_graph",
+        "autograd/segments tracer/graph/arguments tracer/graph/inputs tracer/graph/open_graphs "
+        "tracer/graph/output_graph",
         "autograd backends frontend graph memory tracer",
     ),
     "mutates": Key(
         "whether the node has a side effect",
         "frontend/comptime_context tracer/graph/output_graph tracer/handlers/autograd_calls "
         "tracer/handlers/collectives tracer/handlers/storages",
-        "graph tracer",
+        "autograd graph tracer",
     ),
     "source": Key("the source of a placeholder, until the graph is finished", "tracer/graph/inputs", "tracer"),
     "stack_trace": Key("the user's line of a node, as torch stores it", "frontend/comptime_context", ""),
@@ -99,7 +101,7 @@ NODE_KEYS = {
         "autograd/functional/written_inputs autograd/graph/graph_builder autograd/layout/dim_order "
         "autograd/partition/packing autograd/partition/partition autograd/reinplace/reuse "
         "autograd/runtime/partial_backward autograd/trace/call_rewrites graph_cache/graphs",
-        "autograd codegen graph graph_cache memory",
+        "autograd codegen compat graph graph_cache memory",
     ),
     "written_memory": Key(
         "the memory that the node writes to",
@@ -110,6 +112,11 @@ NODE_KEYS = {
         "the input dies at its last use, as saved tensors do",
         "autograd/partition/packing autograd/partition/partition",
         "autograd memory",
+    ),
+    FROM_DATA: Key(
+        "whether the node computes a number, or numbers, from the values of tensors",
+        "tracer/graph/output_graph",
+        "autograd backends tracer",
     ),
     IN_PLACE: Key("the operator that writes the result over its first argument", "backends/built_in", "codegen"),
     MAY_DIE: Key(
@@ -142,6 +149,9 @@ NODE_KEYS = {
     ),
 }
 """Keys of the `meta` of nodes."""
+
+RAISES = "raises"
+"""The value of `FROM_DATA` if the computation raises an error for some numbers."""
 
 
 _numbers = itertools.count()

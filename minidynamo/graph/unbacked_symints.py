@@ -29,6 +29,43 @@ def unbacked_symbol(env: Any, below: Any) -> torch.SymInt:
     return number
 
 
+def unbacked_number(env: Any, cls: type) -> torch.SymInt | torch.SymFloat:
+    """Creates an unbacked symbol for any int or float."""
+    with env.ignore_fresh_unbacked_symbols():
+        number: torch.SymInt | torch.SymFloat = (
+            env.create_unbacked_symint() if cls is int else env.create_unbacked_symfloat()
+        )
+    return number
+
+
+def backed_number(env: Any, cls: type) -> torch.SymInt | torch.SymFloat:
+    """Creates a symbol for any int or float, with an arbitrary value: stages after capture ask for values in estimates.
+
+    The caller checks `fixes_any` when the stages have ended.
+    """
+    shapes, value = compat.symbolic(), 5 if cls is int else 0.7310585
+    source = shapes.NamedSource(f"item_{next(_numbers)}")
+    symbol = env.create_unspecified_symbol(value, source, shapes.DimDynamic.DYNAMIC)
+    make = env.create_symintnode if cls is int else env.create_symfloatnode
+    number: torch.SymInt | torch.SymFloat = make(symbol, hint=value)
+    return number
+
+
+_numbers = itertools.count()
+
+
+def fixes_any(numbers: Sequence[torch.SymInt | torch.SymFloat]) -> bool:
+    """Returns whether a condition on one of the numbers was decided, and removes these decisions from the ShapeEnv."""
+    fixed = False
+    for env in {number.node.shape_env for number in numbers}:
+        symbols = {number.node._expr for number in numbers}
+        decisions = [guard for guard in env.guards if not symbols.isdisjoint(guard.expr.free_symbols)]
+        fixed |= bool(decisions)
+        for decision in decisions:
+            env.guards.remove(decision)
+    return fixed
+
+
 def _expect(condition: Any) -> None:
     if isinstance(condition, torch.SymBool):
         condition.node.expect_true(__file__, 0)
@@ -54,10 +91,17 @@ def hint_of(number: Any) -> int:
     return int(node.hint)
 
 
+def has_unbacked_layout(value: Any) -> bool:
+    """Returns whether a size, stride or offset of a tensor is computed from an unbacked symbol."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    return any(map(depends_on_data, (*value.shape, *value.stride(), value.storage_offset())))
+
+
 def _unbacked_symbols(number: Any) -> list[Any]:
     """Lists the unbacked symbols in the expression of a number."""
     node = number.node
-    return [symbol for symbol in node.expr.free_symbols if node.shape_env.is_unbacked_symint(symbol)]
+    return [symbol for symbol in node.expr.free_symbols if compat.symbolic().is_unbacked(symbol)]
 
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)  # uint8, like bool, is a mask

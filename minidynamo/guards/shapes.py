@@ -75,6 +75,10 @@ class _Located(list[Any]):
         super().append(guard)
         self.lines.append(self._where())
 
+    def remove(self, guard: Any) -> None:
+        del self.lines[self.index(guard)]
+        super().remove(guard)
+
 
 class Shapes:
     """The symbols of one attempt to trace a frame. `where()` returns the user's line."""

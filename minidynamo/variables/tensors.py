@@ -59,6 +59,19 @@ class HookVariable(VariableTracker):
 
 
 @dataclass(eq=False)
+class ItemVariable(VariableTracker):
+    """An int, float or bool that the graph reads from a tensor, or computes from such numbers: no value is known."""
+
+    python_type = OF_CLS
+    #: Computes the number in the graph.
+    node: torch.fx.Node
+    #: int, float or bool.
+    cls: type
+    #: An unbacked symbol; None until an operation on tensors takes the number.
+    fake: Any = None
+
+
+@dataclass(eq=False)
 class GradFnVariable(VariableTracker):
     """The autograd node `of.grad_fn` of a tensor that is the result of a computation."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from minidynamo.compat import OPERATOR_NAMESPACES
 from minidynamo.graph.autograd_calls import replace_data
+from minidynamo.graph.marks import FROM_DATA
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, Constant, InstanceAttr
 from minidynamo.tracer.attributes.binding import (
@@ -170,6 +171,8 @@ def _write_dict(tx: Tracer, obj: DictVariable, name: str, value: VariableTracker
 
 @writes(TensorVariable)
 def _write_tensor(tx: Tracer, obj: TensorVariable, name: str, value: VariableTracker | None) -> None:
+    if FROM_DATA in obj.node.meta:
+        tx.break_graph("MD212", f"`{name}` of a tensor that `min` or `max` returns is set", why="It is one of several.")
     if value is not None and name == "requires_grad":
         if not tx.truth(tx.getattr(obj, "is_leaf")):  # the method accepts this if nothing changes
             tx.raises(RuntimeError("you can only change requires_grad flags of leaf variables."))

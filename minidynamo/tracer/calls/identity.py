@@ -14,6 +14,7 @@ from minidynamo.guards.values import same_value
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_value import same_lazy_object
 from minidynamo.tracer.numbers import arithmetic
+from minidynamo.tracer.numbers.graph_numbers import is_choice
 from minidynamo.tracer.polyfills.containers import same_or_equal
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, is_nan
@@ -49,6 +50,9 @@ def is_identical(tx: Tracer, left: VariableTracker, right: VariableTracker) -> b
     if moved is not None:
         return moved
     left, right = left.realize(), right.realize()
+    if left is not right and any(map(is_choice, (left, right))) and left.python_type is right.python_type:
+        what = "`is` compares a tensor that `min` or `max` returns"
+        tx.break_graph("MD230", what, why="Which object it is depends on the values.", fix="compare the values")
     if left is not right and left.python_type is right.python_type:  # of numbers, the answer depends on the values
         values = arithmetic.specialized(left), arithmetic.specialized(right)
         if _may_be_distinct(*values):

@@ -39,7 +39,7 @@ from minidynamo.tracer.trace_rules import is_trusted_class, is_trusted_module
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import DictVariable, SequenceVariable, SliceVariable
 from minidynamo.variables.objects import ObjectVariable
-from minidynamo.variables.tensors import TensorVariable
+from minidynamo.variables.tensors import ItemVariable, TensorVariable
 
 _COMPARISONS = frozenset(COMPARISONS.values())
 
@@ -347,10 +347,10 @@ def _has_no_item_of_kind(tx: Tracer, container: VariableTracker, item: VariableT
     return all(_have_different_kinds(part.realize(), item) for part in container.items)
 
 
-def _break_on_tensor_value(tx: Tracer) -> NoReturn:
+def _break_on_tensor_value(tx: Tracer, what: str = "`if` on a tensor value", name: str = "its value") -> NoReturn:
     """Cuts the graph where the program, or a library, branches on a tensor's value."""
-    what, fix = "`if` on a tensor value", "To keep one graph:  out = torch.where(condition, a, b)"
-    marker = "this is a tensor; its value is only known when the graph runs"
+    fix = "To keep one graph:  out = torch.where(condition, a, b)"
+    marker = f"this {'is' if name == 'its value' else 'reads'} a tensor; {name} is only known when the graph runs"
     if tx.frames[-1].code is decided.__code__:
         what = "`min` or `max` decides by a tensor's value"
         fix = "To keep one graph:  x.clamp(min=0), torch.maximum(a, b)"
@@ -369,6 +369,8 @@ def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
         return partial_reads.truth(tx, obj)
     if isinstance(obj, NumberVariable):
         return arithmetic.truth(tx, obj)
+    if isinstance(obj, ItemVariable):
+        _break_on_tensor_value(tx, "`if` on a number that the graph reads from a tensor", "its number")
     if isinstance(obj, TensorVariable):
         known = tx.graph.constant(obj)
         if known is not None and known.numel() == 1:

@@ -17,7 +17,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, InstanceAttr
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import facts
-from minidynamo.tracer.numbers import tensor_items
+from minidynamo.tracer.numbers import graph_numbers, tensor_items
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.fix_hints import COMPILE_CLOSURE, is_of_optimizers
@@ -82,6 +82,8 @@ def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTrac
     if name in ("is_leaf", "grad_fn") and _requires_grad(tx, obj) and not knows_history(tx.graph.use(obj)):
         why = "Its base was made and written under different grad modes, so torch raises an error."
         tx.break_graph("MD212", f"`{name}` of a view is used", why=why)
+    if graph_numbers.is_choice(obj) and name != "__class__" and not callable(getattr(obj.cls, name, None)):
+        tx.break_graph("MD212", f"`{name}` of a tensor that `min` or `max` returns is used", why=_VALUE)
     if name == "is_leaf":
         return _is_leaf(tx, obj)
     if name == "grad_fn":
@@ -179,6 +181,9 @@ def call_tensor_method(
         if number is not None:
             kind = _READING_NUMBERS[name]
             return number if kind is None else tx.call(kind, [number])
+        item = graph_numbers.read(tx, receiver, name)
+        if item is not None:
+            return item
     if name == "size" and not args and not kwargs:
         return facts.sizes(tx, receiver)
     if name in METHOD_BREAKS:

@@ -35,7 +35,7 @@ from minidynamo.variables.callables import BuiltinVariable, ContextVariable, Pul
 from minidynamo.variables.containers import DictVariable, ListVariable
 from minidynamo.variables.iterators import LibraryIterator
 from minidynamo.variables.objects import ExceptionVariable, ModuleVariable, ObjectVariable
-from minidynamo.variables.tensors import GradFnVariable, HookVariable, TensorVariable
+from minidynamo.variables.tensors import GradFnVariable, HookVariable, ItemVariable, TensorVariable
 
 
 def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) -> TracedFrame:
@@ -51,7 +51,9 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
         if isinstance(value, ConstantVariable):
             value.require_identity()
     _guard_distinct(tx)
-    outputs = tuple(v for v in found if isinstance(v, TensorVariable | HookVariable) and v.source is None)
+    outputs = tuple(
+        v for v in found if isinstance(v, TensorVariable | HookVariable | ItemVariable) and v.source is None
+    )
     changed = [effect.container for effect in journal if isinstance(effect, ContentsChanged)]
     donated_lists = _donated_lists(tx, request)
     graph, inputs = tx.graph.finish(outputs, [v for v in changed if isinstance(v, ListVariable)])

@@ -31,7 +31,7 @@ from minidynamo.variables.base import NumberVariable, VariableTracker
 from minidynamo.variables.callables import CellVariable, FunctionVariable, MethodVariable, NestedFunctionVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, NewEntries, SequenceVariable, Slots
 from minidynamo.variables.objects import ModuleVariable, OpaqueVariable
-from minidynamo.variables.tensors import TensorVariable
+from minidynamo.variables.tensors import ItemVariable, TensorVariable
 
 Args = Sequence[VariableTracker]
 Kwargs = Mapping[str, VariableTracker]
@@ -211,6 +211,8 @@ class _Facts:
         if isinstance(value, TensorVariable | NumberVariable):
             if self._shapes is not None:
                 self._add_fact(value, stable_name(place), self._shapes)
+        elif isinstance(value, ItemVariable):
+            self.facts.numbers |= {} if value.cls is bool else {stable_name(place): None}
         elif isinstance(value, CellVariable):
             if value.contents is not None:
                 self.add(value.contents, CellContents(place))

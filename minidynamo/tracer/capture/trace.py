@@ -34,7 +34,7 @@ from minidynamo.tracer.graph.arguments import NotInGraph
 from minidynamo.tracer.graph.fake_tensors import CallFailed
 from minidynamo.tracer.lazy import facts
 from minidynamo.tracer.lazy.lazy_value import unpack_lazy
-from minidynamo.tracer.numbers import tensor_items
+from minidynamo.tracer.numbers import graph_numbers, tensor_items
 from minidynamo.tracer.numbers.tensor_items import mark_scalar_arguments
 from minidynamo.tracer.records.constants import as_torch_reads
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS, hint_for_values
@@ -147,6 +147,7 @@ class Trace(Tracer):
             is_float = depends_on_float(self, number.source, number.value)
             limit_constants(self, number.source, name, self.location(), most=1 if is_float else MOST_NUMBERS)
         limit_sizes(self, args, name, self.location())
+        graph_numbers.refuse_deciding(self, target, name, args, kwargs or {})
         try:
             args, kwargs = tensor_items.as_numbers(self, target, args, kwargs or {})
             stored = tensor_items.numbers_of_write(self, target, args, kwargs)
@@ -166,6 +167,8 @@ class Trace(Tracer):
                 fix=HINTS_BY_CLASS.get(str(error), ""),
             )
         except CallFailed as failed:
+            if self.graph.has_items and any(map(graph_numbers.involves_item, (*args, *(kwargs or {}).values()))):
+                graph_numbers.break_on_value(self, name)
             sizes = tensor_items.as_sizes(self, args, kwargs or {}) if _needs_values(failed) else None
             if sizes is not None:
                 return self.emit(target, *sizes)

@@ -20,6 +20,7 @@ import torch.fx
 from minidynamo.bytecode.analysis import successors, written_slots
 from minidynamo.bytecode.instructions import Instruction, decode
 from minidynamo.compat import has_saved_tensor_hooks
+from minidynamo.graph.marks import FROM_DATA
 from minidynamo.graph.torch_settings import is_switch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
@@ -180,6 +181,8 @@ def calls_operators_of_users(graph: torch.fx.GraphModule | None) -> bool:
 def only_computes(node: torch.fx.Node) -> bool:
     """Returns whether a node runs no code of the user."""
     target = node.target
+    if FROM_DATA in node.meta:
+        return True
     computes = is_torch_function(target) or target in (getattr, assert_async) or is_switch(target)
     computes = computes or getattr(target, "__module__", "") in PYTHON_NAMESPACES or hasattr(target, "only_computes")
     return computes or node.op != "call_function"

@@ -21,7 +21,7 @@ from minidynamo.tracer.records.copies import NUMPY_SCALARS
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import DictVariable, Keyword, SequenceVariable, SliceVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable
-from minidynamo.variables.tensors import HookVariable, TensorVariable
+from minidynamo.variables.tensors import HookVariable, ItemVariable, TensorVariable
 
 
 class NotInGraph(Exception):
@@ -64,6 +64,8 @@ class Arguments:
             return variable.value, variable.value
         if isinstance(variable, NumberVariable):
             return self._number(variable)
+        if isinstance(variable, ItemVariable):
+            return self._item(variable)
         if isinstance(variable, HookVariable) and variable.cls is not RemovableHandle:
             return variable.node, PendingWork()
         if isinstance(variable, ClassVariable):
@@ -95,6 +97,13 @@ class Arguments:
         if not self._open.holds(tensor.node):
             raise NotInGraph("tensor that a branch of cond has computed")
         return self._open.node_of(tensor)
+
+    def _item(self, item: ItemVariable) -> tuple[Any, Any]:
+        if item.cls not in (int, float) or self._open.subgraph is not None:
+            raise NotInGraph(f"{item.cls.__name__} that the graph reads from a tensor")
+        if item.fake is None:
+            item.fake = item.node.meta["example_value"] = self._inputs.unbacked(item.cls)
+        return item.node, item.fake
 
     def _number(self, variable: NumberVariable) -> tuple[Any, Any]:
         # Torch decides branches on an infinite symbol without a guard.

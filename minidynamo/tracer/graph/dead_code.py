@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from minidynamo.compat import OPERATOR_NAMESPACES, OpOverload, OpOverloadPacket
+from minidynamo.graph.marks import FROM_DATA, RAISES
 from minidynamo.graph.pytree import leaves
 from minidynamo.graph.torch_settings import is_switch
 
@@ -86,6 +87,8 @@ def is_pure(node: torch.fx.Node) -> bool:
     """Returns whether removing the node changes nothing but its own result."""
     if node.meta.get("mutates") or "out" in node.kwargs:
         return False
+    if FROM_DATA in node.meta:
+        return bool(node.meta[FROM_DATA] != RAISES)
     if node.op not in ("call_function", "call_method") or is_switch(node.target):
         return False
     name = name_called(node)
@@ -99,6 +102,8 @@ def may_raise(node: torch.fx.Node) -> bool:
     """Returns whether running a node may raise an error that depends on data, which fake tensors have not raised."""
     if node.op not in ("call_function", "call_method") or is_switch(node.target) or node.target is getattr:
         return False
+    if FROM_DATA in node.meta:
+        return bool(node.meta[FROM_DATA] == RAISES)
     target = node.target
     is_aten = isinstance(target, OpOverload) and target.namespace == "aten"
     name = target.overloadpacket.__name__ if is_aten else name_called(node)  # type: ignore[union-attr]

@@ -18,6 +18,7 @@ import torch.fx
 
 from minidynamo.compat import version_of
 from minidynamo.errors import UserLocation
+from minidynamo.graph.unbacked_symints import unbacked_number
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.guard_list import GuardList
 from minidynamo.guards.shapes import Shapes
@@ -245,6 +246,10 @@ class GraphInputs:
         return self._external_tensors[tensor].version or 0
 
     # Numbers
+
+    def unbacked(self, cls: type) -> torch.SymInt | torch.SymFloat:
+        """Returns a new symbol for an int or float without a known value."""
+        return unbacked_number(self._shapes.env, cls)
 
     def number(self, variable: NumberVariable) -> torch.fx.Node:
         """Returns the placeholder of a number that Python reads or computes."""

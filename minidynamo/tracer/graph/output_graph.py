@@ -30,11 +30,13 @@ from minidynamo.compat import (
 )
 from minidynamo.errors import UserLocation
 from minidynamo.fake.mode import real_tensors_in_calls
+from minidynamo.graph.autograd_calls import is_autograd_call
 from minidynamo.graph.collectives import PendingWork
 from minidynamo.graph.func_transforms import Transformation
+from minidynamo.graph.marks import FROM_DATA, RAISES
 from minidynamo.graph.pytree import leaves, nodes_in, tensors_in
 from minidynamo.graph.torch_settings import allowed_attention, settings, switches_between
-from minidynamo.graph.unbacked_symints import with_first_indices
+from minidynamo.graph.unbacked_symints import has_unbacked_layout, with_first_indices
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.guard_list import GuardList
 from minidynamo.guards.profile import FrameProfile
@@ -44,7 +46,7 @@ from minidynamo.guards.values import ClassChecks
 from minidynamo.tracer.graph.arguments import Arguments, NotInGraph
 from minidynamo.tracer.graph.constant_folding import folded
 from minidynamo.tracer.graph.dead_code import remove_dead_code
-from minidynamo.tracer.graph.fake_tensors import FakeTensors, VersionCounters, has_symbols, without_symbols
+from minidynamo.tracer.graph.fake_tensors import CallFailed, FakeTensors, VersionCounters, has_symbols, without_symbols
 from minidynamo.tracer.graph.inputs import GraphInputs, KnownValues
 from minidynamo.tracer.graph.open_graphs import GraphValue, OpenGraphs, Subgraph, give
 from minidynamo.tracer.graph.written_places import Lookups, Writes, find_writes
@@ -53,7 +55,13 @@ from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.tracer.records.traced_frame import GraphInput
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, TupleVariable
-from minidynamo.variables.tensors import GradFnVariable, HookVariable, StorageVariable, TensorVariable
+from minidynamo.variables.tensors import (
+    GradFnVariable,
+    HookVariable,
+    ItemVariable,
+    StorageVariable,
+    TensorVariable,
+)
 
 # Returns the number in a tensor of one element; None if it is not known.
 Number = Callable[[], VariableTracker | None]
@@ -101,6 +109,9 @@ class OutputGraph:
         # Count of writes -> (tensor with this count, version counter of the fake tensor at that time).
         self.write_counts: dict[VariableTracker, tuple[TensorVariable, int]] = {}
         self.class_checks = ClassChecks()
+        # Memory of the tensors among which the graph chooses, and of the chosen tensors.
+        self.chosen: set[object] = set()
+        self.has_items = False  # whether the graph computes numbers (`tracer/numbers/graph_numbers.py`)
         self.time = 0  # number of recorded operations
         self.entry_settings = settings()
 
@@ -243,6 +254,8 @@ class OutputGraph:
         self._fakes.take_draws()
         run_args = fake_args if self.subgraph is not None else with_first_indices(target, fake_args)
         result = self._fakes.run(target, run_args, fake_kwargs)
+        if any(map(has_unbacked_layout, tensors_in(result))):
+            raise CallFailed("a size depends on the values of tensors")
         if _has_varying_numbers(node_args, node_kwargs):
             for fake in tensors_in(result):
                 forget_constant(fake)
@@ -267,10 +280,16 @@ class OutputGraph:
         return real_tensors_in_calls(self._fakes.mode)
 
     def _record_writes(self, written: Iterable[torch.Tensor]) -> None:
+        self._refuse_chosen(written := [*written])
         for fake in written:
             self.tensor_numbers[memory_of(fake)] = _unknown_number
             if self.subgraph is not None and not fake.is_inference():
                 self.subgraph.record_write(fake)
+
+    def _refuse_chosen(self, changed: Iterable[torch.Tensor]) -> None:
+        """Raises NotInGraph for a change of a tensor that may be the result of `min` or `max`, or of that result."""
+        if self.chosen and any(memory_of(fake) in self.chosen for fake in changed):
+            raise NotInGraph("tensor that may be the result of `min` or `max`, and changes it")
 
     def _record(
         self,
@@ -290,6 +309,8 @@ class OutputGraph:
         node = self.graph.create_node(op, target, tuple(args), kwargs, name=name)
         node.meta.update(user_location=self.where(), example_value=result)
         node.meta.update(mutates=mutates, written_memory=written, draws=draws, time=self.time)
+        if self.chosen and is_autograd_call(node):
+            self._refuse_chosen(tensors_in([given.meta["example_value"] for given in node.all_input_nodes]))
         return self._track(result, node)
 
     def _track(self, result: Any, node: torch.fx.Node) -> VariableTracker:
@@ -362,6 +383,48 @@ class OutputGraph:
         if not isinstance(value, torch.SymInt):
             return ConstantVariable(value)
         return self._record(function, self._arguments.convert_all(operands)[0], {}, value)
+
+    def item(
+        self, target: Callable[..., Any] | str, args: Sequence[VariableTracker], cls: type, *, may_raise: bool = False
+    ) -> ItemVariable:
+        """Records a call that computes a number of class `cls` from the values of tensors."""
+        return ItemVariable(self._from_data(target, args, may_raise), cls)
+
+    def items(self, target: str, tensor: TensorVariable, cls: type, count: int) -> list[VariableTracker]:
+        """Records a call that returns a list of `count` numbers of class `cls`, and reads the numbers."""
+        listed = ItemVariable(self._from_data(target, [tensor], may_raise=False), list)
+        return [
+            ItemVariable(self._from_data(operator.getitem, [listed, ConstantVariable(k)], may_raise=False), cls)
+            for k in range(count)
+        ]
+
+    def choice(
+        self, function: Callable[..., Any], tensors: Sequence[TensorVariable], requires_grad: bool
+    ) -> TensorVariable:
+        """Records a call that returns one of some equal tensors, the object itself, by the values of the tensors."""
+        like = self.use(tensors[0])
+        fake = self._fakes.computed(like, requires_grad)
+        self.chosen.update(map(memory_of, (*map(self.use, tensors), fake)))
+        node = self._from_data(function, tensors, may_raise=False)
+        node.meta["example_value"] = fake
+        return self._fakes.register(TensorVariable(node, fake))
+
+    def _from_data(
+        self, target: Callable[..., Any] | str, args: Sequence[VariableTracker], may_raise: bool
+    ) -> torch.fx.Node:
+        op = "call_method" if isinstance(target, str) else "call_function"
+        self.time += 1
+        self.has_items = True
+
+        def taken(arg: VariableTracker) -> Any:
+            if isinstance(arg, TupleVariable):
+                return tuple(map(taken, arg.items))
+            return arg.node if isinstance(arg, ItemVariable) else self._arguments.convert(arg)[0]
+
+        node = self.graph.create_node(op, target, tuple(map(taken, args)))
+        node.meta.update(user_location=self.where(), example_value=None, time=self.time)
+        node.meta[FROM_DATA] = RAISES if may_raise else True
+        return node
 
     def size(self, tensor: TensorVariable, dim: int) -> VariableTracker:
         """Returns a tensor's size in a dimension; for an unused tensor, only this size is guarded."""
@@ -468,7 +531,7 @@ class OutputGraph:
     # The end
 
     def finish(
-        self, outputs: Sequence[TensorVariable | HookVariable], changed_lists: Iterable[ListVariable]
+        self, outputs: Sequence[TensorVariable | HookVariable | ItemVariable], changed_lists: Iterable[ListVariable]
     ) -> tuple[torch.fx.GraphModule | None, tuple[GraphInput, ...]]:
         """Closes the graph: restores settings, returns `outputs`, removes dead code, finds the lists to empty.
 

@@ -20,7 +20,7 @@ from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.texts import depends_on_locale, refuse_local_text
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
 from minidynamo.tracer.lazy.lazy_value import class_of, exact_copy
-from minidynamo.tracer.numbers import functions
+from minidynamo.tracer.numbers import functions, graph_numbers
 from minidynamo.tracer.numbers.arithmetic import involves_number, min_or_max
 from minidynamo.tracer.numbers.formatting import formatted, written
 from minidynamo.tracer.polyfills.builtins import better, decided, sum_of_numbers
@@ -32,6 +32,7 @@ from minidynamo.variables.base import ConstantVariable, NumberVariable, Variable
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.containers import SetVariable, SliceVariable, TupleVariable
 from minidynamo.variables.objects import ObjectVariable
+from minidynamo.variables.tensors import ItemVariable
 
 # Functions whose effect or answer belongs to the running program: (what is done, why the graph breaks, the fix).
 _BREAKS: dict[Callable[..., Any], tuple[str, str, str]] = {
@@ -84,7 +85,7 @@ def _len(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
 
 def _expect_result(tx: Tracer, result: VariableTracker, special: str, kind: type) -> VariableTracker:
     """Returns the result of a special method; raises, as Python does, if its class is not `kind`."""
-    if isinstance(result, NumberVariable) and result.cls is kind and special != "__index__":
+    if isinstance(result, NumberVariable | ItemVariable) and result.cls is kind and special != "__index__":
         return result
     if not isinstance(result, ConstantVariable) or not issubclass(result.python_type, kind):
         tx.raises(TypeError(f"{special} returned non-{kind.__name__} (type {result.python_type.__name__})"))
@@ -97,12 +98,17 @@ def _expect_result(tx: Tracer, result: VariableTracker, special: str, kind: type
 @registry.function(better)
 def _better(tx: Tracer, is_better: VariableTracker, best: VariableTracker, item: VariableTracker) -> VariableTracker:
     assert isinstance(is_better, BuiltinVariable)
-    found = min_or_max(tx, min if is_better.value is operator.lt else max, best, item)
+    function = min if is_better.value is operator.lt else max
+    found = min_or_max(tx, function, best, item) or graph_numbers.extreme(tx, function, best, item)
+    found = found or graph_numbers.choice(tx, function, best, item, is_better)
     return tx.call(decided, [is_better, best, item]) if found is None else found
 
 
 @registry.function(sum_of_numbers)
 def _sum_of_numbers(tx: Tracer, numbers: TupleVariable, start: VariableTracker) -> VariableTracker:
+    summed = graph_numbers.total(tx, numbers, start)
+    if summed is not None:
+        return summed
     if involves_number(numbers) or involves_number(start):
         known = functions.total(tx, numbers.items, start)
         if known is not None:

@@ -13,6 +13,7 @@ from minidynamo.guards.source import Constant
 from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.dry_run import unobservable
+from minidynamo.tracer.numbers import graph_numbers
 from minidynamo.tracer.numbers.arithmetic import involves_number, specialized
 from minidynamo.tracer.polyfills.containers import same_or_equal
 from minidynamo.tracer.records.constants import (
@@ -40,7 +41,7 @@ from minidynamo.variables.containers import (
     TupleVariable,
 )
 from minidynamo.variables.objects import ClassVariable, ObjectVariable, PythonModuleVariable
-from minidynamo.variables.tensors import TensorVariable
+from minidynamo.variables.tensors import ItemVariable, TensorVariable
 
 # Trackers that hash and compare like the constant, or by identity of the object.
 _HASHED_LIKE_CONSTANTS = (
@@ -147,6 +148,8 @@ def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
 
 def _refuse_key(tx: Tracer, variable: VariableTracker) -> NoReturn:
     name = variable.python_type.__name__
+    if isinstance(variable, ItemVariable):
+        graph_numbers.break_on_value(tx, "a dict key or set element")
     tx.break_graph(
         "MD232",
         f"a {name} is a dict key or set element",

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.numbers import numpy_numbers
+from minidynamo.tracer.numbers import graph_numbers, numpy_numbers
 from minidynamo.tracer.numbers.arithmetic import (
     are_numbers,
     binary,
@@ -201,6 +201,9 @@ def call(
     tx: Tracer, function: Any, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
 ) -> VariableTracker | None:
     """Applies a function to numbers; None if the function is unknown here."""
+    item = graph_numbers.call(tx, function, args, kwargs)
+    if item is not None:
+        return item
     if function is divmod and len(args) == 2 and not kwargs and are_numbers(*args):
         guard_nonzero(tx, divmod, *args)
         return TupleVariable([tx.call(part, args) for part in (operator.floordiv, operator.mod)])

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +32,7 @@ from minidynamo.tracer.numbers import arithmetic, numpy_numbers
 from minidynamo.tracer.numbers.arithmetic import involves_number, require, value_here
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, SequenceVariable, SliceVariable, TupleVariable
-from minidynamo.variables.tensors import TensorVariable
+from minidynamo.variables.tensors import ItemVariable, TensorVariable
 
 Args = Sequence[VariableTracker]
 Kwargs = Mapping[str, VariableTracker]
@@ -96,7 +97,10 @@ def _operand(tx: Tracer, variable: VariableTracker, dtype: torch.dtype, *, casts
     """Returns the operand of an operation in `dtype`. Unless the operation `casts`, tensors must have that dtype."""
     if isinstance(variable, TensorVariable):
         held, own = _number_in(tx, variable), tx.graph.use(variable).dtype
-        return held if own is dtype else _rounding(tx, held, dtype) if casts else None
+        widens = own is torch.int64 and dtype in _FLOATS  # as torch does before it computes
+        return held if own is dtype else _rounding(tx, held, dtype) if casts or widens else None
+    if isinstance(variable, ItemVariable):
+        return None
     kinds = (int, float) if casts or dtype in _FLOATS else (int,)
     return _rounding(tx, _always(variable), dtype) if variable.python_type in kinds else None
 
@@ -116,7 +120,11 @@ def _rounded(tx: Tracer, number: VariableTracker, dtype: torch.dtype) -> Variabl
     if isinstance(number, ConstantVariable):
         return ConstantVariable(torch.tensor(number.value, dtype=dtype, device="cpu").item())
     cls = float if dtype in _FLOATS else int
-    if not isinstance(number, NumberVariable) or number.cls is not cls or number.source is None:
+    if isinstance(number, NumberVariable) and number.cls is not cls:
+        if not _guard_between(tx, number, -(2**53), 2**53):  # others are rounded twice
+            return None
+        number = tx.call(cls, [number])
+    if not isinstance(number, NumberVariable) or number.source is None:
         return None
     if dtype is not torch.float32:
         return number
@@ -151,6 +159,8 @@ def _result(
         values = [value for operand in given if (value := operand()) is not None]
         if len(values) < len(given) or (function is operator.truediv and not tx.truth(values[1])):
             return None  # torch returns infinity, Python raises
+        if function in _WHOLE and not _guard_between(tx, values[0], 0, 2**53):
+            return None  # elsewhere the result may be a negative zero
         if function in _ROUNDING and not (
             _guard_between(tx, values[0], -1, _LARGEST) and _guard_between(tx, values[1], 0, _LARGEST)
         ):
@@ -214,7 +224,7 @@ def numbers_of_result(tx: Tracer, target: Any, args: Args, result: VariableTrack
     if target in _FILLS:
         return [(result, _filled(_FILLS[target], fake.dtype))]
     function, position = _COMPUTES[target]
-    if function in _ROUNDING and fake.dtype in _FLOATS:
+    if (function in _ROUNDING and fake.dtype in _FLOATS) or (function in _WHOLE and fake.dtype is torch.int64):
         return []
     taken = args if function is not None else args[position : position + 1]
     operands = [_operand(tx, arg, fake.dtype, casts=function is None) for arg in taken]
@@ -305,10 +315,13 @@ _FILLS: dict[Any, float] = {
     **dict.fromkeys((torch.ones, torch.ones_like, "new_ones"), 1.0),
 }
 _ROUNDING = (operator.floordiv, operator.mod)
+_WHOLE = (math.ceil, math.floor)
 _COMPARES = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 # Functions that compute tensors -> (operation on the numbers, or None for a copy; position of the copied number).
 _COMPUTES: dict[Any, tuple[Callable[..., Any] | None, int]] = {
-    **dict.fromkeys((torch.tensor, torch.as_tensor, torch.clone, "clone"), (None, 0)),
+    **dict.fromkeys((torch.tensor, torch.as_tensor, torch.clone, "clone", "to", "long"), (None, 0)),
+    **dict.fromkeys((torch.ceil, "ceil"), (math.ceil, 0)),
+    **dict.fromkeys((torch.floor, "floor"), (math.floor, 0)),
     torch.full: (None, 1),
     **{function: (function, 0) for function in (operator.neg, operator.add, operator.sub, operator.mul)},
     **{function: (function, 0) for function in (operator.truediv, *_ROUNDING)},

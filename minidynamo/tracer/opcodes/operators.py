@@ -17,6 +17,7 @@ from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import slice_of
 from minidynamo.tracer.records.operator_table import ARITHMETIC, AUGMENTED, BITWISE, COMPARISONS
 from minidynamo.variables.base import ConstantVariable, VariableTracker, is_none_constant
+from minidynamo.variables.tensors import ItemVariable
 
 BINARY = ARITHMETIC | BITWISE | AUGMENTED
 
@@ -39,7 +40,11 @@ _unary("UNARY_INVERT", operator.invert)
 
 @opcode("UNARY_NOT")
 def unary_not(frame: Frame, instruction: Instruction) -> None:
-    frame.push(ConstantVariable(not truth(frame.tx, frame.pop_lazy())))
+    operand = frame.pop_lazy()
+    if isinstance(operand, ItemVariable):
+        frame.push(frame.tx.call(operator.not_, [operand]))
+    else:
+        frame.push(ConstantVariable(not truth(frame.tx, operand)))
 
 
 @opcode("TO_BOOL")

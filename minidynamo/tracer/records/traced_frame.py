@@ -25,7 +25,7 @@ from minidynamo.tracer.records.side_effects import Effect, SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.containers import ListVariable
-from minidynamo.variables.tensors import HookVariable, TensorVariable
+from minidynamo.variables.tensors import HookVariable, ItemVariable, TensorVariable
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +181,7 @@ class TracedFrame:
     #: one record per placeholder, in order
     inputs: tuple[GraphInput, ...]
     #: the tensors and hook handles returned by the graph, in order: all values that `exit` or the journal need
-    outputs: tuple[TensorVariable | HookVariable, ...]
+    outputs: tuple[TensorVariable | HookVariable | ItemVariable, ...]
     #: the journal
     side_effects: SideEffects
     #: the end of the frame

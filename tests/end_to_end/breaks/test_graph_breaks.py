@@ -66,8 +66,6 @@ def test_fullgraph_refuses_with_the_users_line():
 DECISIONS = {
     "max": (lambda x: max(x.sum(), 0.0) + x, 3),
     "min": (lambda x: min(1.0, x.sum()) + x, 3),
-    "max of items": (lambda x: max(x[0], x[1]) * 2, 2),
-    "max of a list": (lambda x: max([*x]) * 2, 2),
     "max by a key": (lambda x: max(x[0:2], x[2:4], key=torch.sum) + 1, 2),
     "sorted": (lambda x: sorted([x[0], x[1]])[0] + 1, 2),
     "in": (lambda x: x + (x[0] in [1.0, 2.0]), 3),

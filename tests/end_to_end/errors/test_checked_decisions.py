@@ -284,4 +284,4 @@ def test_numbers_that_are_read_for_more_are_not_kept_as_tensors():
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
     with pytest.raises(ValueError, match=r"^6\.0$"):
         compiled(torch.full((2,), 3.0))
-    assert compiled.breaks().startswith("MD212")
+    assert compiled.breaks().startswith("MD201")

@@ -147,7 +147,7 @@ class Cases:
         except TypeError as error:
             return z, str(error)
 
-    @programs(lambda: (torch.tensor(3.0), vector()), breaks=1, graphs=2)
+    @programs(lambda: (torch.tensor(3.0), vector()), graphs=2)
     def the_number_in_replaced_data(step, x):
         step.data = (x * 0).sum()
         return x * step.item()

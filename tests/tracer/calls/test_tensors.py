@@ -44,7 +44,7 @@ def test_the_tables_name_attributes_that_tensors_have():
         assert hasattr(torch.Tensor, name), name
 
 
-@pytest.mark.parametrize("name", ["item", "tolist", "numpy", "backward", "data_ptr", "storage_offset"])
+@pytest.mark.parametrize("name", ["item", "numpy", "backward", "data_ptr", "storage_offset"])
 def test_methods_that_break_say_why(name):
     diagnostic = capture(lambda x: getattr(x, name)(), vector()).exit.diagnostic
     assert diagnostic.code == "MD212" and name in diagnostic.what and diagnostic.why

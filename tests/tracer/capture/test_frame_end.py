@@ -63,7 +63,7 @@ def test_an_open_context_travels_on_the_stack_and_grad_mode_is_restored():
     def f(x):
         with torch.no_grad():
             y = x * 2
-            y.item()
+            y.numpy()
         return y
 
     traced = capture(f, torch.ones(1))

@@ -57,8 +57,8 @@ class Cases:
     def conversions_of_objects(x, m):
         return x * int(m), float(m), str(m), f"{m:km}", len(m), bool(m), abs(m).n, round(m, 2), divmod(m, 5), not m
 
-    @programs(breaks=1, graphs=2)
-    def int_of_a_tensor_breaks(x):
+    @programs(breaks=0, graphs=2)
+    def int_of_a_tensor(x):
         y = x * 0 + 2
         return x * int(y.sum())
 

@@ -289,3 +289,20 @@ def test_numbers_out_of_range_raise_what_eager_raises(p):
     f(X, 0.1), f(X, 0.2)
     with pytest.raises(ValueError, match=f"between 0 and 1, but got {p}"):
         f(X, p)
+
+
+def padded(x, size, stride):
+    """Pads as the convolutions of audio codecs do, whose sizes are buffers."""
+    frames = (x.shape[-1] - size + 5) / stride + 1
+    frames = torch.ceil(frames).to(torch.int64) - 1
+    missing = frames * stride + size - 5 - x.shape[-1]
+    return F.pad(x, (max(size // 2, missing), missing)), max(0, missing), torch.floor(frames / 3)
+
+
+def test_numbers_of_sizes_are_rounded_to_whole_numbers():
+    compiled = minidynamo.compile(padded, **whole)
+    size, stride = torch.tensor(7), torch.tensor(2)
+    for length in (10, 11, 12, 13, 17, 24):
+        x = torch.randn(2, length)
+        assert repr(compiled(x, size, stride)) == repr(padded(x, size, stride))
+    assert compiled.stats.compiles <= 3

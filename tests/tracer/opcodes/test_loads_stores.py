@@ -41,7 +41,7 @@ def test_arguments_that_are_only_passed_on_are_not_guarded():
 
 
 def called(x):
-    return (x + 1).item()
+    return (x + 1).numpy()
 
 
 def test_the_callee_of_a_break_is_where_the_call_finds_it():
