@@ -43,19 +43,19 @@ def first_step(model_name: str, system: str) -> float:
     return time.perf_counter() - start
 
 
-def fresh_process(model_name: str, system: str, folder: str) -> float:
-    """Runs `first_step` in a process whose caches are in `folder`."""
+def fresh_process(folder: str, *command: str) -> list[float]:
+    """Runs a module in a process whose caches are in `folder`; returns the numbers in the last line of its output."""
     caches = {name: os.path.join(folder, name) for name in CACHES}
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.cold", model_name, system],
+        [sys.executable, "-m", *command],
         env={**os.environ, **SWITCHES, **caches},
         capture_output=True,
         text=True,
         timeout=600,
     )
     if done.returncode:
-        raise RuntimeError(f"{system} failed on {model_name}:\n{done.stderr}")
-    return float(done.stdout.split()[-1])
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
+    return [float(number) for number in done.stdout.splitlines()[-1].split()]
 
 
 def samples(quick: bool) -> Iterator[tuple[str, dict[str, list[float]]]]:
@@ -66,8 +66,20 @@ def samples(quick: bool) -> Iterator[tuple[str, dict[str, list[float]]]]:
         for _ in range(1 if quick else 3):
             with tempfile.TemporaryDirectory() as folder:
                 for name in NAMES:
-                    taken[name].append(fresh_process(model_name, name, folder))
+                    taken[name] += fresh_process(folder, "benchmarks.cold", model_name, name)
         yield model_name, taken
+
+
+def first_calls(quick: bool) -> Iterator[tuple[str, dict[str, list[float]]]]:
+    """Yields the seconds of the import and of the first call of a small function, for each system, interleaved."""
+    compileall.compile_dir("minidynamo", quiet=1)
+    taken: dict[str, list[list[float]]] = {name: [] for name in NAMES}
+    for _ in range(1 if quick else 5):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in NAMES:
+                taken[name].append(fresh_process(folder, "benchmarks.first_call", name))
+    yield "import", {"minidynamo": [imported for imported, _ in taken["minidynamo"]]}
+    yield "call", {name: [call for _, call in numbers] for name, numbers in taken.items()}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,12 @@ WARM = (Limit("the cold step", 0.3),)
 
 
 def measure(quick: bool) -> Iterator[Result]:
-    """Measures the seconds of the first training step in a fresh process, and in the next process."""
+    """Measures the import, the first call and the first training step in a fresh process, and in the next process."""
+    (_, imports), (_, calls) = cold.first_calls(quick)
+    yield Result("import minidynamo, CPU", "s", imports, ())
+    warm = calls.pop("warm")
+    yield Result("cold first call of `relu(x + 1) * 2`, CPU", "s", calls, COLD)
+    yield Result("warm first call of `relu(x + 1) * 2`, CPU", "s", {"minidynamo": warm}, ())
     for model_name, samples in cold.samples(quick):
         warm = samples.pop("warm")
         yield Result(f"cold first step of the {model_name}", "s", samples, COLD)
