@@ -25,6 +25,26 @@ class _InternalHooks:
     count = 0
 
 
+class _Unhooked:
+    """The leaves whose nodes had no hooks when the user's last hook had been registered: there has been none since."""
+
+    #: The number of the user's hooks, and the leaves by id.
+    known: tuple[int, dict[int, Reference]] = (0, {})
+
+    @classmethod
+    def leaves(cls) -> dict[int, Reference]:
+        """Returns the known leaves, none after a further hook of the user."""
+        count = RemovableHandle.next_id - _InternalHooks.count
+        known = cls.known
+        if known[0] != count or len(known[1]) >= MOST_LEAVES:
+            cls.known = known = count, {}
+        return known[1]
+
+
+MOST_LEAVES = 1 << 16
+"""The most leaves to remember."""
+
+
 def register(how: Register, hook: Callable[..., Any]) -> RemovableHandle:
     """Registers an internal hook: `how` is a method like `node.register_hook`."""
     _InternalHooks.count += 1
@@ -43,7 +63,16 @@ def is_hooked(leaf: torch.Tensor, node: torch.autograd.graph.Node) -> bool:
     """
     if compat.has_tensor_hooks(leaf):
         return True
-    return user_hooks_exist() and (_has_hooks(node.register_prehook) or _has_hooks(node.register_hook))
+    if not user_hooks_exist():
+        return False
+    unhooked = _Unhooked.leaves()
+    known = unhooked.get(id(leaf))
+    if known is not None and known() is leaf:
+        return False
+    if _has_hooks(node.register_prehook) or _has_hooks(node.register_hook):
+        return True
+    unhooked[id(leaf)] = Reference(leaf)
+    return False
 
 
 def edges_after(node: Any) -> Iterator[tuple[Any, int]]:

@@ -13,8 +13,18 @@ from minidynamo.codegen.lowering import (
     kernel_choices,
     normalization,
     pointwise,
+    products,
     reductions,
     views,
 )
 
-__all__ = ["constructors", "indexing", "kernel_choices", "normalization", "pointwise", "reductions", "views"]
+__all__ = [
+    "constructors",
+    "indexing",
+    "kernel_choices",
+    "normalization",
+    "pointwise",
+    "products",
+    "reductions",
+    "views",
+]

@@ -312,9 +312,8 @@ def _reinterpreted(program: HostProgram) -> set[str]:
     """Returns the views that need no operator. Writes through a view count as writes to its base, and the caller sees
     the base of a returned view. So operators make the views that are written or returned, and the views that these are
     views of. Autograd takes gradients, which have no base."""
-    gradients = {step.name for step in program.steps if isinstance(step, HandOver)}
     returned = [value for step in program.steps if isinstance(step, Return) for value in step.values]
-    visible = {value.name for value in returned if isinstance(value, Name)} - gradients
+    visible = {value.name for value in returned if isinstance(value, Name) and not program.is_backward}
     found: set[str] = set()
     for step in reversed(program.steps):
         if isinstance(step, Extern):

@@ -52,7 +52,7 @@ aten = torch.ops.aten
 
 def test_find_is_by_name_without_overload():
     assert registry.find(aten.add.Tensor) is registry.find(aten.add.Scalar) is not None
-    assert registry.find(aten.mm.default) is None
+    assert registry.find(aten.bmm.default) is None
     assert registry.find(torch.add) is None
 
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from minidynamo.codegen.ir.loops import Extern, Kernel
-from minidynamo.codegen.memory import planner
 from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, Launch, Return, Reuse
 from minidynamo.codegen.memory.planner import may_overwrite, plan_memory, same_layout
 from minidynamo.codegen.memory.report import memory_plan
@@ -187,9 +186,7 @@ def test_memory_is_not_reused_while_a_part_of_it_is_read():
     assert "mm" not in [step.source for step in steps_of(Reuse, made)]
 
 
-def test_a_result_is_handed_over_behind_its_last_use(monkeypatch):
-    monkeypatch.setattr(planner, "SMALL", 0)
-
+def test_a_result_is_handed_over_behind_its_last_use():
     def backward(x, w):
         first = x @ w
         second = first.sin() @ w
@@ -204,14 +201,14 @@ def test_a_result_is_handed_over_behind_its_last_use(monkeypatch):
     assert not steps_of(HandOver, plan_memory(steps, program, "test"))
 
 
-def test_what_is_returned_twice_is_not_handed_over(monkeypatch):
-    monkeypatch.setattr(planner, "SMALL", 0)
+def test_what_is_returned_twice_is_not_handed_over():
     program, steps = schedule(lower(lambda x: (y := x.sin(), x.cos(), y), X), join=True, verify=True)
     assert [s.position for s in steps_of(HandOver, plan_memory(steps, program, "test", handing_over=True))] == [1]
 
 
 @pytest.mark.parametrize("rows, positions", [(16384, []), (16385, [0])])
-def test_small_results_are_returned(rows, positions):
+def test_small_results_are_returned(rows, positions, monkeypatch):
+    monkeypatch.undo()
     program, steps = schedule(lower(lambda x: (x.sin(),), torch.ones(rows)), join=True, verify=True)
     made = plan_memory(steps, program, "test", handing_over=True)
     assert [s.position for s in steps_of(HandOver, made)] == positions and made.handing_over
