@@ -21,7 +21,7 @@ from minidynamo.autograd.partition.partition import Partition
 from minidynamo.autograd.runtime.partial_backward import results_reading
 from minidynamo.autograd.trace.joint import Trace
 from minidynamo.graph.marks import RESULT_GRADIENT
-from minidynamo.memory.plan import SMALL
+from minidynamo.memory.plan import SMALL_SAVED
 
 
 def inference_signature(
@@ -111,7 +111,7 @@ def keeps_all(graph: NodeGraph, parts: Partition, held: Mapping[fx.Node, Sequenc
     apart = (node for node, targets in (*saved, *held.items()) if len(targets) in range(1, len(graph.targets)))
     values = [node.meta["val"] for node in apart]
     size = sum(value.numel() * value.itemsize for value in values)
-    return not graph.frees_in_parts and isinstance(size, int) and size <= SMALL
+    return not graph.frees_in_parts and isinstance(size, int) and size <= SMALL_SAVED
 
 
 def with_node_graph(signature: GraphSignature, graph: NodeGraph) -> GraphSignature:

@@ -285,14 +285,14 @@ def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.n
         function = with_answers(make(module_call(type(target)), named, module=target, wrapper=module))
     is_wrapper = wrapped is not None
     # A bound method would tie module and code into a cycle that only the garbage collector could free.
-    owner = weakref.ref(module)
+    owner, plain = weakref.ref(module), None if is_sharded(module) else type(module)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         module: Any = owner()
         try:
             if is_wrapper:
                 return call_wrapper(module, function, args, kwargs)
-            if is_sharded(module) and not named.disable and "forward" not in vars(module):
+            if type(module) is not plain and is_sharded(module) and not named.disable and "forward" not in vars(module):
                 return _call_between_hooks(module, function, args, kwargs)
             return function(module, *args, **kwargs)
         except own_frames_hidden():

@@ -17,8 +17,11 @@ from minidynamo.errors import UserLocation
 ROUNDING = 64
 """The allocator rounds sizes up to multiples of this many bytes, so a smaller difference per tensor does not count."""
 
-SMALL = 1 << 16
-"""The most bytes that a graph may hold longer than eager does, where to free them earlier costs time in each call."""
+SMALL_GRADIENTS = 1 << 15
+"""The most bytes of gradients that backward returns together: a call for each gradient would take longer."""
+
+SMALL_SAVED = 1 << 12
+"""The most bytes of saved tensors that may outlive the result that needs them: a node for each result takes longer."""
 
 WORKSPACE_PREFIX = "inside_"
 """The prefix of the names of buffers that are workspace."""

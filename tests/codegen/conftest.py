@@ -12,4 +12,4 @@ from minidynamo.codegen.memory import planner
 def large(monkeypatch):
     """Makes each matrix product a call of torch, and lets small gradients be handed over."""
     monkeypatch.setattr(products, "MOST_PRODUCTS", -1)
-    monkeypatch.setattr(planner, "SMALL", 0)
+    monkeypatch.setattr(planner, "SMALL_GRADIENTS", 0)

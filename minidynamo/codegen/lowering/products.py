@@ -23,7 +23,8 @@ def lower_mm(builder: Builder, a: Value, b: Value, *args: Any) -> Value:
     dtype = builder.out.dtype
     (m, k), n = a.shape, b.shape[1]
     is_lowered = builder.target == "cpp" and a.dtype == b.dtype == dtype in (torch.float32, torch.float64)
-    if args or not is_lowered or not all(isinstance(size, int) for size in (m, k, n)) or m * k * n > MOST_PRODUCTS:
+    work = m * k * n
+    if args or not is_lowered or not isinstance(work, int) or work > MOST_PRODUCTS:
         raise NotLowered
     rows = a.view((m, 1, k), lambda new: (new[0], new[2]))
     columns = b.view((1, n, k), lambda new: (new[2], new[1]))

@@ -35,7 +35,7 @@ from minidynamo.codegen.memory.write_regions import (
 )
 from minidynamo.codegen.scheduling.lifetimes import Call, analyze
 from minidynamo.compat import OpOverload
-from minidynamo.memory.plan import SMALL
+from minidynamo.memory.plan import SMALL_GRADIENTS
 from minidynamo.memory.workspace import keeps_elements
 
 
@@ -176,7 +176,7 @@ class Planner:
             if isinstance(value, Name):
                 positions.setdefault(value.name, []).append(position)
         size = sum(self.program.buffers[name].nbytes for name in positions if name in self.program.buffers)
-        if self.handing_over != Handing.IN_STEPS and isinstance(size, int) and size <= SMALL:
+        if self.handing_over != Handing.IN_STEPS and isinstance(size, int) and size <= SMALL_GRADIENTS:
             return {}
         handovers: dict[float, list[Step]] = {}
         for name, (position, *more) in positions.items():

@@ -313,7 +313,7 @@ def _reinterpreted(program: HostProgram) -> set[str]:
     the base of a returned view. So operators make the views that are written or returned, and the views that these are
     views of. Autograd takes gradients, which have no base."""
     returned = [value for step in program.steps if isinstance(step, Return) for value in step.values]
-    visible = {value.name for value in returned if isinstance(value, Name) and not program.is_backward}
+    visible = {value.name for value in returned if isinstance(value, Name) and not program.handing_over}
     found: set[str] = set()
     for step in reversed(program.steps):
         if isinstance(step, Extern):

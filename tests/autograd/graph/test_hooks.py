@@ -2,6 +2,7 @@
 
 import torch
 
+from minidynamo.autograd.graph import hooks
 from minidynamo.autograd.graph.hooks import is_hooked, register
 
 
@@ -39,3 +40,14 @@ def test_asking_leaves_nothing_behind_that_runs():
     x.sum().backward()
     x.sum().backward()
     assert x.grad.tolist() == [2.0, 2.0]
+
+
+def test_a_leaf_is_asked_again_only_after_a_hook_of_the_user(monkeypatch):
+    registered = []
+    monkeypatch.setattr(hooks, "register", lambda how, hook: registered.append(how) or register(how, hook))
+    (x, node), (other, _) = leaf(), leaf()
+    other.register_hook(nothing)
+    for asked in (2, 2, 2):
+        assert not is_hooked(x, node) and len(registered) == asked
+    node.register_hook(nothing)
+    assert is_hooked(x, node) and len(registered) > 2

@@ -21,7 +21,7 @@ taken = []
 @pytest.fixture(autouse=True)
 def clear(monkeypatch):
     """Lets the small gradients of these tests be handed over."""
-    monkeypatch.setattr(planner, "SMALL", 0)
+    monkeypatch.setattr(planner, "SMALL_GRADIENTS", 0)
     taken.clear()
 
 

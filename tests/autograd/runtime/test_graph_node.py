@@ -73,7 +73,7 @@ class Watched:
 @pytest.fixture(autouse=True)
 def without_collector(monkeypatch):
     """Frees each tensor at once, as if the tensors of these tests were large."""
-    monkeypatch.setattr(build_signature, "SMALL", 0)
+    monkeypatch.setattr(build_signature, "SMALL_SAVED", 0)
     gc.disable()
     yield
     gc.enable()

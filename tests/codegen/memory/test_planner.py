@@ -206,7 +206,7 @@ def test_what_is_returned_twice_is_not_handed_over():
     assert [s.position for s in steps_of(HandOver, plan_memory(steps, program, "test", handing_over=True))] == [1]
 
 
-@pytest.mark.parametrize("rows, positions", [(16384, []), (16385, [0])])
+@pytest.mark.parametrize("rows, positions", [(8192, []), (8193, [0])])
 def test_small_results_are_returned(rows, positions, monkeypatch):
     monkeypatch.undo()
     program, steps = schedule(lower(lambda x: (x.sin(),), torch.ones(rows)), join=True, verify=True)
