@@ -43,7 +43,7 @@ from minidynamo.errors import (
     UserLocation,
     summary,
 )
-from minidynamo.frontend import comptime_context  # noqa: F401, registers handlers
+from minidynamo.frontend.comptime_context import ComptimeContext  # noqa: F401, runs the module: it has handlers
 from minidynamo.frontend.donation import stolen_arguments
 from minidynamo.frontend.pieces import NOTHING, Piece, piece_of
 from minidynamo.frontend.sharing import Origin, Owner
