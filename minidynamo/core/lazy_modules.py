@@ -30,6 +30,7 @@ LAZY = (
     "minidynamo.frontend.comptime_context",
     "minidynamo.frontend.convert_frame",
     "minidynamo.frontend.sharing",
+    "minidynamo.graph.collectives",
     "minidynamo.testing",
 )
 

@@ -17,6 +17,7 @@ from minidynamo.core.directives import COMPILED
 from minidynamo.core.stats import Stats
 from minidynamo.errors import Diagnostic, UnknownName, counted, nearest
 from minidynamo.frontend.compiled_function import CompiledFunction, name_of_point
+from minidynamo.graph import collectives
 from minidynamo.guards.profile import as_lines
 from minidynamo.memory.plan import MemoryReport, SavedTensors
 
@@ -105,6 +106,14 @@ class Explanation:
     def op_count(self) -> int:
         """Returns the total number of calls in the graphs."""
         return sum(map(len, self.ops_per_graph))
+
+    @property
+    def communication(self) -> dict[str, int]:
+        """Returns how many nodes of the graphs communicate with other ranks, by name: collectives, and the hooks of
+        sharded modules."""
+        nodes = (node for gm in self.graphs for node in gm.graph.nodes)
+        found = (node.target for node in nodes if collectives.is_collective(node))
+        return dict(Counter(str(getattr(target, "__name__", target)) for target in found))
 
     @property
     def out_guards(self) -> list[str]:
@@ -222,6 +231,8 @@ class Explanation:
             f"  graphs: {stats.graphs}, graph breaks: {stats.graph_breaks}, frames left to eager: {stats.fallbacks}",
             f"  compiled in {sum(stats.seconds_by_phase.values()):.2g} s: {phases}" if phases else f"  {nothing}",
         ]
+        if found := self.communication:
+            lines.append(f"  communicates in graphs: {', '.join(f'{name} {count}' for name, count in found.items())}")
         if saved:
             lines.append(f"  saved for backward: {len(saved)} tensors, {saved.bytes:,} bytes")
         for stages in (artifact.data for artifact in self._artifacts_of("stages")):

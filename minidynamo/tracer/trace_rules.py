@@ -76,6 +76,7 @@ _TRACED = (
     "torch.autograd.functional",
     "torch.autograd.grad_mode",
     "torch.autograd.profiler",
+    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
     FUNCTIONAL_COLLECTIVES,
 )
 

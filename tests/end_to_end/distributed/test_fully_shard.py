@@ -13,6 +13,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 from torch.distributed import checkpoint
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -60,10 +61,13 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def shard(m, *, compile_block=None, first="shard", root=None, by_block=True, shard_root=True, own=None, **options):
+def shard(
+    m, *, compile_block=None, first="shard", root=None, by_block=True, shard_root=True, own=None, wrap=None, **options
+):
     """Shards and compiles a model; returns the model. `own`: options for the blocks only."""
     if root and first == "compile":
         root(m)
+    m.blocks = m.blocks if wrap is None else nn.ModuleList(map(wrap, m.blocks))
     for block in m.blocks if by_block else ():
         if compile_block and first == "compile":
             compile_block(block)
@@ -141,8 +145,54 @@ def FS2_1_a_compiled_root_is_one_graph_without_a_break(rank):
         m = check(rank, root=whole, first=first, kind=Attention)
         stats = minidynamo.stats(m)
         assert (stats.graphs, stats.graph_breaks, stats.recompiles) == (1, 0, 0)
-    text = str(minidynamo.explain(m).graphs[0])
-    assert text.count("fsdp_pre_forward") >= 2 <= text.count("fsdp_post_forward")
+    text = "communicates in graphs: fsdp_pre_forward 2, fsdp_post_forward 2"
+    assert text in str(minidynamo.explain(m))
+
+
+@programs
+def FS2_1_checkpointed_blocks(rank):
+    m = check(rank, root=whole, wrap=lambda block: checkpoint_wrapper(block))
+    assert minidynamo.stats(m).graphs == 1
+
+
+@programs
+def FS2_1_native_code(rank):
+    expected, _, kept = train(rank)
+    made, m, others = train(rank, root=lambda m: minidynamo.compile(m, backend="native", fullgraph=True))
+    torch.testing.assert_close(made, expected)
+    assert others == kept and minidynamo.stats(m).graphs == 1
+
+
+@programs
+def FS2_1_a_block_that_is_called_twice_and_sizes_that_vary(rank):
+    class Twice(Model):
+        def forward(self, x):
+            for block in (*self.blocks, *self.blocks):
+                x = block(x)
+            return x
+
+    outcomes = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        m = shard(Twice(), root=whole if compiled else None)
+        for number in (2, 3, 4):
+            with torch.no_grad():
+                m(torch.ones(number, 8))
+            m(torch.full((number, 8), rank + 1.0)).pow(2).mean().backward()
+        outcomes.append([p.grad.full_tensor() for p in m.blocks.parameters()])
+    assert all(map(torch.equal, *outcomes)) and minidynamo.stats(m).graph_breaks == 0
+
+
+@programs
+def FS2_1_a_break_inside_of_a_block(rank):
+    class Breaks(Block):
+        def forward(self, x):
+            y = self.up(x)
+            minidynamo.graph_break()
+            return x + self.down(torch.relu(y))
+
+    m = check(rank, kind=Breaks, root=lambda m: minidynamo.compile(m, backend="aot_eager"))
+    assert minidynamo.stats(m).graph_breaks > 0
 
 
 @programs
