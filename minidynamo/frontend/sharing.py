@@ -1,9 +1,8 @@
 """Owns the sharing of entries among equal callables: the blocks of a model, closures over one code object.
 
-Equal callables have the same code, globals and options. A call that fits no entry of its own function tries the
-entries of the equal ones. An entry that fits is copied: its guards, graph and text stay, and the functions through
-which it reaches the record of its function (resume points, callees, reruns) and the cells of a closure become those of
-the new owner. `compiled_function.py` knows which callables are equal.
+Equal callables have the same code, globals and options; `compiled_function.py` finds them. If a call fits no entry of
+its own function, the entries of equal callables are tried. An entry that fits is copied. The copy has the same guards,
+graph and text. Its resume functions, callees, reruns and closure cells are those of the new owner.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from minidynamo.tracer.runtime.graph_failures import Failure
 
 
 class Owner(Protocol):
-    """The compiled function that an entry belongs to, as far as the entry's body calls it."""
+    """The compiled function of an entry: the methods that the body of the entry calls."""
 
     def resume_at(self, point: FramePoint) -> BoxedCallable:
         """Returns the boxed function that continues at `point`."""
@@ -45,7 +44,7 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """A compile of a frame. It holds nothing of the callable for which it was compiled."""
+    """A compile of a frame, without references to the callable for which the frame was compiled."""
 
     #: the context of the residual program of the first owner
     context: ResidualContext
@@ -75,8 +74,8 @@ class Origin:
         return replace(self, context=context)
 
     def shared(self, entry: Entry, owner: Owner, run_eagerly: BoxedCallable, cells: Mapping[int, object]) -> None:
-        """Gives a copy of the entry of this record to `owner`: its body then calls the functions of `owner`. `cells`
-        maps the id of each cell of the first owner to the cell of `owner`.
+        """Makes `entry`, a copy of the entry of this record, an entry of `owner`. `cells` maps the id of each cell of
+        the first owner to the cell of `owner`.
         """
         entry.origin = self.owned_by(owner, run_eagerly)
         entry.body = self.context.rebound(entry.body, entry.origin.context, cells)
@@ -85,7 +84,7 @@ class Origin:
 def cells_of(one: types.FunctionType, other: types.FunctionType) -> dict[int, types.CellType] | None:
     """Maps the id of each cell of a closure to the cell of another closure over the same code.
 
-    Returns None if either closure has one cell for two variables: an entry depends on which cells are the same.
+    Returns None if a closure has the same cell twice, because an entry depends on that.
     """
     pairs = [*zip(one.__closure__ or (), other.__closure__ or ())]
     cells = {id(theirs): own for theirs, own in pairs}

@@ -1,8 +1,8 @@
-"""Owns the record of a backward that torch captures: one statement per formula, hook, sum, and write to `.grad`.
+"""Owns the record of a captured backward: one statement per formula, hook, sum of gradients, and write to `.grad`.
 
-torch walks the graph of autograd once, and calls a method of `BackwardTape` for each step, with tensors that stand in
-for the real ones. The tape writes a Python function of the saved tensors, with the nodes in the order in which autograd
-runs them. `backward.py` compiles the function.
+torch walks the graph of autograd, and calls a method of `BackwardTape` for each step. The arguments are *stand-ins*:
+fake tensors, each in place of a tensor of the backward. At the end the tape writes a Python function, which takes the
+saved tensors and runs the statements in autograd's order. `backward.py` compiles the function.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ PARAMETERS = "inputs, sizes, scalars, hooks, packed"
 
 
 class Name(str):
-    """The name of a value, as opposed to a string that an operation takes."""
+    """The name of a variable of the written function. A plain string is an argument of an operation."""
 
     __slots__ = ()
 
 
 @dataclass
 class Statement:
-    """A call, or an expression where `function` is None."""
+    """A call in the written function."""
 
-    #: the number of autograd's node, in the order of torch's walk
+    #: the number of the autograd node, in the order of torch's walk
     node: int
-    function: Callable[..., Any] | None
+    function: Callable[..., Any]
     args: tuple[Any, ...]
     #: the names of the results; None for results that are not used
     results: list[Name | None] | Name | None
@@ -64,26 +64,30 @@ def _names(value: Any) -> Iterable[Name]:
 
 @dataclass
 class _Sum:
-    """Gradients of one input of a node; `terms` has pairs (node that computed it, name)."""
+    """The gradients that autograd adds for one input of a node."""
 
+    #: pairs of the node that computed the gradient, and the name of the gradient
     terms: list[tuple[int, Name]] = field(default_factory=list)
 
 
 class BackwardTape:
-    """The compiler that torch calls. `finish(function)` gets the written function, and returns what torch calls."""
+    """The compiler that torch calls during one capture.
+
+    `finish(function, tape)` takes the written function. It returns what torch calls in each backward: a wrapper, and the
+    first argument of the wrapper.
+    """
 
     def __init__(self, finish: Callable[[Callable[..., Any], BackwardTape], tuple[Any, Any]]) -> None:
         self.finish = finish
         self.statements: list[Statement] = []
         self.node = 0
         self.nodes: list[str] = []
-        self.error: BaseException | None = None
         self.counter = itertools.count()
-        #: Stand-ins and their names; the stand-ins stay alive, since they are found by identity.
+        #: The name of each stand-in, by its id, and the stand-in itself, which keeps the id in use.
         self.names: dict[int, tuple[Name, torch.Tensor]] = {}
-        #: The memory of each value; None if it is unknown.
+        #: A key of the memory of each value: equal keys, shared memory. None if the memory is unknown.
         self.memory: dict[Name, object] = {}
-        #: Values without gaps and repeated elements.
+        #: The values whose memory has each element once, without gaps.
         self.dense: set[Name] = set()
         self.sums: dict[Name, _Sum] = {}
         self.globals: dict[str, Any] = {}
@@ -96,7 +100,7 @@ class BackwardTape:
         self.is_exact = True
         #: False if a gradient is sparse.
         self.is_strided = True
-        #: Numbers of the contexts of custom Functions among the hooks.
+        #: The positions in `hooks` that hold the context of a custom Function.
         self.contexts: list[int] = []
 
     # What torch calls
@@ -130,7 +134,8 @@ class BackwardTape:
         return self._formula(name, (list(gradients), *args), len(metadata))
 
     def validate_outputs(self, _: Any, outputs: Sequence[Any], args: Sequence[Any], metadata: Any) -> list[Any]:
-        """Records the check of a node's results, which sums broadcast gradients and converts their type."""
+        """Records the check of the gradients that a node returns. The check also sums over broadcast dimensions, and
+        converts dtypes."""
         if not outputs:
             return []
         return self._formula("validate_outputs", (list(outputs), *args), len(outputs))
@@ -193,7 +198,7 @@ class BackwardTape:
         return tuple(self._calls(calls.call_backward, (function.backward, state, [*saved], needed, *inputs), likes))
 
     def _inlined(self, inputs: Sequence[Any], saved: Sequence[Any], number: int, context: Any) -> Sequence[Any] | None:
-        """Records the backward of a compiled graph as operations; None if the graph must run by itself."""
+        """Records the operations of the backward of a compiled graph. None: the compiled code must run."""
         inlined = getattr(context._forward_cls, "inlined", None)
         known = [value is None or self.memory[self._name(value)] is not None for value in inputs]
         if inlined is None or not self.is_exact or (self.sizes and not all(known)):
@@ -243,19 +248,17 @@ class BackwardTape:
         return tuple(results) if several else results[0]
 
     def call_copy_slices_prologue(self, inputs: Sequence[Any], *layouts: Any) -> list[Any]:
-        """Records the first half of the backward of a write to a part of a tensor."""
+        """Records the start of the backward of a write to a part of a tensor: the gradient is copied."""
         return self._calls(calls.begin_slice, (inputs[0], *layouts), [inputs[0]] * 3)
 
     def call_copy_slices_epilogue(self, needed: Any, result: Any, found: Sequence[Any], part: Any) -> list[Any]:
-        """Records the second half."""
+        """Records the end of that backward: the gradient of the part is written into the copy."""
         return self._calls(calls.end_slice, (needed, result, [*found], part), found)
 
     def end_capture(self, outputs: Sequence[Any]) -> tuple[Any, Any]:
         """Writes the function."""
         returned = [self._name_or_none(value) for value in outputs]
         self.stack.close()
-        if self.error is not None:
-            raise self.error
         return self.finish(self._write(returned), self)
 
     def close(self) -> None:
@@ -279,7 +282,8 @@ class BackwardTape:
         self.memory[name] = _memory(value)
 
     def _fresh(self, value: Any) -> Any:
-        """Returns a stand-in for the result of an operation: another object than its arguments, or another symbol."""
+        """Returns the stand-in of a result: a new tensor object or a new symbol, also if the operation returned an
+        argument."""
         if isinstance(value, torch.Tensor):
             return value.detach()
         return None if value is None else self._symbol(compat.hint_of_number(value))
@@ -291,7 +295,7 @@ class BackwardTape:
         return self._named(value) if isinstance(value, torch.Tensor) else Name(compat.text_of_number(value))
 
     def _number(self, hook: int, context: Any, index: int) -> Any:
-        """Returns a number that the context of a node has."""
+        """Returns a symbol for a number in the context of a node."""
         number = self._symbol(context.numbers[index])
         name, place = Name(compat.text_of_number(number)), Name(f"hooks[{hook}].numbers[{index}]")
         self.contexts.append(hook)
@@ -309,7 +313,7 @@ class BackwardTape:
         return name
 
     def _like(self, value: Any) -> torch.Tensor:
-        """Returns a stand-in of the same kind with a memory of its own."""
+        """Returns a new stand-in like `value`, in new memory."""
         with contextlib.suppress(Exception):
             return torch.empty_like(value)
         return torch.empty(0)
@@ -321,7 +325,7 @@ class BackwardTape:
         found = self.names.get(id(value))
         if found is not None:
             return found[0]
-        # autograd replaces a missing gradient by zeros
+        # The tensor is new: autograd has replaced a missing gradient by zeros.
         name = self._named(value)
         args = (list(value.shape), value.dtype, value.device)
         self.statements.append(Statement(self.node, _zeros, self._args(args), name))
@@ -365,7 +369,7 @@ class BackwardTape:
         return result
 
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...], like: Any) -> Any:
-        """Records a call of unknown code with one result."""
+        """Records a call of the user's code, which returns one value like `like`."""
         return self._unknown(function, args, [like], is_list=False)[0]
 
     def _calls(self, function: Callable[..., Any], args: tuple[Any, ...], likes: Sequence[Any]) -> list[Any]:
@@ -374,7 +378,7 @@ class BackwardTape:
     def _unknown(
         self, function: Callable[..., Any], args: tuple[Any, ...], likes: Sequence[Any], *, is_list: bool
     ) -> list[Any]:
-        """Records a call whose results may share memory with any tensor."""
+        """Records a call of the user's code: the memory of the results is unknown."""
         args = self._args(args)
         results = [None if like is None else self._like(like) for like in likes]
         names = [None if result is None else self._named(result) for result in results]
@@ -408,7 +412,7 @@ class BackwardTape:
             return None
 
     def _is_same(self, before: Sequence[Any], after: Sequence[Any]) -> bool:
-        """Returns whether a check changes nothing, for all calls of the function."""
+        """Returns whether a check returns its arguments in all calls of the written function."""
         known = all(value is None or self.memory[self._name(value)] is not None for value in before)
         return known and not (self.sizes or self.scalars) and all(a is b for a, b in zip(before, after))
 
@@ -439,7 +443,6 @@ class BackwardTape:
         return artifacts.load("backward", "backward", "\n".join(lines) + "\n", self.globals, "backward")
 
     def _line(self, statement: Statement) -> str:
-        assert statement.function is not None
         args = [*map(self._text, statement.args)]
         args += [f"{name}={self._text(value)}" for name, value in statement.kwargs.items()]
         called = f"{self._global(statement.function)}({', '.join(args)})"
@@ -476,7 +479,7 @@ class BackwardTape:
         return self._constant(value)
 
     def _with_sums(self, position: Mapping[int, int]) -> list[Statement]:
-        """Returns the statements in autograd's order; each sum adds the gradients in the order in which they come."""
+        """Returns all statements in autograd's order. A sum adds gradients in the order in which their nodes run."""
         sums: list[Statement] = []
         for name, total in self.sums.items():
             terms = sorted(total.terms, key=lambda term: position[term[0]])
@@ -490,8 +493,10 @@ class BackwardTape:
         return sorted([*self.statements, *sums], key=lambda statement: position[statement.node])
 
     def _take_memory(self, ordered: list[Statement], returned: Sequence[Name | None]) -> None:
-        """Marks the gradients whose memory a sum or a leaf may take: nothing reads it later. With sizes that vary, two
-        gradients may share memory in some calls only."""
+        """Lets sums and leaves take the memory of a gradient that no later statement reads.
+
+        If sizes vary, nothing is taken: two gradients may share memory in some calls only.
+        """
         if self.sizes or self.scalars:
             return
         last: dict[object, int] = {}
@@ -547,7 +552,7 @@ _functions: dict[str, Callable[..., Any]] = {}
 
 
 def _in_graph(name: str) -> Callable[..., Any]:
-    """Returns a function that calls a formula; its calls are nodes of a graph."""
+    """Returns a function that calls a formula. The tracer puts the call into the graph."""
     if name not in _functions:
         formula, is_traceable = compat.backward_formula(name)
 
@@ -563,7 +568,7 @@ def _in_graph(name: str) -> Callable[..., Any]:
 
 @functools.cache
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns an operator for the backward of a compiled graph: the forward has checked its positions."""
+    """Returns an operator, marked as one that raises no error if forward has checked the positions."""
     if not isinstance(function, compat.OpOverload) or function.namespace != "aten":
         return function
     has_effects = function._schema.is_mutable or torch.Tag.nondeterministic_seeded in function.tags
