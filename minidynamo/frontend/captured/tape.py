@@ -73,8 +73,8 @@ class _Sum:
 class BackwardTape:
     """The compiler that torch calls during one capture.
 
-    `finish(function, tape)` takes the written function. It returns what torch calls in each backward: a wrapper, and the
-    first argument of the wrapper.
+    `finish(function, tape)` takes the written function. It returns a wrapper and the first argument of the wrapper:
+    torch calls the wrapper in each backward.
     """
 
     def __init__(self, finish: Callable[[Callable[..., Any], BackwardTape], tuple[Any, Any]]) -> None:
