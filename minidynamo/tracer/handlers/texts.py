@@ -1,5 +1,6 @@
-"""Owns `%` and `str.format`: Python formats constants during capture. Texts of objects with code of the program break
-the graph, and so do texts that depend on settings of the process, such as the locale.
+"""Owns `%` and `str.format`: Python formats constants during capture. Of objects with code of the program,
+only `%s` is traced: other formats break the graph, and so do texts that depend on settings of the process, such as the
+locale.
 
 Texts of symbolic numbers are in `tracer/numbers/formatting.py`.
 """
@@ -18,6 +19,7 @@ from minidynamo.tracer.numbers.formatting import filled
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, contains_override
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.containers import TupleVariable
 
 
 def _is_formatted_by_python(variable: VariableTracker) -> bool:
@@ -30,7 +32,14 @@ def _percent(tx: Tracer, self: VariableTracker, values: VariableTracker, /) -> V
         made = folded(tx, str.__mod__, [self, values], [as_constant(self), as_constant(values)], {})
         assert made is not None
         return made
-    return _refuse_objects(tx)
+    pieces = str(expect_constant(tx, self, "a format")).split("%s")
+    given = values.items.lazy() if isinstance(values, TupleVariable) and values.cls is tuple else [values]
+    if "%" in "".join(pieces) or len(given) != len(pieces) - 1:
+        _refuse_objects(tx)
+    texts: list[VariableTracker] = [constant(pieces[0])]
+    for value, piece in zip(given, pieces[1:]):
+        texts += [tx.call(str, [value]), constant(piece)]
+    return tx.call_method(constant(""), "join", [TupleVariable(texts)])
 
 
 def _refuse_objects(tx: Tracer) -> NoReturn:

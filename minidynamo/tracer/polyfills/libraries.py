@@ -104,6 +104,14 @@ def dataclass_replace(obj, /, **changes):
     return type(obj)(**changes)
 
 
+@polyfill(inspect.unwrap)
+def unwrap(func, *, stop=None):
+    """Unwraps without a memo of addresses. A function that wraps itself has too many iterations to be traced."""
+    while not isinstance(func, type) and hasattr(func, "__wrapped__") and (stop is None or not stop(func)):
+        func = func.__wrapped__
+    return cannot_trace("`inspect.unwrap` of a class", "versions of Python differ") if isinstance(func, type) else func
+
+
 @dataclasses.dataclass
 class _Sample:
     """A class whose `__repr__` is wrapped as in every dataclass."""

@@ -313,9 +313,9 @@ class WholePrograms:
     def texts_of_texts(x, name, data):
         return x, str(name), repr(name), f"{name}", f"{name!r}", str(data)
 
-    @programs(lambda: (vector(), Name("ab")), graphs=0, breaks=1)
+    @programs(lambda: (vector(), Name("ab")), graphs=0, breaks=None)
     def formatted_texts(x, name):
-        return x, "%s" % (name,), "{}".format(name)  # noqa: UP031, UP032
+        return x, "%s" % (name,), "%5s" % name, "{}".format(name)  # noqa: UP031, UP032
 
 
 def test_numbers_as_bounds():

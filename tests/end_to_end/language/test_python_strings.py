@@ -51,9 +51,11 @@ WORD = re.compile(r"([a-z]+)(\d+)$")
 class Cases:
     percent_and_format = lambda x: (x, "%d %s" % (3, "a"), "{} {name:>4}".format(1, name="b"), "%.2f" % 1.234)
 
+    fields_for_objects = lambda x: (x, "%s" % NAMED, "<%s-%s>" % (NAMED, 3), "%s" % [Loud.A])
+
     @programs(breaks=None, graphs=None)
     def texts_with_objects(x):
-        return x, "%s" % NAMED, "%s-%d" % (NAMED, 3), "{}".format(NAMED), "{!s:>8}|".format(NAMED)
+        return x, "%s-%d" % (NAMED, 3), "%%s %s" % NAMED, "{}".format(NAMED), "{!s:>8}|".format(NAMED)
 
     text_comparison = lambda x: (x, "a" < "b", "a" == "a", "abc" >= "abd", sorted(["b", "a"]), max("hello"))
 
