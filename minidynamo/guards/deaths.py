@@ -1,6 +1,6 @@
 """Owns the search for finalizers of objects, and the check that losing references runs none.
 
-The tracer finds the references that a program drops (`tracer/capture/finalizers.py`, `tracer/capture/finalizers.py`).
+`tracer/capture/finalizers.py` finds the references that a program drops.
 Nothing here runs user code.
 """
 

@@ -1,8 +1,8 @@
 """Owns the stage list of scheduling, from a loop program to kernels and extern calls in order, and the split of
 reductions with too few results to keep all processors busy.
 
-The other stages are in files of their own; this file names kernels. A split reduction computes partial results over
-chunks first, then a small reduction over the partial results.
+Each other stage has its own file; kernels are named here. A split reduction computes partial results over chunks first,
+then a small reduction over the partial results.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Owns the polyfills of functools (reduce, dispatch by class), and calls of operator.itemgetter,
-attrgetter and methodcaller, and of the functions that torch.jit.script_if_tracing made.
+"""Owns the polyfills of functools (reduce, dispatch by class), of functions from torch.jit.script_if_tracing, and of
+calls of operator.itemgetter, attrgetter and methodcaller.
 
 `partial`, `wraps` and caches are not here but have handlers (`handlers/callables.py`)."""
 
