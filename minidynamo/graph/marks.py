@@ -74,13 +74,13 @@ NODE_KEYS = {
     "example_value": Key(
         "the fake value of a node of a captured graph",
         "autograd/segments tracer/graph/arguments tracer/graph/inputs tracer/graph/open_graphs "
-        "tracer/graph/output_graph",
+        "tracer/graph/output_graph tracer/handlers/inlined_hooks",
         "autograd backends frontend graph memory tracer",
     ),
     "mutates": Key(
         "whether the node has a side effect",
         "frontend/comptime_context tracer/graph/output_graph tracer/handlers/autograd_calls "
-        "tracer/handlers/collectives tracer/handlers/storages",
+        "tracer/handlers/collectives tracer/handlers/inlined_hooks tracer/handlers/storages",
         "autograd graph tracer",
     ),
     "source": Key("the source of a placeholder, until the graph is finished", "tracer/graph/inputs", "tracer"),
@@ -105,7 +105,7 @@ NODE_KEYS = {
     ),
     "written_memory": Key(
         "the memory that the node writes to",
-        "tracer/graph/output_graph tracer/handlers/collectives tracer/handlers/storages",
+        "tracer/graph/output_graph tracer/handlers/collectives tracer/handlers/inlined_hooks tracer/handlers/storages",
         "autograd tracer",
     ),
     DIES: Key(

@@ -7,6 +7,7 @@ import torch
 from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.ir.loops import Kernel
 from minidynamo.codegen.lowering.graph import lower_graph
+from minidynamo.codegen.memory.plan import Handing
 from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.peak_splitting import Deaths, scheduled
 from minidynamo.memory.unfused_peak import peak_of_operations
@@ -76,7 +77,10 @@ def test_results_that_are_handed_over_do_not_hide_what_is_above():
 
     limits = {False: 1 << 30, True: 2 * SIZE}
     assert kernels(planned(program, lambda taken, held: limits[taken])) == [["sin", "cos"]]
-    assert kernels(planned(program, lambda taken, held: limits[taken], handing_over=True)) == [["add"], ["sin", "cos"]]
+    assert kernels(planned(program, lambda taken, held: limits[taken], handing_over=Handing.IN_STEPS)) == [
+        ["add"],
+        ["sin", "cos"],
+    ]
 
 
 def test_results_of_which_none_is_read_for_another_get_kernels_of_their_own():
@@ -95,7 +99,10 @@ def test_results_that_are_handed_over_are_gone_for_the_second_half():
 
     limits = {False: 1 << 30, True: SIZE}
     assert kernels(planned(program, lambda taken, held: limits[taken])) == [["add", "mul"]]
-    assert kernels(planned(program, lambda taken, held: limits[taken], handing_over=True)) == [["add"], ["mul"]]
+    assert kernels(planned(program, lambda taken, held: limits[taken], handing_over=Handing.IN_STEPS)) == [
+        ["add"],
+        ["mul"],
+    ]
 
 
 def test_nothing_is_cut_that_is_worse_where_results_of_forward_are_held():
