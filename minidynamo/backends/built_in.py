@@ -23,7 +23,7 @@ from minidynamo.autograd.segments import compile_segments, has_cuts
 from minidynamo.autograd.trace.decompositions import masked, splittable
 from minidynamo.backends.stored_graphs import StoredGraphs
 from minidynamo.codegen import compile_graph
-from minidynamo.codegen.memory.plan import Handing
+from minidynamo.codegen.memory import plan
 from minidynamo.config import Config, config
 from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase, publish
@@ -141,7 +141,8 @@ class _Generator:
             expand_zeros(graph.graph)
         _mark_in_place(graph.graph)
         large, in_steps = stage == "backward", graph.meta.get(IN_STEPS, False)
-        handing_over = Handing.IN_STEPS if in_steps else Handing.LARGE if large else Handing.NONE
+        kind = plan.Handing
+        handing_over = kind.IN_STEPS if in_steps else kind.LARGE if large else kind.NONE
         try:
             with phase("codegen"), config.using(self.settings):
                 compiled = compile_graph.compile_graph(

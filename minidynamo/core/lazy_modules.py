@@ -23,6 +23,7 @@ LAZY = (
     "minidynamo.codegen.compile_graph",
     "minidynamo.codegen.ir.kernel_dedup",
     "minidynamo.codegen.ir.loops",
+    "minidynamo.codegen.memory.plan",
     "minidynamo.codegen.memory.report",
     "minidynamo.codegen.printers.cpp",
     "minidynamo.codegen.printers.triton",
