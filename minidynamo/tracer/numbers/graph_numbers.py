@@ -41,6 +41,8 @@ def read(tx: Tracer, tensor: TensorVariable, name: str) -> VariableTracker | Non
     cls = _class_in(fake)
     if name not in _READERS or cls is None or tx.graph.subgraph is not None:
         return None
+    if cls is bool and tx.graph.may_break:  # bools are read for decisions, perhaps in many callees
+        return None
     wanted = _READERS[name] or cls
     if name == "tolist" and fake.dim():
         return _lists(tx, tensor, cls) if _is_short(fake) else None
