@@ -260,9 +260,11 @@ def DDP_4_gradients_leave_one_by_one(rank):
 
     expected = last_step(None, "")
     assert sum(event != "product" for event in expected) >= 4 and expected[-3:-1] == ["bucket of 2", "product"]
-    for backend in ("aot_eager", "native"):
-        for where in ("inside", "outside"):
-            assert last_step(backend, where) == expected, (backend, where)
+    buckets = [event for event in expected if event != "product"]
+    for where in ("inside", "outside"):
+        assert last_step("aot_eager", where) == expected, where
+        # Kernels compute small products.
+        assert [event for event in last_step("native", where) if event != "product"] == buckets, where
 
 
 @programs
