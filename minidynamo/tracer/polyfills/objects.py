@@ -240,19 +240,32 @@ def _deep_copied_container(cls, x, memo):
     return y
 
 
+# Methods that `copy` looks up on an object, in this order.
+_COPY_METHODS = ("__reduce_ex__", "__reduce__", "__getstate__")
+
+
 def slot_names(cls: type) -> tuple[str, ...] | None:
     """Returns the slots that belong to the state of an object; None if the class defines how it is copied."""
     if issubclass(cls, collections.OrderedDict) and cls.__reduce__ is collections.OrderedDict.__reduce__:
         return ()
+    inherited = ("__reduce_ex__", "__reduce__") if has_own_getstate(cls) else _COPY_METHODS
     if (
-        any(getattr(cls, name) is not getattr(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__"))
+        any(getattr(cls, name) is not getattr(object, name) for name in inherited)
         or cls in copyreg.dispatch_table
-        or any(hasattr(cls, name) for name in ("__getnewargs_ex__", "__setstate__", "__getattr__"))
-        or has_own_getattribute(cls)
-        or not cls.__flags__ & (1 << 9)  # made in C
+        or hasattr(cls, "__getnewargs_ex__")
     ):
         return None
-    return tuple(copyreg._slotnames(cls))  # type: ignore[attr-defined]
+    if not cls.__flags__ & (1 << 9):  # made in C
+        return None
+    if has_own_getstate(cls):
+        return ()
+    slots = tuple(copyreg._slotnames(cls))  # type: ignore[attr-defined]
+    return None if slots and hasattr(cls, "__setstate__") else slots
+
+
+def has_own_getstate(cls: type) -> bool:
+    """Returns whether the class defines `__getstate__` in Python."""
+    return isinstance(cls.__getstate__, types.FunctionType)
 
 
 def has_own_getattribute(cls: type) -> bool:
@@ -264,7 +277,7 @@ def _has_dict(cls: type) -> bool:
     return cls.__dictoffset__ != 0
 
 
-for _question in (slot_names, has_own_getattribute, _has_dict):
+for _question in (slot_names, has_own_getstate, has_own_getattribute, _has_dict):
     registry.fold(_question)
 
 
@@ -274,12 +287,37 @@ def _reduced(x):
     slots = slot_names(cls)
     if slots is None:
         return cannot_trace(f"a copy of a {cls.__name__}", "its class decides how it is copied")
+    if has_own_getattribute(cls):
+        for name in _COPY_METHODS:
+            method = getattr(x, name)
+            if type(method) is not types.BuiltinMethodType or method.__self__ is not x or method.__name__ != name:
+                return cannot_trace(f"a copy of a {cls.__name__}", f"it defines `{name}`")
     args = x.__getnewargs__() if hasattr(cls, "__getnewargs__") else ()
-    state = dict(x.__dict__) if _has_dict(cls) else {}
+    if has_own_getstate(cls):
+        return args, x.__getstate__()
+    state = object.__getattribute__(x, "__dict__") if _has_dict(cls) else {}
+    if hasattr(cls, "__setstate__"):
+        return args, state or None
+    state = dict(state)
     for name in slots:
         if hasattr(x, name):
             state[name] = getattr(x, name)
-    return args, state
+    return args, state or None
+
+
+def _set_state(y, cls, state):
+    if hasattr(cls, "__setstate__"):
+        return y.__setstate__(state)
+    # A class that computes missing attributes is also asked for `__setstate__`.
+    if (hasattr(cls, "__getattr__") or has_own_getattribute(cls)) and hasattr(y, "__setstate__"):
+        cannot_trace(f"a copy of a {cls.__name__}", "it defines `__setstate__`")
+    if has_own_getattribute(cls) and y.__dict__ is not object.__getattribute__(y, "__dict__"):
+        cannot_trace(f"a copy of a {cls.__name__}", "it defines `__dict__`")
+    if type(state) is not dict:
+        cannot_trace(f"a copy of a {cls.__name__}", "its state is no dict")
+    for name, value in state.items():
+        object.__setattr__(y, name, value)
+    return None
 
 
 def _rebuilt(x, reduced, memo):
@@ -291,8 +329,8 @@ def _rebuilt(x, reduced, memo):
     if memo is not None:
         memo[_NOTHING].append((x, y))
         state = copy_deepcopy(state, memo)
-    for name, value in state.items():
-        object.__setattr__(y, name, value)
+    if state is not None:
+        _set_state(y, cls, state)
     if issubclass(cls, list):
         add = y.append
         for item in x:
