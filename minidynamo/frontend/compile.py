@@ -239,8 +239,8 @@ _target_of_caller: weakref.WeakKeyDictionary[types.FunctionType, types.FunctionT
 
 def _with_caller(fn: types.FunctionType) -> types.FunctionType:
     """Returns a function that calls `fn` if a trace rule replaces calls of `fn`; otherwise `fn` itself."""
-    is_made_by_torch = str(fn.__globals__.get("__name__")).startswith("torch.")
-    if not is_made_by_torch or not convert_frame.is_replaced(fn):
+    is_made_by_decorator = fn.__globals__.get("__name__") != fn.__module__  # the question imports the tracer
+    if not is_made_by_decorator or not convert_frame.is_replaced(fn):
         return fn
 
     def call(*args: Any, **kwargs: Any) -> Any:

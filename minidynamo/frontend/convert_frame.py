@@ -175,7 +175,7 @@ def convert_frame(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwne
 
 
 def is_replaced(fn: types.FunctionType) -> bool:
-    """Returns whether a trace rule replaces calls of `fn`, a function that a decorator of torch has made."""
+    """Returns whether a trace rule replaces calls of `fn`, a function that a decorator has made."""
     return rule_for(fn).takes_itself
 
 
