@@ -8,6 +8,7 @@ passes its gradient to the tensor. Otherwise the hook runs eagerly.
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,9 +31,23 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import NestedFunctionVariable
 from minidynamo.variables.tensors import HookVariable, TensorVariable
 
-# Attributes of a gradient that differ between an eager and a compiled backward.
-_LAYOUT = {"stride", "is_contiguous", "storage_offset", "untyped_storage", "storage", "data_ptr", "grad_fn", "is_leaf"}
-_LAYOUT |= {"view", "as_strided", "data"}
+# Attributes of a gradient that differ between an eager and a compiled backward, or with `create_graph`.
+_VARYING = {
+    "stride",
+    "storage_offset",
+    "untyped_storage",
+    "storage",
+    "data_ptr",
+    "grad_fn",
+    "view",
+    "as_strided",
+    "data",
+}
+_VARYING |= {"requires_grad", "retains_grad", "grad", "names", "layout"}
+# Beginnings of the names of functions that read settings, and of private attributes.
+_READERS = ("_", "is_", "are_", "get_", "set_", "use_")
+# Modules whose attributes stay as they are until backward runs.
+_MODULES = (torch, torch.nn, torch.nn.functional, torch.functional, torch.linalg, torch.special, torch.fft, math)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,18 +83,31 @@ def trace_hook(tx: Tracer, tensor: TensorVariable, hook: VariableTracker) -> Tra
     if not isinstance(result, TensorVariable) or result.node.graph is not subgraph.graph or subgraph.draws:
         return None
     facts = [(fake.shape, fake.dtype, fake.device) for fake in (result.fake, gradient.fake)]
-    if facts[0] != facts[1] or subgraph.writes or len(subgraph.tensors) != len(subgraph.inputs):
+    creates = any(node.op.startswith("call") and not node.all_input_nodes for node in subgraph.graph.nodes)
+    if creates or facts[0] != facts[1] or subgraph.writes or len(subgraph.tensors) != len(subgraph.inputs):
         return None
     return TracedHook(tensor, hook, tuple(tensors), subgraph, result)
 
 
 def _reads_closure_alone(hook: NestedFunctionVariable) -> bool:
-    """Returns whether a hook reads the gradient, its closure, and modules such as torch."""
-    if hook.defaults or hook.kwdefaults or hook.attributes or not _LAYOUT.isdisjoint(hook.code.co_names):
+    """Returns whether a hook reads the gradient, its closure, and functions of torch, but no setting of torch."""
+    if hook.defaults or hook.kwdefaults or hook.attributes or not all(map(_is_constant, hook.code.co_names)):
         return False
     names = {step.argval for step in decode(hook.code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     has_functions = any(isinstance(constant, types.CodeType) for constant in hook.code.co_consts)
-    return not has_functions and all(isinstance(hook.namespace.get(name), types.ModuleType) for name in names)
+    return not has_functions and all(_is_module(hook.namespace.get(name)) for name in names)
+
+
+def _is_constant(name: str) -> bool:
+    """Returns whether an attribute of torch or a gradient is the same in each backward. Classes switch settings."""
+    if name in _VARYING or name.startswith(_READERS):
+        return False
+    value = getattr(torch, name, None)
+    return _is_module(value) if isinstance(value, types.ModuleType) else not isinstance(value, type)
+
+
+def _is_module(value: object) -> bool:
+    return any(value is module for module in _MODULES)
 
 
 def _refuse(effect: Effect) -> NoReturn:

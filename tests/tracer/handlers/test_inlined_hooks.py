@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 import torch
 
@@ -117,3 +119,59 @@ def test_BS_3_gradients_of_gradients_go_through_a_hook(backend):
         (first,) = torch.autograd.grad(f(x).sum(), [x], create_graph=True)
         found += [[first, *torch.autograd.grad(first.sum(), [x])]]
     torch.testing.assert_close(*found)
+
+
+SETTINGS = types.ModuleType("settings")
+
+
+def by_grad_mode(x):
+    y = x.sin()
+    y.register_hook(lambda g: g * 2 if torch.is_grad_enabled() else g * 3)
+    return y * y
+
+
+def by_requires_grad(x):
+    y = x.sin()
+    y.register_hook(lambda g: g * 2 if g.requires_grad else g * 3)
+    return y * y
+
+
+def without_grad(x):
+    def hook(g):
+        with torch.no_grad():
+            return g * g
+
+    y = x.sin()
+    y.register_hook(hook)
+    return y * y
+
+
+def with_a_new_tensor(x):
+    y = x.sin()
+    y.register_hook(lambda g: g * torch.zeros(1).element_size())
+    return y * y
+
+
+def by_a_setting(x):
+    y = x.sin()
+    y.register_hook(lambda g: g * SETTINGS.scale)
+    return y * y
+
+
+@pytest.mark.parametrize("program", [by_grad_mode, by_requires_grad, without_grad, with_a_new_tensor, by_a_setting])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_hook_reads_settings_when_backward_runs(backend, program):
+    found = []
+    for f in (program, minidynamo.compile(program, backend=backend, fullgraph=True)):
+        for create_graph in (False, True):
+            SETTINGS.scale = 1.0
+            x = torch.linspace(0.1, 1, 5, requires_grad=True)
+            loss = f(x).sum()
+            SETTINGS.scale = 2.0
+            torch.set_default_dtype(torch.float64)
+            try:
+                (first,) = torch.autograd.grad(loss, [x], create_graph=create_graph)
+            finally:
+                torch.set_default_dtype(torch.float32)
+            found.append([first, *(torch.autograd.grad(first.sum(), [x]) if create_graph else [])])
+    torch.testing.assert_close(found[:2], found[2:])
