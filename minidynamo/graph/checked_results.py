@@ -153,7 +153,9 @@ def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor
     """
     if all(have == want or n <= 1 for n, have, want in zip(tensor.shape, tensor.stride(), strides)):
         return tensor
-    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    distinct = tuple(slice(None) if stride else slice(1) for stride in strides)  # torch writes no expanded dimensions
+    copy[distinct].copy_(tensor[distinct])
     if compat.version_of(copy) is not None:
         compat.set_versions([copy], [0])
     return copy

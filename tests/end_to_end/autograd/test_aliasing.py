@@ -179,6 +179,11 @@ class WritesToInputs:
         return x + y
 
     @program(two)
+    def repeats_of_a_written_input(x, y):
+        x.copy_(y)
+        return x.repeat_interleave(2, dim=0) * y.sum()
+
+    @program(two)
     def foreach_writes(x, y):
         torch._foreach_add_([x, y], 1.0)
         return x * y
