@@ -135,15 +135,18 @@ def choice(
     operands = [each for each in (best, item) if isinstance(each, TensorVariable) and each.cls is torch.Tensor]
     if len(operands) < 2 or best is item or tx.graph.subgraph is not None:
         return None
-    facts = [(f.dtype, f.device, f.layout, f.shape, f.requires_grad, f.numel()) for f in map(tx.graph.use, operands)]
-    if facts[0] != facts[1] or facts[0][-1] != 1:
+    fakes = [tx.graph.use(operand) for operand in operands]
+    if any(fake.layout is not torch.strided or fake.numel() != 1 for fake in fakes):
+        return None
+    facts = [(f.dtype, f.device, f.shape, f.stride(), f.requires_grad) for f in fakes]
+    if facts[0] != facts[1]:
         return None
     compared = tx.call(is_better, [item, best])
     if not isinstance(compared, TensorVariable) or tx.graph.constant(compared) is not None:
         return None
     if tensor_items.read(tx, compared) is not None:
         return None
-    return tx.graph.choice(function, operands, facts[0][-2])
+    return tx.graph.choice(function, operands, fakes[0].requires_grad)
 
 
 def is_choice(variable: VariableTracker) -> bool:

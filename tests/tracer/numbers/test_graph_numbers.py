@@ -231,6 +231,7 @@ REFUSED = {
     "is": (lambda x, a, b: (max(a, b) is a, x + 1), "MD230"),
     "leaf": (lambda x, a, b: (max(a, b).is_leaf, x + 1), "MD212"),
     "dtype": (lambda x, a, b: (max(a, b.double()), x + 1), "MD201"),
+    "strides": (lambda x, a, b: (max(a, x[::2].sum(0, keepdim=True).as_strided((1,), (2,))).stride(), x + 1), "MD201"),
     "an int": (lambda x, a, b: (max(0, a), max(3, b), x + 1), "MD201"),
     "key": (lambda x, a, b: (max([a, b], key=lambda t: -t), x + 1), "MD201"),
 }
