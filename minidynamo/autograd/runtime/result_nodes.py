@@ -140,10 +140,12 @@ def with_node(value: torch.Tensor, owned: OwnedValues, inputs: Iterable[torch.Te
 
 
 def with_separate_inputs(outputs: Sequence[Any], linked: LinkedInputs) -> list[Any]:
-    """Returns the outputs of a node, with a result node for each that reaches a separate input."""
+    """Returns the outputs of a node, with a result node for each that reaches a separate input. Gradients that the user
+    has not requested are None."""
     found = list(outputs)
     for position, ends in linked.ends.items():
-        found[position] = with_node(found[position], OwnedValues(linked.separate, position, ends))
+        if found[position] is not None:
+            found[position] = with_node(found[position], OwnedValues(linked.separate, position, ends))
     return found
 
 

@@ -237,6 +237,17 @@ def test_gradients_of_some_gradients_lead_where_they_do_in_eager(program, backen
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_of_the_only_requested_gradient(backend):
+    """Forces, say: the gradient of a leaf before the graph, and not of the weight, is differentiated again."""
+    found = []
+    for run in (torch.mul, minidynamo.compile(lambda h, w: h * w, backend=backend)):
+        x, w = torch.tensor([0.5, 2.0], requires_grad=True), torch.tensor([3.0, -1.0], requires_grad=True)
+        force = torch.autograd.grad(run(x.sin(), w).sum(), x, create_graph=True)[0]
+        found.append((force, *torch.autograd.grad(force.square().sum(), [x, w])))
+    assert_gradients_equal(*found, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_function_behind_a_gradient_that_is_not_used_gets_no_zeros(backend):
     def program(a, b):
         return a.sin() * b
