@@ -14,7 +14,11 @@ from minidynamo.compat.modules import *
 from minidynamo.compat.operators import *
 from minidynamo.compat.python import *
 from minidynamo.compat.settings import *
-from minidynamo.compat.standalone import *
 from minidynamo.compat.symbols import *
 from minidynamo.compat.tensors import *
 from minidynamo.compat.torch_compile import *
+
+try:
+    from minidynamo.compat.standalone import *
+except (AttributeError, ImportError, KeyError, TypeError, ValueError):
+    from minidynamo.compat.torch_forms import *  # type: ignore[assignment]

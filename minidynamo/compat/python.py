@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import types
 import typing
 
@@ -21,6 +22,13 @@ CACHED_FUNCTION: type = type(functools.lru_cache(int))
 VERSION_INFO = sys.version_info
 
 _CO_HAS_DOCSTRING = 0x4000000
+
+
+def in_thread(function: typing.Callable[[], object]) -> None:
+    """Runs a function in a thread, without user frames, whose locals would otherwise live until garbage collection."""
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
 
 
 def name_in_errors(cls: type) -> str:

@@ -1,27 +1,37 @@
-"""Owns forms of torch's fake tensor mode, `make_fx` and printer that import neither torch.compile nor DTensors.
+"""Owns forms of torch's fake tensor mode, `make_fx` and printer that do not import torch.compile.
 
-They read settings of `torch._dynamo`, and importing that package takes longer than a small compile. As long as the
-program has not imported the package, these functions run with another global name `torch`, which answers for the
-settings with their defaults. Any other access imports the package, and later calls run as torch wrote them.
+Why: these functions of torch read a few settings of the package `torch._dynamo`, which is torch.compile. The import of
+the package takes longer than a small compile, and minidynamo does not need anything else of it.
+
+How: a function of Python looks its global names up in a dictionary. `_without` creates a second function from the code
+of a function of torch and from a dictionary of its own, `_Globals`. There, the name `torch` and the statement `import`
+lead to views of torch. A view of a module knows the names that such functions read, with their defaults; any other
+name imports the module. Likewise, the printer does not import DTensors.
+
+When: the second function runs until the program imports `torch._dynamo` for whatever reason. After that, torch's own
+function runs. So the program's own changes of settings count, as only a program with the package can change them.
+
+Where a private name of torch is missing, the import of this module fails. `torch_forms` has the same names then. The
+views do not know the variables of the environment that set the package's settings (docs/differences.md).
 """
 
 from __future__ import annotations
 
 import builtins
-import dataclasses
 import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
 import sys
-import threading
 import types
 import typing
 
 import torch
 import torch._subclasses.fake_tensor
 import torch.fx.experimental.proxy_tensor
+
+from minidynamo.compat.python import in_thread
 
 FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
 
@@ -30,7 +40,7 @@ _DTENSOR = "torch.distributed.tensor._api"
 _fake_tensor: typing.Any = torch._subclasses.fake_tensor
 _proxy_tensor: typing.Any = torch.fx.experimental.proxy_tensor
 
-# The defaults of the settings that are read.
+# The settings that are read, with their defaults.
 _FAKE_TENSORS = {
     "fake_tensor_cache_enabled": True,
     "fake_tensor_cache_crosscheck_enabled": False,
@@ -49,12 +59,10 @@ class _View(types.ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
-@dataclasses.dataclass(frozen=True)
 class _Source:
     """The origin of a tensor with constant sizes, which nothing reads."""
 
-    base: object
-    member: str = ""
+    def __init__(self, *parts: object, **named: object) -> None: ...
 
 
 _sources = _View("torch._dynamo.source", ConstantSource=_Source, AttrSource=_Source, RandomValueSource=())
@@ -62,7 +70,8 @@ _dynamo = _View("torch._dynamo", config=_View("torch._dynamo.config", **_FAKE_TE
 
 
 def _merge_equal_sizes(graph: torch.fx.Graph) -> None:
-    if any(isinstance(node.meta.get("val"), torch.SymInt) for node in graph.nodes):
+    """Merges nodes of equal symbolic numbers; most graphs have none."""
+    if any(isinstance(node.meta.get("val"), torch.types.py_sym_types) for node in graph.nodes):
         importlib.import_module(_merge.__name__).dedupe_symints(graph)
 
 
@@ -99,8 +108,8 @@ class _Globals(dict[str, typing.Any]):
 
 
 def _without(package: str, own: typing.Any, **values: object) -> typing.Any:
-    """Returns a function of torch in a form that runs without the package while nothing else has imported it, and with
-    other values of some globals.
+    """Returns a function that runs as the function `own` of torch. As long as the program has not imported `package`,
+    the code of `own` runs with the views as globals, and with `values` for further globals.
     """
     scope = _Globals(sys.modules[own.__module__], **values)
     changed = types.FunctionType(own.__code__, scope, own.__name__, own.__defaults__, own.__closure__)
@@ -111,6 +120,10 @@ def _without(package: str, own: typing.Any, **values: object) -> typing.Any:
         return (own if package in sys.modules else changed)(*args, **kwargs)
 
     return function
+
+
+# Each class below has the methods, of a class of torch, that read settings. A method that creates objects of another
+# such class finds the class below in its globals.
 
 
 class _MetaConverter(_fake_tensor.MetaConverter):
@@ -148,6 +161,7 @@ class _Tracer(_proxy_tensor._MakefxTracer):
         _DYNAMO,
         _proxy_tensor._MakefxTracer._trace_inner,
         dispatch_trace=_without(_DYNAMO, _proxy_tensor.dispatch_trace.__wrapped__),
+        trace_structured=lambda *args, **kwargs: None,  # the record of a failure imports the package
     )
 
 
@@ -250,13 +264,6 @@ def load_fake_tensors() -> None:
     in_thread(lambda: __import__("torch.fx.experimental.symbolic_shapes"))
     in_thread(lambda: __import__("torch._higher_order_ops.triton_kernel_wrap"))
     in_thread(StandaloneFakeTensorMode)
-
-
-def in_thread(function: typing.Callable[[], object]) -> None:
-    """Runs a function in a thread, without user frames, whose locals would otherwise live until garbage collection."""
-    thread = threading.Thread(target=function)
-    thread.start()
-    thread.join()
 
 
 _print = _without(_DTENSOR, torch.fx.graph.CodeGen._gen_python_code)

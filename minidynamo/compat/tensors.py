@@ -13,7 +13,7 @@ import typing
 import torch
 import torch._subclasses.fake_tensor
 
-from minidynamo.compat.standalone import in_thread
+from minidynamo.compat.python import in_thread
 from minidynamo.compat.symbols import symbolic
 
 # `tensor_guards` makes one C++ object that checks many tensors (class, dtype, device, dispatch keys, shape, strides,
