@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 import torch
 
-from minidynamo.bytecode.analysis import is_in_try
 from minidynamo.compat import DataDependentOutput, DynamicOutputShape, UnsupportedFakeTensor, UnsupportedOperator
 from minidynamo.errors import Diagnostic, GraphBreak, first_line
 from minidynamo.guards.source import Source, is_drawn
@@ -155,10 +154,7 @@ class Trace(Tracer):
             made = self.graph.emit(target, *mark_scalar_arguments(self, target, *read))
             self.graph.shapes.report_decisions()
             tensor_items.record(self, [*stored, *tensor_items.numbers_of_result(self, target, args, made)])
-            if not self.user_may_catch:
-                around = [frame for frame in self.frames if is_in_try(frame.code, frame.index)]
-                self.emits_in_try |= bool(around)
-                self.user_may_catch = not all(frame.trusted for frame in around)
+            self.record_handlers()
         except NotInGraph as error:
             self.break_graph(
                 "MD214",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
+from minidynamo.bytecode.analysis import is_in_try
 from minidynamo.bytecode.instructions import Instruction, decode, location
 from minidynamo.errors import Diagnostic, GraphBreak, SkipFrame, UserLocation
 from minidynamo.guards.guard import GuardKind
@@ -112,6 +113,13 @@ class Tracer(ABC):
         self.emits_in_try = False
         #: whether an operation of the graph has a `try` or `with` around it, in a frame of the user
         self.user_may_catch = False
+
+    def record_handlers(self) -> None:
+        """Records whether a `try` or `with` is around the operation that the graph has received last."""
+        if not self.user_may_catch:
+            around = [frame for frame in self.frames if is_in_try(frame.code, frame.index)]
+            self.emits_in_try |= bool(around)
+            self.user_may_catch = not all(frame.trusted for frame in around)
 
     @abstractmethod
     def call(

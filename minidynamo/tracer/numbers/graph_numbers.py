@@ -105,7 +105,13 @@ def call(tx: Tracer, function: Any, args: Args, kwargs: Kwargs) -> VariableTrack
     if cls is None and (function in _REFUSED or getattr(function, "__module__", "") in ("math", "_operator")):
         what = f"{getattr(function, '__name__', 'a function')}() of a number that the graph reads from a tensor"
         tx.break_graph("MD230", what, why=f"{_WHY} The class of the result may depend on it.", fix=_KEEP)
-    return None if cls is None else tx.graph.item(function, args, cls, may_raise=_may_raise(function, args))
+    return None if cls is None else _record(tx, function, args, cls, _may_raise(function, args))
+
+
+def _record(tx: Tracer, function: Callable[..., Any], args: Args, cls: type, may_raise: bool) -> VariableTracker:
+    if may_raise:
+        tx.record_handlers()
+    return tx.graph.item(function, args, cls, may_raise=may_raise)
 
 
 def total(tx: Tracer, numbers: TupleVariable, start: VariableTracker) -> VariableTracker | None:
@@ -115,7 +121,7 @@ def total(tx: Tracer, numbers: TupleVariable, start: VariableTracker) -> Variabl
     if not tx.graph.has_items or not any(map(involves_item, items)) or not classes <= {int, float, bool}:
         return None
     # Python's own `sum` is called, because it compensates rounding errors of floats from 3.12 on.
-    return tx.graph.item(sum, [numbers, start], float if float in classes else int, may_raise=classes != {float})
+    return _record(tx, sum, [numbers, start], float if float in classes else int, classes != {float})
 
 
 def extreme(tx: Tracer, function: Callable[..., Any], best: VariableTracker, item: VariableTracker) -> Any:

@@ -112,6 +112,29 @@ def test_no_gradient_flows_through_a_number(backend):
     assert torch.equal(*grads) and grads[0].tolist() == [18.0, 18.0]
 
 
+def or_zero(number):
+    try:
+        return 1 / number
+    except ZeroDivisionError:
+        return 0.0
+
+
+def in_callee(x):
+    return or_zero(x.sum().item()), x + 1
+
+
+def in_map(x):
+    return [*map(or_zero, x.tolist())], x + 1
+
+
+@pytest.mark.parametrize("program", [in_callee, in_map])
+@pytest.mark.filterwarnings("ignore:MD523")
+def test_a_callee_handles_its_error(program):
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    for x in (torch.ones(2), torch.zeros(2), torch.ones(2)):
+        assert repr(compiled(x)) == repr(program(x))
+
+
 def test_errors_are_those_of_python():
     whole = minidynamo.compile(lambda x: x * (1 / (x - x).sum().item()), backend="native", fullgraph=True)
     with pytest.raises(ZeroDivisionError, match="float division by zero"):
