@@ -63,6 +63,7 @@ class Context:
         """Accepts whether backward receives zeros or None for unused outputs."""
 
 
+@registry.opaque_method(vars(Function)["apply"])  # of an instance, as old code has it
 @registry.function(Function.apply.__func__)  # type: ignore[attr-defined]
 def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     if not isinstance(cls, ClassVariable) or kwargs:

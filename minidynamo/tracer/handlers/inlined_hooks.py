@@ -1,9 +1,9 @@
 """Owns hooks of tensors whose operations become a part of the backward graph: functions of the gradient and of tensors
 that the graph computes.
 
-The body is traced when the hook is registered. At the end of the frame, the hook becomes a part of the graph if nobody
-can see the difference: the hook, its handle, its cells and the tensor are lost, and each result that requires grad
-passes its gradient to the tensor. Otherwise the hook runs eagerly.
+The body is traced when the hook is registered. At the end of the frame, the hook becomes a part of the graph if no
+program can see the difference: the hook, its handle, its cells and the tensor are lost, and each result that requires
+grad passes its gradient to the tensor. Otherwise the hook runs eagerly.
 """
 
 from __future__ import annotations

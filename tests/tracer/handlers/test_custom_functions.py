@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
+import minidynamo
 from minidynamo.tracer.handlers.custom_functions import Context
 from tests.tracer.capturing import capture, guards_on, targets
 
@@ -26,6 +29,23 @@ def test_one_node_and_no_trace_of_the_trial():
     (target,) = targets(traced)
     assert target.__name__ == "Doubled_apply"
     assert guards_on(traced, "FACTOR")
+
+
+class Tripled(Doubled):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 3
+
+
+def test_an_instance_applies_its_class():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch warns of instances
+        doubled, tripled = Doubled(), Tripled()
+    compiled = minidynamo.compile(lambda op, x: op.apply(x), backend="eager", fullgraph=True)
+    x = torch.randn(2, requires_grad=True)
+    assert torch.equal(compiled(doubled, x), x * 2) and torch.equal(compiled(tripled, x), x * 3)
+    compiled(tripled, x).sum().backward()
+    assert torch.equal(x.grad, torch.full((2,), 2.0))
 
 
 def test_the_stand_in_for_ctx_has_what_functions_use():
