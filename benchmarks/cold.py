@@ -1,13 +1,14 @@
-"""Measures the first training step in a fresh process: without any cache, as after each edit of the user, and with the
-cache of an earlier process.
+"""Measures the first training step and the first inference in a fresh process: without any cache, as after each edit of
+the user, and with the cache of an earlier process.
 
-Run as `python -m benchmarks.cold MODEL SYSTEM`, the module is the fresh process and prints the seconds.
+Run as `python -m benchmarks.cold MODEL MODE SYSTEM`, the module is the fresh process and prints the seconds.
 """
 
 from __future__ import annotations
 
 import compileall
 import importlib
+import itertools
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.training import MODELS, batch, step
+from benchmarks.training import MODELS, batch, infer, step
 
 # "warm" is a second process of minidynamo.
 NAMES = ("minidynamo", "warm", "torch.compile")
@@ -26,20 +27,25 @@ CACHES = ("MINIDYNAMO_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 SWITCHES = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
 
 
-def first_step(model_name: str, system: str) -> float:
-    """Returns the seconds from a ready model and optimizer to the first gradients, imports and compiles included."""
-    arguments = batch()
+# A training step, and an inference call.
+MODES = {"step": step, "inference": infer}
+
+
+def first_step(model_name: str, mode: str, system: str) -> float:
+    """Returns the seconds from a ready model (and optimizer) to the first gradients or scores, imports and compiles
+    included."""
+    arguments, run = batch(), MODES[mode]
     # Starts torch's threads and loads its kernels, at the same cost in every system.
-    step(MODELS[model_name](), *arguments)
-    model: Any = MODELS[model_name]()
-    # Imports torch's own compiler, as all training does, even in eager.
-    torch.optim.AdamW(model.parameters())
+    run(MODELS[model_name](), *arguments)
+    model: Any = MODELS[model_name]().train(mode == "step")
+    if mode == "step":  # imports torch's own compiler, as all training does, even in eager
+        torch.optim.AdamW(model.parameters())
     start = time.perf_counter()
     if system != "torch.compile":
         model = importlib.import_module("minidynamo").compile(model)
     else:
         model = torch.compile(model)
-    step(model, *arguments)
+    run(model, *arguments)
     return time.perf_counter() - start
 
 
@@ -59,15 +65,15 @@ def fresh_process(folder: str, *command: str) -> list[float]:
 
 
 def samples(quick: bool) -> Iterator[tuple[str, dict[str, list[float]]]]:
-    """Yields for each model the seconds of each system, interleaved."""
+    """Yields for each mode and model the seconds of each system, interleaved."""
     compileall.compile_dir("minidynamo", quiet=1)  # installed packages include their bytecode
-    for model_name in MODELS:
+    for model_name, mode in itertools.product(MODELS, MODES):
         taken: dict[str, list[float]] = {name: [] for name in NAMES}
         for _ in range(1 if quick else 3):
             with tempfile.TemporaryDirectory() as folder:
                 for name in NAMES:
-                    taken[name] += fresh_process(folder, "benchmarks.cold", model_name, name)
-        yield model_name, taken
+                    taken[name] += fresh_process(folder, "benchmarks.cold", model_name, mode, name)
+        yield f"{mode} of the {model_name}", taken
 
 
 def first_calls(quick: bool) -> Iterator[tuple[str, dict[str, list[float]]]]:

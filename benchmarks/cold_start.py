@@ -15,14 +15,14 @@ WARM = (Limit("the cold step", 0.3),)
 
 
 def measure(quick: bool) -> Iterator[Result]:
-    """Measures the import, the first call and the first training step in a fresh process, and in the next process."""
+    """Measures the import, the first call and the first step of models in a fresh process, and in the next process."""
     (_, imports), (_, calls) = cold.first_calls(quick)
     yield Result("import minidynamo, CPU", "s", imports, ())
     warm = calls.pop("warm")
     yield Result("cold first call of `relu(x + 1) * 2`, CPU", "s", calls, COLD)
     yield Result("warm first call of `relu(x + 1) * 2`, CPU", "s", {"minidynamo": warm}, ())
-    for model_name, samples in cold.samples(quick):
+    for name, samples in cold.samples(quick):
         warm = samples.pop("warm")
-        yield Result(f"cold first step of the {model_name}", "s", samples, COLD)
+        yield Result(f"cold first {name}", "s", samples, COLD)
         pair = {"minidynamo": warm, "the cold step": samples["minidynamo"]}
-        yield Result(f"warm first step of the {model_name}", "s", pair, WARM)
+        yield Result(f"warm first {name}", "s", pair, WARM)

@@ -1,4 +1,4 @@
-"""Owns the training step of the cold-start and memory measurements: the demo's models on a batch of digits."""
+"""Owns the models and steps of the cold-start and memory measurements, on a batch of digits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,19 @@ from torch.nn import functional
 from examples.models import ConvNet, Transformer
 
 BATCH = 64
-MODELS: dict[str, Callable[[], nn.Module]] = {"conv net": ConvNet, "transformer": Transformer}
+
+
+def perceptron() -> nn.Module:
+    """Maps images (batch, 1, 8, 8) to the score of each class by two hidden layers."""
+    hidden = [nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 256), nn.GELU(), nn.LayerNorm(256)]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(256, 10))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "conv net": ConvNet,
+    "transformer": Transformer,
+    "perceptron": perceptron,
+}
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -25,3 +37,9 @@ def step(model: nn.Module, images: Tensor, classes: Tensor) -> None:
     loss = functional.cross_entropy(model(images), classes)
     loss.backward()
     model.zero_grad(set_to_none=True)
+
+
+def infer(model: nn.Module, images: Tensor, classes: Tensor) -> None:
+    """Computes the scores without gradients."""
+    with torch.no_grad():
+        model(images)
