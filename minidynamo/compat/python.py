@@ -21,6 +21,10 @@ CACHED_FUNCTION: type = type(functools.lru_cache(int))
 # For programs that ask: a named tuple, like those that torch returns.
 VERSION_INFO = sys.version_info
 
+# Whether functools flattens a partial object whose class overrides `__call__`; the override is lost.
+_overriding = type("", (functools.partial,), {"__call__": print})(print)
+FLATTENS_ALL_PARTIALS = functools.partial(_overriding).func is print
+
 _CO_HAS_DOCSTRING = 0x4000000
 
 

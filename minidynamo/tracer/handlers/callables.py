@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from minidynamo.compat import FLATTENS_ALL_PARTIALS
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, Constant
 from minidynamo.tracer.attributes import lookup_on_class
@@ -75,14 +76,15 @@ def _new_partial(
 def _flattened_partial(tx: Tracer, function: VariableTracker) -> PartialVariable | None:
     """Returns the partial object that functools flattens into a new partial of `function`; else None.
 
-    Functools flattens a partial object without a dictionary whose class does not override `__call__`.
+    Functools flattens a partial object without a dictionary; in some versions of Python only if the class of the object
+    does not override `__call__`.
     """
     inner_partial = function.storage if isinstance(function, ObjectVariable) else function
     if not isinstance(inner_partial, PartialVariable) or _has_attributes(tx, inner_partial):
         return None
     if isinstance(function, ObjectVariable):
-        owner = lookup_on_class(function.cls, "__call__")[1]
-        if owner is not functools.partial or tx.side_effects.written_attributes(function):
+        is_plain = FLATTENS_ALL_PARTIALS or lookup_on_class(function.cls, "__call__")[1] is functools.partial
+        if not is_plain or tx.side_effects.written_attributes(function):
             return None
     return inner_partial
 

@@ -50,6 +50,9 @@ def unary_not(frame: Frame, instruction: Instruction) -> None:
 @opcode("TO_BOOL")
 def to_bool(frame: Frame, instruction: Instruction) -> None:
     condition, jump = frame.pop_lazy(), frame.instructions[instruction.index + 1]
+    if isinstance(condition, ItemVariable) and jump.opname == "UNARY_NOT":
+        frame.push(condition)  # the graph computes `not`
+        return
     known = expected(frame, condition, jump, "TRUE" in jump.opname) if "_IF_" in jump.opname else None
     frame.push(ConstantVariable(truth(frame.tx, condition) if known is None else known))
 

@@ -150,7 +150,8 @@ class Cases:
         named = Bare(scaled, x)
         named.name = "named"
         outer = [partial(inner, 2) for inner in (bare, named, TAGGED, TWICE)]
-        return outer[0](), outer[1](), [p.func is scaled for p in outer], Bare(TWICE, 3).func is TWICE, Bare(bare, 2)
+        flat = [p.func is scaled for p in (*outer, Bare(TWICE, 3), Twice(bare, 2))]
+        return outer[0](), outer[1](), outer[3](x), flat, Bare(bare, 2)
 
     def partials_of_torch_functions(x):
         return partial(torch.add, x)(1), partial(torch.clamp, min=0.5)(x), [*map(partial(torch.mul, other=2), [x, x])]
