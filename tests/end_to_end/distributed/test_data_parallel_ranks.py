@@ -321,8 +321,9 @@ def captured(rank, capture, mode):
 def DDP_captured_backward(rank):
     """torch's reducer written in C++ cannot be captured, its reducer written in Python can."""
     expected, order = captured(rank, contextlib.nullcontext(), True)
-    for mode, backwards in ((True, 0), ("python_reducer", 2)):
-        counter = minidynamo.testing.CompileCounterWithBackend("aot_eager")
+    modes = (True, 0, "aot_eager"), ("python_reducer", 2, "eager"), ("python_reducer", 2, "aot_eager")
+    for mode, backwards, backend in modes:
+        counter = minidynamo.testing.CompileCounterWithBackend(backend)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             made, events = captured(rank, minidynamo.captured_backward(counter), mode)
