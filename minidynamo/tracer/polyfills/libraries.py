@@ -109,7 +109,9 @@ def unwrap(func, *, stop=None):
     """Unwraps without a memo of addresses. A function that wraps itself has too many iterations to be traced."""
     while not isinstance(func, type) and hasattr(func, "__wrapped__") and (stop is None or not stop(func)):
         func = func.__wrapped__
-    return cannot_trace("`inspect.unwrap` of a class", "versions of Python differ") if isinstance(func, type) else func
+    if isinstance(func, type) and hasattr(func, "__wrapped__"):
+        return cannot_trace("`inspect.unwrap` of a class with `__wrapped__`", "versions of Python differ")
+    return func
 
 
 @dataclasses.dataclass

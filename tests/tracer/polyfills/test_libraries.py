@@ -72,6 +72,13 @@ def test_dataclasses():
         twins.dataclass_asdict(3)
 
 
+def test_a_class_without_a_wrapped_function_is_unwrapped():
+    wrapping = type("Wrapping", (), {"__wrapped__": int})
+    assert twins.unwrap(dict) is dict
+    with pytest.raises(NotImplementedError, match="versions of Python differ"):
+        twins.unwrap(wrapping)
+
+
 def test_annotations_that_are_none():
     annotated_wrongly = type("Wrong", (), {"__call__": len, "__annotations__": 3})()
     for twin in (inspect.get_annotations, twins.get_annotations):
