@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from minidynamo.core.locks import ForkSafeLock
 from minidynamo.errors import ArgumentError, Diagnostic, UserLocation, summary
 
@@ -139,20 +141,25 @@ def notice(diagnostic: Diagnostic, *, noticed: set[tuple[str, str]] = _noticed) 
 
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 _GENERATED = re.compile(r"\d{4,}_[a-z]+_\w+\.py|<minidynamo \w+>")  # the file names of artifacts.py
 
 
 def _level_of_the_user() -> int:
-    """Returns the `stacklevel` for `warnings.warn` in the calling function: the innermost frame of the user's code."""
+    """Returns the `stacklevel` for `warnings.warn` in the calling function: the innermost frame of the user's code, or
+    of torch if the thread runs none.
+    """
     frame = inspect.currentframe()
-    level = 0
+    level = level_of_torch = 0
     while frame is not None:
         filename = frame.f_code.co_filename
         if not filename.startswith(_PACKAGE) and not _GENERATED.fullmatch(os.path.basename(filename)):
-            return level
+            if not filename.startswith(_TORCH):
+                return level
+            level_of_torch = level_of_torch or level
         level += not ("importlib" in filename and "_bootstrap" in filename)  # `warnings` does not count such frames
         frame = frame.f_back
-    return 1
+    return level_of_torch or 1
 
 
 def forget_notices() -> None:

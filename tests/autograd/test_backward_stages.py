@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import minidynamo
 from minidynamo import compat
 from minidynamo.autograd.backward_stages import in_stages
 from minidynamo.autograd.graph.signature import Edge, NodeGraph
+from tests.recorded_products import RecordedProducts
 
 BACKENDS = ["aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)]
 
@@ -148,11 +148,6 @@ def test_DDP_4_gradients_leave_one_by_one(smallest_buckets):
     """Between the gradients of two layers, backward computes one layer."""
     events = []
 
-    class Products(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            events.extend(["mm"] * ("mm" in str(function)))
-            return function(*args, **(kwargs or {}))
-
     def train(backend):
         m = build(Model, backend)
         for name, p in m.named_parameters():
@@ -160,7 +155,7 @@ def test_DDP_4_gradients_leave_one_by_one(smallest_buckets):
         for _ in range(2):
             loss = m(numbers(3, 4).detach()).sum()
             events.clear()
-            with Products():
+            with RecordedProducts(events):
                 loss.backward()
             m.zero_grad()
         return [*events]

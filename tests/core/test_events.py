@@ -104,8 +104,9 @@ def test_the_kinds_are_those_that_are_published_and_documented():
         assert f"| `{kind}` | {meaning} |" in page
 
 
-def test_a_notice_points_to_the_users_line():
-    compiled = minidynamo.compile(lambda x: x + 1, backend=lambda gm, inputs: gm.forward)
+@pytest.mark.parametrize("target", [lambda x: x + 1, torch.nn.ReLU(), torch.nn.Sequential(torch.nn.ReLU())])
+def test_a_notice_points_to_the_users_line(target):
+    compiled = minidynamo.compile(target, backend=lambda gm, inputs: gm.forward)
     with pytest.warns(MinidynamoNotice) as notices:
         line = sys._getframe().f_lineno + 1
         compiled(torch.ones(1))

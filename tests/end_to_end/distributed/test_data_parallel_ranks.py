@@ -16,11 +16,11 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 from tests.ranks import Ranks
+from tests.recorded_products import RecordedProducts
 
 programs = Ranks(__name__)
 
@@ -233,11 +233,6 @@ def DDP_4_gradients_leave_one_by_one(rank):
     """Each bucket is sent as early as in eager, between the same products of matrices."""
     events = []
 
-    class Products(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            events.extend(["product"] * ("mm" in str(function)))
-            return function(*args, **(kwargs or {}))
-
     def reduce(state, bucket):
         events.append(f"bucket of {len(bucket.parameters())}")
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda f: f.value()[0])
@@ -254,17 +249,17 @@ def DDP_4_gradients_leave_one_by_one(rank):
         for _ in range(2):  # buckets are in the order of the first backward from the second iteration on
             loss = wrapped(torch.ones(4, 8)).sum()
             events.clear()
-            with Products():
+            with RecordedProducts(events):
                 loss.backward()
         return [*events]
 
     expected = last_step(None, "")
-    assert sum(event != "product" for event in expected) >= 4 and expected[-3:-1] == ["bucket of 2", "product"]
-    buckets = [event for event in expected if event != "product"]
+    assert sum(event != "mm" for event in expected) >= 4 and expected[-3:-1] == ["bucket of 2", "mm"]
+    buckets = [event for event in expected if event != "mm"]
     for where in ("inside", "outside"):
         assert last_step("aot_eager", where) == expected, where
         # Kernels compute small products.
-        assert [event for event in last_step("native", where) if event != "product"] == buckets, where
+        assert [event for event in last_step("native", where) if event != "mm"] == buckets, where
 
 
 @programs

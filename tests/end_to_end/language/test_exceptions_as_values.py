@@ -6,22 +6,10 @@ import torch
 import minidynamo
 from minidynamo.testing import CompileCounter, assert_same_as_eager
 from tests.end_to_end.programs import Programs, vector
+from tests.exception_classes import Plain, ShapeError
 
 programs = Programs()
 test_same_as_eager = programs.test()
-
-
-class ShapeError(ValueError):
-    """An exception with more state than its message."""
-
-    def __init__(self, expected, got):
-        super().__init__(f"expected {expected}, got {got}")
-        self.expected = expected
-        self.got = got
-
-
-class Plain(Exception):
-    pass
 
 
 class Bag:

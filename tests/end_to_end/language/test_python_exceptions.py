@@ -11,22 +11,10 @@ import traceback
 import torch
 
 from tests.end_to_end.programs import Programs, two_vectors
+from tests.exception_classes import Plain, ShapeError
 
 programs = Programs()
 test_same_as_eager = programs.test()
-
-
-class ShapeError(ValueError):
-    """An exception with more state than its message."""
-
-    def __init__(self, expected, got):
-        super().__init__(f"expected {expected}, got {got}")
-        self.expected = expected
-        self.got = got
-
-
-class Plain(Exception):
-    pass
 
 
 class Worded(Exception):

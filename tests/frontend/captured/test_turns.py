@@ -58,8 +58,9 @@ def test_a_second_captured_backward_runs_eagerly_meanwhile():
     counter = CompileCounterWithBackend("eager")
 
     def work():
-        with pytest.warns(MinidynamoNotice, match="MD525 .* runs in another thread"):
+        with pytest.warns(MinidynamoNotice, match="MD525 .* runs in another thread") as notices:
             assert torch.equal(sine(captured_backward(counter)), COSINE)
+        assert notices[0].filename == __file__
         with pytest.raises(Unsupported, match="MD525"):
             sine(captured_backward(counter, fullgraph=True))
 
