@@ -155,7 +155,6 @@ def check_versions() -> Iterator[Row]:
         ("torch", ""),
         ("triton", "no kernels for GPUs"),
         ("bytecode", ""),
-        ("networkx", ""),
     ):
         version = installed(name)
         if version is not None:
