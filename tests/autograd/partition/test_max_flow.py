@@ -13,7 +13,7 @@ def cut_of(edges, count, after):
 
 
 def best_sink_side(edges, count):
-    """Returns the smallest of all sink sides of minimum cuts, by trying all; node 0 is the source, the last the sink."""
+    """Returns the smallest of all sink sides of minimum cuts, by trying all, from node 0 to the last."""
     inner = range(1, count - 1)
     sides = [{*chosen, count - 1} for k in range(count - 1) for chosen in itertools.combinations(inner, k)]
     return min(sides, key=lambda after: (cut_of(edges, count, after), len(after)))
