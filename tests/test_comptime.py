@@ -216,6 +216,7 @@ def test_what_a_callback_raises_ends_the_compile(callback, cause, says, fullgrap
             compiled(torch.ones(1))
         assert type(caught.value.__cause__) is cause and cause.__name__ in str(caught.value)
         assert caught.value.code == "MD107" and ran == []
+        assert caught.value.diagnostic.where.filename == __file__
 
 
 def test_a_callback_may_handle_its_own_errors():

@@ -101,9 +101,10 @@ def disallow_in_graph(fn: F) -> F:
     """
     is_function = isinstance(fn, types.FunctionType | types.BuiltinFunctionType)
     if not is_function or (fn.__module__ or "").partition(".")[0] != "torch":
-        what = getattr(fn, "__name__", type(fn).__name__)
-        fix = f"Decorate it: @minidynamo.disable, or write disabled = minidynamo.disable({what})."
-        raise ArgumentError(Diagnostic("MD112", f"minidynamo.disallow_in_graph got {what}, not of torch", fix=fix))
+        name = getattr(fn, "__name__", type(fn).__name__)
+        what = f"minidynamo.disallow_in_graph got {name}, which is not a function of torch"
+        fix = f"Decorate it: @minidynamo.disable, or write disabled = minidynamo.disable({name})."
+        raise ArgumentError(Diagnostic("MD112", what, fix=fix))
     _DISALLOWED[id(fn)] = fn
     return fn
 

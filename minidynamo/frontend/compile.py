@@ -72,7 +72,7 @@ def compile(fn_or_module: Any = None, *positional: Any, **keywords: Any) -> Any:
             callable (gm, example_inputs) -> callable.
         fullgraph: raise Unsupported instead of cutting the graph.
         dynamic: None makes a size or number symbolic once it has changed, True from the start, False never.
-        disable: return the target unchanged.
+        disable: compile nothing; the result calls the target, and answers `stats`, `why()` and the others.
         mode, options: `options` sets code-changing config fields for this callable alone; `mode` is accepted for
             compatibility and changes nothing. Giving both is an error.
         steal: names of list arguments that the caller donates; the call empties these lists while it runs.

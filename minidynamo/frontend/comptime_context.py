@@ -10,6 +10,7 @@ import dis
 import inspect
 import sys
 import time
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
@@ -18,7 +19,8 @@ import torch
 from torch import fx
 
 from minidynamo.core import directives
-from minidynamo.errors import ComptimeError, Diagnostic, MinidynamoError, summary
+from minidynamo.core.artifacts import is_own_file
+from minidynamo.errors import ComptimeError, Diagnostic, MinidynamoError, UserLocation, summary
 from minidynamo.guards.check import describe as describe_guards
 from minidynamo.tracer.frames.interpreter import Frame, Tracer
 from minidynamo.tracer.numbers.arithmetic import involves_number
@@ -276,7 +278,7 @@ def _handler(name: str, act: Callable[..., object]) -> Callable[..., VariableTra
         given = dict([*signature.bind(context, *args, **kwargs).arguments.items()][1:])
         numbers = {name: as_constant(given[name]) for name in ("stacklevel", "sec") if name in given}
         if tx.attempt == 0:
-            with _callback_errors():
+            with _callback_errors(tx):
                 act(context, **{name: ComptimeVar(tx, value) for name, value in given.items()} | numbers)
         return given["e"] if name == "print_value_stack_and_return" else ConstantVariable(None)
 
@@ -296,7 +298,7 @@ def _graph_break(tx: Tracer) -> VariableTracker:
 
 @registry.late_function("minidynamo.comptime", "comptime")
 def _comptime(tx: Tracer, fn: VariableTracker, fallback_fn: VariableTracker | None = None) -> VariableTracker:
-    with _callback_errors():
+    with _callback_errors(tx):
         callback = _real_function(tx, fn)
         if tx.attempt == 0:
             callback(ComptimeContext(tx))
@@ -304,7 +306,7 @@ def _comptime(tx: Tracer, fn: VariableTracker, fallback_fn: VariableTracker | No
 
 
 @contextlib.contextmanager
-def _callback_errors() -> Iterator[None]:
+def _callback_errors(tx: Tracer) -> Iterator[None]:
     """Raises errors of a callback as ComptimeError: they end the compile instead of a silent fallback to eager."""
     try:
         yield
@@ -313,7 +315,9 @@ def _callback_errors() -> Iterator[None]:
     except Exception as error:
         what = f"a comptime callback raised {summary(error)}"
         fix = "Repair the callback; its own error is the cause of this one."
-        raise ComptimeError(Diagnostic("MD107", what, fix=fix)) from error
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [UserLocation(f.filename, f.lineno or 0, f.name) for f in frames if not is_own_file(f.filename)]
+        raise ComptimeError(Diagnostic("MD107", what, fix=fix, where=[tx.location(), *lines][-1])) from error
 
 
 def _real_function(tx: Tracer, fn: VariableTracker) -> Callable[[ComptimeContext], object]:

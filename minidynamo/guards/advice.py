@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from minidynamo.core.directives import declared
 from minidynamo.guards.source import InstanceAttr, Local, Result, Source
 from minidynamo.guards.tensors import TensorFacts, differences, facts_of
 
@@ -42,7 +43,14 @@ def for_tensor(source: Source, facts: TensorFacts, found: Any) -> str:
     here = facts_of(found)
     names = differences(facts, here)
     is_rank = "shape" in names and len(here.shape) != len(facts.shape)
+    if "shape" in names and not is_rank and any(not declared(found)[dim].varies for dim in _changed(found, facts)):
+        return "With mark_static each size has a version: leave it out."
     return _FOR_TENSORS.get("rank" if is_rank else (names or [""])[0], "")
+
+
+def _changed(found: torch.Tensor, facts: TensorFacts) -> list[int]:
+    """Returns the declared dimensions whose size is another one than expected."""
+    return [dim for dim in declared(found) if facts.shape[dim] not in (None, found.shape[dim])]
 
 
 def for_object(source: Source, expected: object, found: Any) -> str:

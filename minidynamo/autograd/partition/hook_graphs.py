@@ -75,7 +75,9 @@ class HookTracer:
             trace, functional = self.functional(kind, gm, examples)
         except GraphRefused as refused:
             error = refused.__cause__ or refused
-            raise self.invalid(kind, summary(error), record) from error
+            reads_data = isinstance(error, compat.DataDependentOutput)
+            what = "it reads the data of its tensor" if reads_data else summary(error)
+            raise self.invalid(kind, what, record) from error
         if any(value.base.version for value in functional.inputs.values()):
             raise self.invalid(kind, "it writes to its argument", record)
         if functional.constants:

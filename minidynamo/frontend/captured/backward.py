@@ -14,6 +14,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.config import config
+from minidynamo.frontend.arguments import checked_options
 from minidynamo.frontend.captured import tape as tapes
 from minidynamo.frontend.captured.turns import Block, Turns
 from minidynamo.frontend.compile import compile
@@ -29,6 +30,7 @@ class captured_backward(contextlib.ContextDecorator):
     """
 
     def __init__(self, backend: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None) -> None:
+        checked_options(backend=backend, fullgraph=fullgraph, dynamic=dynamic)
         self.backend, self.fullgraph, self.dynamic = backend, fullgraph, dynamic
 
     def __enter__(self) -> captured_backward:

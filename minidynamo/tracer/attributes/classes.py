@@ -83,6 +83,10 @@ def _guard_library_lacks(tx: Tracer, cls: type, name: str) -> None:
             tx.guard(Attr(Constant(base, base.__name__), "__dict__"), GuardKind.MISSING_KEY, name)
 
 
+# Attributes of a class that nothing can change once it exists.
+_FIXED = frozenset(("__text_signature__", "__dictoffset__", "__basicsize__", "__itemsize__"))
+
+
 def _metaclass_attribute(tx: Tracer, obj: ClassVariable, name: str, found: Any, owner: type) -> VariableTracker:
     """Returns a property of the metaclass, or an attribute that `type` defines for classes."""
     cls = obj.value
@@ -92,6 +96,8 @@ def _metaclass_attribute(tx: Tracer, obj: ClassVariable, name: str, found: Any, 
         return class_of(tx, obj)
     if owner is type and name in ("__name__", "__qualname__", "__module__", "__doc__"):
         return ConstantVariable(found := getattr(cls, name), lasting=getattr(cls, name) is found)
+    if owner is type and name in _FIXED:
+        return ConstantVariable(getattr(cls, name))
     if owner is type and name in ("__mro__", "__bases__"):
         return from_constant(getattr(cls, name), lasting=True)
     if owner is type and name == "__annotations__" and name in vars(cls):

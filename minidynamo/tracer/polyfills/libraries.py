@@ -63,6 +63,44 @@ def get_annotations(obj, *, globals=None, locals=None, eval_str=False):
     return dict(found)
 
 
+_NOTHING = object()
+
+
+@polyfill(inspect.getattr_static)
+def getattr_static(obj, attr, default=_NOTHING):
+    """Looks up in dictionaries alone: no descriptor binds, no code of the class runs."""
+    cls = type(obj)
+    is_class = issubclass(cls, type)
+    for entry in cls.__mro__:
+        slot = entry.__dict__.get("__dict__")
+        if slot is not None and not isinstance(slot, types.GetSetDescriptorType):
+            return cannot_trace("`inspect.getattr_static`", f"{entry.__name__} defines `__dict__`")
+    found = _in_classes(obj.__mro__ if is_class else cls.__mro__, attr)
+    has_own = not is_class and cls.__dictoffset__ != 0
+    own = object.__getattribute__(obj, "__dict__").get(attr, _NOTHING) if has_own else _NOTHING
+    if own is not _NOTHING and (found is _NOTHING or not _is_data_descriptor(type(found))):
+        return own
+    if found is _NOTHING and is_class:
+        found = _in_classes(cls.__mro__, attr)
+    if found is not _NOTHING:
+        return found
+    if default is not _NOTHING:
+        return default
+    raise AttributeError(attr)
+
+
+def _in_classes(classes, name):
+    for cls in classes:
+        if name in cls.__dict__:
+            return cls.__dict__[name]
+    return _NOTHING
+
+
+def _is_data_descriptor(cls):
+    names = [name for name in ("__get__", "__set__", "__delete__") if _in_classes(cls.__mro__, name) is not _NOTHING]
+    return len(names) > 1 and names[0] == "__get__"
+
+
 # --- dataclasses --------------------------------------------------------------------------------------------------
 
 

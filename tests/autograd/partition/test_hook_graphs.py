@@ -67,7 +67,7 @@ INVALID = {
     "it draws random numbers": lambda x: x + torch.rand_like(x),
     "it returns set": lambda x: (x, {1}),
     "it returns a tensor that it is not given": lambda x: OWN,
-    "DataDependentOutputException": lambda x: x if x.sum() > 0 else x * 2,
+    "it reads the data of its tensor": lambda x: x if x.sum() > 0 else x * 2,
     "ZeroDivisionError: division by zero": lambda x: x * (1 / 0),
 }
 

@@ -25,6 +25,11 @@ class Layer:
         return x * scale + shift
 
 
+class Shifted(Layer):
+    def __init__(self, by, *, scale=1):
+        self.by = by
+
+
 class WithoutScale(Layer):
     def message(self, x):
         return x + 1
@@ -60,6 +65,11 @@ class VersionsAndTypeHints:
         wanted = inspect.signature(layer.message).parameters
         kinds = [(name, one.kind.name, one.annotation) for name, one in wanted.items()]
         return layer.message(**{name: known[name] for name in wanted if name in known}), kinds
+
+    def signatures_of_classes(x):
+        parameters = [[*inspect.signature(cls).parameters] for cls in (Shifted, torch.nn.Linear)]
+        static = inspect.getattr_static(torch.nn.Linear, "forward") is torch.nn.Linear.forward
+        return x + 1, parameters, static, inspect.getattr_static(Shifted(2), "by")
 
     @programs(lambda: (torch.ones(2), {"scale": 2.0}), lambda: (torch.ones(2), {"name": "x"}), graphs=2, recompiles=1)
     def typed_dictionaries(x, given):

@@ -331,7 +331,8 @@ class Cases:
             return x + 1, str(error)
 
     def what_describes_a_class(x):
-        return x * Documented().total, Documented.total.__doc__, Documented.__annotations__["size"] is int
+        fixed = Documented.__text_signature__, dict.__basicsize__ > 0, bool(Documented.__dictoffset__), int.__itemsize__
+        return x * Documented().total, Documented.total.__doc__, Documented.__annotations__["size"] is int, fixed
 
 
 def test_a_class_registered_later_is_noticed():

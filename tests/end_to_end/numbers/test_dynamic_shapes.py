@@ -305,6 +305,7 @@ def test_a_static_dimension_never_becomes_symbolic() -> None:
         compiled(x)
     assert compiled.stats.graphs == 4
     assert "float32[10, ?]" in compiled.guards()
+    assert compiled.why().count("With mark_static each size has a version") == 3
 
 
 @pytest.mark.parametrize(

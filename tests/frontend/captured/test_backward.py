@@ -12,7 +12,7 @@ import torch
 import minidynamo
 from benchmarks.captured_programs import Block, Square, TwoRegions, WithFunction, mlp
 from minidynamo import captured_backward
-from minidynamo.errors import Unsupported
+from minidynamo.errors import ArgumentError, UnknownName, Unsupported
 from minidynamo.testing import CompileCounter, CompileCounterWithBackend, StorageWatch, probe
 
 BACKENDS = ["eager", "aot_eager", pytest.param("native", marks=[pytest.mark.cpp, pytest.mark.slow])]
@@ -74,6 +74,12 @@ def test_sizes_become_symbolic_once_they_change():
 @captured_backward("eager", fullgraph=True)
 def gradients(y, inputs, **others):
     return torch.autograd.grad(y, inputs, **others)
+
+
+def test_keywords_are_checked_at_once():
+    for keywords, error in (({"backend": "nope"}, UnknownName), ({"dynamic": 1}, ArgumentError)):
+        with pytest.raises(error, match="MD10"):
+            captured_backward(**keywords)
 
 
 def test_it_decorates_functions_and_returns_requested_gradients():

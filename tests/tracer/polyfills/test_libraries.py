@@ -90,6 +90,41 @@ def test_annotations_that_are_none():
         twins.get_annotations(annotated, eval_str=True)
 
 
+class Kind(type):
+    def __call__(cls, *args):
+        return super().__call__(*args)
+
+    @property
+    def of_metaclass(cls):
+        return 1
+
+
+class Described(metaclass=Kind):
+    __slots__ = ("__dict__", "slot")
+    size = 3
+
+    def __init__(self):
+        self.__dict__.update(size=4, total=5, own=6)
+
+    @property
+    def total(self):
+        return 7
+
+
+@pytest.mark.parametrize(
+    "name", ["size", "total", "own", "slot", "missing", "__init__", "__new__", "__call__", "__dict__", "of_metaclass"]
+)
+def test_attributes_without_binding(name):
+    for value in (Described(), Described, Kind, int, type, 3, annotated, [1], Point(1), Point):
+        expected = inspect.getattr_static(value, name, None)
+        actual = twins.getattr_static(value, name, None)
+        assert actual is expected or (name == "__dict__" and type(actual) is type(expected)), value
+    with pytest.raises(AttributeError):
+        twins.getattr_static(Described(), "nothing")
+    with pytest.raises(NotImplementedError, match="defines `__dict__`"):
+        twins.getattr_static(type("Owner", (), {"__dict__": property(lambda self: {})})(), name)
+
+
 def test_torch():
     assert twins.numel(torch.zeros(2, 3)) == 6
     assert twins.torch_assert(True, "") is None
