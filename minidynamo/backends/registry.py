@@ -59,6 +59,15 @@ _registry: dict[str, Backend] = {
 }
 
 
+# Those of minidynamo: their failures are for minidynamo to mend.
+_OWN = (native, cpp, triton, eager, aot_eager, boxed_nop)
+
+
+def is_own(backend: object) -> bool:
+    """Returns whether a backend is minidynamo's, not torch's or the user's."""
+    return any(backend is own for own in _OWN)
+
+
 def list_backends() -> list[str]:
     """Returns the names that `compile(backend=...)` accepts, sorted."""
     return sorted(_registry)

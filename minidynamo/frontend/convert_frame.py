@@ -19,6 +19,7 @@ import torch.fx
 from torch.autograd.graph import saved_tensors_hooks
 
 from minidynamo import compat
+from minidynamo.backends.registry import is_own
 from minidynamo.bytecode.analysis import starred_parameters, written_slots
 from minidynamo.bytecode.breaks import run_steps
 from minidynamo.bytecode.instructions import decode
@@ -289,7 +290,7 @@ def _conversion(
             spread=starred_parameters(frame.fn.__code__),
         ),
     )
-    report = functools.partial(_graph_failed, frame.name, _first_line(frame, traced))
+    report = functools.partial(_graph_failed, frame.name, is_own(key.backend), _first_line(frame, traced))
     graph_break = None if cut is None else cut.diagnostic
     origin = Origin(context, frame.fn.__globals__, report, traced.graph, graph_break)
     origin = origin.owned_by(owner, frame.run_eagerly)
@@ -364,7 +365,9 @@ def _first_line(frame: FrameToConvert, traced: TracedFrame) -> UserLocation:
     return known or UserLocation(code.co_filename, code.co_firstlineno, code.co_name)
 
 
-def _graph_failed(name: str, where: UserLocation, count: Callable[[Diagnostic], int], failure: Failure) -> None:
+def _graph_failed(
+    name: str, is_own_backend: bool, where: UserLocation, count: Callable[[Diagnostic], int], failure: Failure
+) -> None:
     """Reports a graph that failed although the program does not: to subscribers, and at first to the user."""
     if failure.kind is ResultDiffers:  # a notice was shown already
         return
@@ -373,7 +376,7 @@ def _graph_failed(name: str, where: UserLocation, count: Callable[[Diagnostic], 
         "MD523",
         f"the compiled graph of {name} failed, and the call ran again eagerly",
         why="\n".join([failure.text, *lines, "The same program without the graph raises no such error."]),
-        fix="Repair the backend, or leave the function as it is with @minidynamo.disable.",
+        fix=f"{_REPORT if is_own_backend else 'Repair the backend'}, or leave the function out: @minidynamo.disable.",
         where=where,
     )
     times = count(diagnostic)
@@ -383,6 +386,7 @@ def _graph_failed(name: str, where: UserLocation, count: Callable[[Diagnostic], 
         notice(replace(diagnostic, what=f"{diagnostic.what}{again}"), noticed=set())
 
 
+_REPORT = "This is a bug of minidynamo: please report it. Until then choose another backend="
 _MOST_FAILURE_NOTICES = 3
 """Number of notices about failing graphs of one compiled function."""
 

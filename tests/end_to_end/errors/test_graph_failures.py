@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import minidynamo
+from minidynamo.backends import built_in
 from minidynamo.core.events import MinidynamoNotice
 from minidynamo.errors import BackendError
 from tests.end_to_end.programs import rows_of
@@ -107,12 +108,19 @@ def test_a_failure_of_a_backend_is_told(program, events):
     assert len(events("fallback")) == stats_of(compiled).graph_failures == 5
     assert [str(one.message).split()[0] for one in shown] == ["MD523"] * 3
     text = str(shown[0].message)
-    assert "RuntimeError: boom" in text
+    assert "RuntimeError: boom" in text and "Repair the backend" in text
     if not isinstance(program, nn.Sequential):  # its line is in torch's loop
         assert "test_graph_failures.py:" in text and "x + 1" in text
     explained = minidynamo.explain(compiled)
     assert "5 failures of graphs" in str(explained) and "MD523" in explained.breaks()
     assert explained.graph_failure_count == 5 and explained.graph_break_count == 0
+
+
+@pytest.mark.provokes_failures
+def test_a_failure_of_minidynamos_own_backend_is_to_be_reported(monkeypatch):
+    monkeypatch.setattr(built_in, "eager", broken)
+    with pytest.warns(MinidynamoNotice, match=r"(?s)MD523.*This is a bug of minidynamo: please report it"):
+        assert minidynamo.compile(Around.in_try, backend="eager")(X).tolist() == [2.0, 2.0]
 
 
 @pytest.mark.provokes_failures
