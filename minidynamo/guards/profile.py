@@ -29,6 +29,8 @@ class TripCounts:
     captures: dict[Line, set[frozenset[float | str]]] = field(default_factory=dict)
     # All trip counts, also of captures in which they were constants.
     unrolled: dict[Line, set[float]] = field(default_factory=dict)
+    #: whether a graph has ended before a loop because of the trip count
+    has_cut: bool = False
 
     def numbers(self, line: Line) -> tuple[int, set[float | str]]:
         """Returns the number of distinct captures, and all trip counts in them."""
@@ -44,6 +46,7 @@ class TripCounts:
         """Clears the record."""
         self.captures.clear()
         self.unrolled.clear()
+        self.has_cut = False
 
 
 @dataclass

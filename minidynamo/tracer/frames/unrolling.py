@@ -1,9 +1,9 @@
 """Owns the limit on unrolling: the graph ends before a loop whose trip count differs too often from call to call.
 
-A loop over a range, a recurrent layer, a list of tensors, and a list copied item by item are captured once per trip
-count or length. Each count needs a version of its own. After a few versions the graph ends before the loop. Python then
-runs the loop, whose body is captured once for all iterations; torch runs the layer. The same limit holds for numbers
-that Python, torch or a backend needs as constants.
+A loop over a range, a recurrent layer, a list of tensors or numbers, and a list copied item by item are captured once
+per trip count or length. Each count needs a version of its own. After a few versions the graph ends before the loop.
+Python then runs the loop, whose body is captured once for all iterations; torch runs the layer. The same limit holds
+for numbers that Python, torch or a backend needs as constants.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.records.traced_frame import TracedFrame
 from minidynamo.variables.base import NumberVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
-from minidynamo.variables.objects import LazyVariable
 from minidynamo.variables.tensors import TensorVariable
 
 # The most trip counts for which a line is captured; and those of a list that the frame itself makes longer.
@@ -32,17 +31,20 @@ MOST_NUMBERS, MOST_OF_GROWING = 3, 1
 
 def unroll(tx: Tracer, count: float, what: str, *, varies: bool = True, most: int = MOST_NUMBERS) -> None:
     """Records the trip count `count` of `what` at this line of the program. Breaks the graph if the line was
-    already captured for `most` different counts.
+    already captured for `most` different counts; for one count, if another line of the function was cut before: the
+    counts often follow one another.
 
     If `varies` is False, the count is specific to this capture and is not recorded.
     """
     known = tx.graph.shapes.trip_counts
     if known is None or not tx.graph.may_break_here:
         return
+    most = 1 if known.has_cut else most
     where = next(frame for frame in reversed(tx.frames) if not frame.is_polyfill).location
     line = where.filename, where.lineno, ""
     captures, numbers = known.numbers(line)
     if captures >= most and count not in numbers:
+        known.has_cut = True
         tx.break_graph(
             "MD218",
             f"{what} was captured for {most} other trip count{'s' * (most > 1)}, and now has {count}",
@@ -105,14 +107,18 @@ def unroll_pieces(tx: Tracer, name: str, args: Sequence[VariableTracker], made: 
 _SPLITTING = ("split", "chunk", "unbind")
 
 
-def unroll_loop(tx: Tracer, sequence: SequenceVariable) -> None:
-    """Counts the length of an external sequence of tensors in a loop. Sequences of different items do not count: a
-    separately captured loop body would need a version for each item."""
-    items = sequence.items
-    first = items.find_lazy(0) if isinstance(items, LazyList) else None
-    value = first.value if isinstance(first, LazyVariable) else None
-    if isinstance(first, TensorVariable) or isinstance(value, torch.Tensor):
-        _unroll_items(tx, sequence, "a loop over tensors")
+def unroll_loop(tx: Tracer, sequence: SequenceVariable, what: str = "a loop over data") -> None:
+    """Counts the length of an external sequence of data that a loop, or another operation on all items, reads.
+    Sequences of other items do not count: a separately captured loop body would need a version for each item."""
+    if isinstance(sequence.items, LazyList) and _is_data(sequence.items.first_on_entry()):
+        _unroll_items(tx, sequence, what)
+
+
+def _is_data(value: object) -> bool:
+    """Returns whether a value is a tensor, an int or float, or a non-empty tuple of such values."""
+    if isinstance(value, tuple):
+        return bool(value) and all(map(_is_data, tuple.__iter__(value)))
+    return isinstance(value, torch.Tensor) or type(value) in (int, float)
 
 
 def unroll_copy(tx: Tracer, sequence: VariableTracker) -> None:

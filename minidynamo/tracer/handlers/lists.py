@@ -116,6 +116,8 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
             tx.raises(ValueError("slice step cannot be zero"), exact=True)
         if self.cls is tuple and (whole := _tuple_slice(tx, self, index)) is not None:
             return whole
+        if isinstance(self.items, LazyList) and self.items.needs_length(index):
+            unroll_loop(tx, self, "a slice of data")
         return new_like(tx, self, self.items.lazy_slice(index))
     try:
         return self.items.lazy_at(index)
@@ -242,6 +244,14 @@ for _compare in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt
 # --- changing -----------------------------------------------------------------------------------------------------
 
 
+def _written_index(tx: Tracer, cls: type, key: VariableTracker) -> Any:
+    """Returns an index to write at, or a slice of a list."""
+    index = expect_index(tx, key, cls.__name__)
+    if isinstance(index, slice) and cls is deque:
+        tx.raises(TypeError("a deque has no slices"))
+    return index
+
+
 def _append(tx: Tracer, items: Slots, item: VariableTracker, /) -> None:
     items.append(item)
 
@@ -290,7 +300,7 @@ def _reverse(tx: Tracer, items: Slots, /) -> None:
 @registry.methods(MUTABLE, "__setitem__")
 @registry.accepts_lazy("value")
 def _setitem(tx: Tracer, self: ListVariable, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
-    index = expect_index(tx, key, "list")
+    index = _written_index(tx, self.cls, key)
     given: Any = unpack_sized(tx, value.realize(), via_iterator=True) if isinstance(index, slice) else value
     try:
         self.items[index] = given
@@ -308,9 +318,9 @@ def _setitem(tx: Tracer, self: ListVariable, key: VariableTracker, value: Variab
     return none()
 
 
-def _delitem(tx: Tracer, items: Slots, key: VariableTracker, /) -> None:
+def _delitem(cls: type, tx: Tracer, items: Slots, key: VariableTracker, /) -> None:
     try:
-        del items[expect_index(tx, key, "list")]
+        del items[_written_index(tx, cls, key)]
     except (IndexError, ValueError) as error:
         tx.raises(without_message(type(error)))
 
@@ -347,8 +357,9 @@ def _changing_handler(change: Callable[..., VariableTracker | None]) -> Callable
 
 
 for _cls, _changes in _CHANGE_OF_METHOD.items():
-    for _name, _change in {**_changes, "__delitem__": _delitem}.items():
+    for _name, _change in _changes.items():
         registry.method(_cls, _name)(_changing_handler(_change))
+    registry.method(_cls, "__delitem__")(_changing_handler(functools.partial(_delitem, _cls)))
 
 
 class _TracedKey:

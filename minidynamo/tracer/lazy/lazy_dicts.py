@@ -289,7 +289,7 @@ def _is_plain(token: Hashable) -> bool:
 def replayed_parts(items: Iterable[Any]) -> list[VariableTracker]:
     """Returns the trackers needed to replay changed contents: keys, values and elements."""
     if isinstance(items, LazyList):
-        return [slot for slot in items.changes()[1] if isinstance(slot, VariableTracker)]
+        return [slot for slot in (*items.prepended(), *items.changes()[1]) if isinstance(slot, VariableTracker)]
     if isinstance(items, LazyDict):
         pairs = [(key.variable, value) for key, value in items.written.items()]
         return [part for pair in [*pairs, *((key.variable, None) for key in items.removed)] for part in pair if part]

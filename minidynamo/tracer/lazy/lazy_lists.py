@@ -123,6 +123,11 @@ def ends(index: slice[Any, Any, Any], length: int) -> Sequence[int] | None:
     return None
 
 
+def _is_everything(index: object) -> bool:
+    """Returns whether an index is a slice of all elements, whatever their number."""
+    return isinstance(index, slice) and index.start in (None, 0) and index.stop is None and index.step in (None, 1)
+
+
 class LazyList(Slots):
     """The elements of the external list, deque or tuple at `source`. The number of elements is guarded when it
     matters."""
@@ -134,7 +139,9 @@ class LazyList(Slots):
         self._length: int = reader.owner.__len__(reader.container)
         self._stays = reader.wrap_all is None  # neither the graph nor the program empties the list
         self._slots: list[Slot] | None = None
-        self._added: list[VariableTracker] = []  # appended while the length is not guarded
+        # Appended and prepended while the length is not guarded.
+        self._added: list[VariableTracker] = []
+        self._in_front: list[VariableTracker] = []
         self._lost: dict[int, None] = {}  # positions removed or replaced, for `losses`
         self._replaced: dict[int, Any] = {}  # new values, by position
         self._positions: dict[VariableTracker, int] = {}  # of elements that were wrapped at once
@@ -163,7 +170,7 @@ class LazyList(Slots):
                 self._slots = [*trackers]
                 self._positions = {tracker: place for place, tracker in enumerate(trackers)}
                 self._has_duplicates = len(self._positions) < len(trackers)
-            self._slots += self._added
+            self._slots = [*self._in_front, *self._slots, *self._added]
             if self._maxlen is not None:
                 over = max(len(self._slots) - self._maxlen, 0)
                 self._record_losses(self._slots[:over])
@@ -179,6 +186,10 @@ class LazyList(Slots):
     def none_match(self, predicate: Callable[[object], bool]) -> bool:
         """Returns whether no element on entry satisfies `predicate`."""
         return not any(predicate(self._reader.real(place)) for place in range(self._length))
+
+    def first_on_entry(self) -> object:
+        """Returns the first real element when the call began; None for an empty container."""
+        return self._reader.real(0) if self._length else None
 
     def losses(self) -> list[Loss]:
         """Returns the references removed since the last call of this method."""
@@ -230,13 +241,24 @@ class LazyList(Slots):
             return self._added[index]
         if (self._added and self._maxlen is not None) or (self._reader.wrap_all is not None and not alone):
             return None
-        place = index if index >= 0 else index + len(self._added)
+        if 0 <= index < len(self._in_front):
+            return self._in_front[index]
+        place = index - len(self._in_front) if index >= 0 else index + len(self._added)
         return place if -self._length <= place < self._length else None
 
+    def needs_length(self, index: slice[Any, Any, Any]) -> bool:
+        """Returns whether the elements of a slice depend on a length that is not guarded yet."""
+        return self._slots is None and ends(index, self._present_length) is None
+
     def _in_slice(self, index: slice[Any, Any, Any], *, alone: bool) -> list[Slot]:
-        places = ends(index, self._length + len(self._added)) if self._slots is None else None
+        places = ends(index, self._present_length) if self._slots is None else None
         found = [] if places is None else [slot for k in places if (slot := self._find(k, alone=alone)) is not None]
         return found if places is not None and len(found) == len(places) else self._read()[index]
+
+    @property
+    def _present_length(self) -> int:
+        """The length in this call, without `maxlen`, while the length on entry is not guarded."""
+        return len(self._in_front) + self._length + len(self._added)
 
     @property
     def container(self) -> Any:
@@ -282,6 +304,9 @@ class LazyList(Slots):
         return self._slots is None and -added <= index.__index__() < 0
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        if self._slots is None and _is_everything(index):
+            self.clear()
+            self._replaced |= dict.fromkeys(range(self._length), value) if value else {}
         slots = self._read()
         before = slots[index] if isinstance(index, slice) else [slots[index]]
         self._record_losses(before)
@@ -294,15 +319,18 @@ class LazyList(Slots):
     def __delitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> None:
         if not isinstance(index, slice) and self._maxlen is None and self._is_appended(index):
             del self._added[index]
+        elif self._slots is None and _is_everything(index):
+            self.clear()
         else:
             slots = self._read()
             self._record_losses(slots[index] if isinstance(index, slice) else [slots[index]])
             del slots[index]
 
     def insert(self, index: SupportsIndex, value: VariableTracker) -> None:
-        """Inserts a value before `index`."""
+        """Inserts a value before `index`: in front without a guard on the length."""
         self.changed_at.change()
-        self._read().insert(index, value)
+        is_first = index == 0 and self._slots is None and self._maxlen is None
+        (self._in_front if is_first else self._read()).insert(index, value)
 
     def append(self, value: VariableTracker) -> None:
         """Appends a value, without a guard on the length."""
@@ -330,10 +358,17 @@ class LazyList(Slots):
         """Returns the length as a sum, while the length on entry is not needed otherwise."""
         if self._slots is not None:
             return None
-        return Length(self._reader.size, self._length, len(self._added), self._maxlen if self._added else None)
+        more = len(self._in_front) + len(self._added)
+        return Length(self._reader.size, self._length, more, self._maxlen if self._added else None)
+
+    def prepended(self) -> list[VariableTracker]:
+        """Returns the elements that come before all elements on entry, while the length on entry is not guarded."""
+        return [*self._in_front] if self._slots is None else []
 
     def changes(self) -> tuple[int | None, list[Slot]]:
-        """Returns the number of unchanged elements at the front (None: all of them), and the elements that follow."""
+        """Returns the number of unchanged elements at the front (None: all of them), and the elements that follow.
+
+        The elements of `prepended` are not among them."""
         if self._slots is None:
             return None, [*self._added]
         kept = 0

@@ -6,6 +6,7 @@ number is specialized. Operators are not here (`arithmetic.py`)."""
 from __future__ import annotations
 
 import builtins
+import collections
 import functools
 import math
 import operator
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from minidynamo.tracer.frames.interpreter import Tracer
+from minidynamo.tracer.frames.unrolling import unroll_loop
 from minidynamo.tracer.numbers import graph_numbers, numpy_numbers
 from minidynamo.tracer.numbers.arithmetic import (
     are_numbers,
@@ -126,7 +128,7 @@ def _shape(nested: VariableTracker) -> tuple[int, ...] | None:
     if not isinstance(nested, SequenceVariable):
         return ()
     shapes = {_shape(item) for item in nested.items}
-    if len(shapes) != 1 or None in shapes or nested.cls not in (list, tuple):
+    if len(shapes) != 1 or None in shapes or nested.cls not in (list, tuple, collections.deque):
         return None
     return (len(nested.items), *(shapes.pop() or ()))
 
@@ -207,8 +209,11 @@ def call(
     if function is divmod and len(args) == 2 and not kwargs and are_numbers(*args):
         guard_nonzero(tx, divmod, *args)
         return TupleVariable([tx.call(part, args) for part in (operator.floordiv, operator.mod)])
-    if args and any(function is maker for maker in _TENSORS) and involves_number(args[0]):
-        return _tensor(tx, function, args, kwargs)
+    if args and any(function is maker for maker in _TENSORS):
+        if isinstance(args[0], SequenceVariable):
+            unroll_loop(tx, args[0], "a tensor of a list")
+        if involves_number(args[0]):
+            return _tensor(tx, function, args, kwargs)
     if not kwargs and any(function is cls for cls in (*numpy_numbers.FLOATS, *numpy_numbers.INTS)):
         varying = [arg for arg in args if isinstance(arg, NumberVariable)]
         fits = len(args) == 1 if function in numpy_numbers.FLOATS else in_domain(tx, _SHORT, varying)

@@ -171,9 +171,10 @@ def _change_list(rebuild: Rebuilder, variable: ListVariable, items: LazyList, na
     owner = _owner(rebuild, variable)
     kept, rest = items.changes()
     if kept is None:
+        lines = _prepend(rebuild, variable, items.prepended(), name)
         if len(rest) == 1:
-            return [f"{owner}.append({name}, {_slots(rebuild, variable, rest, name)})"]
-        return [f"{owner}.extend({name}, [{_slots(rebuild, variable, rest, name)}])"] * bool(rest)
+            return [*lines, f"{owner}.append({name}, {_slots(rebuild, variable, rest, name)})"]
+        return lines + [f"{owner}.extend({name}, [{_slots(rebuild, variable, rest, name)}])"] * bool(rest)
     if not rest and not kept:
         return [f"{owner}.clear({name})"]
     contents = f"[{_slots(rebuild, variable, rest, name)}]"
@@ -182,6 +183,14 @@ def _change_list(rebuild: Rebuilder, variable: ListVariable, items: LazyList, na
         new = rebuild.names.fresh("contents")
         return [f"{new} = {everything}", f"{owner}.clear({name})", f"{owner}.extend({name}, {new})", f"del {new}"]
     return [f"{owner}.__setitem__({name}, {rebuild.constant(slice)}({kept}, None), {contents})"]
+
+
+def _prepend(rebuild: Rebuilder, variable: ListVariable, items: list[VariableTracker], name: str) -> list[str]:
+    """Returns a statement that puts elements in front of all others."""
+    owner = _owner(rebuild, variable)
+    if issubclass(variable.cls, collections.deque):
+        return [f"{owner}.extendleft({name}, [{rebuild.values(items[::-1])}])"] * bool(items)
+    return [f"{owner}.__setitem__({name}, {rebuild.constant(slice)}(0, 0), [{rebuild.values(items)}])"] * bool(items)
 
 
 def _slots(rebuild: Rebuilder, variable: ListVariable, slots: Sequence[Slot], name: str) -> str:

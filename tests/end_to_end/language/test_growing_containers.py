@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.testing import assert_same_as_eager
 from tests.end_to_end.programs import Counted
 
 CALLS = 12
@@ -28,6 +29,7 @@ class Model(torch.nn.Module):
         self.table = {}
         self.logs = collections.defaultdict(list)
         self.recent = collections.deque(maxlen=4)
+        self.queue = collections.deque()
         self.seen = set()
         self.counts = collections.Counter()
         self.ordered = collections.OrderedDict(first=0)
@@ -43,7 +45,7 @@ class Options(dict):
     pass
 
 
-CONTAINERS = ("history", "table", "logs", "recent", "seen", "counts", "ordered", "words", "options")
+CONTAINERS = ("history", "table", "logs", "recent", "queue", "seen", "counts", "ordered", "words", "options")
 # Programs f(m, x, i) that are called again and again.
 compiles = Counted()
 
@@ -148,6 +150,37 @@ class Cases:
         m.history.append(x + 1)
         return x
 
+    def put_in_front(m, x, i):
+        m.history.insert(0, x + 1)
+        m.words.insert(0, x)
+        m.queue.append(x - 1)
+        m.queue.appendleft(x * 2)
+        m.queue.appendleft(i)
+        return m.history[0] + m.words[0] + m.queue[1] + m.queue[-1] + len(m.queue[1])
+
+    @compiles(2)  # for an empty queue, and one that is not
+    def put_in_front_and_read_on(m, x, i):
+        m.queue.appendleft(x)
+        return x if len(m.queue) == 1 else m.queue[1] * 2 + m.queue[0]
+
+    def delete_all(m, x, i):
+        m.history.append(x)
+        del m.history[:]
+        del m.words[0:]
+        m.words.insert(0, x * 2)
+        m.history.append(i)
+        return m.words[-1]
+
+    def replace_all(m, x, i):
+        m.history[:] = [x, *[x + 1]]
+        m.words[:] = (word for word in (x, i))
+        return m.history[1]
+
+    @compiles(2)  # the last word is another object than the first from the second call on
+    def keep_some(m, x, i):
+        m.words[:] = [m.words[-1], x]
+        return m.words[0] + 1
+
     def set_item(m, x, i):
         m.table["last"] = x + 1
         m.table.update(sum=x.sum(), size=x.shape)
@@ -226,6 +259,102 @@ def test_an_element_that_is_not_there_any_more():
     for xs, expected in (([1, 2], 2), ([2], 2), ([], 1), ([5, 2], 2), ([7], 7), ([], 1)):
         assert float(program(xs, x)) == expected
     assert program.stats.compiles == 3
+
+
+def test_lists_of_any_length_are_emptied_by_one_version():
+    @minidynamo.compile(backend="eager")
+    def program(xs, x):
+        del xs[:]
+        xs.insert(0, x)
+        return x + 1
+
+    for length in range(20):
+        xs = [torch.ones(1)] * length
+        alias, held = xs, weakref.ref(xs[0]) if xs else None
+        program(xs, torch.ones(2))
+        assert alias is xs and len(xs) == 1 and xs[0].shape == (2,)
+        assert held is None or held() is None
+    assert program.stats.compiles == 1
+
+
+# Programs f(xs, ys, x) that change both ends, or all elements, of lists whose length is not guarded.
+CHANGES = []
+
+
+@CHANGES.append
+def in_front_while_looping(xs, ys, x):
+    for k, item in enumerate(xs):
+        if k < 3:
+            xs.insert(0, item)
+        if k > 5:
+            break
+        x = x + k
+    return x
+
+
+@CHANGES.append
+def in_front_and_read_everywhere(xs, ys, x):
+    xs.insert(0, x)
+    ys.insert(0, x + 1)
+    y = xs.pop(0)
+    xs.insert(0, 3)
+    return [*xs], xs[1:], ys[::-1], xs.index(3), len(ys), y is x, x * 2
+
+
+@CHANGES.append
+def in_front_before_and_after_a_break(xs, ys, x):
+    xs.insert(0, x)
+    print(len(ys))
+    xs.insert(0, x * 2)
+    return xs[0] + xs[1]
+
+
+@CHANGES.append
+def exchanged(xs, ys, x):
+    xs[:] = [xs[-1], xs[0]]
+    ys[:] = ys
+    return x + 1
+
+
+@CHANGES.append
+def replaced_by_a_generator(xs, ys, x):
+    xs[:] = (y for y in xs[1:])
+    return x + 1
+
+
+@CHANGES.append
+def emptied_while_looping(xs, ys, x):
+    rest = iter(xs)
+    first = next(rest)
+    del xs[:]
+    xs.append(x)
+    return first, next(rest, "end"), x + 1
+
+
+@CHANGES.append
+def emptied_before_an_error(xs, ys, x):
+    try:
+        del xs[:]
+        raise ValueError(len(ys))
+    except ValueError as error:
+        xs.insert(0, x * 2)
+        return str(error)
+
+
+@pytest.mark.parametrize("cls", [list, Words])
+@pytest.mark.parametrize("program", CHANGES, ids=lambda program: program.__name__)
+def test_both_ends_and_all_elements(program, cls):
+    def two():
+        return cls([1, "a"]), cls([2, None, 5]), torch.ones(2)
+
+    def one_twice():
+        xs = cls([torch.ones(2)] * 2)
+        return xs, xs, torch.zeros(2)
+
+    def short():
+        return cls([7]), cls(), torch.ones(2)
+
+    assert_same_as_eager(program, two, one_twice, short, calls=2, backend="eager", graphs=None, breaks=None)
 
 
 def test_two_names_of_one_list():

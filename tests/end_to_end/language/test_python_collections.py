@@ -96,6 +96,16 @@ class Cases:
         except IndexError as error:
             return str(error), x * 2, d
 
+    @programs(lambda: (vector(), deque([1, 2])), breaks=None, graphs=None)
+    def deques_have_no_slices(x, d):
+        errors = []
+        for change in (lambda: d[:], lambda: d.__setitem__(slice(None), [3]), lambda: d.__delitem__(slice(1))):
+            try:
+                change()
+            except TypeError as error:
+                errors.append(str(error))
+        return errors, x * 2, d
+
     @programs(breaks=None, graphs=None)
     def ordered_dicts(x):
         d = OrderedDict([("a", 1), ("b", x), ("c", 3)])

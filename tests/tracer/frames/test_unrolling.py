@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import fractions
 import math
 from collections.abc import Callable, Sequence
@@ -493,3 +494,89 @@ def test_the_items_of_a_copy_are_those_of_the_list(copy: Callable[[Any], Any]) -
         assert type(found) is copy and len(found) == length
         assert all(one is other for one, other in zip(found, items))
         assert torch.equal(twice, items[1] * 2)
+
+
+def _discounted(rewards: list[float], x: Tensor) -> Tensor:
+    total, returns = 0.0, []
+    for reward in rewards[::-1]:
+        total = reward + 0.9 * total
+        returns.insert(0, total)
+    return x * torch.tensor(returns).sum()
+
+
+def _mean_of_all(losses: Sequence[float], x: Tensor) -> Tensor:
+    return x * (sum(losses) / len(losses))
+
+
+def _in_pairs(pairs_: list[tuple[Tensor, float]], x: Tensor) -> Tensor:
+    for part, weight in pairs_:
+        x = x + part * weight
+    return x
+
+
+def _numbers(length: int) -> list[float]:
+    return [1.5 + k for k in range(length)]
+
+
+def _pairs(length: int) -> list[tuple[Tensor, float]]:
+    return [(torch.randn(2), 0.5 * k) for k in range(length)]
+
+
+def _window(length: int) -> collections.deque[float]:
+    return collections.deque(_numbers(length), maxlen=40)
+
+
+@pytest.mark.parametrize(
+    ("function", "make"),
+    [
+        (_discounted, _numbers),
+        (_mean_of_all, _numbers),
+        (_mean_of_all, _window),
+        (lambda xs, x: x * max(xs), _numbers),
+        (lambda xs, x: x + sum(xs[1:-1]), _numbers),
+        (lambda xs, x: x + torch.tensor(xs).mean(), _numbers),
+        (lambda xs, x: x + torch.tensor(xs).mean(), _window),
+        (_in_pairs, _pairs),
+    ],
+)
+def test_lists_of_numbers_and_pairs_may_have_any_length(
+    function: Callable[..., Tensor], make: Callable[[int], Any]
+) -> None:
+    compiled = minidynamo.compile(function, backend="eager", limit_policy="raise")
+
+    def check(length: int) -> None:
+        xs, x = make(length), torch.randn(2)
+        torch.testing.assert_close(compiled(xs, x), function(xs, x), rtol=0, atol=0)
+
+    _check_all_lengths(check)
+    assert "MD218" in str(compiled.breaks())
+
+
+def test_after_a_cut_other_lengths_are_captured_once() -> None:
+    """Lengths that follow from each other: the second loop is not unrolled three more times."""
+
+    def collected(xs: list[float], x: Tensor) -> Tensor:
+        parts = []
+        for number in xs:
+            parts.append(x * number)
+        return torch.stack(parts).sum(0)
+
+    compiled = minidynamo.compile(collected, backend="eager", limit_policy="raise")
+    for length in LENGTHS:
+        assert torch.equal(compiled(_numbers(length), torch.ones(2)), collected(_numbers(length), torch.ones(2)))
+    assert str(compiled.breaks()).count("stack() of a list was captured for 1 other trip count") == 1
+
+
+def test_lists_of_modules_have_a_version_for_each_length() -> None:
+    """A separately captured loop body would need a version for each module."""
+
+    def applied(layers: list[nn.Module], x: Tensor) -> Tensor:
+        for layer in layers[::-1]:
+            x = layer(x)
+        return x
+
+    layers = [nn.Linear(2, 2) for _ in range(6)]
+    compiled = minidynamo.compile(applied, backend="eager")
+    for length in range(1, 7):
+        assert torch.equal(compiled(layers[:length], torch.ones(2)), applied(layers[:length], torch.ones(2)))
+    assert compiled.stats.graph_breaks == 0 and compiled.stats.graphs == 6

@@ -35,6 +35,37 @@ def test_what_is_added_asks_for_nothing(graph):
     assert kinds(graph) == [GuardKind.TYPE]
 
 
+def test_elements_in_front_ask_for_nothing(graph):
+    items = items_of(graph, [1, 2])
+    one, two, last = ConstantVariable(5), ConstantVariable(6), ConstantVariable(7)
+    items.insert(0, one)
+    items.insert(0, two)
+    items.append(last)
+    assert items.prepended() == [two, one] and items.changes() == (None, [last])
+    assert items[0] is two and items[1] is one and items[2].value == 1 and items[-1] is last and items[-2].value == 2
+    assert items.lazy_length().now == 5 and kinds(graph) == [GuardKind.TYPE]
+    assert items[-5] is two and items.prepended() == [] and items.changes()[0] == 0
+    assert [item.value for item in items] == [6, 5, 1, 2, 7] and GuardKind.LENGTH in kinds(graph)
+
+
+def test_the_first_elements_of_a_deque_with_a_limit_need_its_length(graph):
+    items = items_of(graph, collections.deque([1, 2], maxlen=3))
+    items.insert(0, ConstantVariable(5))
+    assert items.is_read and items.prepended() == []
+
+
+def test_all_elements_are_replaced_without_a_guard_on_their_number(graph):
+    new = ConstantVariable(5)
+    emptied, replaced, shortened = (items_of(empty_graph(), [1, 2]) for _ in range(3))
+    del emptied[:]
+    assert emptied.changes() == (0, []) and [loss.values for loss in emptied.losses()] == [(1, 2)]
+    replaced[:] = [new]
+    assert replaced.changes() == (0, [new]) and [*replaced] == [new]
+    assert not any(GuardKind.LENGTH in kinds(each._graph) for each in (emptied, replaced))
+    del shortened[1:]
+    assert shortened.changes() == (1, []) and GuardKind.LENGTH in kinds(shortened._graph)
+
+
 def test_elements_are_read_one_by_one(graph):
     items = items_of(graph, [1, 2.5, "text"])
     new = ConstantVariable(7)
