@@ -28,6 +28,7 @@ from minidynamo.config import Config, config
 from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase, publish
 from minidynamo.errors import BackendError, Diagnostic, GraphRefused, first_line
+from minidynamo.graph.autograd_calls import registers_hook
 from minidynamo.graph.boxed import BoxedCallable, first_location, graph_text, make_boxed, make_boxed_func
 from minidynamo.graph.marks import COMPUTES_FIRST, FROM_DATA, IN_PLACE, IN_STEPS, RECORDS_WRITES
 from minidynamo.graph.options import instead, on_error_in_force, save_policy_in_force
@@ -190,7 +191,7 @@ aot_eager = _generated("aten")
 
 def inductor(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Compiles the captured graph with torch's own code generator."""
-    if any(switches_inference(node.target) or FROM_DATA in node.meta for node in gm.graph.nodes):  # not inductor's
+    if any(map(_is_beyond_inductor, gm.graph.nodes)):
         return compile_segments(gm, example_inputs, _inductor_segment)
     as_captured = "a graph runs operation by operation: torch's code generator takes no"
     if indexed := next(filter(has_index_tensors, gm.graph.nodes), None):
@@ -203,6 +204,11 @@ def inductor(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callabl
         notice(Diagnostic("MD402", what, why, 'Choose backend="native".', where=resized.meta.get("user_location")))
         return make_boxed(gm)
     return make_boxed_func(compat.compile_with_inductor(gm, list(example_inputs)))
+
+
+def _is_beyond_inductor(node: torch.fx.Node) -> bool:
+    """Returns whether torch's own code generator cannot compile a graph with this node."""
+    return switches_inference(node.target) or FROM_DATA in node.meta or registers_hook(node)
 
 
 def in_segments(

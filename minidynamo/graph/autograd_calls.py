@@ -39,11 +39,18 @@ def retain_grad(tensor: torch.Tensor) -> None:
     tensor.retain_grad()
 
 
-def reserve_hook(tensor: torch.Tensor, method: str) -> RemovableHandle:
-    """Registers a placeholder hook by `tensor.register_hook(...)`, or the named method; `fill_hook` replaces it."""
+class BackwardState(types.SimpleNamespace):
+    """The handles of the hooks that one call of a graph has registered: `hook0`, `hook1`, ...
+
+    The residual program creates an empty state for each call, and passes it as the last input.
+    """
+
+
+def reserve_hook(tensor: torch.Tensor, method: str, state: BackwardState, name: str) -> None:
+    """Registers a placeholder hook by `tensor.register_hook(...)`, or the named method; `fill_hook` replaces it. The
+    handle becomes the attribute `name` of the state."""
     refresh_grad_fn(tensor)
-    handle: RemovableHandle = getattr(tensor, method)(_nothing_yet)
-    return handle
+    setattr(state, name, getattr(tensor, method)(_nothing_yet))
 
 
 def inlined_hook(tensor: torch.Tensor, body: Callable[..., Any], operands: tuple[torch.Tensor, ...]) -> None:
@@ -52,10 +59,9 @@ def inlined_hook(tensor: torch.Tensor, body: Callable[..., Any], operands: tuple
     tensor.register_hook(lambda gradient: body(*operands, gradient)[0])
 
 
-def reserve_node_hook(tensor: torch.Tensor, method: str) -> RemovableHandle:
+def reserve_node_hook(tensor: torch.Tensor, method: str, state: BackwardState, name: str) -> None:
     """Registers a placeholder hook on the autograd node of `tensor`, as `reserve_hook` does on a tensor."""
-    handle: RemovableHandle = getattr(tensor.grad_fn, method)(_nothing_yet)
-    return handle
+    setattr(state, name, getattr(tensor.grad_fn, method)(_nothing_yet))
 
 
 def fill_hook(handle: RemovableHandle, function: Callable[..., Any]) -> None:
@@ -120,6 +126,11 @@ def is_autograd_call(node: fx.Node) -> bool:
         return False
     is_marked = isinstance(node.target, types.FunctionType) and _EAGER_BACKWARD in vars(node.target)
     return is_marked or node.target in _LOOKS_AT
+
+
+def registers_hook(node: fx.Node) -> bool:
+    """Returns whether the node registers a hook whose function the program passes after the graph."""
+    return node.target in (reserve_hook, reserve_node_hook)
 
 
 def returns_several(node: fx.Node) -> bool:

@@ -286,6 +286,19 @@ class Result(Derived):
         return f"{of}()"
 
 
+@derived
+class NewObject(Derived):
+    """A new object of the class `of`, called `name`. The residual program creates it; guards cannot read it."""
+
+    name: str
+
+    def expression(self, names: Namespace) -> str:
+        return f"{self.of.expression(names)}()"
+
+    def display(self) -> str:
+        return self.name
+
+
 def call_or_none(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Returns the result of a function; None if it raises."""
     try:

@@ -62,7 +62,7 @@ from minidynamo.variables.objects import (
     TracebackVariable,
     WeakReferenceVariable,
 )
-from minidynamo.variables.tensors import ArrayVariable, GradFnVariable, StorageVariable
+from minidynamo.variables.tensors import ArrayVariable, GradFnVariable, HookVariable, StorageVariable
 
 
 def parts(variable: VariableTracker, side_effects: SideEffects) -> Iterator[VariableTracker]:
@@ -246,6 +246,7 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     ArrayVariable: lambda v: (v.shared,),
     StorageVariable: lambda v: (v.of,),
     GradFnVariable: lambda v: (v.of,),
+    HookVariable: lambda v: (v.state,),
     ContextTokenVariable: lambda v: (v.of,),
     WeakReferenceVariable: lambda v: (v.referent,),
     PullBackVariable: lambda v: v.inputs,

@@ -13,6 +13,7 @@ import torch
 import torch.fx
 from torch.utils.hooks import RemovableHandle
 
+from minidynamo.graph.autograd_calls import BackwardState
 from minidynamo.variables.base import OF_CLS, VariableTracker
 
 
@@ -46,16 +47,36 @@ class StorageVariable(VariableTracker):
 
 
 @dataclass(eq=False)
+class BackwardStateVariable(VariableTracker):
+    """The `BackwardState` of a call, an input of the graph."""
+
+    python_type = BackwardState
+    #: The placeholder. Each user registers a hook.
+    node: torch.fx.Node
+
+
+@dataclass(eq=False)
 class HookVariable(VariableTracker):
-    """The handle that `tensor.register_hook(function)` returns, or the `Work` object of an asynchronous collective."""
+    """The handle that `tensor.register_hook(function)` returns: the attribute `name` of the state after the graph."""
+
+    python_type = RemovableHandle
+    #: Registers the hook.
+    node: torch.fx.Node
+    state: BackwardStateVariable
+    name: str
+    #: The traced body of the hook (`tracer/handlers/inlined_hooks.py`); None if the hook must run eagerly.
+    traced: Any = None
+
+
+@dataclass(eq=False)
+class OpaqueResult(VariableTracker):
+    """The `Work` object of an asynchronous collective, or a handle: an object that a call in the graph returns."""
 
     python_type = OF_CLS
     #: Makes the object when the graph runs.
     node: torch.fx.Node
-    cls: type = RemovableHandle
+    cls: type
     fake: None = None
-    #: The traced body of the hook (`tracer/handlers/inlined_hooks.py`); None if the hook must run eagerly.
-    traced: Any = None
 
 
 @dataclass(eq=False)

@@ -6,11 +6,13 @@ import torch
 from torch import fx
 
 from minidynamo.graph.autograd_calls import (
+    BackwardState,
     differentiates_again,
     fill_hook,
     gradients,
     is_autograd_call,
     make_parameter,
+    registers_hook,
     replace_data,
     require_grad,
     reserve_hook,
@@ -23,27 +25,29 @@ from minidynamo.graph.autograd_calls import (
 def test_a_hook_that_is_filled_later():
     x = torch.ones(2, requires_grad=True)
     y = x * 2
-    handle = reserve_hook(y, "register_hook")
+    reserve_hook(y, "register_hook", state := BackwardState(), "hook0")
     z = y * 3
-    fill_hook(handle, lambda g: g * 10)
+    fill_hook(state.hook0, lambda g: g * 10)
     z.sum().backward()
     assert x.grad.tolist() == [60, 60]
 
 
 def test_a_hook_that_is_never_filled_or_is_removed():
     x = torch.ones(2, requires_grad=True)
-    reserve_hook(x, "register_hook")
-    handle = reserve_hook(x, "register_post_accumulate_grad_hook")
-    handle.remove()
-    fill_hook(handle, lambda g: g * 10)
+    state = BackwardState()
+    reserve_hook(x, "register_hook", state, "hook0")
+    reserve_hook(x, "register_post_accumulate_grad_hook", state, "hook1")
+    state.hook1.remove()
+    fill_hook(state.hook1, lambda g: g * 10)
     (x * 2).sum().backward()
     assert x.grad.tolist() == [2, 2]
 
 
 def test_a_hook_of_a_tensor_that_is_gone():
-    handle = reserve_hook(torch.ones(2, requires_grad=True), "register_hook")
-    fill_hook(handle, lambda g: g * 10)
-    assert handle.hooks_dict_ref() is None
+    state = BackwardState()
+    reserve_hook(torch.ones(2, requires_grad=True), "register_hook", state, "hook0")
+    fill_hook(state.hook0, lambda g: g * 10)
+    assert state.hook0.hooks_dict_ref() is None
 
 
 def test_leaves():
@@ -62,9 +66,9 @@ def test_leaves():
 
 def test_which_tensors_a_call_looks_at():
     graph = fx.Graph()
-    x, y = graph.placeholder("x"), graph.placeholder("y")
+    x, y, state = map(graph.placeholder, ("x", "y", "backward_state"))
     grad = graph.call_function(gradients, ([y], [x, y]), {"create_graph": True})
-    hook = graph.call_function(reserve_hook, (x, "register_hook"))
+    hook = graph.call_function(reserve_hook, (x, "register_hook", state, "hook0"))
     made = graph.call_function(make_parameter, (x, True))
     grad.meta["example_value"] = (torch.ones(2), torch.ones(2))
     assert (
@@ -72,6 +76,7 @@ def test_which_tensors_a_call_looks_at():
         and watched_tensors(hook) == [x]
         and watched_tensors(made) == watched_tensors(x) == []
     )
-    assert [is_autograd_call(node) for node in graph.nodes] == [False, False, True, True, True]
+    assert [is_autograd_call(node) for node in graph.nodes] == [False, False, False, True, True, True]
+    assert [*filter(registers_hook, graph.nodes)] == [hook]
     assert [differentiates_again(node) for node in (grad, hook)] == [True, False]
     assert [returns_several(node) for node in (grad, hook, made)] == [True, False, False]

@@ -19,6 +19,7 @@ from minidynamo.guards.source import (
     InstanceAttr,
     Item,
     Local,
+    NewObject,
     Referent,
     Result,
     Size,
@@ -63,6 +64,7 @@ CASES = [
     (StorageItem(Local("xs"), 1, list), "list.__getitem__(xs, 1)", "xs[1]", 8),
     (CellContents(Constant(_cell(4), "n")), "n.cell_contents", "n", 4),
     (Result(Constant(sys.getrecursionlimit, "limit")), "limit()", "limit()", sys.getrecursionlimit()),
+    (NewObject(Constant(dict, "dict"), "table"), "dict()", "table", {}),
     (global_source(G, "factor"), "G['factor']", "factor", 3),
 ]
 

@@ -35,7 +35,7 @@ from minidynamo.variables.callables import BuiltinVariable, ContextVariable, Pul
 from minidynamo.variables.containers import DictVariable, ListVariable
 from minidynamo.variables.iterators import LibraryIterator
 from minidynamo.variables.objects import ExceptionVariable, ModuleVariable, ObjectVariable
-from minidynamo.variables.tensors import GradFnVariable, HookVariable, ItemVariable, TensorVariable
+from minidynamo.variables.tensors import GradFnVariable, ItemVariable, OpaqueResult, TensorVariable
 
 
 def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) -> TracedFrame:
@@ -52,7 +52,7 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
             value.require_identity()
     _guard_distinct(tx)
     outputs = tuple(
-        v for v in found if isinstance(v, TensorVariable | HookVariable | ItemVariable) and v.source is None
+        v for v in found if isinstance(v, TensorVariable | OpaqueResult | ItemVariable) and v.source is None
     )
     changed = [effect.container for effect in journal if isinstance(effect, ContentsChanged)]
     donated_lists = _donated_lists(tx, request)

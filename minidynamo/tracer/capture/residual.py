@@ -26,7 +26,7 @@ from minidynamo.core.names import Namespace, with_globals
 from minidynamo.graph.boxed import BoxedCallable, mark_boxed
 from minidynamo.guards.guard import reader_of
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import Constant, Local, Source, is_argument_or_item, is_new_each_read
+from minidynamo.guards.source import Constant, Local, NewObject, Source, is_argument_or_item, is_new_each_read
 from minidynamo.tracer.capture.rerun import RerunOptions, RerunPrinter
 from minidynamo.tracer.reachable import is_external, needed_by, reachable, target_of
 from minidynamo.tracer.reconstruct.containers import replay_set_steps
@@ -140,6 +140,9 @@ class _Program:
         self.inputs = [given.source for given in traced.inputs] if graph is not None else []
         self.takes_inputs = sum(not is_argument_or_item(source) for source in self.inputs) >= MANY_INPUTS
         self.takes_inputs = self.takes_inputs and not self.draws
+        #: inputs that the guards cannot pass on
+        self.added = [source for source in self.inputs if isinstance(source, NewObject)] if self.takes_inputs else []
+        self.inputs = [source for source in self.inputs if source not in self.added]
         self.rerun_printer = RerunPrinter(
             traced,
             context.again,
@@ -253,7 +256,8 @@ class _Program:
             names += temporaries
             return [read]
         dropped = [f"    del {', '.join(temporaries)}"] if temporaries else []
-        return [f"if {self.args} is None:", f"    {read}", *dropped]
+        added = [f"{self.args}.append({reader.write(reader.read(source))})" for source in self.added]
+        return [f"if {self.args} is None:", f"    {read}", *dropped, *added]
 
     # The graph
 

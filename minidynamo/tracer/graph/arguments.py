@@ -13,6 +13,7 @@ import torch
 import torch.fx
 from torch.utils.hooks import RemovableHandle
 
+from minidynamo.graph.autograd_calls import BackwardState
 from minidynamo.graph.collectives import PendingWork
 from minidynamo.tracer.graph.inputs import GraphInputs
 from minidynamo.tracer.graph.open_graphs import OpenGraphs
@@ -21,7 +22,7 @@ from minidynamo.tracer.records.copies import NUMPY_SCALARS
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import DictVariable, Keyword, SequenceVariable, SliceVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable
-from minidynamo.variables.tensors import HookVariable, ItemVariable, TensorVariable
+from minidynamo.variables.tensors import BackwardStateVariable, ItemVariable, OpaqueResult, TensorVariable
 
 
 class NotInGraph(Exception):
@@ -66,8 +67,10 @@ class Arguments:
             return self._number(variable)
         if isinstance(variable, ItemVariable):
             return self._item(variable)
-        if isinstance(variable, HookVariable) and variable.cls is not RemovableHandle:
+        if isinstance(variable, OpaqueResult) and variable.cls is not RemovableHandle:
             return variable.node, PendingWork()
+        if isinstance(variable, BackwardStateVariable):
+            return variable.node, BackwardState()
         if isinstance(variable, ClassVariable):
             raise NotInGraph("class")  # a class has no name in the text of a graph
         if isinstance(variable, ObjectVariable) and variable.storage is not None:

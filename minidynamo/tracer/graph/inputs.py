@@ -19,18 +19,19 @@ import torch.fx
 
 from minidynamo.compat import version_of
 from minidynamo.errors import UserLocation
+from minidynamo.graph.autograd_calls import BackwardState
 from minidynamo.graph.unbacked_symints import unbacked_number
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.guard_list import GuardList
 from minidynamo.guards.shapes import Shapes
-from minidynamo.guards.source import Constant, Item, Local, Size, Source
+from minidynamo.guards.source import Constant, Item, Local, NewObject, Size, Source
 from minidynamo.guards.tensors import Layout, TensorFacts, facts_of
 from minidynamo.tracer.graph.fake_tensors import FakeTensors, same_numbers
 from minidynamo.tracer.records.traced_frame import GraphInput
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.objects import ObjectVariable, PythonModuleVariable
-from minidynamo.variables.tensors import TensorVariable
+from minidynamo.variables.tensors import BackwardStateVariable, TensorVariable
 
 
 class KnownValues:
@@ -147,6 +148,7 @@ class GraphInputs:
         self._unguarded: dict[TensorVariable, TensorFacts] = {}
         self._single_facts: dict[TensorVariable, list[ConstantVariable]] = {}  # of unguarded tensors
         self._numbers: dict[Source, torch.fx.Node] = {}
+        self._backward_state: BackwardStateVariable | None = None
         self._lists: set[ListVariable] = set()  # passed to the graph as a whole
         # Tensors in lists, of which only facts were read -> the list.
         self._list_of_tensor: dict[TensorVariable, ListVariable] = {}
@@ -247,6 +249,18 @@ class GraphInputs:
         """Returns the version counter of the fake tensor at the start of the frame."""
         return self._external_tensors[tensor].version or 0
 
+    # Hooks
+
+    @property
+    def backward_state(self) -> BackwardStateVariable:
+        """Returns the state for the hooks that the graph registers: one input, after all others."""
+        if self._backward_state is None:
+            source = NewObject(Constant(BackwardState, BackwardState.__name__), "backward_state")
+            node = self._placeholder(source)
+            node.meta["example_value"] = BackwardState()
+            self._backward_state = BackwardStateVariable(node, source=source)
+        return self._backward_state
+
     # Numbers
 
     def unbacked(self, cls: type) -> torch.SymInt | torch.SymFloat:
@@ -290,8 +304,8 @@ class GraphInputs:
         the trackers whose identity the program used."""
         self._replace_by_sizes()
         emptied = {variable for variable in changed_lists if _has_removed_tensors(variable)}
-        inputs = []
-        for node, variable in self._placeholders:
+        state, inputs = self._backward_state, []
+        for node, variable in [*self._placeholders, *([(state.node, state)] if state else ())]:
             if not node.users:
                 self._graph.erase_node(node)
                 continue

@@ -18,7 +18,7 @@ from minidynamo import compat
 from minidynamo.compat import memory_of
 from minidynamo.tracer.graph.dead_code import remove_dead_code
 from minidynamo.variables.base import NumberVariable
-from minidynamo.variables.tensors import HookVariable, ItemVariable, TensorVariable
+from minidynamo.variables.tensors import ItemVariable, OpaqueResult, TensorVariable
 
 GraphValue = TensorVariable | NumberVariable
 """A value that a graph takes from the surrounding graph."""
@@ -194,7 +194,7 @@ class OpenGraphs:
         return compat.graph_module(modules, self.root)
 
 
-def give(graph: torch.fx.Graph, outputs: Sequence[TensorVariable | HookVariable | ItemVariable]) -> None:
+def give(graph: torch.fx.Graph, outputs: Sequence[TensorVariable | OpaqueResult | ItemVariable]) -> None:
     """Makes a graph return these values."""
     output = graph.output(tuple(variable.node for variable in outputs))
     output.meta["example_value"] = tuple(variable.fake for variable in outputs)

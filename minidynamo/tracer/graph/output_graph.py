@@ -57,8 +57,8 @@ from minidynamo.variables.base import ConstantVariable, NumberVariable, Variable
 from minidynamo.variables.containers import ListVariable, TupleVariable
 from minidynamo.variables.tensors import (
     GradFnVariable,
-    HookVariable,
     ItemVariable,
+    OpaqueResult,
     StorageVariable,
     TensorVariable,
 )
@@ -323,9 +323,9 @@ class OutputGraph:
             items = [self._record(operator.getitem, (node, k), {}, item) for k, item in enumerate(result)]
             return TupleVariable(items, type(result)) if isinstance(result, tuple) else ListVariable(items)
         if isinstance(result, RemovableHandle):
-            return HookVariable(node)
+            return OpaqueResult(node, RemovableHandle)
         if isinstance(result, PendingWork):
-            return HookVariable(node, torch.distributed.Work)
+            return OpaqueResult(node, torch.distributed.Work)
         if isinstance(result, torch.SymInt):
             return self._number(result, int, lambda: int(result), self.shapes.source_of(result), node)
         return _constant_result(result)
@@ -531,7 +531,9 @@ class OutputGraph:
     # The end
 
     def finish(
-        self, outputs: Sequence[TensorVariable | HookVariable | ItemVariable], changed_lists: Iterable[ListVariable]
+        self,
+        outputs: Sequence[TensorVariable | OpaqueResult | ItemVariable],
+        changed_lists: Iterable[ListVariable],
     ) -> tuple[torch.fx.GraphModule | None, tuple[GraphInput, ...]]:
         """Closes the graph: restores settings, returns `outputs`, removes dead code, finds the lists to empty.
 

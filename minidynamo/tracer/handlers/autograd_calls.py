@@ -19,6 +19,7 @@ from minidynamo.graph.autograd_calls import (
     fill_hook,
     gradients,
     make_parameter,
+    registers_hook,
     replace_data,
     require_grad,
     reserve_hook,
@@ -34,7 +35,7 @@ from minidynamo.tracer.records import registry
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BoundBuiltin, MethodVariable
 from minidynamo.variables.containers import TupleVariable
-from minidynamo.variables.tensors import GradFnVariable, HookVariable, TensorVariable
+from minidynamo.variables.tensors import GradFnVariable, HookVariable, OpaqueResult, TensorVariable
 
 _WHY = "It is between autograd and the real tensor."
 
@@ -107,13 +108,23 @@ def _registering_handler(name: str) -> registry.Handler:
         _in_main_graph(tx, f"Tensor.{name}()")
         _check_unwritten(tx, self, f"Tensor.{name}()")
         traced = trace_hook(tx, self, hook) if name == "register_hook" else None
-        handle = tx.emit(reserve_hook, [self, constant(name)])
-        assert isinstance(handle, HookVariable)
+        handle = _reserve(tx, reserve_hook, self, name, hook)
         handle.traced = traced
-        tx.side_effects.record_call(tx.wrap(fill_hook, None), handle, hook)
         return handle
 
     return register
+
+
+def _reserve(
+    tx: Tracer, function: Callable[..., None], tensor: TensorVariable, method: str, hook: VariableTracker
+) -> HookVariable:
+    """Registers a hook: in the graph a placeholder, which the program's function replaces after the graph."""
+    state = tx.graph.inputs.backward_state
+    name = f"hook{len(state.node.users)}"
+    tx.emit(function, [tensor, constant(method), state, constant(name)])
+    handle = HookVariable(next(iter(reversed(tx.graph.graph.nodes))), state, name)
+    tx.side_effects.record_call(tx.wrap(fill_hook, None), handle, hook)
+    return handle
 
 
 for _name in ("register_hook", "register_post_accumulate_grad_hook"):
@@ -177,9 +188,7 @@ def _hook_node(tx: Tracer, grad_fn: GradFnVariable, method: str, fn: VariableTra
         tx.break_graph("MD212", f"`{method}()` of the `grad_fn` {grad_fn.function.name()} is called", why=_WHY)
     if not eager_backward.runs_eagerly(made_by):
         eager_backward.run_eagerly(made_by)
-    handle = tx.emit(reserve_node_hook, [grad_fn.of, constant(method)])
-    tx.side_effects.record_call(tx.wrap(fill_hook, None), handle, fn)
-    return handle
+    return _reserve(tx, reserve_node_hook, grad_fn.of, method, fn)
 
 
 def _check_unwritten(tx: Tracer, tensor: TensorVariable, name: str) -> None:
@@ -195,11 +204,11 @@ def _remove(tx: Tracer, handle: VariableTracker) -> VariableTracker:
     return none()
 
 
-@registry.attributes(HookVariable)
-def _of_hook(tx: Tracer, handle: HookVariable, name: str) -> VariableTracker:
-    if name == ("remove" if handle.cls is RemovableHandle else "wait"):
+@registry.attributes(HookVariable, OpaqueResult)
+def _of_hook(tx: Tracer, handle: HookVariable | OpaqueResult, name: str) -> VariableTracker:
+    if name == ("remove" if handle.python_type is RemovableHandle else "wait"):
         return BoundBuiltin(handle, name)
-    tx.break_graph("MD206", f"`{name}` of a {handle.cls.__name__} is used", why="The graph creates the object.")
+    tx.break_graph("MD206", f"`{name}` of a {handle.python_type.__name__} is used", why="The graph creates the object.")
 
 
 # Gradients
@@ -214,7 +223,7 @@ def _gradients(
     **options: VariableTracker,
 ) -> VariableTracker:
     _in_main_graph(tx, "torch.autograd.grad()")
-    if any(node.target in (reserve_hook, reserve_node_hook) for node in tx.graph.graph.nodes):
+    if any(map(registers_hook, tx.graph.graph.nodes)):
         tx.break_graph("MD212", "gradients are computed after a hook", why="The hook has not got its function yet.")
     options = {name: value for name, value in options.items() if not _is_default(name, value)}
     if not {"retain_graph", "create_graph", "allow_unused"}.issuperset(options):

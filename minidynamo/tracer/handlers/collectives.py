@@ -25,7 +25,7 @@ from minidynamo.tracer.wrappers.objects import opaque
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import SequenceVariable, TupleVariable
 from minidynamo.variables.objects import OpaqueVariable
-from minidynamo.variables.tensors import HookVariable, TensorVariable
+from minidynamo.variables.tensors import OpaqueResult, TensorVariable
 
 _WHY = "Other ranks take part in it."
 
@@ -268,7 +268,7 @@ def _batch(tx: Tracer, p2p_op_list: VariableTracker) -> VariableTracker:
 
 
 @registry.method(dist.Work, "wait")
-def _wait(tx: Tracer, work: HookVariable) -> VariableTracker:
+def _wait(tx: Tracer, work: OpaqueResult) -> VariableTracker:
     communicate(tx, collectives.wait, [], work)
     return constant(True)
 

@@ -30,7 +30,7 @@ from minidynamo.variables.objects import (
     ObjectVariable,
     WeakReferenceVariable,
 )
-from minidynamo.variables.tensors import ArrayVariable, GradFnVariable, StorageVariable
+from minidynamo.variables.tensors import ArrayVariable, GradFnVariable, HookVariable, StorageVariable
 
 
 def _bare_object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
@@ -149,6 +149,11 @@ def _storage(rebuild: Rebuilder, variable: StorageVariable) -> str:
 @builds(GradFnVariable, hint="grad_fn")
 def _grad_fn(rebuild: Rebuilder, variable: GradFnVariable) -> str:
     return f"{rebuild.value(variable.of)}.grad_fn"
+
+
+@builds(HookVariable, hint="handle")
+def _handle(rebuild: Rebuilder, variable: HookVariable) -> str:
+    return f"{rebuild.value(variable.state)}.{variable.name}"
 
 
 @builds(WeakReferenceVariable)

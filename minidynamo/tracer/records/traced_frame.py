@@ -25,7 +25,7 @@ from minidynamo.tracer.records.side_effects import Effect, SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.containers import ListVariable
-from minidynamo.variables.tensors import HookVariable, ItemVariable, TensorVariable
+from minidynamo.variables.tensors import ItemVariable, OpaqueResult, TensorVariable
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,8 +180,8 @@ class TracedFrame:
     graph: torch.fx.GraphModule | None
     #: one record per placeholder, in order
     inputs: tuple[GraphInput, ...]
-    #: the tensors and hook handles returned by the graph, in order: all values that `exit` or the journal need
-    outputs: tuple[TensorVariable | HookVariable | ItemVariable, ...]
+    #: the values returned by the graph, in order: all that `exit` or the journal need
+    outputs: tuple[TensorVariable | OpaqueResult | ItemVariable, ...]
     #: the journal
     side_effects: SideEffects
     #: the end of the frame

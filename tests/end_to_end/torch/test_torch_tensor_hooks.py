@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import operator
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
 import minidynamo
-from minidynamo.testing import AotEagerAndRecordGraphs, CompileCounter
+from minidynamo.testing import AotEagerAndRecordGraphs, CompileCounter, CompileCounterWithBackend
 from tests.end_to_end.programs import Programs, leaf, vector
 
 programs = Programs()
 BACKENDS = ["eager", "aot_eager", pytest.param("cpp", marks=pytest.mark.cpp)]
+INDUCTOR = pytest.param("inductor", marks=[pytest.mark.cpp, pytest.mark.slow])
 test_same_as_eager = programs.test(*BACKENDS)
 
 
@@ -97,7 +102,8 @@ class Cases:
         return y.exp()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's code generator
+@pytest.mark.parametrize("backend", [*BACKENDS, INDUCTOR])
 def test_BS_1_a_hook_that_reads_an_object_and_the_graph(backend):
     counter = minidynamo.testing.CompileCounterWithBackend(backend)
 
@@ -153,10 +159,10 @@ def test_BS_3_operations_of_a_hook_are_in_the_backward_graph():
     assert torch.equal(x.grad, (sine.cos() + (sine + 1) + sine) * torch.ones(4).cos())
 
 
-def test_BS_3_a_hook_that_runs_eagerly_reads_results_of_the_graph():
-    counter = AotEagerAndRecordGraphs()
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_BS_3_a_hook_that_runs_eagerly_reads_results_of_the_graph(backend):
+    counter, obj = CompileCounterWithBackend(backend), Value()
 
-    @minidynamo.compile(backend=counter, fullgraph=True)
     def fn(x, obj):
         y = x.sin()
         c = y + 1
@@ -164,11 +170,93 @@ def test_BS_3_a_hook_that_runs_eagerly_reads_results_of_the_graph():
         return y.sin()
 
     x = torch.ones(4, requires_grad=True)
-    fn(x, Value()).sum().backward()
+    with minidynamo.captured_backward("eager", fullgraph=True):
+        minidynamo.compile(fn, backend=counter, fullgraph=True)(x, obj).sum().backward()
+    assert x.grad.tolist() == pytest.approx([48.9016] * 4, abs=1e-3)
     (graph,) = counter.graphs
+    assert [node.target for node in graph.graph.find_nodes(op="placeholder")] == ["x", "backward_state"]
     (output,) = graph.graph.find_nodes(op="output")
-    assert len(output.args[0]) == 3  # the handle of the hook, c, and the result
-    assert len(counter.fw_graphs) == 3 and len(counter.bw_graphs) == 2
+    result, c = output.args[0]
+    assert (result.target, c.target) == ("sin", operator.add) and c.args[0] is result.args[0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_BS_3_each_call_has_hooks_of_its_own(backend):
+    def fn(x, obj, factor):
+        y = x.sin()
+        c = y * factor
+        handle = y.register_hook(lambda g: g * obj.val + c)
+        y.register_hook(lambda g: obj.seen.append(factor))
+        return y.exp(), handle
+
+    compiled, results = minidynamo.compile(fn, backend=backend, fullgraph=True), []
+    for call in (fn, compiled):
+        obj, inputs = Value(), [torch.full((size,), 0.5, requires_grad=True) for size in (4, 5, 6, 7)]
+        obj.seen = []
+        calls = [call(x, obj, factor) for x, factor in zip(inputs, (2.0, 3.0, 4.0, 5.0))]
+        calls[2][1].remove()
+        for (y, _), val in zip(calls[::-1], (1.0, 2.0, 3.0, 4.0)):
+            obj.val = val
+            y.sum().backward(retain_graph=True)
+        calls[0][0].sum().backward()
+        results.append(([x.grad for x in inputs], obj.seen))
+    torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_BS_3_threads_have_hooks_of_their_own(backend):
+    @minidynamo.compile(backend=backend, fullgraph=True)
+    def fn(x, obj):
+        y = x * 2
+        y.register_hook(lambda g: g * obj.val)
+        return y.sin()
+
+    def gradient(val):
+        obj, x = Value(), torch.zeros(4, requires_grad=True)
+        obj.val = val
+        for _ in range(50):
+            fn(x, obj).sum().backward()
+        return x.grad.tolist()
+
+    gradient(1.0)
+    with ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(gradient, (1.0, 2.0, 3.0, 4.0))] == [[100.0 * val] * 4 for val in (1, 2, 3, 4)]
+
+
+def test_BS_3_nothing_keeps_the_hook_of_a_dead_call():
+    @minidynamo.compile(backend="aot_eager", fullgraph=True)
+    def fn(x, obj):
+        y = x.sin()
+        y.register_hook(lambda g: g * obj.val)
+        return y.exp()
+
+    obj, x = Value(), torch.ones(4, requires_grad=True)
+    died = weakref.ref(obj)
+    y = fn(x, obj)
+    del obj
+    assert died() is not None
+    del y
+    assert died() is None
+
+
+def test_BS_3_a_graph_with_many_parameters():
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(10)))
+    obj, counter = Value(), CompileCounterWithBackend("aot_eager")
+
+    @minidynamo.compile(backend=counter, fullgraph=True)
+    def fn(x):
+        y = model(x.sin())
+        y.register_hook(lambda g: g * obj.val)
+        return y
+
+    expected, state = model(torch.ones(4).sin()).sum(), [*model.parameters()]
+    expected = [gradient * 88 for gradient in torch.autograd.grad(expected, state)]
+    for _ in range(3):  # the guards read the parameters, and pass them on
+        fn(torch.ones(4)).sum().backward()
+        torch.testing.assert_close([parameter.grad for parameter in state], expected)
+        model.zero_grad()
+    (graph,) = counter.graphs
+    assert graph.graph.find_nodes(op="placeholder")[-1].target == "backward_state" and counter.frame_count == 1
 
 
 def test_BS_4_hooks_that_are_passed():

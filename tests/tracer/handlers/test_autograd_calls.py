@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from minidynamo.graph.autograd_calls import replace_data, reserve_hook
+from minidynamo.graph.autograd_calls import BackwardState, replace_data, reserve_hook
 from minidynamo.tracer.records.traced_frame import Break
 from tests.tracer.capturing import capture, targets
 
@@ -22,9 +22,15 @@ def test_replaced_data_counts_as_written():
     assert node.meta["mutates"] and shapes == {"x": (2,), "y": (3,)}
 
 
-def test_the_handle_is_an_output():
-    traced = capture(lambda x: x.register_hook(lambda g: g), torch.ones(2, requires_grad=True))
-    assert targets(traced) == [reserve_hook] and len(traced.outputs) == 1
+def test_the_state_is_the_last_input_and_has_the_handle():
+    def program(x, y):
+        handle = x.register_hook(lambda g: g)
+        return handle, y.register_hook(lambda g: g * 2)
+
+    traced = capture(program, *(torch.ones(2, requires_grad=True) for _ in range(2)))
+    assert targets(traced) == [reserve_hook, reserve_hook] and not traced.outputs
+    assert [given.source.display() for given in traced.inputs] == ["x", "y", "backward_state"]
+    assert traced.inputs[-1].node.meta["example_value"] == BackwardState()
 
 
 def gradient_behind_a_hook(x):
