@@ -155,6 +155,7 @@ def check_versions() -> Iterator[Row]:
         ("torch", ""),
         ("triton", "no kernels for GPUs"),
         ("bytecode", ""),
+        ("networkx", ""),
     ):
         version = installed(name)
         if version is not None:

@@ -7,6 +7,7 @@ Only views, cheap pointwise operations, and expensive pointwise operations on sa
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import torch
 from torch import fx
@@ -23,7 +24,6 @@ from minidynamo.autograd.graph.recomputation import (
     recomputable,
     viewed,
 )
-from minidynamo.autograd.partition.max_flow import UNLIMITED, FlowNetwork
 from minidynamo.autograd.partition.saving import PolicyChoices, SavePolicy, ask_policy, by_cost, within_budget
 from minidynamo.graph.rng_replay import random_state
 from minidynamo.graph.unbacked_symints import hint_of
@@ -135,25 +135,28 @@ class Network:
 
     def minimum_cut(self, choices: PolicyChoices) -> list[fx.Node]:
         """Returns the values to save, in graph order. Of all cuts of least weight, this cut recomputes least."""
+        import networkx  # noqa: PLC0415
+
         if not self.candidates:
             return []
-        count = len(self.candidates)
-        # Value i is computed at node i and used at node `count + i`; the edge between is cut if the value is saved.
-        source, sink = 2 * count, 2 * count + 1
-        net = FlowNetwork(2 * count + 2)
-        index = {node: i for i, node in enumerate(self.candidates)}
+        net: Any = networkx.DiGraph()
+        net.add_nodes_from(("source", "sink"))
         for i, node in enumerate(self.candidates):
+            inner, outer = (i, "in"), (i, "out")
             weight = 0 if node in choices.keep else None if node in choices.recompute else self.weight(node)
-            net.add(i, count + i, UNLIMITED if weight is None else weight)
+            net.add_edge(inner, outer, **({} if weight is None else {"capacity": weight}))
             computed = node in self.forward_only or (node in self.required and node not in self.recomputable)
             if node.op == "placeholder" or is_number(node) or computed:  # a number never keeps its tensor alive
-                net.add(source, i)
+                net.add_edge("source", inner)
             if self.is_sink(node):
-                net.add(count + i, sink)
-            for operand in node.all_input_nodes:
-                net.add(count + index[operand], i)
-        after = net.sink_side(source, sink)
-        return [node for i, node in enumerate(self.candidates) if i not in after and count + i in after]
+                net.add_edge(outer, "sink")
+        index = {node: i for i, node in enumerate(self.candidates)}
+        for i, node in enumerate(self.candidates):
+            for source in node.all_input_nodes:
+                net.add_edge((index[source], "out"), (i, "in"))
+        flow = networkx.algorithms.flow.boykov_kolmogorov
+        _, (_, never_saved) = networkx.minimum_cut(net, "source", "sink", flow_func=flow)
+        return [n for i, n in enumerate(self.candidates) if (i, "in") not in never_saved and (i, "out") in never_saved]
 
     def weight(self, node: fx.Node) -> int | None:
         """Returns the cost of saving `node`; None if `node` cannot be saved.
