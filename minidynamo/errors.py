@@ -289,5 +289,5 @@ def counted(number: int, noun: str) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns ``" Did you mean 'x'?"`` for the entry of `known` that is nearest to `name`, or an empty string."""
-    match = difflib.get_close_matches(name, list(known), n=1)
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
     return f" Did you mean {match[0]!r}?" if match else ""

@@ -99,6 +99,7 @@ def test_the_tree_in_the_docstring_is_complete():
 def test_nearest():
     assert nearest("nativ", ["native", "cpp"]) == " Did you mean 'native'?"
     assert nearest("zzz", ["native", "cpp"]) == ""
+    assert nearest("nopython", ["fullgraph", "options"]) == ""
 
 
 def test_errors_on_one_line():
