@@ -112,7 +112,16 @@ reach no operation but `where`: lowering casts to float32 and back.
 
 
 class _CachedFacts:
-    """Properties of an expression that are read often. Expressions are immutable, so each property is computed once."""
+    """Properties of an expression that are read often. Expressions are immutable, so each property is computed once.
+
+    An expression without operands depends on no variable.
+    """
+
+    def variables(self) -> frozenset[Var]:
+        return frozenset()
+
+    def substitute(self, values: Mapping[Var, Index]) -> Expr:
+        return self  # type: ignore[return-value]
 
     @cached_property
     def below(self) -> tuple[Expr, ...]:
@@ -166,12 +175,6 @@ class Const(_CachedFacts):
     value: bool | int | float
     dtype: torch.dtype
 
-    def variables(self) -> frozenset[Var]:
-        return frozenset()
-
-    def substitute(self, values: Mapping[Var, Index]) -> Expr:
-        return self
-
 
 @dataclass(frozen=True)
 class IndexValue(_CachedFacts):
@@ -224,12 +227,6 @@ class Ref(_CachedFacts):
     name: str
     dtype: torch.dtype
 
-    def variables(self) -> frozenset[Var]:
-        return frozenset()
-
-    def substitute(self, values: Mapping[Var, Index]) -> Expr:
-        return self
-
 
 @dataclass(frozen=True)
 class Scalar(_CachedFacts):
@@ -241,12 +238,6 @@ class Scalar(_CachedFacts):
 
     def __str__(self) -> str:
         return self.name
-
-    def variables(self) -> frozenset[Var]:
-        return frozenset()
-
-    def substitute(self, values: Mapping[Var, Index]) -> Expr:
-        return self
 
 
 Expr = Load | Const | IndexValue | Cast | Op | Ref | Scalar

@@ -22,13 +22,11 @@ from minidynamo.compat import OpOverload
 from minidynamo.errors import UserLocation
 
 POSITIONAL = ("argmax", "argmin")
-MOMENTS = ("mean", "squares")
-COMBINES = ("sum", "prod", "max", "min", "any", "all", *POSITIONAL, *MOMENTS)
+COMBINES = ("sum", "prod", "max", "min", "any", "all", *POSITIONAL)
 """The folds of a reduction.
 
 max and min return NaN if an operand is NaN. argmax and argmin return the position of the first extreme value (a NaN
-counts as extreme). MOMENTS, the mean and the sum of squared deviations from the mean, are folded in the steps of
-torch's CPU kernels for rows. For half types these steps differ: `dtype` is the half type, and the result is a float32.
+counts as extreme).
 """
 
 
@@ -96,9 +94,7 @@ def comments(origins: Origins) -> tuple[str, ...]:
 
 def folded_dtype(combine: str, dtype: torch.dtype) -> torch.dtype:
     """Returns the dtype of a finished fold of `dtype`."""
-    if combine in POSITIONAL:
-        return torch.int64
-    return torch.float32 if combine in MOMENTS and dtype.itemsize < 4 else dtype
+    return torch.int64 if combine in POSITIONAL else dtype
 
 
 @dataclass(frozen=True)
@@ -446,7 +442,7 @@ LONG = 256
 
 def chunks_wanted(node: Loops, buffers: Mapping[str, Buffer], target: str) -> int:
     """Returns the number of chunks to cut a fold into, roughly; 1 leaves the fold whole."""
-    if node.combine is None or node.combine in (*POSITIONAL, *MOMENTS) or target not in PARALLELISM:
+    if node.combine is None or node.combine in POSITIONAL or target not in PARALLELISM:
         return 1
     machine = PARALLELISM[target]
     results = hint(product(v.extent for v in node.ranges))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from minidynamo.codegen.lowering import (
     constructors,
     indexing,
-    kernel_choices,
     normalization,
     pointwise,
     products,
@@ -21,7 +20,6 @@ from minidynamo.codegen.lowering import (
 __all__ = [
     "constructors",
     "indexing",
-    "kernel_choices",
     "normalization",
     "pointwise",
     "products",

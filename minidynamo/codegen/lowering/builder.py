@@ -33,13 +33,11 @@ class Builder:
         self.device = torch.device("cpu")
         # Layouts of the results of the ATen call being lowered, as in eager.
         self.results: tuple[Buffer | None, ...] = ()
-        # Layouts of the tensors that the call takes, in the order of the node's inputs.
-        self.operand_layouts: tuple[Buffer | None, ...] = ()
         # The call being lowered.
         self.origins: Origins = ()
         # The operation of torch whose decomposition the call is part of, if any.
         self.decomposed_from: str | None = None
-        # The language of the kernels. Only kernels in C++ can fold MOMENTS.
+        # The language of the kernels.
         self.target = "cpp"
         # Calls whose folds must not be cut into chunks: if a fold of the call needs chunks, the call stays torch's own.
         self.uncut: Collection[str] = ()

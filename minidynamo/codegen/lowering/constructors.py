@@ -20,15 +20,9 @@ def filled(builder: Builder, value: V | Number) -> Value:
     return builder.compute(builder.out.shape, lambda _: fill_value)
 
 
-@lowering("full")
-def lower_full(builder: Builder, size: Any, value: V | Number, **kwargs: Any) -> Value:
-    """Fills a tensor with a number."""
-    return filled(builder, value)
-
-
-@lowering("full_like", "new_full")
-def lower_full_like(builder: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
-    """Fills a tensor with a number; the sizes are those of `x` or given."""
+@lowering("full", "full_like", "new_full", "scalar_tensor")
+def lower_full(builder: Builder, *args: Any, **kwargs: Any) -> Value:
+    """Fills a tensor with a number, the last argument; the sizes are those of a tensor or given."""
     return filled(builder, args[-1])
 
 
@@ -50,12 +44,6 @@ def lower_zeros(builder: Builder, *args: Any, **kwargs: Any) -> Value:
 def lower_ones(builder: Builder, *args: Any, **kwargs: Any) -> Value:
     """Fills a tensor with ones."""
     return filled(builder, 1)
-
-
-@lowering("scalar_tensor")
-def lower_scalar_tensor(builder: Builder, value: V | Number, **kwargs: Any) -> Value:
-    """Creates a 0-dim tensor."""
-    return filled(builder, value)
 
 
 @lowering("arange")

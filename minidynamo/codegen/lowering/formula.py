@@ -316,43 +316,18 @@ SQRT_HALF = math.sqrt(0.5)
 SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 
 
-def erf(x: V) -> V:
-    """Returns the error function."""
-    return apply("erf", x)
-
-
-def erf_by_rational(x: V) -> V:
-    """Returns the error function by formula 7.1.26 of Abramowitz and Stegun, in the steps of torch's vectors on a CPU.
-
-    It is within 1.5e-7 of the true value, so for the smallest arguments the result is 0.
-    """
-    t = 1 / fma(apply("abs", x), 0.3275911, 1)
-    r = const(1.061405429, x.dtype)
-    for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        r = fma(r, t, coefficient)
-    return fma(-apply("exp", -(x * x)) * t, r, 1) * apply("copysign", 1.0, x)
-
-
-def gelu(x: V, approximate: str = "none", erf: Callable[[V], V] = erf) -> V:
+def gelu(x: V, approximate: str = "none") -> V:
     """Returns the Gaussian error linear unit, exact or by tanh."""
     if approximate == "none":
-        return x * 0.5 * (1 + erf(x * SQRT_HALF))
+        return x * 0.5 * (1 + apply("erf", x * SQRT_HALF))
     inner = SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x))
     return 0.5 * x * (1 + apply("tanh", inner))
 
 
-def gelu_by_onednn(x: V) -> V:
-    """Returns `gelu` as computed by oneDNN, torch's library for dense float tensors on a CPU.
-
-    oneDNN multiplies by 0.5 last, so the largest numbers overflow before; for infinity it subtracts infinities.
-    """
-    return where(x.eq(math.inf), math.nan, x * (1 + apply("erf", x * SQRT_HALF)) * 0.5)
-
-
-def gelu_backward(grad: V, x: V, approximate: str = "none", erf: Callable[[V], V] = erf) -> V:
+def gelu_backward(grad: V, x: V, approximate: str = "none") -> V:
     """Returns the gradient of `gelu`."""
     if approximate == "none":
-        cdf = 0.5 * (1 + erf(x * SQRT_HALF))
+        cdf = 0.5 * (1 + apply("erf", x * SQRT_HALF))
         pdf = apply("exp", x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
         return grad * (cdf + x * pdf)
     t = apply("tanh", SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x)))

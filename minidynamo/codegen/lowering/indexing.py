@@ -6,7 +6,7 @@ Reading through indices is lowered, with a check of every index; writing through
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from minidynamo.codegen.ir.size import Extent, Size, known_at_least
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.dtypes import converted
 from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, const, number, where
-from minidynamo.codegen.lowering.registry import Coordinates, Value, broadcast_shape, lowering
+from minidynamo.codegen.lowering.registry import Coordinates, Value, add, broadcast_shape, lowering
 from minidynamo.codegen.lowering.views import index_from_start, slice_start
 
 MOST_JOINED = 8
@@ -186,22 +186,15 @@ def lower_pad(builder: Builder, x: Value, pad: Sequence[int], value: V | Number 
     return builder.compute(builder.out.shape, body)
 
 
-def _triangle(builder: Builder, x: Value, keep: Any) -> Value:
+def lower_triangle(keep: Callable[[V, Number], V], builder: Builder, x: Value, diagonal: Number = 0) -> Value:
+    """Keeps the part of a matrix on and below, or on and above, a diagonal."""
     return builder.compute(
-        x.shape, lambda at: where(keep(number(at[-1]) - number(at[-2])), V(x.load(at)), 0), builder.out.dtype
+        x.shape, lambda at: where(keep(number(at[-1]) - number(at[-2]), diagonal), V(x.load(at)), 0), builder.out.dtype
     )
 
 
-@lowering("tril")
-def lower_tril(builder: Builder, x: Value, diagonal: int = 0) -> Value:
-    """Keeps the part of a matrix on and below a diagonal."""
-    return _triangle(builder, x, lambda offset: offset <= diagonal)
-
-
-@lowering("triu")
-def lower_triu(builder: Builder, x: Value, diagonal: int = 0) -> Value:
-    """Keeps the part of a matrix on and above a diagonal."""
-    return _triangle(builder, x, lambda offset: offset >= diagonal)
+add("tril", functools.partial(lower_triangle, V.__le__))
+add("triu", functools.partial(lower_triangle, V.__ge__))
 
 
 @lowering("select_scatter")

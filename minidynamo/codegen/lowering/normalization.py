@@ -14,8 +14,7 @@ import torch
 
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.formula import NotLowered, V, apply, const, is_half, opmath, where
-from minidynamo.codegen.lowering.kernel_choices import in_order, large_means_are_lost
-from minidynamo.codegen.lowering.reductions import count, moments, row_moments
+from minidynamo.codegen.lowering.reductions import count, moments
 from minidynamo.codegen.lowering.registry import Value, lowering
 
 
@@ -91,22 +90,6 @@ def _normalized(v: V, mean: V, rstd: V, weight: V | None, bias: V | None) -> V:
     return scaled if bias is None else scaled + bias
 
 
-def _normalized_on_cpu(v: V, mean: V, rstd: V, weight: V | None, bias: V | None, dtype: torch.dtype) -> V:
-    """Returns an element of a layer norm, rounded as in eager's CPU kernel, which uses fused multiply-adds.
-
-    The kernel adds zero for a missing bias, so no result is a negative zero.
-    """
-    if is_half(dtype):
-        normal = apply("fma", v, rstd, -(mean * rstd))
-    elif weight is None and bias is not None:
-        return apply("fma", v - mean, rstd, bias)
-    else:
-        normal = (v - mean) * rstd
-    if weight is None:
-        return normal + (0 if bias is None else bias)
-    return normal * weight + 0 if bias is None else apply("fma", normal, weight, bias)
-
-
 @lowering("native_layer_norm")
 def lower_layer_norm(
     builder: Builder, x: Value, shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
@@ -117,7 +100,7 @@ def lower_layer_norm(
     if n == 0 or _is_mixed(builder, x, weight):
         raise NotLowered
     on_cpu = builder.device.type == "cpu"
-    mean, squares, shown = _statistics(builder, x, dims)
+    mean, squares = moments(builder, x, dims)
     rstd = builder.map(lambda s: apply("rsqrt", s / n + eps), squares)
     given = [v for v in (weight, bias) if v is not None]
 
@@ -125,35 +108,14 @@ def lower_layer_norm(
         operands = iter(rest)
         w = None if weight is None else next(operands)
         b = None if bias is None else next(operands)
-        return _normalized_on_cpu(v, m, r, w, b, x.dtype) if on_cpu else _normalized(v, m, r, w, b)
+        return _normalized(v, m, r, w, b)
 
     y = builder.map(formula, x, mean, rstd, *given, dtype=x.dtype)
     # A CPU returns the statistics in the dtype of the weights, a GPU in float32.
     kept = torch.float32 if not on_cpu else x.dtype if weight is None else weight.dtype
     kept = x.dtype if kept.itemsize < x.dtype.itemsize else kept
-    statistics = (builder.map(lambda s: s, v, dtype=kept) for v in (shown, rstd))
+    statistics = (builder.map(lambda s: s, v, dtype=kept) for v in (mean, rstd))
     return y, *statistics
-
-
-def _statistics(builder: Builder, x: Value, dims: Sequence[int]) -> tuple[Value, Value, Value]:
-    """Returns the mean of rows, the sum of squared deviations, and the mean to return, all with `dims` kept as size 1.
-
-    If the elements of a row are contiguous, the steps are those of eager's CPU kernel.
-    """
-    n, outer = count(x, dims), x.shape[: len(x.shape) - len(dims)]
-    given = builder.operand_layouts[0]
-    along = in_order(given) or (given is not None and len(dims) == 1 and given.stride[-1] == 1)
-    if builder.target == "cpp" and builder.device.type == "cpu" and along:
-        rows, kept = x.reshape((*outer, n)), (*outer, *(1 for _ in dims))
-        mean, squares = (m.reshape(kept) for m in row_moments(builder, rows))
-        return mean, squares, mean
-    lost = isinstance(n, int) and builder.device.type == "cpu" and large_means_are_lost(n, x.dtype)
-    safe = builder.device.type == "cpu" and x.dtype != torch.float16 and not lost
-    mean, squares = moments(builder, x, dims, safe=safe)
-    if lost:
-        squares = builder.map(lambda m, s: where(apply("isinf", m * m), math.nan, s), mean, squares)
-    # Rows with infinite elements have no mean.
-    return mean, squares, builder.map(lambda m, s: where(s.ne(s), math.nan, m), mean, squares)
 
 
 def _is_mixed(builder: Builder, x: Value, weight: Value | None) -> bool:
@@ -219,8 +181,8 @@ def lower_batch_norm(
 ) -> tuple[Value, ...]:
     """Computes `x * scale + shift` by the running statistics of each channel, and two empty tensors.
 
-    The rounding is that of eager's CPU kernel, or, unless all tensors are contiguous, that of its other kernel.
-    Training is left to torch: another order of summation would change the statistics.
+    The rounding is that of eager's CPU kernel for contiguous tensors. Training is left to torch: another order of
+    summation would change the statistics.
     """
     given = [v for v in (x, weight, bias, mean, variance) if v is not None]
     mixed = len({v.dtype for v in given}) > 1 or x.dtype.itemsize < 4
@@ -231,14 +193,8 @@ def lower_batch_norm(
     named |= {name: v for name, v in (("weight", weight), ("bias", bias)) if v is not None}
     of_channels = dict(zip(named, (v.view(channels, lambda new: [new[1]]) for v in named.values())))
 
-    first, *others = builder.operand_layouts
-    channels_last = (0, *range(2, len(x.shape)), 1)
-    by_steps = not (all(map(in_order, others)) and (in_order(first) or in_order(first, channels_last)))
-
     def formula(v: V, *of_channel: V) -> V:
         at = dict(zip(of_channels, of_channel))
-        if by_steps:
-            return (v - at["mean"]) * at["rstd"] * at.get("weight", 1) + at.get("bias", 0)
         scale = at["rstd"] * at["weight"] if "weight" in at else at["rstd"]
         shift = apply("fma", -at["mean"], scale, at.get("bias", const(0, x.dtype)))
         return apply("fma", v, scale, shift)

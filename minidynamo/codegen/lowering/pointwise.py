@@ -30,6 +30,8 @@ from minidynamo.codegen.lowering.formula import (
     clamp,
     const,
     fma,
+    gelu,
+    gelu_backward,
     is_half,
     lerp,
     literal,
@@ -197,11 +199,13 @@ ROWS: dict[str, Row] = {
     "asinh": Row(unary("asinh")),
     "acosh": Row(unary("acosh")),
     "atanh": Row(unary("atanh")),
+    "erf": Row(unary("erf")),
     "erfc": Row(unary("erfc")),
     "lgamma": Row(unary("lgamma"), half_by_torch=("cpu",)),
     "sigmoid": Row(unary("sigmoid")),
     # activations
     "relu": Row(lambda x: at_least(x, 0), bools=False),
+    "gelu": Row(gelu),
     "silu": Row(lambda x: x / (1 + apply("exp", -x))),
     "mish": Row(lambda x: x * apply("tanh", apply("log1p", apply("exp", x)))),
     "softplus": Row(_softplus),
@@ -232,6 +236,7 @@ ROWS: dict[str, Row] = {
     "bitwise_right_shift": Row(binary("shr")),
     # gradients that arrive as one operation
     "threshold_backward": Row(lambda grad, x, threshold: where(x <= threshold, 0, grad)),
+    "gelu_backward": Row(gelu_backward),
     "silu_backward": Row(silu_backward),
     "tanh_backward": Row(lambda grad, y: grad * fma(-y, y, 1)),
     "leaky_relu_backward": Row(
@@ -327,6 +332,25 @@ DIVISIONS = {
 def lower_div(builder: Builder, a: Value, b: Value | V | Number, *, rounding_mode: str | None = None) -> Value:
     """Divides, without rounding, or rounded down or to zero."""
     return lower_row(DIVISIONS[rounding_mode], builder, a, b)
+
+
+REMAINDERS = {name: Row(whole_division(name), rounds=True) for name in ("fmod", "remainder")}
+
+
+def _remainder(name: str, builder: Builder, a: Value | V | Number, b: Value | V | Number) -> Value:
+    """Lowers a remainder.
+
+    If the quotient overflows, torch's vector kernels return NaN and its other kernels the remainder. The quotient
+    cannot overflow for float16, and for known divisors of absolute value 1 or more; other cases stay torch's own.
+    """
+    dtype, is_large = builder.out.dtype, isinstance(b, (int, float)) and abs(b) >= 1
+    if builder.device.type == "cpu" and dtype.is_floating_point and dtype != torch.float16 and not is_large:
+        raise NotLowered
+    return lower_row(REMAINDERS[name], builder, a, b)
+
+
+for _name in REMAINDERS:
+    registry.add(_name, functools.partial(_remainder, _name))
 
 
 @registry.lowering("pow")

@@ -6,19 +6,16 @@ order of the fold.
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from minidynamo.codegen.ir.expr import Cast
-from minidynamo.codegen.ir.index import as_index, flatten, row_major
-from minidynamo.codegen.ir.loops import MOMENTS
 from minidynamo.codegen.ir.size import Extent, hint, known_at_least, known_less, product
 from minidynamo.codegen.lowering.builder import Builder
-from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, const, number, opmath, where
-from minidynamo.codegen.lowering.registry import Value, lowering
+from minidynamo.codegen.lowering.formula import NotLowered, Number, V, apply, maximum, number, opmath, where
+from minidynamo.codegen.lowering.registry import Value, add, lowering
 
 Dims = int | Sequence[int] | None
 
@@ -87,99 +84,58 @@ def extreme(builder: Builder, combine: str, x: Value, dims: Sequence[int], keepd
     return builder.reduce(combine, lambda v: v, x, dims=dims, keepdim=keepdim, dtype=x.dtype)
 
 
-@lowering("amax")
-def lower_amax(builder: Builder, x: Value, dim: Dims = (), keepdim: bool = False) -> Value:
-    """Computes the largest element; NaN if any element is NaN."""
-    return extreme(builder, "max", x, folded(x, dim), keepdim)
+def lower_extreme(combine: str, builder: Builder, x: Value, dim: Dims = (), keepdim: bool = False) -> Value:
+    """Computes the largest or smallest element; NaN if any element is NaN."""
+    return extreme(builder, combine, x, folded(x, dim), keepdim)
 
 
-@lowering("amin")
-def lower_amin(builder: Builder, x: Value, dim: Dims = (), keepdim: bool = False) -> Value:
-    """Computes the smallest element; NaN if any element is NaN."""
-    return extreme(builder, "min", x, folded(x, dim), keepdim)
-
-
-def _extreme_or_pair(combine: str, builder: Builder, x: Value, *args: Any) -> Value | tuple[Value, ...]:
-    if not args:
+def lower_extreme_and_position(
+    combine: str, builder: Builder, x: Value, dim: int | None = None, keepdim: bool = False
+) -> Value | tuple[Value, ...]:
+    """Computes the largest or smallest element of all, or along a dimension with its position."""
+    if dim is None:
         return extreme(builder, combine, x, folded(x, None), False)
-    return _extreme_with_position(combine, builder, x, folded(x, args[0]), len(args) > 1 and bool(args[1]))
+    return _extreme_with_position(combine, builder, x, folded(x, dim), keepdim)
 
 
 def _extreme_with_position(
     combine: str, builder: Builder, x: Value, dims: Sequence[int], keepdim: bool
 ) -> tuple[Value, Value]:
-    """Returns the first element that equals the extreme value, and its position.
-
-    Zeros of both signs are equal, so the sign must be read at the position. The second fold finds the first position of
-    the extreme value, and carries the sign of the element there as its lowest bit.
-    """
+    """Returns the extreme value, and the position of the first element that equals it. A NaN equals every NaN."""
     value = extreme(builder, combine, x, dims, True)
     if not x.shape:
         return value, builder.reduce(f"arg{combine}", lambda v: v, x, dims=dims, keepdim=keepdim, dtype=torch.int64)
     n = count(x, dims)
-    dtype = torch.int32 if known_less(n, 2**30) else torch.int64
+    dtype = torch.int32 if known_less(n, 2**31) else torch.int64
     place = builder.compute(x.shape, lambda at: number(at[dims[0]], dtype))
 
     def found(v: V, m: V, i: V) -> V:
-        if not v.dtype.is_floating_point:
-            return where(v.eq(m), i * 2, 2 * n)
-        return where(v.eq(m) | v.ne(v), where(_is_negative(v), i * 2 + 1, i * 2), 2 * n)
+        return where(v.eq(m) | v.ne(v) if v.dtype.is_floating_point else v.eq(m), i, n)
 
-    key = builder.reduce("min", found, x, value, place, dims=dims, keepdim=keepdim, dtype=dtype)
-    position = builder.map(lambda k: apply("shr", k.to(torch.int64), 1), key)
-    flat = value.reshape(key.shape)
-    if x.dtype.is_floating_point:
-        return builder.map(_with_sign, flat, key, dtype=x.dtype), position
-    return builder.map(lambda m: m, flat), position
+    first = builder.reduce("min", found, x, value, place, dims=dims, keepdim=keepdim, dtype=dtype)
+    flat = builder.map(lambda m: m, value.reshape(first.shape), dtype=x.dtype)
+    return flat, builder.map(lambda k: k.to(torch.int64), first)
 
 
-def _with_sign(m: V, key: V) -> V:
-    """Returns `m`; a zero takes the sign in the lowest bit of `key`."""
-    zero = where(apply("and", key, 1).ne(0), const(-0.0, m.dtype), 0.0)
-    return where(m.eq(0), zero, m)
-
-
-def _is_negative(v: V) -> V:
-    """Returns whether the sign bit is set, as in the negative zero."""
-    return apply("copysign", 1.0, v) < 0
-
-
-@lowering("max")
-def lower_max(builder: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value | tuple[Value, ...]:
-    """Computes the largest element of all, or along a dimension with its position."""
-    return _extreme_or_pair("max", builder, x, *(() if dim is None else (dim, keepdim)))
-
-
-@lowering("min")
-def lower_min(builder: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value | tuple[Value, ...]:
-    """Computes the smallest element of all, or along a dimension with its position."""
-    return _extreme_or_pair("min", builder, x, *(() if dim is None else (dim, keepdim)))
-
-
-def _argument(combine: str, builder: Builder, x: Value, dim: int | None, keepdim: bool) -> Value:
+def lower_position(combine: str, builder: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    """Computes the position of the first largest or smallest element."""
     dims = folded(x, dim)
     _require_elements(x, dims)
     if builder.target == "triton" and x.shape and hint(product(builder.out.shape)) < FEW_PLACES <= hint(count(x, dims)):
         flat_x = x.reshape((count(x, dims),)) if dim is None else x
-        place = _extreme_with_position(combine.removeprefix("arg"), builder, flat_x, folded(flat_x, dim), True)[1]
+        place = _extreme_with_position(combine, builder, flat_x, folded(flat_x, dim), True)[1]
         return builder.map(lambda p: p, place.reshape(builder.out.shape))
-    return builder.reduce(combine, lambda v: v, x, dims=dims, keepdim=keepdim)
+    return builder.reduce(f"arg{combine}", lambda v: v, x, dims=dims, keepdim=keepdim)
 
 
-@lowering("argmax")
-def lower_argmax(builder: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    """Computes the position of the first largest element."""
-    return _argument("argmax", builder, x, dim, keepdim)
+for _combine in ("max", "min"):
+    add(f"a{_combine}", functools.partial(lower_extreme, _combine))
+    add(_combine, functools.partial(lower_extreme_and_position, _combine))
+    add(f"arg{_combine}", functools.partial(lower_position, _combine))
 
 
-@lowering("argmin")
-def lower_argmin(builder: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    """Computes the position of the first smallest element."""
-    return _argument("argmin", builder, x, dim, keepdim)
-
-
-def _fold_truth(combine: str, builder: Builder, x: Value, dim: Dims, keepdim: bool) -> Value:
-    """Folds the truth values of the elements. Unlike for other folds, an empty list of dimensions means no
+def lower_truth(combine: str, builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
+    """Computes whether any or all elements are not zero. Unlike for other folds, an empty list of dimensions means no
     dimension."""
     dims = [] if isinstance(dim, (list, tuple)) and not dim else folded(x, dim)
     if not dims:
@@ -187,51 +143,22 @@ def _fold_truth(combine: str, builder: Builder, x: Value, dim: Dims, keepdim: bo
     return builder.reduce(combine, lambda v: v.to(torch.bool), x, dims=dims, keepdim=keepdim, dtype=builder.out.dtype)
 
 
-@lowering("any")
-def lower_any(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
-    """Computes whether any element is not zero."""
-    return _fold_truth("any", builder, x, dim, keepdim)
+for _combine in ("any", "all"):
+    add(_combine, functools.partial(lower_truth, _combine))
 
 
-@lowering("all")
-def lower_all(builder: Builder, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
-    """Computes whether no element is zero."""
-    return _fold_truth("all", builder, x, dim, keepdim)
-
-
-def moments(builder: Builder, x: Value, dims: Sequence[int], safe: bool = False) -> tuple[Value, Value]:
+def moments(builder: Builder, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
     """Returns the mean and the sum of squared deviations, both in the computing dtype, with `dims` kept as size 1.
 
-    With `safe` the mean is finite if only the sum overflows.
+    A first mean is corrected by the mean of the deviations from it: a sum of many equal numbers is rounded.
     """
     n = count(x, dims)
     total = builder.reduce("sum", lambda v: v, x, dims=dims, keepdim=True)
-    mean = builder.map(lambda s: s / n, total)
-    mean = _finite(builder, mean, x, dims) if safe else mean
-    return mean, _deviations(builder, x, mean, dims, True)
-
-
-def row_moments(builder: Builder, x: Value) -> tuple[Value, Value]:
-    """Computes `moments` over the last dimension, in the steps of eager's CPU kernels for rows."""
-    if x.shape[-1] == 1:
-        # Eager adds the (zero) lanes of its vectors with weight zero.
-        mean = builder.map(lambda v: v + (0 - v) * 0, x)
-        return mean, builder.map(lambda v: v * (v - v) + v * v * 0, x)
-
-    def stored(v: V) -> V:
-        return V(v.expr.value) if isinstance(v.expr, Cast) else v
-
-    result_dtype = [
-        builder.reduce(combine, stored, x, dims=[-1], keepdim=True, dtype=opmath(x.dtype)) for combine in MOMENTS
-    ]
-    return result_dtype[0], result_dtype[1]
-
-
-def _finite(builder: Builder, mean: Value, x: Value, dims: Sequence[int]) -> Value:
-    """Returns `mean`, made finite where only the sum has overflowed."""
-    n = count(x, dims)
-    parts = builder.reduce("sum", lambda v: v * (1 / n) if isinstance(n, int) else v / n, x, dims=dims, keepdim=True)
-    return builder.map(lambda m, p: where((m - m).ne(0) & (p - p).eq(0), p, m), mean, parts)
+    first = builder.map(lambda s: s / n, total)
+    rest = builder.reduce("sum", lambda v, m: v - m, x, first, dims=dims, keepdim=True)
+    mean = builder.map(lambda m, r: m + r / n, first, rest)
+    squares = _deviations(builder, x, first, dims, True)
+    return mean, builder.map(lambda s, r: maximum(s - r * (r / n), 0), squares, rest)
 
 
 def _deviations(builder: Builder, x: Value, mean: Value, dims: Sequence[int], keepdim: bool) -> Value:
@@ -242,23 +169,6 @@ def _deviations(builder: Builder, x: Value, mean: Value, dims: Sequence[int], ke
         return away * away
 
     return builder.reduce("sum", squared, x, mean, dims=dims, keepdim=keepdim)
-
-
-def _running_mean(builder: Builder, x: Value, dims: Sequence[int], dtype: torch.dtype) -> Value:
-    """Returns the mean in `dtype`, with `dims` kept as size 1, as eager computes it.
-
-    Eager corrects a running mean with each element: after an infinity, the next element makes it NaN.
-    """
-    n, dims = count(x, dims), dims if x.shape else []
-    if not known_at_least(n, 1):
-        total = builder.reduce("sum", lambda v: v.to(dtype), x, dims=dims, keepdim=True)
-        return builder.map(lambda s: s / n, total)
-    strides = row_major([x.shape[d] for d in dims])
-    is_last = builder.compute(x.shape, lambda at: number(flatten([at[d] for d in dims], strides)) >= n - 1)
-    before = builder.reduce("sum", lambda v, last: where(last, 0, v.to(dtype)), x, is_last, dims=dims, keepdim=True)
-    kept = [1 if d in dims else size for d, size in enumerate(x.shape)]
-    last = x.view(kept, lambda new: [as_index(x.shape[d] - 1) if d in dims else i for d, i in enumerate(new)])
-    return builder.map(lambda s, v: where(apply("isinf", s), math.nan, (s + v.to(dtype)) / n), before, last)
 
 
 def _variance(
@@ -273,7 +183,7 @@ def _variance(
     """Returns the variance, and the mean with `dims` kept as size 1. The arguments are those of aten.var.
 
     On a CPU eager computes in double, so squares of large numbers do not overflow. Squares of doubles may overflow, and
-    eager's result then depends on its running means: doubles are left to torch.
+    eager's result then depends on the order of its sums: doubles are left to torch.
     """
     if isinstance(dim, bool):
         dim, unbiased = None, dim
@@ -283,7 +193,9 @@ def _variance(
     on_cpu = builder.device.type == "cpu"
     if on_cpu and x.dtype == torch.float64:
         raise NotLowered
-    mean = _running_mean(builder, x, dims, torch.float64 if on_cpu else opmath(x.dtype))
+    dtype, n = torch.float64 if on_cpu else opmath(x.dtype), count(x, dims)
+    total = builder.reduce("sum", lambda v: v.to(dtype), x, dims=dims, keepdim=True)
+    mean = builder.map(lambda s: s / n, total)
     squares = _deviations(builder, x, mean, dims, keepdim)
     return builder.map(lambda s: s / divisor, squares), mean
 

@@ -12,9 +12,9 @@ import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from minidynamo.codegen.ir.expr import Load, Ref, Scalar
-from minidynamo.codegen.ir.index import Index, Var, as_index, at_least_one, flatten, row_major
-from minidynamo.codegen.ir.loops import MOMENTS, Accumulate, Kernel, Let, Loop, Statement, Store
+from minidynamo.codegen.ir.expr import Scalar
+from minidynamo.codegen.ir.index import Var, as_index, at_least_one, flatten, row_major
+from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store
 from minidynamo.codegen.ir.size import Extent, Symbol, ceil_division, hint, known_at_least, size_of
 from minidynamo.codegen.printers.base import (
     Form,
@@ -42,7 +42,6 @@ POINTWISE_BLOCK = 2048  # neighbouring rows per item of work
 SHORT_SUM = 64  # longest float sum that runs in double from the start
 SUM_BLOCK = 2048  # elements of a float sum that vector lanes add in float before adding to a double
 COLUMN_SUM_BLOCK = 128  # the same for sums of columns
-MOMENTS_BLOCK = 1024  # elements of a row per step of moments; a multiple of the chunks of all types
 READ_AHEAD = 2048  # the longest block whose reads across memory run before its vector loop
 BLOCKS = Symbol("blocks", 0)  # the number of blocks, if only the kernel knows it
 
@@ -56,9 +55,6 @@ def print_kernels(kernels: Sequence[Kernel]) -> str:
     """Returns the source of a library with an entry point per kernel."""
     lines = Lines("  ", "//")
     lines('#include "vecmath.h"')
-    folds = (s for kernel in kernels for s in kernel.statements() if isinstance(s, Accumulate))
-    if any(s.combine in MOMENTS for s in folds):
-        lines('#include "moments.h"')
     for kernel in kernels:
         lines("")
         _KernelPrinter(kernel, lines).print()
@@ -298,13 +294,6 @@ class _KernelPrinter(CppExpressions):
         folds."""
         short = not self.column and known_at_least(SHORT_SUM - extent_of(loop.axes), 0)
         folds = Fold.all_of(loop.body, loop.axes, self.sum_block(loop), short)
-        rows = [fold for fold in folds if fold.leads]
-        if rows and (addresses := self.rows_in_memory(loop, folds)):
-            size = self.size(extent_of(loop.axes))
-            for fold, place in zip(rows, addresses):
-                self.lines(f"{fold.moments(size)};", f"{fold.total}.add({place}, {size});", f"{fold.total}.end();")
-            self.end(loop, folds)
-            return
         for s in loop.body:
             if isinstance(s, Let) and s.kept:
                 self.lines(f"alignas(64) {STORED[s.value.dtype]} k_{s.name}[{self.size(extent_of(loop.axes))}];")
@@ -312,14 +301,12 @@ class _KernelPrinter(CppExpressions):
         self.each(*(line for fold in folds for line in fold.start(self.here)))
         *outer, inner = loop.axes
         is_blocked = [fold for fold in folds if fold.is_blocked]
-        self.lines(*(f"{f.moments(self.size(inner.extent))};" for f in rows))
-        self.lines(*(f"alignas(64) {f.compared} {f.part}[{MOMENTS_BLOCK}];" for f in rows))
         with contextlib.ExitStack() as stack:
             for var in outer:
                 stack.enter_context(self.lines.block(_for(var.name, "0", self.size(var.extent)), "}"))
             first, after = "0", self.size(inner.extent)
-            block = MOMENTS_BLOCK if rows else self.block_of_sums
-            if (is_blocked or rows) and not known_at_least(block - inner.extent, 0):
+            block = self.block_of_sums
+            if is_blocked and not known_at_least(block - inner.extent, 0):
                 head = f"for (int64_t from = 0; from < {after}; from += {block}) {{"
                 stack.enter_context(self.lines.block(head, "}"))
                 self.lines(self.end_of_block("to", "from", block, inner.extent))
@@ -337,29 +324,9 @@ class _KernelPrinter(CppExpressions):
                 clauses = "".join(f" reduction({fold.clause} : {fold.current})" for fold in folds if fold.clause)
                 most = inner.extent if first == "0" else block
                 with self.vector_loop(inner, first, after, loop.body, most, clauses):
-                    self.body(loop, folds, inner.name if first == "0" else f"{inner.name} - {first}")
+                    self.body(loop, folds)
             self.each(*(f"{fold.total}{self.here} += {fold.part}{self.here}" for fold in is_blocked))
-            self.lines(*(f"{fold.total}.add({fold.part}, {after} - {first});" for fold in rows))
-        self.lines(*(f"{fold.total}.end();" for fold in rows))
         self.end(loop, folds)
-
-    def rows_in_memory(self, loop: Loop, folds: Sequence[Fold]) -> list[str]:
-        """Returns the addresses of the rows if a loop computes only moments of contiguous rows, else []."""
-        named = {s.name: s.value for s in loop.body if isinstance(s, Let) and not s.kept}
-        if len(named) + len(folds) < len(loop.body) or not all(fold.is_moment for fold in folds):
-            return []
-        start = {v: Index() for v in loop.axes}
-        addresses = []
-        for fold in (fold for fold in folds if fold.leads):
-            value = fold.source.value
-            value = named.get(value.name, value) if isinstance(value, Ref) else value
-            if not isinstance(value, Load) or value.valid is not None or value.dtype.itemsize < 4:
-                return []
-            first = value.index[0].substitute(start)
-            if value.index[0] != first + as_index(loop.axes[-1]) or self.may_fail(value):
-                return []
-            addresses.append(f"p_{value.buffer} + {self.index(first)}")
-        return addresses
 
     def sum_block(self, loop: Loop) -> int:
         """Returns the number of float additions per lane after which a sum moves to a double; 0: never."""
@@ -382,13 +349,13 @@ class _KernelPrinter(CppExpressions):
             with self.vector_loop(self.items.along, self.first, self.after, ()):
                 self.lines(*(f"{s};" for s in statements))
 
-    def body(self, loop: Loop, folds: Sequence[Fold], in_block: str = "") -> None:
-        """Prints the statements of an iteration. `in_block` is the position of the iteration in a block of a row."""
+    def body(self, loop: Loop, folds: Sequence[Fold]) -> None:
+        """Prints the statements of an iteration."""
         remaining = iter(folds)
         for s in loop.body:
             if isinstance(s, Accumulate):
                 self.lines.origins(s.origins)
-                position = in_block if s.position is None else self.index(s.position)
+                position = "" if s.position is None else self.index(s.position)
                 self.lines(*next(remaining).step(self.here, self.expr(s.value), position))
                 continue
             self.statement(s)

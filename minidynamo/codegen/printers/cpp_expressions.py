@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Ref, children, cost, loads, walk
 from minidynamo.codegen.ir.index import Index, Var, as_index, flatten, row_major
-from minidynamo.codegen.ir.loops import MOMENTS, Accumulate, Let, Statement, Store
+from minidynamo.codegen.ir.loops import Accumulate, Let, Statement, Store
 from minidynamo.codegen.printers.base import COMMON, ExpressionPrinter, library_calls, shortest
 
 TYPES = {
@@ -213,10 +213,7 @@ COMPARISONS = {"argmax": "exceeds", "argmin": "undercuts"}
 
 @dataclass(frozen=True)
 class Fold:
-    """An Accumulate in C++.
-
-    Moments fold blocks of a row at once. Moments of the same elements share an object, which the `leader` folds.
-    """
+    """An Accumulate in C++."""
 
     #: The statement.
     source: Accumulate
@@ -224,8 +221,6 @@ class Fold:
     is_blocked: bool
     #: Whether the loops visit positions in ascending order, so that the first of equal values is met first.
     in_order: bool
-    #: For moments: the name of the first moment of the same elements; else "".
-    leader: str = ""
     #: Whether the fold is a short float sum, which runs in double from the start: no extra cost, and a single rounding.
     short: bool = False
 
@@ -238,21 +233,7 @@ class Fold:
     @staticmethod
     def all_of(body: Sequence[Statement], axes: Sequence[Var], sum_block: int, short: bool = False) -> list[Fold]:
         """Returns the folds of a loop. `short`: the loop has few steps per result."""
-        folds = [Fold.of(s, axes, sum_block, short) for s in body if isinstance(s, Accumulate)]
-        leaders: dict[tuple[Expr, torch.dtype], str] = {}
-        for s in (fold.source for fold in folds if fold.is_moment):
-            leaders.setdefault((s.value, s.dtype), s.name)
-        return [replace(f, leader=leaders.get((f.source.value, f.source.dtype), "")) for f in folds]
-
-    @property
-    def is_moment(self) -> bool:
-        """Returns whether the fold is in MOMENTS."""
-        return self.source.combine in MOMENTS
-
-    @property
-    def leads(self) -> bool:
-        """Returns whether the fold is the leader of its moments."""
-        return self.is_moment and self.leader == self.source.name
+        return [Fold.of(s, axes, sum_block, short) for s in body if isinstance(s, Accumulate)]
 
     @property
     def combine(self) -> str:
@@ -275,8 +256,6 @@ class Fold:
 
     @property
     def total(self) -> str:
-        if self.is_moment:
-            return f"moments_{self.leader}"
         return f"{self.source.combine}_{self.source.name}"
 
     @property
@@ -290,21 +269,13 @@ class Fold:
 
     @property
     def clause(self) -> str:
-        return "" if self.source.combine in (*COMPARISONS, *MOMENTS) else FOLDS[self.combine][2]
-
-    def moments(self, size: str) -> str:
-        """Returns the declaration of the object that folds the moments of a row of `size` elements."""
-        return f"Moments<{TYPES[self.source.dtype]}> {self.total}({size})"
+        return "" if self.source.combine in COMPARISONS else FOLDS[self.combine][2]
 
     def declarations(self) -> list[str]:
-        if self.is_moment:
-            return []
         rows = [f"{self.type} {self.total}"]
         return [*rows, f"{self.compared} best_{self.source.name}"] if self.source.combine in COMPARISONS else rows
 
     def start(self, here: str) -> list[str]:
-        if self.is_moment:
-            return []
         if self.source.combine in COMPARISONS:
             return [f"{self.total}{here} = -1", f"best_{self.source.name}{here} = 0"]
         return [f"{self.total}{here} = {FOLDS[self.combine][0].format(type=self.compared)}"]
@@ -313,8 +284,6 @@ class Fold:
         """Returns the statements that fold `value` in."""
         if self.source.dtype in (torch.float16, torch.bfloat16):
             value = f"to_float({value})"
-        if self.is_moment:
-            return [f"{self.part}[{position}] = {value};"] if self.leads else []
         target = f"{self.current}{here}"
         if self.source.combine not in COMPARISONS:
             return [f"{target} = {FOLDS[self.combine][1].format(target, value)};"]
@@ -333,6 +302,4 @@ class Fold:
         """Returns the result, as an expression of the type that readers expect."""
         if self.source.combine in COMPARISONS:
             return f"{self.total}{here}"
-        if self.is_moment:
-            return f"{self.total}.{self.source.combine}"
         return f"cast<{TYPES[self.source.dtype]}>({self.total}{here})"

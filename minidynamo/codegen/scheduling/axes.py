@@ -11,23 +11,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from minidynamo.codegen.ir.expr import IndexValue, Load, walk
 from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var, as_index
-from minidynamo.codegen.ir.loops import MOMENTS, Accumulate, Kernel, Let, Loop, Statement, Store
+from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store
 from minidynamo.codegen.ir.size import hint
 
 
 def arrange(kernel: Kernel) -> Kernel:
     """Returns the kernel with its loops in memory order, joined where possible, and with `vector` set."""
     columns = next((loop.axes for loop in kernel.loops if loop.axes), ())
-    ordered = any(isinstance(s, Accumulate) and s.combine in MOMENTS for s in kernel.statements())
-    kernel = _with_axes(kernel, _sorted(kernel.rows, kernel), columns if ordered else _sorted(columns, kernel))
-    kernel = _join(_join(kernel, rows=True), rows=False, always=ordered)
+    kernel = _with_axes(kernel, _sorted(kernel.rows, kernel), _sorted(columns, kernel))
+    kernel = _join(_join(kernel, rows=True), rows=False)
     columns = next((loop.axes for loop in kernel.loops if loop.axes), ())
     renamed = {v: Var(f"y{k}", v.extent) for k, v in enumerate(kernel.rows)}
     renamed |= {v: Var(f"x{k}", v.extent) for k, v in enumerate(columns)}
     kernel = _replace_variables(kernel, {v: as_index(new) for v, new in renamed.items()})
     rows, columns = tuple(renamed[v] for v in kernel.rows), tuple(renamed[v] for v in columns)
     kernel = _with_axes(kernel, rows, columns)
-    if ordered or any(isinstance(s, Let) and s.kept for s in kernel.statements()):
+    if any(isinstance(s, Let) and s.kept for s in kernel.statements()):
         return dataclasses.replace(kernel, vector=columns[-1])  # kept values are those of one row at a time
     inner = [i for loop in kernel.loops if loop.axes for s in loop.body for i in _offsets(s)]
     return dataclasses.replace(kernel, vector=vector_of(rows, columns, inner))
@@ -124,8 +123,8 @@ def _divisions(index: Index) -> int:
     return total
 
 
-def _join(kernel: Kernel, *, rows: bool, always: bool = False) -> Kernel:
-    """Joins neighbouring axes, innermost first, if no index needs more divisions afterwards, or `always`."""
+def _join(kernel: Kernel, *, rows: bool) -> Kernel:
+    """Joins neighbouring axes, innermost first, if no index needs more divisions afterwards."""
     k = 0
     while True:
         columns = next((loop.axes for loop in kernel.loops if loop.axes), ())
@@ -138,7 +137,7 @@ def _join(kernel: Kernel, *, rows: bool, always: bool = False) -> Kernel:
         values = {outer: flat // inner.extent, inner: flat % inner.extent}
         before = sum(map(_divisions, _indices(kernel)))
         changed = _replace_variables(kernel, values)
-        if not always and sum(map(_divisions, _indices(changed))) > before:
+        if sum(map(_divisions, _indices(changed))) > before:
             k += 1
             continue
         fewer = (*axes[: len(axes) - k - 2], joined, *axes[len(axes) - k :])

@@ -302,3 +302,28 @@ def test_whole_numbers_that_a_dtype_does_not_hold(dtype, number):
         [float("inf"), -float("inf"), float("nan"), 1, 256, 258, -2048, -2050, 6e4, 2**60, 2**60 + 2**37] * 4
     )
     check(function, x.to(dtype), exact=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "divisor", "by_torch"),
+    [
+        (torch.float32, 1, False),
+        (torch.float32, -2.5, False),
+        (torch.float32, 0.999, True),
+        (torch.float64, 0.0, True),
+        (torch.bfloat16, 0.5, True),
+        (torch.bfloat16, 3, False),
+        (torch.float16, 1e-3, False),
+        (torch.int64, 3, False),
+    ],
+)
+@pytest.mark.parametrize("operation", [torch.fmod, torch.remainder])
+def test_quotients_that_may_overflow_are_left_to_torch(operation, dtype, divisor, by_torch):
+    x = torch.ones(4, dtype=dtype)
+    assert isinstance(lower(lambda x: operation(x, divisor), x).nodes[0], Extern) == by_torch
+
+
+def test_divisors_that_are_tensors_are_not_known():
+    x = torch.ones(4)
+    assert isinstance(lower(lambda x: torch.fmod(x, x), x).nodes[0], Extern)
+    assert not isinstance(lower(lambda x: torch.fmod(x, x), x.half()).nodes[0], Extern)

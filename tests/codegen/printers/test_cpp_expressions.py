@@ -142,14 +142,3 @@ def test_of_equal_values_the_first_one_is_kept_in_every_order_of_loops():
     in_order, turned = (fold("argmax", torch.float32, axes=axes).step("", "x", "k")[1] for axes in (AXES, AXES[::-1]))
     assert in_order == "const bool take_s = argmax_s < 0 || exceeds(new_s, best_s);"
     assert turned.endswith("exceeds(new_s, best_s) || (k < argmax_s && !exceeds(best_s, new_s));")
-
-
-def test_moments_of_the_same_elements_are_folded_once():
-    value, other = Const(1.0, torch.float16), Const(2.0, torch.float16)
-    made = [("m", "mean", value), ("s", "squares", value), ("n", "mean", other)]
-    body = [Accumulate(name, combine, of, torch.float16) for name, combine, of in made]
-    mean, squares, another = Fold.all_of(body, AXES[:1], 0)
-    assert (mean.leads, squares.leads, another.leads) == (True, False, True)
-    assert mean.moments("n") == "Moments<half> moments_m(n)"
-    assert (mean.step("", "x", "i"), squares.step("", "x", "i")) == (["part_m[i] = to_float(x);"], [])
-    assert (mean.value(""), squares.value("")) == ("moments_m.mean", "moments_m.squares")
