@@ -22,10 +22,11 @@ import pytest
 import torch
 
 from minidynamo.codegen.runtime import triton_launch
-from minidynamo.codegen.runtime.triton_launch import TARGETS, LaunchSpec
+from minidynamo.codegen.runtime.triton_launch import LaunchSpec
 from minidynamo.config import config
 from minidynamo.core.events import Event, forget_notices, on_event
 from minidynamo.observe.comparison import seed_generators
+from tests.codegen.offline import TARGETS, Target, check_offline
 from tests.thinning import is_thinned, left_out
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -163,12 +164,12 @@ def machine_code(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
     monkeypatch.setattr(triton_launch, "launchers", recording)
     yield
     for source, spec in printed:
-        targets: Sequence[tuple[str, int | str, int]] = TARGETS
+        targets: Sequence[Target] = TARGETS
         if not request.config.getoption("--slow"):
             targets = [TARGETS[zlib.crc32(f"{source}{spec.name}".encode()) % len(TARGETS)]]
             spec = dataclasses.replace(spec, warps=MOST_WARPS)
         for target in targets:
-            assert triton_launch.check_offline(source, spec, target) == {"cuda": "cubin", "hip": "hsaco"}[target[0]]
+            assert check_offline(source, spec, target) == {"cuda": "cubin", "hip": "hsaco"}[target[0]]
 
 
 @pytest.fixture

@@ -56,44 +56,9 @@ def _elementwise(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
     return call
 
 
-def _two_sum(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Returns the rounded sum and its rounding error."""
-    total = a + b
-    of_b = total - a
-    return total, (a - (total - of_b)) + (b - of_b)
-
-
-def _to_odd(total: np.ndarray[Any, Any], rest: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Rounds an inexact sum to its neighbour with an odd last bit, so that a later rounding is exact."""
-    even = total.view(np.int64) & 1 == 0
-    return np.where((rest != 0) & even, np.nextafter(total, np.copysign(np.inf, rest)), total)
-
-
-def _split(a: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Splits numbers into halves of at most 26 bits each, so that products of halves are exact."""
-    scaled = a * (2.0**27 + 1)
-    high = scaled - (scaled - a)
-    return high, a - high
-
-
-def fused_multiply_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    """Computes x * y + z of float32 or float64, rounded once on every processor and by every Triton.
-
-    The sum is rounded to odd before the final rounding (S. Boldo and G. Melquiond, IEEE Trans. Comput. 57(4), 2008).
-    """
-    a, b, c = np.broadcast_arrays(*(t.double().numpy() for t in (x, y, z)))
-    product = a * b
-    if x.dtype == torch.float32:  # the product is exact
-        fused = _to_odd(*_two_sum(product, c))
-    else:
-        (a1, a2), (b1, b2) = _split(a), _split(b)
-        rest = a2 * b2 - (((product - a1 * b1) - a2 * b1) - a1 * b2)
-        low, lowest = _two_sum(c, rest)
-        high, lower = _two_sum(product, low)
-        fused = high + _to_odd(*_two_sum(lowest, lower))
-    # For halves that overflow (numbers above 2**996), and for the sign of zero.
-    fused = np.where(np.isfinite(fused) & (fused != 0), fused, product + c)
-    return torch.from_numpy(fused).to(x.dtype)
+def multiply_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """Computes x * y + z in float64. A device rounds once."""
+    return (x.double() * y.double() + z.double()).to(x.dtype)
 
 
 def remainder_of_c(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -106,7 +71,7 @@ class Libdevice:
 
     fmod = staticmethod(_elementwise(remainder_of_c))
     nearbyint = staticmethod(_elementwise(torch.round))
-    fma = staticmethod(_elementwise(fused_multiply_add))
+    fma = staticmethod(_elementwise(multiply_add))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return _elementwise(getattr(torch, name))

@@ -1,4 +1,4 @@
-"""Owns launching printed Triton kernels: on a GPU, interpreted on CPU tensors, or only compiled, without a GPU.
+"""Owns launching printed Triton kernels: on a GPU, or interpreted on CPU tensors.
 
 Kernels are printed elsewhere. Triton is imported on first use.
 """
@@ -47,9 +47,6 @@ POINTERS = {
 
 TENSORS = {notation: dtype for dtype, notation in POINTERS.items()}
 
-# The targets that every kernel must compile for: backend, architecture, threads per warp.
-TARGETS = (("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx942", 64))
-
 
 @dataclass(frozen=True)
 class LaunchSpec:
@@ -83,22 +80,19 @@ class LaunchSpec:
 class Triton:
     """The modules of Triton in use."""
 
-    triton: types.ModuleType
     language: types.ModuleType
     libdevice: types.ModuleType
     jit: types.ModuleType
     interpreter: types.ModuleType
-    compiler: types.ModuleType
-    targets: types.ModuleType
 
 
 @functools.cache
 def triton_modules() -> Triton:
     """Returns Triton's modules. Raises ToolchainMissing (MD504), with the command to install Triton, if they are
     missing."""
-    names = ("", ".language", ".language.extra.libdevice", ".runtime.jit", ".runtime.interpreter", ".compiler")
+    names = (".language", ".language.extra.libdevice", ".runtime.jit", ".runtime.interpreter")
     try:
-        return Triton(*(importlib.import_module(f"triton{n}") for n in (*names, ".backends.compiler")))
+        return Triton(*(importlib.import_module(f"triton{n}") for n in names))
     except ImportError as error:
         why = f"Triton kernels need the package: {error}"
         fix = "pip install triton, or use backend='cpp' for CPU tensors."
@@ -267,31 +261,3 @@ def _with_numbers(arguments: tuple[Any, ...], spec: LaunchSpec) -> tuple[tuple[A
 def _bits(number: Number | Scalar, value: Any) -> Any:
     """Returns a number as it is passed: an int64."""
     return struct.unpack("<q", struct.pack("<d", value))[0] if isinstance(number, Scalar) else value
-
-
-def compile_offline(source: str, spec: LaunchSpec, target: tuple[str, int | str, int]) -> dict[str, Any]:
-    """Compiles a kernel to machine code for `target` (backend, architecture, warp size), without such a device.
-
-    Returns Triton's artifacts by stage ("ptx", "cubin", "amdgcn", "hsaco", ...). Raises KernelBuildError (MD502).
-    """
-    modules = triton_modules()
-    constants = spec.constants(spec.row_block)
-    numbers = dict.fromkeys((name for name, _ in spec.numbers), "i64")
-    signature = {**dict(spec.pointers), **numbers, **dict.fromkeys(constants, "constexpr")}
-    function = _functions(source, [spec], interpret=False)[spec.name]
-    try:
-        compiled = modules.triton.compile(
-            modules.compiler.ASTSource(fn=function, signature=signature, constexprs=constants),
-            target=modules.targets.GPUTarget(*target),
-            options=_options(spec),
-        )
-    except Exception as error:
-        raise _build_failure(spec, f"does not compile for {target[0]} {target[1]}", error) from error
-    return dict(compiled.asm)
-
-
-@functools.cache
-def check_offline(source: str, spec: LaunchSpec, target: tuple[str, int | str, int]) -> str:
-    """Compiles a kernel for a target of TARGETS, once per content; returns the stage name of the machine code."""
-    asm = compile_offline(source, spec, target)
-    return next(stage for stage in asm if stage in ("cubin", "hsaco"))

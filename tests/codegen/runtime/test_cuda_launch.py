@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from minidynamo.codegen.runtime import cuda_launch
-from minidynamo.codegen.runtime.triton_launch import LaunchSpec, compile_offline
+from minidynamo.codegen.runtime.triton_launch import LaunchSpec
+from tests.codegen.offline import compile_offline
 
 SOURCE = """@jit
 def scaled(p_x, p_out, f_factor: "i64", n_rows: "i64", ROWS: tl.constexpr):

@@ -8,6 +8,7 @@ import torch
 from minidynamo.codegen.runtime import triton_launch
 from minidynamo.codegen.runtime.triton_launch import LaunchSpec
 from minidynamo.errors import BackendError
+from tests.codegen.offline import TARGETS, check_offline, compile_offline
 
 SOURCE = """@jit
 def double(p_x, p_out, ROWS: tl.constexpr):
@@ -31,16 +32,16 @@ def test_nothing_is_started_for_no_rows():
 
 
 def test_compiled_for_every_target_without_a_gpu():
-    made = [triton_launch.check_offline(SOURCE, SPEC, target) for target in triton_launch.TARGETS]
+    made = [check_offline(SOURCE, SPEC, target) for target in TARGETS]
     assert made == ["cubin", "cubin", "hsaco"]
-    ptx = triton_launch.compile_offline(SOURCE, SPEC, ("cuda", 80, 32))["ptx"]
+    ptx = compile_offline(SOURCE, SPEC, ("cuda", 80, 32))["ptx"]
     assert "sm_80" in ptx
 
 
 def test_arithmetic_is_not_contracted():
     source = SOURCE.replace("* 2,", "* 2 + 1,").replace("double", "contracted")
     spec = LaunchSpec("contracted", SPEC.pointers, 3000, 256, 0, 4, False)
-    assert "fma" not in triton_launch.compile_offline(source, spec, ("cuda", 80, 32))["ptx"]
+    assert "fma" not in compile_offline(source, spec, ("cuda", 80, 32))["ptx"]
 
 
 def test_without_triton_the_error_says_so(monkeypatch):
