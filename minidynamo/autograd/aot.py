@@ -51,7 +51,6 @@ from minidynamo.autograd.runtime.double_backward import (
 )
 from minidynamo.autograd.runtime.partial_backward import BackwardPart, part_of
 from minidynamo.autograd.segments import compile_segments, has_cuts
-from minidynamo.autograd.splitting import Split, best_split
 from minidynamo.autograd.trace.decompositions import decomposition_table
 from minidynamo.autograd.trace.joint import Trace, trace_joint
 from minidynamo.compat import OpOverload
@@ -201,9 +200,9 @@ def _with_channels_last(graphs: AotGraphs) -> AotGraphs | None:
     elif parts.views or graphs.signature.graph.gradients or graphs.signature.unpacked:
         return None
     else:
-        results = parts.results
-        kept = {position: results + i for position, (kind, i) in enumerate(parts.sources) if kind == "extra"}
-        moved = lay_out_channels_last(graphs.forward, results, graphs.backward, kept)
+        extras = ((position, i) for position, (kind, i) in enumerate(parts.sources) if kind == "extra")
+        kept = {position: parts.results + i for position, i in extras}
+        moved = lay_out_channels_last(graphs.forward, parts.results, graphs.backward, kept)
     return None if moved is None else replace(graphs, forward=moved[0], backward=moved[1])
 
 
@@ -385,13 +384,8 @@ def _training_graphs(
     joint = _joint(trace, functional, results, gradients, eager_saved, sizes)
     written = [mutation.index for mutation in results.mutations]
 
-    def split(joint: Joint) -> Split:
-        parts = partition(joint, save_policy)
-        return parts, plan_higher_order(trace, functional, parts, gradients, written, layout.donated_inputs())
-
-    is_usual = hooks is None and save_policy is None and config.activation_budget >= 1
-    differentiable = [results.nodes[position] for position in results.differentiable]
-    parts, higher = best_split(joint, trace, functional, differentiable, split) if is_usual else split(joint)
+    parts = partition(joint, save_policy)
+    higher = plan_higher_order(trace, functional, parts, gradients, written, layout.donated_inputs())
     unpacked: tuple[Unpacked, ...] = ()
     if hooks is not None:
         parts, unpacked = pack(parts, results.results_in_inputs, hooks)

@@ -14,9 +14,6 @@ import torch
 
 from minidynamo.errors import UserLocation
 
-ROUNDING = 64
-"""The allocator rounds sizes up to multiples of this many bytes, so a smaller difference per tensor does not count."""
-
 SMALL_GRADIENTS = 1 << 15
 """The most bytes of gradients that backward returns together: a call for each gradient would take longer."""
 

@@ -1,5 +1,5 @@
-"""Owns queries about the storages of fake tensors: shared storages, sizes in bytes, and the byte count of live storages
-while operations run.
+"""Owns queries about the storages of fake tensors: sizes in bytes, and the byte count of live storages while operations
+run.
 
 Births and deaths of storages in a graph are not known here. The callers choose the operations, and use the count.
 """
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import fx
 
 from minidynamo import compat
 from minidynamo.graph.pytree import tensors_in
@@ -24,17 +23,6 @@ def strided_in(value: Any) -> Iterator[torch.Tensor]:
     for tensor in tensors_in(value):
         if isinstance(tensor, compat.FakeTensor) and tensor.layout is torch.strided:
             yield tensor
-
-
-def storages_in(value: Any) -> Iterator[tuple[object, int]]:
-    """Yields, per strided tensor, a key of its storage (equal for tensors that share it), and the bytes of the
-    storage."""
-    return ((compat.memory_of(tensor), storage_bytes(tensor)) for tensor in strided_in(value))
-
-
-def storages_of(nodes: Iterable[fx.Node]) -> dict[object, int]:
-    """Returns the bytes of each storage of the values of nodes."""
-    return dict(storage for node in nodes for storage in storages_in(node.meta.get("val")))
 
 
 def storage_bytes(tensor: torch.Tensor) -> int:

@@ -65,8 +65,6 @@ class Joint:
     results_in_inputs: Collection[int | None] = ()
     #: Values that eager saves: if backward needs a value, it is saved even if an alternative is cheaper.
     eager: frozenset[fx.Node] = frozenset()
-    #: Values that are never saved.
-    recomputed: frozenset[fx.Node] = frozenset()
 
     @cached_property
     def wanted(self) -> set[fx.Node]:

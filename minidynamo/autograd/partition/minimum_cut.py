@@ -189,7 +189,7 @@ class Network:
         value = node.meta["val"]
         op = "input" if node.op == "placeholder" else operation_of(maker_of(node))
         if node in choices.eager:
-            reason = "eager saves it: hooks for saved tensors see it, or one of several results needs nothing else"
+            reason = "eager saves it, and hooks for saved tensors see it"
         elif node in choices.keep:
             reason = "save_policy= asks for it"
         elif node in self.overwritten:

@@ -1,17 +1,13 @@
 """Owns the split of a joint graph into forward and backward, at the saved tensors that `minimum_cut.py` chooses.
 
 Backward recomputes other values directly before their first use, so no recomputed value lives longer than the saved
-tensor of eager. If a saved value is a part of a tensor that lives until backward, because the program has written the
-value into a part of a result, forward saves a view of the result, as eager does. Functional calls whose written
-argument is a temporary of the call, like the noise of a random leaky ReLU, become operators that write to the argument:
-the functional form would copy it. Nothing is compiled here.
+tensor of eager. Nothing is compiled here.
 """
 
 from __future__ import annotations
 
 import itertools
-import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,97 +16,19 @@ from torch import fx
 
 from minidynamo.autograd.functional.joint_graph import Forward, Joint, ancestors
 from minidynamo.autograd.functional.storage_resize import grow_inputs, shrink_inputs
-from minidynamo.autograd.functional.written_inputs import WrittenInputs, final_values, memory_of
-from minidynamo.autograd.graph.graph_builder import GraphBuilder, fake, has_same_result_layout, same_layout
-from minidynamo.autograd.graph.mutation import InplaceVariant, inplace_variant_of
-from minidynamo.autograd.graph.numbers import is_number, is_symbolic, key
+from minidynamo.autograd.functional.written_inputs import WrittenInputs, final_values
+from minidynamo.autograd.graph.graph_builder import same_layout
+from minidynamo.autograd.graph.numbers import is_number, key
 from minidynamo.autograd.graph.recomputation import copy_recomputed, viewed
-from minidynamo.autograd.graph.views import SCATTER_VIEWS
 from minidynamo.autograd.partition.minimum_cut import Network
 from minidynamo.autograd.partition.saving import PolicyChoices, SavePolicy
 from minidynamo.autograd.trace.checks import unused_checks
-from minidynamo.compat import OpOverload
 from minidynamo.config import config
-from minidynamo.graph.marks import DIES, RETURNED, WRITTEN
-from minidynamo.graph.pytree import nodes_in
+from minidynamo.graph.marks import DIES, RETURNED
 from minidynamo.memory.graph_plan import may_share
 from minidynamo.memory.plan import SavedValue
 
 aten = torch.ops.aten
-
-Step = tuple[Any, tuple[Any, ...]]
-Part = tuple[fx.Node, list[Step]]
-"""A tensor that lives until backward, and the view steps (operator, further arguments) that lead to a part of it."""
-
-
-def saved_parts(kept: Iterable[fx.Node], lasting: Collection[fx.Node]) -> dict[fx.Node, Part]:
-    """Maps values of `kept` to parts of tensors in `lasting`, where the program has written the values."""
-    parts = {}
-    for node in kept:
-        part = _part(node, lasting)
-        if part is not None and _is_read_alike(node, part):
-            parts[node] = part
-    return parts
-
-
-def view_of(graph: fx.Graph, part: Part, env: Mapping[fx.Node, fx.Node], like: fx.Node) -> fx.Node:
-    """Emits a part at the end of `graph`; `env` maps each node to its copy."""
-    viewed, steps = part
-    viewed = env[viewed]
-    for op, args in steps:
-        fakes = _applied(op, viewed.meta["val"], args)
-        viewed = graph.call_function(op, (viewed, *fx.map_arg(args, env.__getitem__)))
-        viewed.meta = {**like.meta, "val": fakes}
-    return viewed
-
-
-def fake_view(part: Part) -> torch.Tensor:
-    """Returns the fake value of a part."""
-    value = part[0].meta["val"]
-    for op, args in part[1]:
-        value = _applied(op, value, args)
-    return value  # type: ignore[no-any-return]
-
-
-def _part(node: fx.Node, lasting: Collection[fx.Node], is_view: bool = False) -> Part | None:
-    """Returns how `node` is a part of a lasting tensor; else None. `is_view`: `node` is a view of all of a written
-    tensor."""
-    if not is_view and node.meta.get(WRITTEN) != {0: 0}:
-        return None
-    for user in node.users:
-        step = _step(node, user)
-        if step is not None:
-            part = (user, []) if user in lasting else _part(user, lasting, user.target not in SCATTER_VIEWS)
-            if part is not None:
-                return part[0], [*part[1], step]
-    return None
-
-
-def _step(node: fx.Node, user: fx.Node) -> Step | None:
-    """Returns the view that finds `node` in `user`, if `user` contains `node`; else None."""
-    if user.target in SCATTER_VIEWS and user.args[1] is node and WRITTEN in user.meta and not user.kwargs:
-        return SCATTER_VIEWS[user.target], user.args[2:]
-    if node.target not in SCATTER_VIEWS or user.target not in (aten.view.default, aten.t.default, aten.transpose.int):
-        return None
-    shape = [*node.meta["val"].shape]
-    if any(map(is_symbolic, shape)):
-        return None
-    return user.target, (shape,) if user.target is aten.view.default else user.args[1:]
-
-
-def _is_read_alike(node: fx.Node, part: Part) -> bool:
-    """Returns whether the readers of `node` return the same values, in the same layout, when they read the part."""
-    value = fake_view(part)
-    if same_layout(node.meta["val"], value):
-        return True
-    substitute = fx.Graph().placeholder(node.name)
-    substitute.meta["val"] = value
-    return all(user.target in SCATTER_VIEWS or has_same_result_layout(user, node, substitute) for user in node.users)
-
-
-def _applied(op: Any, value: torch.Tensor, args: tuple[Any, ...]) -> Any:
-    with GraphBuilder(value.fake_mode, fx.Graph()).computing(), torch.no_grad():  # type: ignore[attr-defined]
-        return op(value, *fake(args))
 
 
 @dataclass
@@ -127,7 +45,7 @@ class Partition:
     sources: list[tuple[str, int]] = field(default_factory=list)
     #: One per saved tensor.
     values: list[SavedValue] = field(default_factory=list)
-    #: Positions of extra outputs that are views of results or of extra outputs.
+    #: Positions of extra outputs that are views, made by a hook for saved tensors.
     views: list[int] = field(default_factory=list)
 
     @property
@@ -141,13 +59,11 @@ def forward_graph(
     forward: Forward,
     kept: Collection[fx.Node] = (),
     backward: Collection[fx.Node] = (),
-    parts: Mapping[fx.Node, Part] = {},
 ) -> fx.Graph:
     """Returns the forward graph: results, effects, and checks that `backward` does not contain, in graph order.
 
     The graph returns the results, then `kept`. No output shares memory with an overwritten input. Values needed only by
-    `kept` are computed as early as possible, because their arguments can then die early; `kept` values in `parts` are
-    returned as views.
+    `kept` are computed as early as possible, because their arguments can then die early.
     """
     graph, sizes = forward.graph, forward.sizes
     computes_sizes = ancestors(resize.nbytes for resize in sizes.resizes if isinstance(resize.nbytes, fx.Node))
@@ -157,16 +73,14 @@ def forward_graph(
     result = fx.Graph()
     env: dict[fx.Node, fx.Node] = {node: result.node_copy(node) for node in forward.inputs}
     results = [*forward.results, *kept]
-    whole = [node for node in results if node not in parts]
-    returned = {*results}
     lost = {*forward.overwritten, *sizes.emptied}
-    written = WrittenInputs(result, env, forward.writes, lost, needed | early, {*whole})
+    written = WrittenInputs(result, env, forward.writes, lost, needed | early, {*results})
 
     def emit(node: fx.Node) -> None:
         pending = [node]
         while pending:
             ready = pending.pop()
-            source = None if ready in returned else _readable_source(ready, early, env)
+            source = None if ready in results else _readable_source(ready, early, env)
             env[ready] = result.node_copy(ready, env.__getitem__) if source is None else env[source]
             written.record_aliases(ready, source)
             unlocked = [user for user in ready.users if user in early and user not in env]
@@ -180,11 +94,9 @@ def forward_graph(
         if (node in needed or node in early) and node not in env:
             emit(node)
         written.write_after(node)
-    outputs = env | dict(zip(whole, written.finish(whole)))
+    outputs = written.finish(results)
     shrink_inputs(result, sizes.resizes, env)
-    outputs |= {node: view_of(result, part, outputs, node) for node, part in parts.items()}
-    result.output(tuple(map(outputs.__getitem__, results)))
-    write_to_temporaries(result)
+    result.output(tuple(outputs))
     return result
 
 
@@ -209,28 +121,22 @@ def partition(joint: Joint, save_policy: SavePolicy | None = None) -> Partition:
     seen = {*joint.writable_by_caller, *forward.results}
     held = {new: place for new, place in final_values(forward.writes).items() if new not in seen}
     network = Network(joint, held)
-    choices = (PolicyChoices() if save_policy is None else network.choices(save_policy)).with_eager_choices(
-        joint.eager, joint.recomputed
-    )
+    choices = PolicyChoices() if save_policy is None else network.choices(save_policy)
+    choices = choices.with_eager_choices(joint.eager)
     placed = _with_sources(forward, network.cut_within(config.activation_budget, choices), held)
     saved, rest = [n for _, n in placed], [n for kind, n in placed if kind == "extra"]
     kinds = {"input": forward.inputs, "result": forward.results, "extra": rest}
-    positions = {kind: {n: i for i, n in reversed([*enumerate(nodes)])} for kind, nodes in kinds.items()}
-    sources = [(kind, positions[kind][held.get(n, n)]) for kind, n in placed]
-    inside = saved_parts(rest, {*rest, *forward.results} - forward.overwritten)
+    sources = [(kind, kinds[kind].index(held.get(n, n))) for kind, n in placed]
     returned = [node for position, node in enumerate(forward.results) if position not in joint.results_in_inputs]
     backward = backward_graph(forward.graph, saved, joint.tangents, joint.gradients, forward.backward_only)
-    for made_input, node in zip(backward.nodes, saved):
-        made_input.meta["val"] = fake_view(inside[node]) if node in inside else made_input.meta["val"]
-    dying = {*rest, *forward.results, *joint.tangents} - {*forward.inputs, *inside, *held}
-    _mark_dying(backward, [*saved, *joint.tangents], dying, {*forward.results})
+    dying = {*rest, *forward.results, *joint.tangents} - {*forward.inputs, *held}
+    _mark_dying(backward, [*saved, *joint.tangents], dying, forward.results)
     return Partition(
-        forward_graph(replace(forward, results=returned), rest, joint.wanted, inside),
+        forward_graph(replace(forward, results=returned), rest, joint.wanted),
         backward,
         saved,
         sources,
         values=[network.record(node, choices) for node in saved if not is_number(node)],
-        views=[position for position, node in enumerate(rest) if node in inside],
     )
 
 
@@ -239,10 +145,8 @@ def _with_sources(forward: Forward, cut: Sequence[fx.Node], held: Collection[fx.
     results, lost = {*forward.results}, forward.overwritten
     cut = list(dict.fromkeys(n if n in held or n in results else _whole(n, results | lost) for n in cut))
     from_inputs = [n for n in cut if n in held or (n.op == "placeholder" and n not in lost)]
-    held_or_lost = {*from_inputs, *lost}
-    returned = [n for n in cut if n in results and n not in held_or_lost]
-    stored = {*from_inputs, *returned}
-    rest = [n for n in cut if n not in stored]
+    returned = [n for n in cut if n in results and n not in {*from_inputs, *lost}]
+    rest = [n for n in cut if n not in {*from_inputs, *returned}]
     placed = [("input", n) for n in from_inputs] + [("result", n) for n in returned] + [("extra", n) for n in rest]
     return sorted(placed, key=lambda place: is_number(place[1]))
 
@@ -315,18 +219,10 @@ def backward_graph(
         env[node] = result.placeholder(node.name)
         env[node].meta.update(node.meta)
 
-    def find_part(node: fx.Node) -> Part | None:
-        """Returns `node` as a part of a present value, if the program has written the node into the value;
-        else None."""
-        part = saved_parts([node], env).get(node)
-        return part if part is not None and all(n in env for _, args in part[1] for n in nodes_in(args)) else None
-
     def ensure(node: fx.Node) -> None:
         """Emits `node` and its missing dependencies."""
         pending = [node]
         while pending:
-            if pending[-1] not in env and (part := find_part(pending[-1])) is not None:
-                env[pending[-1]] = view_of(result, part, env, pending[-1])
             missing = [] if pending[-1] in env else [i for i in pending[-1].all_input_nodes if i not in env]
             if missing:
                 pending += reversed(missing)
@@ -345,42 +241,3 @@ def backward_graph(
             ensure(gradient)
     result.output(tuple(None if node is None else env[node] for node in gradients))
     return result
-
-
-def write_to_temporaries(graph: fx.Graph) -> None:
-    """Replaces functional calls by writing operators, where every written argument is new memory that only the call
-    uses."""
-    for node in list(graph.nodes):
-        variant = inplace_variant_of(node.target) if isinstance(node.target, OpOverload) else None
-        if variant is None or not variant.own or any(position >= len(node.args) for position in variant.written):
-            continue
-        written = [node.args[position] for position in variant.written]
-        if all(_is_temporary(value, node) for value in written):
-            _rewrite(node, variant, written)
-
-
-def _is_temporary(value: Any, call: fx.Node) -> bool:
-    """Returns whether `value` is a tensor in separate memory that only `call` uses, once."""
-    if not isinstance(value, fx.Node) or not isinstance(value.target, OpOverload) or value.target.namespace != "aten":
-        return False
-    memory = memory_of(value)
-    new = memory is not None and all(memory_of(source) != memory for source in value.all_input_nodes)
-    return new and not may_share(value) and list(value.users) == [call] and call.args.count(value) == 1
-
-
-def _rewrite(node: fx.Node, variant: InplaceVariant, written: list[Any]) -> None:
-    """Calls the writing variant; later results are replaced by the written arguments."""
-    own = variant.own
-    picked = {user: user.args[1] for user in node.users}
-    values = node.meta["val"]
-    node.target = variant.op
-    node.meta["val"] = values[0] if own == 1 else values[:own]
-    for user, position in picked.items():
-        assert user.target is operator.getitem and isinstance(position, int)
-        if position >= own:
-            user.replace_all_uses_with(written[position - own])
-        elif own == 1:
-            user.replace_all_uses_with(node)
-        else:
-            continue
-        node.graph.erase_node(user)

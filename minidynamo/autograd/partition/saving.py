@@ -34,9 +34,9 @@ class PolicyChoices:
     #: The part of `keep` that eager saves.
     eager: frozenset[fx.Node] = field(default_factory=frozenset)
 
-    def with_eager_choices(self, eager: frozenset[fx.Node], recomputed: frozenset[fx.Node]) -> PolicyChoices:
-        """Returns these choices with `eager` added to `keep`, and with `recomputed` added to `recompute`."""
-        return PolicyChoices(self.keep | eager, self.recompute - eager | recomputed, eager)
+    def with_eager_choices(self, eager: frozenset[fx.Node]) -> PolicyChoices:
+        """Returns these choices with `eager` added to `keep`."""
+        return PolicyChoices(self.keep | eager, self.recompute - eager, eager)
 
 
 def ask_policy(
