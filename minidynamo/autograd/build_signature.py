@@ -1,6 +1,6 @@
 """Owns the building of a `GraphSignature`, and of its record of the autograd graph.
 
-The fields are described in `graph/signature.py` and `graph/signature.py`; `aot.py` calls the functions in order.
+The fields are described in `graph/signature.py`; `aot.py` calls the functions in order.
 """
 
 from __future__ import annotations

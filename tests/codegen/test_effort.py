@@ -7,7 +7,6 @@ import torch
 
 from minidynamo.codegen.ir import expr
 from minidynamo.codegen.ir.expr import cost, loads, walk
-from minidynamo.codegen.lowering import graph
 from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.scheduling import fuse
 from minidynamo.codegen.scheduling.schedule import schedule
@@ -69,12 +68,3 @@ def test_a_large_expression_is_walked_once(monkeypatch):
     found = loads(expression)
     monkeypatch.setattr(expr, "children", None)
     assert loads(expression) is found and walk(expression)[0] is expression and cost(expression) > 0
-
-
-def test_the_layout_of_a_value_is_found_once(monkeypatch):
-    """Finds the layout of each tensor once, for any number of readers."""
-    asked = []
-    layout_of = graph.layout_of
-    monkeypatch.setattr(graph, "layout_of", lambda name, fake, of: asked.append(fake) or layout_of(name, fake, of))
-    lower(lambda x: [x.sin() * k for k in range(9)], X)
-    assert asked and len(asked) == len({*map(id, asked)})

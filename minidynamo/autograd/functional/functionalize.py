@@ -30,7 +30,6 @@ from minidynamo.autograd.graph.mutation import (
     named_arguments,
 )
 from minidynamo.autograd.graph.numbers import is_symbolic, key, keys, known
-from minidynamo.autograd.graph.restride import emit_permuted
 from minidynamo.autograd.graph.signature import ViewStep
 from minidynamo.autograd.graph.views import is_elementwise, overlaps_itself, same_elements, share_elements
 from minidynamo.autograd.trace.joint import Trace
@@ -352,9 +351,6 @@ class _Pass:
         renamed = {name: value for name, value in renamed.items() if value is not None}
         if functional is aten.bernoulli.p:
             return [self.bernoulli_mask(*args, **renamed)]
-        if (permuted := emit_permuted(self.emitter, functional, args, renamed)) is not None:
-            permuted[0].meta.update({OUT: True} if mutation.dropped else {WRITTEN: {0: 0}})
-            return [permuted[1]]
         try:
             emitted = self.emitter.emit(functional, *args, **renamed)
         except RuntimeError as error:  # `masked_scatter_` is checked at run time, `masked_scatter` during tracing

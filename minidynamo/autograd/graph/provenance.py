@@ -2,19 +2,19 @@
 values backward computes again; and the call of a backward that the user wrote.
 
 A forward operation belongs to the torch-level node that is running. A backward operation, of any order, belongs to the
-node whose gradient function autograd is calling. Some gradients are computed or laid out differently by torch for
-tensors without data; for these the formula for tensors with data is traced.
+node whose gradient function autograd is calling. Some gradients are computed differently by torch for tensors without
+data; for these the formula for tensors with data is traced.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.graph.hooks import register
@@ -22,39 +22,23 @@ from minidynamo.errors import UserLocation, located
 from minidynamo.graph.higher_order import CHECKPOINTS
 from minidynamo.graph.marks import PART_OF, USERS_BACKWARD
 
-
-def _shared_by_equals(function: Any, _: Tensor, gradient: Tensor) -> Tensor:
-    """Returns the gradient of a value chosen among all elements: equal parts for each element equal to the value, zero
-    for the others."""
-    values, chosen = function._saved_self, function._saved_result
-    is_chosen = (values == chosen) | (values.isnan() & chosen.isnan())
-    zeros = torch.zeros(values.shape, dtype=values.dtype, device=values.device)
-    return zeros.masked_fill(is_chosen, gradient / is_chosen.sum())
-
-
-def _laid_out_as_input(function: Any, returned: Tensor, _: Tensor) -> Tensor:
-    """Returns the gradient in the layout of the input: with data torch writes into a tensor like the input, without
-    data it joins columns."""
-    tangents = function._saved_self if function.name() == "OrmqrBackward0" else function._saved_input
-    like = torch.empty_like(tangents)
-    return returned if returned.stride() == like.stride() else like.copy_(returned)
-
-
-FORMULAS: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
-    **dict.fromkeys(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"), _shared_by_equals),
-    **dict.fromkeys(("LinalgHouseholderProductBackward0", "OrmqrBackward0"), _laid_out_as_input),
-}
-"""By name of a gradient function: computes its correct first gradient from the function, its own first gradient, and
-its tangent."""
+SHARED_BY_EQUALS = frozenset(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"))
+"""Gradient functions of a value that is chosen among all elements. For tensors without data, torch traces another
+formula."""
 
 
 def correct(function: Any, returned: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Returns corrections of the gradients that a gradient function `returned` for `tangents`; None if the gradients
-    are correct."""
-    name = compat.name_of(function)
-    if name not in FORMULAS or returned[0] is None or tangents[0] is None:
+    are correct.
+
+    Each element equal to the chosen value gets an equal part of the gradient, the others get zero.
+    """
+    if compat.name_of(function) not in SHARED_BY_EQUALS or returned[0] is None or tangents[0] is None:
         return None
-    return (FORMULAS[name](function, returned[0], tangents[0]), *returned[1:])
+    values, chosen = function._saved_self, function._saved_result
+    is_chosen = (values == chosen) | (values.isnan() & chosen.isnan())
+    zeros = torch.zeros(values.shape, dtype=values.dtype, device=values.device)
+    return (zeros.masked_fill(is_chosen, tangents[0] / is_chosen.sum()), *returned[1:])
 
 
 COPIED_META = ("user_location", "checkpoint", USERS_BACKWARD, PART_OF)
@@ -136,7 +120,7 @@ class LocationRecorder:
             register(function.register_prehook, functools.partial(self._called, maker, **marks))
             if self.higher_order:
                 register(function.register_hook, functools.partial(self._returned, maker, **around))
-            elif compat.name_of(function) in FORMULAS:
+            elif compat.name_of(function) in SHARED_BY_EQUALS:
                 self.corrected_functions.append(function)
                 register(function.register_hook, functools.partial(self._correct, len(self.corrected_functions) - 1))
             pending += [after for after, _ in function.next_functions if after is not None]

@@ -27,7 +27,7 @@ def add_shape_env(mode: FakeTensorMode) -> None:
         mode.shape_env = compat.symbolic().ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
 
 
-class PlacesRead:
+class IndexReads:
     """Reads positions from tensors, once per tensor and version.
 
     A tensor that was not written to holds the same number: `x[i] += 1` reads and writes the same elements.

@@ -58,9 +58,8 @@ def both(x, v, w):
 REPEATED = ((0, (0, 0)), (1, (0, 0)))
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_a_repeated_number_is_read_as_it_is(dynamic):
-    gm, saved = part(both, square(), strides=REPEATED, dynamic=dynamic)
+def test_a_repeated_number_is_read_as_it_is():
+    gm, saved = part(both, square(), strides=REPEATED)
     tangents = gm.graph.find_nodes(op="placeholder")[saved:]
     assert [node.meta["val"].stride() for node in tangents] == [(0, 0), (0, 0)]
     assert "aten.clone.default" not in targets(gm)
@@ -78,12 +77,11 @@ READ_AS_THEY_ARE = {
 }
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_derivatives_read_repeated_numbers_as_they_are(dynamic):
+def test_derivatives_read_repeated_numbers_as_they_are():
     for name, program in READ_AS_THEY_ARE.items():
         results = program(*square())
         repeated = [(place, (0,) * result.dim()) for place, result in enumerate(results)]
-        gm, _ = part(program, square(), strides=repeated, dynamic=dynamic)
+        gm, _ = part(program, square(), strides=repeated)
         assert not any(node.target is torch.ops.aten.clone.default for node in gm.graph.nodes), name
 
 
