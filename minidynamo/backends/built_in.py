@@ -211,13 +211,6 @@ def _is_beyond_inductor(node: torch.fx.Node) -> bool:
     return switches_inference(node.target) or FROM_DATA in node.meta or registers_hook(node)
 
 
-def in_segments(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_graph: Callable[..., BoxedCallable]
-) -> BoxedCallable:
-    """Returns a graph whose stretches between reads of tensors' numbers are compiled by `compile_graph`."""
-    return compile_segments(gm, example_inputs, compile_graph)
-
-
 def _inductor_segment(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Compiles a segment with torch's own code generator; operation by operation if it would make a float constant."""
     floats = any(isinstance(example, torch.SymFloat) for example in example_inputs)

@@ -39,7 +39,6 @@ FROM_DATA = "from_data"
 IN_PLACE = "in_place"
 IN_STEPS = "in_steps"
 MAY_DIE = "may die"
-OUT = "out"
 PARAMETER = "parameter"
 PART_OF = "part_of"
 RECORDS_WRITES = "minidynamo_records_writes"
@@ -123,7 +122,6 @@ NODE_KEYS = {
         "autograd/partition/packing",
         "",
     ),
-    OUT: Key("whether the program passed the result as `out=`", "autograd/functional/functionalize", "autograd memory"),
     PARAMETER: Key("whether the input is a parameter, which hooks may skip", "autograd/partition/packing", "autograd"),
     PART_OF: Key(
         "the torch operation that the node is a part of, and the number of its call",

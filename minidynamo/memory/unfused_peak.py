@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.graph.marks import DIES, OUT, PART_OF, RETURNED, WRITTEN, is_inside
+from minidynamo.graph.marks import DIES, PART_OF, RETURNED, WRITTEN, is_inside
 from minidynamo.memory.graph_plan import IN_PLACE_FILLS, GraphWalk, may_share
 
 aten = torch.ops.aten
@@ -95,9 +95,6 @@ class _Operations(GraphWalk):
         source: Any = node.args[argument] if argument is not None and argument < len(node.args) else None
         if isinstance(source, (list, tuple)):
             source = source[position]
-        if OUT in node.meta and node.users:
-            user = next(iter(node.users))
-            source = user.args[0] if WRITTEN in user.meta or user.target is torch.ops.aten.copy_.default else None
         found = self.names.get(source, []) if isinstance(source, fx.Node) else []
         return found[0] if len(found) == 1 else None
 

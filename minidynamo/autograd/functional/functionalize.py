@@ -34,7 +34,7 @@ from minidynamo.autograd.graph.signature import ViewStep
 from minidynamo.autograd.graph.views import is_elementwise, overlaps_itself, same_elements, share_elements
 from minidynamo.autograd.trace.joint import Trace
 from minidynamo.compat import OpOverload
-from minidynamo.graph.marks import OUT, WRITTEN
+from minidynamo.graph.marks import WRITTEN
 from minidynamo.graph.pytree import nodes_in
 from minidynamo.graph.storage_resize import copy_unseen, resize_storage
 
@@ -356,9 +356,8 @@ class _Pass:
         except RuntimeError as error:  # `masked_scatter_` is checked at run time, `masked_scatter` during tracing
             raise refuse(f"`{functional}` does not take what `{op}` is given: {error}") from error
         if isinstance(emitted.meta["val"], torch.Tensor):
-            if mutation.dropped:
-                emitted.meta[OUT] = True
-            elif emitted.args and emitted.args[0] is call[mutation.arguments[0]]:
+            written = None if mutation.dropped else call[mutation.arguments[0]]
+            if written is not None and emitted.args and emitted.args[0] is written:
                 emitted.meta[WRITTEN] = {0: 0}
             return [emitted]
         elements = [self.emitter.element(emitted, i) for i in range(len(emitted.meta["val"]))]

@@ -1,5 +1,5 @@
 """Owns questions about writes of ATen operators: the arguments that an operator writes, the functional form of the
-operator, and the in-place variants and `out=` overloads of a functional operator.
+operator, and the in-place variants of a functional operator.
 
 It reads schemas, and defines an operator where a functional form is missing. `functionalize` rewrites graphs;
 `autograd/reinplace/reuse.py` decides whether a graph may call a variant.
@@ -256,15 +256,3 @@ def _overloads(library: Any, name: str) -> Iterator[OpOverload]:
 def _returns_writes_or_own(mutation: Mutation) -> bool:
     """Returns whether an operator returns either all written arguments, or only results of its own."""
     return mutation.returns in ((), mutation.arguments) or not any(mutation.returns)
-
-
-@functools.cache
-def out_variant(functional: OpOverload) -> OpOverload | None:
-    """Returns the overload of an operator with a single result, written to `out`."""
-    packet = functional.overloadpacket
-    for name in packet.overloads():
-        found: OpOverload = getattr(packet, name)
-        mutation = mutation_of(found)
-        if mutation is not None and mutation.functional is functional and mutation.dropped == ("out",):
-            return found
-    return None

@@ -24,13 +24,12 @@ from minidynamo.autograd.graph.mutation import (
     inplace_variant_of,
     is_torch_operator,
     is_view,
-    out_variant,
 )
-from minidynamo.autograd.graph.numbers import is_number, key, keys
+from minidynamo.autograd.graph.numbers import is_number, key
 from minidynamo.autograd.graph.views import SCATTER_VIEWS, same_elements, share_elements
 from minidynamo.autograd.reinplace.alias_sets import READING_LAYOUT, AliasSets, is_simple_tensor, is_window, same_kind
 from minidynamo.compat import OpOverload
-from minidynamo.graph.marks import OUT, WRITTEN
+from minidynamo.graph.marks import WRITTEN
 from minidynamo.graph.pytree import nodes_in
 
 aten = torch.ops.aten
@@ -73,8 +72,8 @@ class _Reinplacer:
                 continue
             elif node.target is aten.full_like.default:
                 self.fill(node)
-            elif not self.by_variant(node):
-                self.to_output(node)
+            else:
+                self.by_variant(node)
 
     def is_writable(self, target: fx.Node) -> bool:
         """Returns whether a call may write to `target`: not if a kernel may have to compute its data first."""
@@ -144,42 +143,20 @@ class _Reinplacer:
                 self.write_to(node, owner)
                 return
 
-    def to_output(self, node: fx.Node) -> None:
-        """Makes an operator, called by the program with `out=`, write to the tensor."""
-        user = next(iter(node.users), node)
-        op = out_variant(node.target) if OUT in node.meta and _is_written_by(user, node) else None
-        owner, *where = user.args[0], *user.args[2:]
-        if op is None or not isinstance(owner, fx.Node):
-            return
-        if user.target in SCATTER_VIEWS:
-            if any(self.aliases.position[one] > self.aliases.position[node] for one in nodes_in((owner, where))):
-                return
-            with self.graph.inserting_before(node):
-                view = self.graph.call_function(SCATTER_VIEWS[user.target], (owner, *where))
-            view.meta = {**user.meta, "val": self.compute(SCATTER_VIEWS[user.target], (owner, *where))}
-            self.aliases.insert(view, node)
-            owner = view
-        fits = keys(node.meta["val"].shape) == keys(owner.meta["val"].shape) and not self.is_read(node, owner)
-        if fits and self.limit(node, owner, node) is not None:
-            node.target, node.kwargs = op, {**node.kwargs, "out": owner}
-            self.write_to(node, owner)
-        elif owner.op == "call_function" and not owner.users:
-            self.erase(owner)
-
-    def by_variant(self, node: fx.Node) -> bool:
-        """Replaces an operator by its in-place variant; returns whether that is possible."""
+    def by_variant(self, node: fx.Node) -> None:
+        """Replaces an operator by its in-place variant, if that is possible."""
         variant = inplace_variant_of(node.target)
         if variant is None or not self.is_operator_call(variant.op):
-            return False
+            return
         call = variant.call(node.target, node)  # type: ignore[arg-type]
         slots = _slots(node, variant) if call is not None else None
         if not slots or call is None:
-            return False
+            return
         owners = [self.aliases.owner_of(target) for target, _ in slots]
         if len({*owners}) < len(owners) or any(self.is_read_late(node, variant, target) for target, _ in slots):
-            return False
+            return
         if any(self.limit(node, target, result) is None for target, result in slots):
-            return False
+            return
         node.target, (node.args, node.kwargs) = variant.op, call
         for target, result in slots:
             if result is node:
@@ -188,7 +165,6 @@ class _Reinplacer:
                 self.replace_by(target, result)
         if slots[0][1] is not node:
             _drop_written_results(node, variant.own)
-        return True
 
     def limit(self, node: fx.Node, target: fx.Node, result: fx.Node) -> float | None:
         """Returns the position before which `result`, computed by `node`, must be read for the last time if stored at
@@ -272,11 +248,6 @@ class _Reinplacer:
             and has_same_result_layout(user, result, target)
         )
 
-    def is_read(self, node: fx.Node, target: fx.Node) -> bool:
-        """Returns whether an argument may share the memory of `target`."""
-        owner = self.aliases.owner_of(target)
-        return any(owner in self.aliases.owners[arg] for arg in node.all_input_nodes)
-
     def is_read_late(self, node: fx.Node, variant: InplaceVariant, target: fx.Node) -> bool:
         """Returns whether another argument may be read after the write has changed it."""
         owner = self.aliases.owner_of(target)
@@ -354,11 +325,6 @@ def _is_write(node: fx.Node) -> bool:
 def _is_store(node: fx.Node) -> bool:
     """Returns whether `node` gives an input new data."""
     return node.target is aten.copy_.default and isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder"
-
-
-def _is_written_by(user: fx.Node, node: fx.Node) -> bool:
-    """Returns whether `user` writes `node` into an input, or into a part of a tensor."""
-    return _is_store(user) or bool(user.target in SCATTER_VIEWS and user.args[1] is node)
 
 
 def _copy_sources(copy: fx.Node) -> Iterator[tuple[fx.Node, list[fx.Node]]]:

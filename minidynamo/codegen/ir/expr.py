@@ -125,6 +125,7 @@ class _CachedFacts:
 
     @cached_property
     def below(self) -> tuple[Expr, ...]:
+        """The expression and all expressions below it, parents first."""
         found: list[Expr] = []
         waiting: list[Any] = [self]
         while waiting:
@@ -134,14 +135,17 @@ class _CachedFacts:
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:
+        """All memory reads in the expression."""
         return tuple(e for e in self.below if isinstance(e, Load))
 
     @cached_property
     def checks(self) -> frozenset[Expr]:
+        """All checks of indices in the expression; a failed check raises an error for the user."""
         return frozenset(e for e in self.below if isinstance(e, Op) and e.name.startswith("check_"))
 
     @cached_property
     def cost(self) -> int:
+        """The cost of evaluating the expression once, roughly, in additions."""
         return sum(OPS[e.name].cost for e in self.below if isinstance(e, Op))
 
 
@@ -267,26 +271,6 @@ def _lookups(index: Index) -> Iterator[Expr]:
             yield from _lookups(atom.base)
 
 
-def walk(expr: Expr) -> tuple[Expr, ...]:
-    """Returns `expr` and all expressions below it, parents first."""
-    return expr.below
-
-
-def loads(expr: Expr) -> tuple[Load, ...]:
-    """Returns all memory reads below `expr`."""
-    return expr.loads
-
-
-def checks(expr: Expr) -> frozenset[Expr]:
-    """Returns all checks of indices below `expr`; a failed check raises an error for the user."""
-    return expr.checks
-
-
-def cost(expr: Expr) -> int:
-    """Returns the cost of evaluating `expr` once, roughly, in additions."""
-    return expr.cost
-
-
 def rewrite(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
     """Replaces each node of `expr` for which `replace` returns an expression, innermost first."""
     match expr:
@@ -340,4 +324,4 @@ def rename(expr: Expr, old: str, new: str) -> Expr:
     def renamed(e: Expr) -> Expr | None:
         return Load(new, e.index, e.dtype, e.valid) if isinstance(e, Load) and e.buffer == old else None
 
-    return rewrite(expr, renamed) if any(load.buffer == old for load in loads(expr)) else expr
+    return rewrite(expr, renamed) if any(load.buffer == old for load in expr.loads) else expr

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.codegen.ir.expr import Expr, IndexValue, Load, Scalar, checks, loads, rewrite, walk
+from minidynamo.codegen.ir.expr import Expr, IndexValue, Load, Scalar, rewrite
 from minidynamo.codegen.ir.index import Index, Var, flatten, numbers_in_index
 from minidynamo.codegen.ir.size import Extent, Number, Symbol, hint, numbers_of, product
 from minidynamo.compat import OpOverload
@@ -274,7 +274,7 @@ def checks_kept(expr: Expr, buffers: Mapping[str, Buffer]) -> frozenset[Expr]:
         index = tuple(Index() if stride == 0 else i for i, stride in zip(e.index, strides, strict=True))
         return dataclasses.replace(e, index=index)
 
-    return checks(rewrite(expr, addressed))
+    return rewrite(expr, addressed).checks
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,7 @@ def numbers_in(s: Statement) -> Iterator[Number | Scalar]:
         yield from numbers_in_index(s.index)
     elif isinstance(s, Accumulate) and s.position is not None:
         yield from numbers_in_index(s.position)
-    for e in walk(s.value):
+    for e in s.value.below:
         match e:
             case Scalar():
                 yield e
@@ -456,7 +456,7 @@ def chunks_wanted(node: Loops, buffers: Mapping[str, Buffer], target: str) -> in
 
 def _innermost(node: Loops, buffers: Mapping[str, Buffer]) -> Var:
     """Returns the axis with the smallest stride in the widest load of a fold."""
-    offsets = [flatten(load.index, buffers[load.buffer].stride) for load in loads(node.body)]
+    offsets = [flatten(load.index, buffers[load.buffer].stride) for load in node.body.loads]
     widest = max(offsets, key=lambda offset: len(offset.variables()), default=None)
     steps = {} if widest is None else {v: abs(hint(widest.coefficient(v))) for v in node.axes}
     reached = [v for v in node.axes if steps.get(v)]

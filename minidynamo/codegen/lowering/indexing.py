@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.codegen.ir.expr import Expr, IndexValue, checks, mask
+from minidynamo.codegen.ir.expr import Expr, IndexValue, mask
 from minidynamo.codegen.ir.index import Index, Lookup
 from minidynamo.codegen.ir.loops import checks_kept
 from minidynamo.codegen.ir.size import Extent, Size, known_at_least
@@ -54,7 +54,7 @@ def _checked_load(builder: Builder, x: Value, at: Coordinates) -> V:
 
 
 def _checks(indices: Iterable[Index]) -> set[Expr]:
-    return {check for index in indices for check in checks(IndexValue(index, torch.int64))}
+    return {check for index in indices for check in IndexValue(index, torch.int64).checks}
 
 
 def _need_integers(index: Value) -> None:

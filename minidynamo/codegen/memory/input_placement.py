@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from minidynamo.codegen.ir.expr import Load, Ref, loads, walk
+from minidynamo.codegen.ir.expr import Load, Ref
 from minidynamo.codegen.ir.index import flatten
 from minidynamo.codegen.ir.loops import (
     Extern,
@@ -46,14 +46,14 @@ def without_store(kernel: Kernel, name: str) -> Kernel:
     """Returns the kernel without the stores to the buffer `name`."""
     kept = [[s for s in loop.body if not (isinstance(s, Store) and s.buffer == name)] for loop in kernel.loops]
     while True:
-        uses = Counter(e.name for body in kept for s in body for e in walk(s.value) if isinstance(e, Ref))
+        uses = Counter(e.name for body in kept for s in body for e in s.value.below if isinstance(e, Ref))
         fewer = [[s for s in body if not isinstance(s, Let) or uses[s.name]] for body in kept]
         if fewer == kept:
             break
         kept = fewer
     loops = tuple(Loop(loop.axes, tuple(body)) for loop, body in zip(kernel.loops, kept) if body)
     writes = tuple(b for b in kernel.writes if b.name != name)
-    read = {load.buffer for loop in loops for s in loop.body for load in loads(s.value)} - {b.name for b in writes}
+    read = {load.buffer for loop in loops for s in loop.body for load in s.value.loads} - {b.name for b in writes}
     numbers = numbers_between(kernel.rows, loops) if loops else ()
     return replace(
         kernel, reads=tuple(b for b in kernel.arguments if b.name in read), writes=writes, loops=loops, numbers=numbers
@@ -148,7 +148,7 @@ class _Search:
         """Returns the names through which a step reads the memory of an input or value."""
         call = self.schedule[position]
         found = (
-            {load.buffer for s in call.statements() for load in loads(s.value)}
+            {load.buffer for s in call.statements() for load in s.value.loads}
             if isinstance(call, Kernel)
             else {*reads(call)}
         )

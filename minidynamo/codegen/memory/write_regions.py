@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.codegen.ir.expr import Const, Expr, IndexValue, Load, Op, Ref, loads
+from minidynamo.codegen.ir.expr import Const, Expr, IndexValue, Load, Op, Ref
 from minidynamo.codegen.ir.index import Index, Var, as_index
 from minidynamo.codegen.ir.loops import Buffer, Extern, Kernel, Let, Name, Store, names_in
 from minidynamo.codegen.runtime.host_functions import PART_WRITERS
@@ -234,7 +234,7 @@ def may_overwrite(kernel: Kernel, read: str, written: str) -> bool:
     later: list[Load] = []
     is_written = False
     for loop in kernel.loops:
-        found = [load for s in loop.body for load in loads(s.value) if load.buffer == read]
+        found = [load for s in loop.body for load in s.value.loads if load.buffer == read]
         if is_written:
             later += found
         else:

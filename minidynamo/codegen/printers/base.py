@@ -15,7 +15,7 @@ from enum import Enum
 
 import torch
 
-from minidynamo.codegen.ir.expr import OPS, Cast, Const, Expr, IndexValue, Load, Op, Ref, Scalar, loads
+from minidynamo.codegen.ir.expr import OPS, Cast, Const, Expr, IndexValue, Load, Op, Ref, Scalar
 from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var
 from minidynamo.codegen.ir.loops import Kernel, Let, Origins, Statement, Store, comments
 from minidynamo.codegen.ir.size import Extent, Number, is_negative, parenthesized, product, spell
@@ -122,7 +122,7 @@ def stores_last(body: Sequence[Statement]) -> tuple[Statement, ...]:
     overwritten.
     """
     stores = [n for n, s in enumerate(body) if isinstance(s, Store)]
-    if not stores or not any(any(loads(s.value)) for s in body[stores[0] + 1 :]):
+    if not stores or not any(any(s.value.loads) for s in body[stores[0] + 1 :]):
         return tuple(body)
     first: list[Statement] = []
     last: list[Statement] = []

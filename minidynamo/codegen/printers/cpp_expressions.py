@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Ref, children, cost, loads, walk
+from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Ref, children
 from minidynamo.codegen.ir.index import Index, Var, as_index, flatten, row_major
 from minidynamo.codegen.ir.loops import Accumulate, Let, Statement, Store
 from minidynamo.codegen.printers.base import COMMON, ExpressionPrinter, library_calls, shortest
@@ -173,10 +173,10 @@ def invariants(body: Sequence[Statement], inner: Set[Var], varying: Set[str]) ->
     def visit(e: Expr) -> Iterator[Expr]:
         if isinstance(e, Load) and e.valid is not None:
             yield from visit(e.valid)
-        elif inner & e.variables() or any(isinstance(part, Ref) and part.name in varying for part in walk(e)):
+        elif inner & e.variables() or any(isinstance(part, Ref) and part.name in varying for part in e.below):
             for child in children(e):
                 yield from visit(child)
-        elif cost(e) >= WORTH_NAMING or any(loads(e)):
+        elif e.cost >= WORTH_NAMING or any(e.loads):
             yield e
 
     for s in body:
@@ -189,7 +189,7 @@ CHOICES = frozenset(("where", "min", "max"))
 
 def reads_across(body: Sequence[Statement], along: Var) -> list[Load]:
     """Returns the reads of a loop `along` a variable that are not contiguous, if the loop chooses between values."""
-    found = list(dict.fromkeys(part for s in body for e in expressions_of(s) for part in walk(e)))
+    found = list(dict.fromkeys(part for s in body for e in expressions_of(s) for part in e.below))
     if not any(isinstance(e, Op) and e.name in CHOICES for e in found):
         return []
     return [e for e in found if isinstance(e, Load) and not children(e) and _is_across(e.index[0], along)]

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Scalar, walk
+from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Scalar
 from minidynamo.codegen.ir.index import FloorDiv, Index, Mod, Var, as_index, delinearize
 from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store
 from minidynamo.codegen.ir.size import hint, known_at_least
@@ -141,9 +141,9 @@ def _keeps(kernel: Kernel) -> bool:
 def _expressions(kernel: Kernel) -> list[Expr]:
     found: list[Expr] = []
     for s in kernel.statements():
-        found += walk(s.value)
+        found += s.value.below
         if isinstance(s, Store):
-            found += walk(IndexValue(s.index, torch.int64))
+            found += IndexValue(s.index, torch.int64).below
     return found
 
 
@@ -151,7 +151,7 @@ def _indices(s: Statement) -> Iterator[Index]:
     """Yields the indices that a statement computes."""
     yield from (s.index,) if isinstance(s, Store) else ()
     yield from (s.position,) if isinstance(s, Accumulate) and s.position is not None else ()
-    for e in walk(s.value):
+    for e in s.value.below:
         match e:
             case Load():
                 yield from e.index

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from minidynamo.codegen.ir.expr import IndexValue, Load, walk
+from minidynamo.codegen.ir.expr import IndexValue, Load
 from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var, as_index
 from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store
 from minidynamo.codegen.ir.size import hint
@@ -57,7 +57,7 @@ def _offsets(s: Statement) -> Iterator[Index]:
     """Yields the storage offsets of all reads and writes of a statement."""
     if isinstance(s, Store):
         yield s.index
-    for e in walk(s.value):
+    for e in s.value.below:
         if isinstance(e, Load):
             yield e.index[0]
 
@@ -69,7 +69,7 @@ def _indices(kernel: Kernel) -> Iterator[Index]:
             yield s.index
         if isinstance(s, Accumulate) and s.position is not None:
             yield s.position
-        for e in walk(s.value):
+        for e in s.value.below:
             if isinstance(e, Load):
                 yield e.index[0]
             elif isinstance(e, IndexValue):
@@ -119,7 +119,7 @@ def _divisions(index: Index) -> int:
             case FloorDiv() | Mod():
                 total += 1 + _divisions(atom.base)
             case Lookup():
-                total += sum(_divisions(e.index[0]) for e in walk(atom.value) if isinstance(e, Load))
+                total += sum(_divisions(e.index[0]) for e in atom.value.below if isinstance(e, Load))
     return total
 
 

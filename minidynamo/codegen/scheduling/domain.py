@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from minidynamo.codegen.ir.expr import loads
 from minidynamo.codegen.ir.index import Index, Var, as_index, delinearize, flatten, row_major
 from minidynamo.codegen.ir.loops import Loops
 from minidynamo.codegen.ir.size import Extent, product
@@ -113,7 +112,7 @@ def place_all(
         p = place(node, domain)
         if p is None:
             return None
-        for load in loads(p.node.body):
+        for load in p.node.body.loads:
             producer = placed_by_name.get(load.buffer)
             if producer is not None and not _same_point(producer, p, load.index):
                 return None

@@ -13,7 +13,6 @@ import operator
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from minidynamo.codegen.ir.expr import loads
 from minidynamo.codegen.ir.loops import Extern, LoopProgram, Loops, Node
 from minidynamo.codegen.ir.size import hint
 from minidynamo.codegen.scheduling.domain import Domain, Placed, domain_of, place, place_all, size
@@ -168,7 +167,7 @@ class Fusion:
         for p in placed:
             if p.node.out.name in self.program.inputs:
                 name = p.node.out.name
-                found = [load for q in placed for load in loads(q.node.body)]
+                found = [load for q in placed for load in q.node.body.loads]
                 old = [load for load in found if name in self.lifetimes.roots(load.buffer)]
                 as_views = any(load.buffer != name for load in old)  # views show the storage at other offsets
                 if old and (domain.columns or as_views or any(load.index != p.node.index for load in old)):

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
-from minidynamo.codegen.ir.expr import EXPENSIVE, Expr, Load, checks, cost, loads, mask, rewrite, walk
+from minidynamo.codegen.ir.expr import EXPENSIVE, Expr, Load, mask, rewrite
 from minidynamo.codegen.ir.index import as_index, flatten, row_major
 from minidynamo.codegen.ir.loops import Buffer, Extern, LoopProgram, Loops, Node, checks_kept, merge, names_in
 from minidynamo.codegen.ir.size import hint, product
@@ -40,7 +40,7 @@ def remove_unused(program: LoopProgram) -> LoopProgram:
 def _is_pure(node: Node) -> bool:
     """Returns whether a node has no effect but its result."""
     if isinstance(node, Loops):
-        return not checks(node.body)
+        return not node.body.checks
     if not isinstance(node, Extern) or not node.is_view:
         return False
     return node.op.namespace == "aten" and node.op is not torch.ops.aten.as_strided.default
@@ -121,21 +121,21 @@ def _may_inline(
     if not isinstance(user, Loops):
         return False
     name = producer.out.name
-    uses = [load for load in loads(user.body) if load.buffer == name]
-    read = loads(producer.body)
+    uses = [load for load in user.body.loads if load.buffer == name]
+    read = producer.body.loads
     twice = len(uses) > 1 or users > 1
     broadcast = _iterations(user) > _iterations(producer)
     if recomputed and _iterations(user) <= MOST_AGAIN * _iterations(producer):
         pass
     elif read:
-        work = cost(producer.body)
+        work = producer.body.cost
         if twice and (work > CHEAP or len(read) > 2):
             return False
         if broadcast and work > CHEAP:
             return False
-    elif (twice or broadcast) and cost(producer.body) >= EXPENSIVE:
+    elif (twice or broadcast) and producer.body.cost >= EXPENSIVE:
         return False
-    if len(walk(user.body)) + len(uses) * len(walk(producer.body)) > LARGEST:
+    if len(user.body.below) + len(uses) * len(producer.body.below) > LARGEST:
         return False
     here, there = lifetimes.segments[k], lifetimes.segments[u]
     if not all(lifetimes.may_read_later(load.buffer, here, there) for load in read):
@@ -163,7 +163,7 @@ def _keeps_write_order(
     if not written:
         return True
     same = all(load.buffer == user.out.name for load in written)
-    moved = [load for use in uses for load in loads(expression_at(producer, use)) if load.buffer in mutated]
+    moved = [load for use in uses for load in expression_at(producer, use).loads if load.buffer in mutated]
     return same and all(load.index == user.index for load in moved)
 
 
@@ -171,11 +171,11 @@ def _keeps_checks(producer: Loops, user: Node | None, buffers: Mapping[str, Buff
     """Returns whether all indices are still checked: those of the producer's reads, and those of the reads of the
     producer."""
     assert isinstance(user, Loops)
-    uses = [load for load in loads(user.body) if load.buffer == producer.out.name]
-    if checks(producer.body) and not all(use.valid is None and _reads_all(producer, user, use) for use in uses):
+    uses = [load for load in user.body.loads if load.buffer == producer.out.name]
+    if producer.body.checks and not all(use.valid is None and _reads_all(producer, user, use) for use in uses):
         return False
-    checked = [use for use in uses if checks(use)]
-    return all(checks(use) <= checks_kept(expression_at(producer, use), buffers) for use in checked)
+    checked = [use for use in uses if use.checks]
+    return all(use.checks <= checks_kept(expression_at(producer, use), buffers) for use in checked)
 
 
 def _reads_all(producer: Loops, user: Loops, use: Load) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
-from minidynamo.codegen.ir.expr import Cast, Expr, Load, Ref, children, loads, rewrite, walk
+from minidynamo.codegen.ir.expr import Cast, Expr, Load, Ref, children, rewrite
 from minidynamo.codegen.ir.index import Index, flatten
 from minidynamo.codegen.ir.loops import (
     Accumulate,
@@ -74,7 +74,7 @@ class KernelBuilder:
     def _offsets(self) -> Iterable[Index]:
         for p in self.group.placed:
             if not p.is_row:
-                for load in loads(p.node.body):
+                for load in p.node.body.loads:
                     if load.buffer not in self.placed or load.buffer in self.stores:
                         yield flatten(load.index, self.buffers[load.buffer].stride)
 
@@ -88,7 +88,7 @@ class KernelBuilder:
         written = tuple(self.placed[n].node.out for n in self.placed if n in self.needed)
         names = {b.name for b in written}
         read = dict.fromkeys(
-            load.buffer for loop in loops for s in loop.body for load in loads(s.value) if load.buffer not in names
+            load.buffer for loop in loops for s in loop.body for load in s.value.loads if load.buffer not in names
         )
         device = written[0].device
         reads = tuple(self.buffers[n] for n in read)
@@ -174,11 +174,11 @@ def _fold_dtype(node: Loops) -> torch.dtype:
 
 def share_loads(body: Sequence[Statement], fresh: Callable[[str], str]) -> tuple[Statement, ...]:
     """Names each load that occurs more than once. Loads through looked-up indices stay in place."""
-    counts = Counter(load for s in body for load in loads(s.value) if not children(load))
+    counts = Counter(load for s in body for load in s.value.loads if not children(load))
     names: dict[Expr, Ref] = {}
     result: list[Statement] = []
     for s in body:
-        for load in loads(s.value):
+        for load in s.value.loads:
             if counts[load] > 1 and load not in names:
                 names[load] = Ref(fresh(load.buffer), load.dtype)
                 result.append(Let(names[load].name, load, origins=s.origins))
@@ -191,10 +191,10 @@ def fold_into_stores(loops: Sequence[Loop]) -> tuple[Loop, ...]:
 
     With several stores, all values are computed before all stores: a store may overwrite an operand of another value.
     """
-    everywhere = Counter(e.name for loop in loops for s in loop.body for e in walk(s.value) if isinstance(e, Ref))
+    everywhere = Counter(e.name for loop in loops for s in loop.body for e in s.value.below if isinstance(e, Ref))
     result: list[Loop] = []
     for loop in loops:
-        here = Counter(e.name for s in loop.body for e in walk(s.value) if isinstance(e, Ref))
+        here = Counter(e.name for s in loop.body for e in s.value.below if isinstance(e, Ref))
         uses = here if loop.axes else everywhere
         single = sum(isinstance(s, Store) for s in loop.body) == 1
         last = loop.body[-1]

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from minidynamo.codegen.ir.expr import loads
 from minidynamo.codegen.ir.loops import Extern, GetItem, Kernel, LoopProgram, Loops, Node, names_in
 
 Call = Kernel | Extern | GetItem
@@ -27,7 +26,7 @@ def reads(node: Node | Kernel) -> tuple[str, ...]:
         case Kernel():
             found = (buffer.name for buffer in node.reads)
         case Loops():
-            found = (load.buffer for load in loads(node.body))
+            found = (load.buffer for load in node.body.loads)
         case GetItem():
             found = (node.source,)
         case Extern():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from minidynamo.codegen.ir.expr import EXPENSIVE, cost, loads
+from minidynamo.codegen.ir.expr import EXPENSIVE
 from minidynamo.codegen.scheduling.domain import Domain, Placed, size
 
 KEPT_BYTES = 1 << 16
@@ -38,7 +38,7 @@ def reads_in_group(placed: Sequence[Placed], stores: frozenset[str]) -> dict[str
     values."""
     names = {p.node.out.name for p in placed} - stores
     return {
-        p.node.out.name: list(dict.fromkeys(load.buffer for load in loads(p.node.body) if load.buffer in names))
+        p.node.out.name: list(dict.fromkeys(load.buffer for load in p.node.body.loads if load.buffer in names))
         for p in placed
     }
 
@@ -81,7 +81,7 @@ def find_passes(
             first[name]
         }
         width = size(domain.columns) * p.node.out.dtype.itemsize
-        worth_it = bool(later) and may_keep and cost(p.node.body) >= EXPENSIVE
+        worth_it = bool(later) and may_keep and p.node.body.cost >= EXPENSIVE
         if worth_it and isinstance(width, int) and width <= KEPT_BYTES:
             kept.add(name)
             continue
@@ -115,7 +115,7 @@ def _reads_outside(
     """Returns the last pass in which a value other than `excluded` may be computed from memory outside the group."""
     last = -1
     for q in placed:
-        if q is not excluded and not q.is_row and any(load.buffer not in readers for load in loads(q.node.body)):
+        if q is not excluded and not q.is_row and any(load.buffer not in readers for load in q.node.body.loads):
             recomputing = (
                 [first[r] for r in readers[q.node.out.name] if r != excluded.node.out.name] if _is_element(q) else []
             )

@@ -11,12 +11,9 @@ from minidynamo.codegen.ir.expr import (
     Op,
     Ref,
     children,
-    cost,
-    loads,
     mask,
     rename,
     rewrite,
-    walk,
 )
 from minidynamo.codegen.ir.index import Index, Lookup, Var, as_index
 
@@ -53,8 +50,8 @@ def test_rewrite_is_innermost_first():
 
 def test_rename_and_loads():
     expr = Op("mul", (X, Op("neg", (X,), F)), F)
-    assert [load.buffer for load in loads(rename(expr, "x", "y"))] == ["y", "y"]
-    assert sum(1 for _ in walk(expr)) == 4
+    assert [load.buffer for load in rename(expr, "x", "y").loads] == ["y", "y"]
+    assert sum(1 for _ in expr.below) == 4
 
 
 def test_masks_add_up():
@@ -65,5 +62,5 @@ def test_masks_add_up():
 
 
 def test_cost_counts_operations():
-    assert cost(X) == 0
-    assert cost(Op("exp", (X,), F)) == OPS["exp"].cost
+    assert X.cost == 0
+    assert Op("exp", (X,), F).cost == OPS["exp"].cost

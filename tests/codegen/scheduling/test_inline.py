@@ -7,7 +7,6 @@ import dataclasses
 
 import torch
 
-from minidynamo.codegen.ir.expr import loads
 from minidynamo.codegen.ir.loops import Loops
 from minidynamo.codegen.ir.verify import verify_program
 from minidynamo.codegen.scheduling.inline import inline, remove_unused
@@ -45,7 +44,7 @@ def inlined(function, *args):
 def test_single_use_is_inlined_through_views():
     names, program = inlined(lambda x: (x.exp().t()[1:] + 1).sum(0), X)
     assert names == ["sum_1"]
-    (load,) = loads(program.nodes[0].body)
+    (load,) = program.nodes[0].body.loads
     assert [str(i) for i in load.index] == ["i1", "i0 + 1"]
 
 

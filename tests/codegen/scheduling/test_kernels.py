@@ -2,7 +2,7 @@
 
 import torch
 
-from minidynamo.codegen.ir.expr import Load, Ref, loads
+from minidynamo.codegen.ir.expr import Load, Ref
 from minidynamo.codegen.ir.loops import Accumulate, Let, Store
 from tests.codegen.graphs import kernels
 
@@ -31,7 +31,7 @@ def test_inner_values_of_long_rows_lie_in_the_result():
 def test_memory_that_is_read_twice_is_named():
     _, body = statements(lambda x: x * x + x, X)
     assert body[0] == Let("x_1_at", Load("x_1", body[0].value.index, torch.float32))
-    assert sum(1 for s in body for _ in loads(s.value)) == 1
+    assert sum(1 for s in body for _ in s.value.loads) == 1
 
 
 def test_single_store_takes_its_value():
