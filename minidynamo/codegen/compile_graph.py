@@ -196,7 +196,7 @@ def _on_cpu(kernels: Sequence[Kernel]) -> bool:
 def _calling(program: HostProgram, target: str) -> Calling:
     """Returns how the host program launches kernels."""
     if target == "cpp":
-        return Calling.ADDRESSES
+        return Calling.IN_LIBRARY
     return Calling.TENSORS if _on_cpu(program.kernels) else Calling.ON_STREAM
 
 

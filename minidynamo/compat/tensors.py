@@ -6,6 +6,7 @@ Describes tensors as they are now; their lifetimes are tracked elsewhere.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import logging
 import typing
@@ -55,6 +56,24 @@ current_raw_stream: typing.Callable[[int], int] = getattr(torch._C, "_cuda_getCu
 
 # Counts a write to each tensor of a sequence, except inference tensors; a third of the cost of the public function.
 increment_version: typing.Callable[[typing.Sequence[torch.Tensor]], None] = torch._C._increment_version
+
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+
+
+def offset_of_tensor() -> int | None:
+    """Returns the offset, in the Python object of a tensor, of the word `_cdata`: the whole of torch's `at::Tensor`.
+
+    Returns None if the object is not stored as expected: a reference count, the class, and the word soon after.
+    """
+    examples = [torch.empty(1), torch.empty(2, 3), torch.nn.Parameter(torch.empty(2))]
+    offsets: set[int | None] = set()
+    for example in examples:
+        words = (ctypes.c_size_t * (torch.Tensor.__basicsize__ // _WORD)).from_address(id(example))
+        found = [position for position, word in enumerate(words) if word == example._cdata]
+        offsets.add(found[0] if words[1] == id(type(example)) and len(found) == 1 else None)
+    (offset,) = offsets if len(offsets) == 1 else (None,)
+    return None if offset is None else offset * _WORD
+
 
 # Path of torch's Python extension, for the lookup of its libraries (libtorch, OpenMP).
 NATIVE_LIBRARY: str = torch._C.__file__

@@ -140,9 +140,10 @@ class _KernelPrinter(CppExpressions):
                 lines("return failed;")
         with lines.block(f"ENTRY({entry_name(kernel)}) {{", "}"):
             for position, (name, kind) in enumerate(kinds.items()):
-                lines(f"auto* p_{name} = address<{kind}>(args[{position}]);")
+                lines(f"auto* p_{name} = memory<{kind}>(args[{position}]);")
             for position, (name, kind) in enumerate(numbers.items(), len(kinds)):
                 lines(f"const {kind} {name} = {'real' if kind == 'double' else 'integer'}(args[{position}]);")
+            lines("if (PyErr_Occurred()) return nullptr;")
             self.count_blocks()
             self.launch(", ".join([*(f"p_{name}" for name in kinds), *numbers]))
 

@@ -66,7 +66,7 @@ class Calling(enum.Enum):
     """The arguments that launchers take before the numbers of a kernel."""
 
     TENSORS = "tensors"
-    ADDRESSES = "the addresses of tensors"
+    IN_LIBRARY = "tensors; the launchers are in a C++ library, and a library draws random numbers"
     ON_STREAM = "a stream, the number of rows, and the addresses of tensors"
 
 
@@ -85,7 +85,7 @@ class _HostPrinter:
         self.program = program
         self.launchers = launchers
         self.calling = calling
-        self.draws = calling is Calling.ADDRESSES  # a C++ library draws
+        self.draws = calling is Calling.IN_LIBRARY
         self.lines = Lines("    ", "#")
         self.names = Namespace({*_names_of(program), *program.constants, "call", "steps"})
         #: The views that are made from sizes and strides: a third of the cost of the operator.
@@ -218,7 +218,7 @@ class _HostPrinter:
         kernel = step.kernel
         if self.calling is Calling.ON_STREAM:
             yield from (self.gpus[kernel.device][0], str(extent_of(kernel.rows)))
-        address = "" if self.calling is Calling.TENSORS else ".data_ptr()"
+        address = ".data_ptr()" if self.calling is Calling.ON_STREAM else ""
         yield from (name + address for name in step.args)
         yield from (n.name if isinstance(n, Scalar) else str(n) for n in kernel.numbers)
 

@@ -77,6 +77,7 @@ ENTRY(bernoulli) {
   auto* mutex = address<Mutex>(args[4]);
   auto read = (Engine(*)(void*))address<void>(args[5]);
   auto write = (void (*)(void*, Engine))address<void>(args[6]);
+  if (PyErr_Occurred()) return nullptr;
   {
     WithoutGil others_run;  // released first, reacquired last: a thread that waits for the lock may hold the GIL
     Lock lock(mutex);

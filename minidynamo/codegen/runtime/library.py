@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from minidynamo import compat
 from minidynamo.codegen.runtime import disk_cache
 from minidynamo.codegen.runtime.toolchain import find_toolchain
@@ -40,6 +42,8 @@ class _MethodDef(ctypes.Structure):
 
 
 _Threading = ctypes.c_void_p * len(THREADING)
+# The record `Tensors` of launch.h: a function, an offset, two classes.
+_Tensors = ctypes.c_void_p * 4
 
 # The Threading records of all loaded libraries, which are never unloaded.
 _loaded: list[Any] = []
@@ -65,7 +69,7 @@ _new_builtin.argtypes = (ctypes.POINTER(_MethodDef), ctypes.py_object, ctypes.c_
 def load(source: str, entries: Sequence[str]) -> dict[str, Entry]:
     """Builds the C++ `source` (or finds it in the cache) and returns its functions `entries` by name.
 
-    An entry takes the addresses of its buffers as integers (`tensor.data_ptr()`) and returns None. Raises
+    An entry takes tensors, then numbers, and returns None. Raises
     ToolchainMissing without a compiler, and KernelBuildError if the compiler rejects the source or the library does not
     load.
     """
@@ -79,6 +83,7 @@ def opened(source: str) -> ctypes.PyDLL:
     threading = _Threading.in_dll(library, "minidynamo_threading")
     threading[:] = [None] * len(THREADING) if _forked else list(_threading_addresses())
     _loaded.append(threading)
+    _Tensors.in_dll(library, "minidynamo_tensors")[:] = _tensors()
     return library
 
 
@@ -124,6 +129,17 @@ def _threading_addresses() -> tuple[int | None, ...]:
         return tuple(ctypes.cast(getattr(torch_library, name), ctypes.c_void_p).value for name in THREADING)
     except AttributeError:
         return (None,) * len(THREADING)
+
+
+@functools.cache
+def _tensors() -> tuple[int | None, ...]:
+    """Returns the items of the record `Tensors`; all None if torch or Python store tensors in another way."""
+    offset = compat.offset_of_tensor()
+    function = getattr(ctypes.CDLL(compat.NATIVE_LIBRARY), "aoti_torch_get_data_ptr", None)
+    if offset is None or function is None:
+        return (None,) * 4
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    return address, offset, id(torch.Tensor), id(torch.nn.Parameter)
 
 
 def entry(library: ctypes.PyDLL, name: str, *bound: object) -> Entry:

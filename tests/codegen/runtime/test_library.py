@@ -16,8 +16,9 @@ pytestmark = pytest.mark.cpp
 
 ADD = """#include "launch.h"
 ENTRY(add) {
-  auto* x = address<const float>(args[0]);
-  auto* out = address<float>(args[1]);
+  auto* x = memory<const float>(args[0]);
+  auto* out = memory<float>(args[1]);
+  if (PyErr_Occurred()) return nullptr;
   for (int64_t i = 0; i < 8; i++) out[i] = x[i] + 1.f;
   return none();
 }
@@ -26,7 +27,7 @@ ENTRY(add) {
 # Each element receives the number of the thread that wrote the element.
 THREADS = """#include "launch.h"
 ENTRY(who) {
-  auto* out = address<int64_t>(args[0]);
+  auto* out = memory<int64_t>(args[0]);
   {
     WithoutGil running;
     parallel_for(64, THREADS, [&](int64_t begin, int64_t end) {
@@ -46,16 +47,47 @@ def own_cache(tmp_path):
 
 def threads_used(source: str) -> list[int]:
     out = torch.full((64,), -1, dtype=torch.int64)
-    library.load(source, ["who"])["who"](out.data_ptr())
+    library.load(source, ["who"])["who"](out)
     return out.unique().tolist()
 
 
-def test_a_loaded_entry_is_a_builtin_that_works_on_addresses():
+def test_a_loaded_entry_is_a_builtin_that_takes_tensors():
     add = library.load(ADD, ["add"])["add"]
     x, out = torch.randn(8), torch.empty(8)
-    assert add(x.data_ptr(), out.data_ptr()) is None
+    assert add(x, out) is None
     assert torch.equal(out, x + 1)
     assert type(add) is type(len)
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_entries_find_the_memory_of_every_class_of_tensors(is_known, monkeypatch):
+    if not is_known:
+        monkeypatch.setattr(library, "_tensors", lambda: (None,) * 4)
+    add = library.load(ADD, ["add"])["add"]
+    x = torch.randn(9)[1:]
+    for given in (x, torch.nn.Parameter(x), x.as_subclass(Subclass)):
+        out = torch.empty(8)
+        add(given, out)
+        assert torch.equal(out, x + 1)
+
+
+def test_an_entry_refuses_other_objects_than_tensors():
+    add = library.load(ADD, ["add"])["add"]
+    out = torch.zeros(8)
+    for arguments in ((None, out), (out, 3), ([], ())):
+        with pytest.raises(AttributeError, match="data_ptr"):
+            add(*arguments)
+    with pytest.raises(RuntimeError):
+        add(torch.eye(3).to_sparse(), out)
+    assert not out.any()
+
+
+def test_this_torch_stores_tensors_as_expected():
+    assert library._tensors() != (None,) * 4
 
 
 def test_threads_follow_torch_at_run_time():
@@ -99,7 +131,7 @@ def test_a_damaged_library_is_built_again(tmp_path):
     stored.with_suffix(".tmp").replace(stored)
     add = library.load(ADD, ["add"])["add"]
     x, out = torch.randn(8), torch.empty(8)
-    add(x.data_ptr(), out.data_ptr())
+    add(x, out)
     assert torch.equal(out, x + 1)
 
 

@@ -36,19 +36,19 @@ SPECIALS = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, -1e-45, 3.4028235e3
 
 def source() -> str:
     loops = [
-        f"ENTRY({name}) {{\n  auto* x = address<const float>(args[0]);\n  auto* out = address<float>(args[1]);\n"
+        f"ENTRY({name}) {{\n  auto* x = memory<const float>(args[0]);\n  auto* out = memory<float>(args[1]);\n"
         f"  #pragma omp simd\n  for (int64_t i = 0; i < {SAMPLES}; i++) out[i] = m_{name}(x[i]);\n"
         "  return none();\n}\n"
         for name in FUNCTIONS
     ]
     power = (
-        "ENTRY(power) {\n  auto* x = address<const float>(args[0]);\n  auto* y = address<const float>(args[1]);\n"
-        "  auto* out = address<float>(args[2]);\n  #pragma omp simd\n"
+        "ENTRY(power) {\n  auto* x = memory<const float>(args[0]);\n  auto* y = memory<const float>(args[1]);\n"
+        "  auto* out = memory<float>(args[2]);\n  #pragma omp simd\n"
         f"  for (int64_t i = 0; i < {SAMPLES}; i++) out[i] = m_pow(x[i], y[i]);\n  return none();\n}}\n"
     )
     halves = [
-        f"ENTRY(round_{kind}) {{\n  auto* x = address<const float>(args[0]);\n  auto* out = address<{kind}>(args[1]);\n"
-        f"  auto* back = address<float>(args[2]);\n  #pragma omp simd\n"
+        f"ENTRY(round_{kind}) {{\n  auto* x = memory<const float>(args[0]);\n  auto* out = memory<{kind}>(args[1]);\n"
+        f"  auto* back = memory<float>(args[2]);\n  #pragma omp simd\n"
         f"  for (int64_t i = 0; i < {SAMPLES}; i++) {{ out[i] = to_{kind}(x[i]); back[i] = to_float(out[i]); }}\n"
         "  return none();\n}\n"
         for kind in ("half", "bfloat16")
@@ -90,7 +90,7 @@ def test_function_is_within_two_ulp(entries, name):
     exact, (low, high) = FUNCTIONS[name]
     x = samples(low, high)
     out = torch.empty(SAMPLES)
-    entries[name](x.data_ptr(), out.data_ptr())
+    entries[name](x, out)
     distance = ulps(out, exact(x.double()))
     worst = int(distance.argmax())
     assert distance[worst] <= 2.0, f"{name}({x[worst].item()!r}) = {out[worst].item()!r}: {distance[worst]:.2f} ulp"
@@ -100,7 +100,7 @@ def test_function_is_within_two_ulp(entries, name):
 def test_zero_keeps_its_sign(entries, name):
     x = torch.full((SAMPLES,), -0.0)
     out = torch.empty(SAMPLES)
-    entries[name](x.data_ptr(), out.data_ptr())
+    entries[name](x, out)
     assert out.signbit().all() and (out == 0).all()
 
 
@@ -114,7 +114,7 @@ def test_power_is_within_two_ulp(entries):
     pairs = torch.cartesian_prod(torch.tensor(SPECIALS), torch.tensor([*SPECIALS, 2.0, 3.0, -3.0]))
     x[-len(pairs) :], y[-len(pairs) :] = pairs.unbind(1)
     out = torch.empty(SAMPLES)
-    entries["power"](x.data_ptr(), y.data_ptr(), out.data_ptr())
+    entries["power"](x, y, out)
     distance = ulps(out, x.double() ** y.double())
     worst = int(distance.argmax())
     assert distance[worst] <= 2.0, f"pow({x[worst].item()!r}, {y[worst].item()!r}) = {out[worst].item()!r}"
@@ -125,7 +125,7 @@ def test_half_types_convert_as_torch_does(entries, name, dtype):
     x = samples(-70000, 70000)
     x[100 : 100 + 65536] = torch.arange(65536).to(torch.int32).sub(32768).to(torch.int16).view(dtype).float()
     out, back = torch.empty(SAMPLES, dtype=dtype), torch.empty(SAMPLES)
-    entries[f"round_{name}"](x.data_ptr(), out.data_ptr(), back.data_ptr())
+    entries[f"round_{name}"](x, out, back)
     finite = ~x.isnan()
     assert torch.equal(out[finite].view(torch.int16), x[finite].to(dtype).view(torch.int16))
     assert out[~finite].isnan().all()
@@ -140,6 +140,6 @@ def test_angles_next_to_multiples_of_a_quarter_turn(entries, name):
     # The float nearest to a multiple of pi/2, relative to its size.
     x[0] = 16367173 * 2.0**72
     out = torch.empty(SAMPLES)
-    entries[name](x.data_ptr(), out.data_ptr())
+    entries[name](x, out)
     exact = {"sin": torch.sin, "cos": torch.cos, "tan": torch.tan}[name](x.double())
     assert ulps(out, exact).max() <= 1.0

@@ -26,6 +26,8 @@ long long PyLong_AsLongLong(PyObject*);
 double PyFloat_AsDouble(PyObject*);
 void Py_IncRef(PyObject*);
 PyObject* PyErr_Occurred();
+PyObject* PyObject_CallMethod(PyObject*, const char*, const char*, ...);
+void Py_DecRef(PyObject*);
 void PyErr_SetString(PyObject*, const char*);
 PyObject* PyErr_Format(PyObject*, const char*, ...);
 extern PyObject _Py_NoneStruct;
@@ -34,7 +36,7 @@ void* PyEval_SaveThread();
 void PyEval_RestoreThread(void*);
 }
 
-// An entry point: a function that Python calls with the addresses of the buffers, then with numbers (METH_FASTCALL).
+// An entry point: a function that Python calls with tensors, then with numbers (METH_FASTCALL).
 #define ENTRY(name) EXPORT PyObject* name(PyObject*, PyObject* const* args, int64_t)
 
 template <class T> INLINE T* address(PyObject* number) { return (T*)PyLong_AsVoidPtr(number); }
@@ -42,9 +44,39 @@ template <class T> INLINE T* address(PyObject* number) { return (T*)PyLong_AsVoi
 INLINE int64_t integer(PyObject* number) { return PyLong_AsLongLong(number); }
 INLINE double real(PyObject* number) { return PyFloat_AsDouble(number); }
 
-// The result of a kernel: None, or an error if a number was too large for an int64.
+// ---- the memory of tensors ----
+// How to find the memory of a tensor of torch; the loader fills the record. torch's C function takes a twentieth of the
+// time of the method `data_ptr`. Its argument, an `at::Tensor*`, is `offset` bytes after the start of the Python object
+// of a tensor. For objects of other classes, and if `find` is null, the method is called.
+struct Tensors {
+  int32_t (*find)(void* tensor, void** memory);  // aoti_torch_get_data_ptr
+  int64_t offset;
+  const void *tensor, *parameter;  // classes
+};
+EXPORT Tensors minidynamo_tensors;
+Tensors minidynamo_tensors = {};
+
+static __attribute__((noinline)) void* address_by_method(PyObject* tensor) {
+  PyObject* number = PyErr_Occurred() ? nullptr : PyObject_CallMethod(tensor, "data_ptr", nullptr);
+  if (!number) return nullptr;
+  void* found = PyLong_AsVoidPtr(number);
+  Py_DecRef(number);
+  return found;
+}
+
+// The memory of a tensor. After an error, it is null, and Python's error is set.
+template <class T> INLINE T* memory(PyObject* object) {
+  const Tensors& known = minidynamo_tensors;
+  const void* type = ((void**)object)[1];
+  void* found;
+  if (known.find && (type == known.tensor || type == known.parameter) &&
+      !known.find((char*)object + known.offset, &found))
+    return (T*)found;
+  return (T*)address_by_method(object);
+}
+
+// The result of a kernel. A caller that has read arguments checks for errors first, such as too large a number.
 INLINE PyObject* none() {
-  if (PyErr_Occurred()) return nullptr;
   Py_IncRef(&_Py_NoneStruct);
   return &_Py_NoneStruct;
 }
