@@ -174,8 +174,8 @@ _KEPT_SECONDS = 7 * 24 * 3600
 _LONGEST_STEM = 120  # most file systems allow names of 255 bytes
 
 _serial = itertools.count()
-_HOST_PROGRAM = re.compile(r"[/\\]\d{4,}_host_\w+\.py$")
-"""The paths of texts that run the operations of a graph."""
+_HOST_PROGRAM = re.compile(r"[/\\]\d{4,}_(host|dispatch)_\w+\.py$")
+"""The paths of texts that may run the operations of a graph."""
 _GENERATED = re.compile(r"[/\\]\d{4,}_(host|node)_\w+\.py$")
 """The paths of texts whose functions run operations, or are called by autograd."""
 
@@ -258,7 +258,8 @@ def execute(path: str, source: str, namespace: dict[str, Any]) -> None:
 def users_lines(error: BaseException) -> list[str]:
     """Returns the user's lines of the operations that raised `error`, for example `train.py:12 in f: y = table[i]`.
 
-    The lines are the comments above the statement of a host program. An allocation has no user's line.
+    The lines are the comments above the statement of a host program, which may be part of a dispatcher. An allocation
+    has no user's line.
     """
     lines: list[str] = []
     for frame, number in traceback.walk_tb(error.__traceback__):
@@ -270,13 +271,19 @@ def users_lines(error: BaseException) -> list[str]:
 def _comments_above(path: str, number: int) -> list[str]:
     """Lists the comments above a statement of a host program."""
     *before, statement = linecache.getlines(path)[:number] or [""]
-    from_comment = itertools.dropwhile(lambda line: not _is_comment(line), reversed(before))
+    depth = _depth(statement)
+    above = itertools.takewhile(lambda line: _depth(line) >= depth, reversed(before))
+    from_comment = itertools.dropwhile(lambda line: not _is_comment(line), above)
     comments = itertools.takewhile(_is_comment, from_comment)
     return [] if "= empty_" in statement else [line.strip().removeprefix("# ") for line in comments][::-1]
 
 
 def _is_comment(line: str) -> bool:
-    return line.startswith("    # ")
+    return line.lstrip().startswith("# ")
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def own_frames_hidden() -> tuple[type[BaseException], ...]:

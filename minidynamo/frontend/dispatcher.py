@@ -30,6 +30,7 @@ from minidynamo.core.stats import Stats, counted_so_far
 from minidynamo.errors import Diagnostic, MinidynamoError, RecompileRefused
 from minidynamo.frontend.dispatcher_text import dispatch_source, frozen_function, native_source, timed_function
 from minidynamo.frontend.frames import Frame, ResumeFrame, RootFrame
+from minidynamo.frontend.inlining import Inlined, inlined
 from minidynamo.graph.boxed import BoxedCallable, mark_boxed
 from minidynamo.guards.cache import Entry, in_order
 from minidynamo.guards.recompiles import Misfits, Recompile, explain, refusal
@@ -110,6 +111,7 @@ class Dispatcher:
         self._busy = False
         self._body_names: dict[Entry, str] = {}
         self._body_numbers = itertools.count()
+        self._inlined: dict[Entry, Inlined] = {}
         self._keeps_function = isinstance(frame, ResumeFrame)
         self._strong_reference: types.FunctionType | None = None
         self._function: Callable[[], types.FunctionType | None] = lambda: None
@@ -391,23 +393,33 @@ class Dispatcher:
             namespace.update(entry.condition.namespace)
             if entry not in self._body_names:
                 self._body_names[entry] = f"{names.body}{next(self._body_numbers)}"
-                namespace[self._body_names[entry]] = entry.body
+                namespace[self._body_names[entry]] = self._body(entry)
         if self._native_for_good or disabled:
             namespace[names.native] = self._frame.native
             source = native_source(self._frame)
         else:
             bodies = {entry: self._body_names[entry] for entry in entries}
-            source = dispatch_source(self._frame, bodies, self._generation)
+            source = dispatch_source(self._frame, bodies, self._generation, self._inlined)
         code = artifacts.load("dispatch", self.name, source, {}, self._frame.function_name).__code__
         compat.leave_to_python(code)
         self._code = code
         return code
+
+    def _body(self, entry: Entry) -> Any:
+        """Returns the body of an entry; for a short body, the objects that its statements use."""
+        is_plain = isinstance(self._frame, RootFrame) and not entry.steps and not entry.condition.returns_inputs
+        found = inlined(entry.body, self.parameters) if is_plain else None
+        if found is None:
+            return entry.body
+        self._inlined[entry] = found
+        return found.values(entry.body)
 
     def _withdraw(self, entries: Iterable[Entry], namespace: dict[str, Any]) -> None:
         """Removes entries. A thread that has just matched a removed entry takes the miss path instead."""
         miss = namespace[self._frame.names.miss]
         for entry in entries:
             namespace[self._body_names.pop(entry)] = _redispatcher(miss, entry.steps)
+            self._inlined.pop(entry, None)
             for name in entry.condition.namespace:
                 namespace.pop(name, None)
 

@@ -33,7 +33,7 @@ one entry:
 
 A body that ends at a graph break returns the first step after the break: `step, boxed = body0(boxed)`. A loop then
 calls the steps. Guards that have read the inputs of the graph pass the inputs to the body in a second list
-(`body0(boxed, fits)`).
+(`body0(boxed, fits)`). Short bodies are statements instead of a call (`inlining.py`).
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from typing import Any, cast
 
 from minidynamo.core import artifacts
 from minidynamo.frontend.frames import Frame, RootFrame, hiding_frames
+from minidynamo.frontend.inlining import Inlined
 from minidynamo.guards.cache import Entry
 from minidynamo.guards.check import write_condition
 from minidynamo.guards.frozen import Recheck, distinguishing
@@ -56,12 +57,21 @@ def native_source(frame: Frame) -> str:
     return _function(frame, frame.tail_call(f"{frame.names.native}({frame.names.boxed})"))
 
 
-def dispatch_source(frame: Frame, bodies: Mapping[Entry, str], generation: int) -> str:
-    """Returns the text of the function that tries entries in order; `bodies` has the names of their bodies."""
+def dispatch_source(
+    frame: Frame, bodies: Mapping[Entry, str], generation: int, statements: Mapping[Entry, Inlined] | None = None
+) -> str:
+    """Returns the text of the function that tries entries in order.
+
+    `bodies` has the names of their bodies. For an entry in `statements`, the name is that of a tuple with the objects
+    that its statements use.
+    """
     names = frame.names
     lines = [f"if {names.count}() & 1023 == 16:"]
     lines.append(f"    {names.time_guards}([{', '.join(frame.parameters)}])")
     for entry, body in bodies.items():
+        if statements and entry in statements:
+            lines += _inlined(frame, entry, body, statements[entry])
+            continue
         arguments = f"{names.boxed}, {names.fits}" if entry.condition.returns_inputs else names.boxed
         lines += [*_check_entry(frame, entry), *_if_it_fits(frame, _tail_call(frame, entry, f"{body}({arguments})"))]
     return _function(frame, [*lines, *frame.tail_call(f"{names.miss}({names.boxed}, {generation})({names.boxed})")])
@@ -134,14 +144,22 @@ def _function(frame: Frame, lines: Sequence[str], checks: Sequence[str] | None =
     return "\n".join([f"def {frame.function_name}({frame.signature}):", *(f"    {line}" for line in lines), ""])
 
 
-def _check_entry(frame: Frame, entry: Entry) -> list[str]:
+def _check_entry(frame: Frame, entry: Entry, then: Sequence[str] = ()) -> list[str]:
     condition = entry.condition
-    return _check(frame, condition.text if condition.returns_inputs else f"True if {condition.text} else False")
+    return _check(frame, condition.text if condition.returns_inputs else f"True if {condition.text} else False", then)
 
 
-def _check(frame: Frame, condition: str) -> list[str]:
+def _inlined(frame: Frame, entry: Entry, body: str, statements: Inlined) -> list[str]:
+    """Returns the lines that check an entry, and run its statements. The names of a dropped entry cannot be bound."""
+    bound = [f"{', '.join(statements.names)}, = {body}"] if statements.names else []
+    return [*_check_entry(frame, entry, bound), *_if_it_fits(frame, statements.lines)]
+
+
+def _check(frame: Frame, condition: str, then: Sequence[str] = ()) -> list[str]:
+    """Returns the lines that check a condition and, if it holds, run the lines `then`."""
     fits = frame.names.fits
-    return ["try:", f"    {fits} = {condition}", "except Exception:", f"    {fits} = False"]
+    lines = [f"{fits} = {condition}", *(_if_it_fits(frame, then) if then else ())]
+    return ["try:", *(f"    {line}" for line in lines), "except Exception:", f"    {fits} = False"]
 
 
 def _if_it_fits(frame: Frame, lines: Iterable[str]) -> list[str]:

@@ -69,9 +69,8 @@ _new_builtin.argtypes = (ctypes.POINTER(_MethodDef), ctypes.py_object, ctypes.c_
 def load(source: str, entries: Sequence[str]) -> dict[str, Entry]:
     """Builds the C++ `source` (or finds it in the cache) and returns its functions `entries` by name.
 
-    An entry takes tensors, then numbers, and returns None. Raises
-    ToolchainMissing without a compiler, and KernelBuildError if the compiler rejects the source or the library does not
-    load.
+    An entry takes tensors, then numbers, and returns None. Raises ToolchainMissing without a compiler, and
+    KernelBuildError if the compiler rejects the source or the library does not load.
     """
     library = opened(source)
     return {name: entry(library, name) for name in entries}
@@ -132,14 +131,14 @@ def _threading_addresses() -> tuple[int | None, ...]:
 
 
 @functools.cache
-def _tensors() -> tuple[int | None, ...]:
+def _tensors() -> list[ctypes.c_void_p | int | None]:
     """Returns the items of the record `Tensors`; all None if torch or Python store tensors in another way."""
     offset = compat.offset_of_tensor()
     function = getattr(ctypes.CDLL(compat.NATIVE_LIBRARY), "aoti_torch_get_data_ptr", None)
     if offset is None or function is None:
-        return (None,) * 4
+        return [None] * 4
     address = ctypes.cast(function, ctypes.c_void_p).value
-    return address, offset, id(torch.Tensor), id(torch.nn.Parameter)
+    return [address, offset, id(torch.Tensor), id(torch.nn.Parameter)]
 
 
 def entry(library: ctypes.PyDLL, name: str, *bound: object) -> Entry:

@@ -66,7 +66,7 @@ class Subclass(torch.Tensor):
 @pytest.mark.parametrize("is_known", [True, False])
 def test_entries_find_the_memory_of_every_class_of_tensors(is_known, monkeypatch):
     if not is_known:
-        monkeypatch.setattr(library, "_tensors", lambda: (None,) * 4)
+        monkeypatch.setattr(library, "_tensors", lambda: [None] * 4)
     add = library.load(ADD, ["add"])["add"]
     x = torch.randn(9)[1:]
     for given in (x, torch.nn.Parameter(x), x.as_subclass(Subclass)):
@@ -87,7 +87,7 @@ def test_an_entry_refuses_other_objects_than_tensors():
 
 
 def test_this_torch_stores_tensors_as_expected():
-    assert library._tensors() != (None,) * 4
+    assert library._tensors() != [None] * 4
 
 
 def test_threads_follow_torch_at_run_time():
