@@ -21,6 +21,7 @@ from torch.nn.parameter import is_lazy
 
 ATOMS = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size, range)
 
+_IMMUTABLE = (tuple, frozenset, slice)
 _SEQUENCES: tuple[Any, ...] = (list, tuple)
 _GROUPS: tuple[Any, ...] = (set, frozenset)
 _HEAP_TYPE = 1 << 9  # set for classes written in Python
@@ -63,7 +64,7 @@ def observe(fn: Callable[..., Any], make_inputs: Callable[[], Any], *, seed: int
     seen.rng_state = torch.get_rng_state()
     seen.python_rng_state = random.getstate()
     found = dict(walk({"args": args, "result": result}))
-    seen.identical = _first_paths(found, lambda value: None if isinstance(value, ATOMS) else id(value))
+    seen.identical = _first_paths(found, _identity)
     seen.sharing = _first_paths(found, _storage)
     if backward and seen.error is None:
         _backward([value for path, value in found.items() if path.startswith("result")])
@@ -104,9 +105,16 @@ def _storage(value: Any) -> int | None:
     return storage.data_ptr() if storage.nbytes() else None
 
 
-def _first_paths(found: dict[str, Any], key_of: Callable[[Any], int | None]) -> dict[str, str]:
+def _identity(value: Any) -> object | None:
+    """Returns a key for an object, always a new one for a tuple: Python may use an equal tuple. None for atoms."""
+    if isinstance(value, ATOMS):
+        return None
+    return object() if type(value) in _IMMUTABLE else id(value)
+
+
+def _first_paths(found: dict[str, Any], key_of: Callable[[Any], object | None]) -> dict[str, str]:
     """Maps each path to the first path with the same key: a partition that can be compared between two runs."""
-    first: dict[int, str] = {}
+    first: dict[object, str] = {}
     partition = {}
     for path, value in found.items():
         key = key_of(value)
@@ -116,13 +124,15 @@ def _first_paths(found: dict[str, Any], key_of: Callable[[Any], int | None]) -> 
 
 
 def walk(root: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields every value reachable from `root`, with its path; visits the contents of an object once."""
+    """Yields every value reachable from `root`, with its path; visits the contents of a mutable object once."""
     visited: set[int] = set()
     pending = list(reversed(root.items()))
     while pending:
         path, value = pending.pop()
         yield path, value
-        if not isinstance(value, (*ATOMS, torch.Tensor)) and id(value) not in visited:
+        if isinstance(value, (*ATOMS, torch.Tensor)):
+            continue
+        if type(value) in _IMMUTABLE or id(value) not in visited:
             visited.add(id(value))
             pending += reversed(_children(path, value))
 

@@ -21,7 +21,7 @@ from minidynamo.tracer.records.side_effects import (
     GlobalSet,
     SideEffects,
 )
-from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
+from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
     CellVariable,
@@ -132,8 +132,6 @@ def reachable(
 
 def is_external(variable: VariableTracker) -> bool:
     """Returns whether the value existed before the trace."""
-    if isinstance(variable, NumberVariable) and variable.computation.text:
-        return False
     return variable.source is not None or (isinstance(variable, CellVariable) and variable.cell is not None)
 
 
@@ -219,7 +217,6 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     SetVariable: _members,
     DictViewVariable: lambda v: (v.mapping,),
     SliceVariable: lambda v: (v.start, v.stop, v.step),
-    ConstantVariable: lambda v: v.made_of,
     CellVariable: lambda v: (v.contents,),
     NestedFunctionVariable: _function,
     MethodVariable: lambda v: (v.function, v.receiver),
@@ -250,5 +247,4 @@ _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | N
     ContextTokenVariable: lambda v: (v.of,),
     WeakReferenceVariable: lambda v: (v.referent,),
     PullBackVariable: lambda v: v.inputs,
-    NumberVariable: lambda v: v.computation.operands,
 }

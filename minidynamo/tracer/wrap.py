@@ -23,7 +23,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, Constant, InstanceAttr, Item, PlainValue, Source, is_new_each_read
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.records.constants import is_constant_value
-from minidynamo.tracer.records.copies import NUMPY_SCALARS
+from minidynamo.tracer.records.immutable_classes import NUMPY_SCALARS
 from minidynamo.tracer.records.registry import INSTANCES, SUBCLASS_WRAPPERS, WRAPPERS, Wrapper
 from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
@@ -170,7 +170,7 @@ def constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableT
     if isinstance(value, enum.Enum):
         guard_names(graph, type(value))
     if source is None:
-        return ConstantVariable(value, lasting=True)
+        return ConstantVariable(value)
     if type(value) is slice and (varying := _varying_slice(graph, value, source)) is not None:
         return varying
     kind = GuardKind.EQUALS if type(value) in _BY_VALUE else GuardKind.IDENTITY

@@ -165,21 +165,6 @@ class DictKey:
         return hash(self.token)  # keys that collide in the program's dict collide here, too
 
 
-class Keyword(str):
-    """The name of a keyword argument that came from key `key` of a spread mapping; the callee may receive the key
-    again."""
-
-    __slots__ = ("key",)
-    key: DictKey
-
-    @classmethod
-    def of(cls, key: DictKey) -> str:
-        """Returns the name of the argument that a key of a spread mapping passes."""
-        name = cls(key.token)
-        name.key = key
-        return name
-
-
 class Entries(MutableMapping[DictKey, VariableTracker]):
     """The entries of a dict."""
 

@@ -22,7 +22,7 @@ from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.tracer.frames.exceptions import catch_raised
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records.constants import is_constant_value
-from minidynamo.tracer.records.copies import ISO_CALENDAR_DATE
+from minidynamo.tracer.records.immutable_classes import ISO_CALENDAR_DATE
 from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class, is_trusted_module
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import (

@@ -12,7 +12,7 @@ from minidynamo.compat import OPERATOR_NAMESPACES
 from minidynamo.graph.autograd_calls import replace_data
 from minidynamo.graph.marks import FROM_DATA
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Attr, Computed, Constant, InstanceAttr
+from minidynamo.guards.source import Attr, Constant, InstanceAttr
 from minidynamo.tracer.attributes.binding import (
     MISSING,
     bind,
@@ -38,8 +38,7 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import partial_reads
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.constants import NotConstant, from_constant, keyword_key, returned_operand
-from minidynamo.tracer.records.copies import is_new_object, may_be_distinct
+from minidynamo.tracer.records.constants import NotConstant, from_constant, keyword_key
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
 from minidynamo.tracer.records.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_trusted_class
@@ -55,12 +54,6 @@ from minidynamo.variables.objects import (
 from minidynamo.variables.tensors import TensorVariable
 
 
-def _range_bound(obj: ConstantVariable, name: str) -> VariableTracker | None:
-    """Returns a bound of a range made by the program: the int tracker that the program passed."""
-    order = ("stop",) if len(obj.made_of) == 1 else ("start", "stop", "step")
-    return dict(zip(order, obj.made_of)).get(name)
-
-
 def _attribute_or_missing(value: object, name: str) -> Any:
     """Returns an attribute of a value, or MISSING; a user's `__getattr__` is not called."""
     try:
@@ -70,14 +63,8 @@ def _attribute_or_missing(value: object, name: str) -> Any:
 
 
 def _folded(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker:
-    value = _attribute_or_missing(obj.value, name)
-    unchanged = _range_bound(obj, name) or returned_operand(value, [obj], [obj.value])
-    is_held = _attribute_or_missing(obj.value, name) is value
-    if unchanged is None and is_held and obj.source is not None and may_be_distinct(value) and is_new_object(obj.value):
-        return ConstantVariable(value, source=Computed(f"{{0}}.{name}", (obj.source,)))  # of this call's argument
-    lasting = is_held and not is_new_object(obj.value)
     try:
-        return from_constant(value, lasting=lasting) if unchanged is None else unchanged
+        return from_constant(_attribute_or_missing(obj.value, name))
     except NotConstant:
         tx.break_graph("MD206", f"the attribute `{name}` of a {type(obj.value).__name__} cannot be captured")
 

@@ -94,12 +94,10 @@ def _metaclass_attribute(tx: Tracer, obj: ClassVariable, name: str, found: Any, 
         return tx.call(tx.wrap(found.fget, Attr(class_source(owner, name), "fget")), [obj])
     if found is TYPE_OF:
         return class_of(tx, obj)
-    if owner is type and name in ("__name__", "__qualname__", "__module__", "__doc__"):
-        return ConstantVariable(found := getattr(cls, name), lasting=getattr(cls, name) is found)
-    if owner is type and name in _FIXED:
+    if owner is type and name in ("__name__", "__qualname__", "__module__", "__doc__", *_FIXED):
         return ConstantVariable(getattr(cls, name))
     if owner is type and name in ("__mro__", "__bases__"):
-        return from_constant(getattr(cls, name), lasting=True)
+        return from_constant(getattr(cls, name), literal=True)
     if owner is type and name == "__annotations__" and name in vars(cls):
         return tx.wrap(vars(cls)[name], class_source(cls, name))
     if owner is type and name == "__dict__":

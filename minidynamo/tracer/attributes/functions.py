@@ -185,7 +185,7 @@ def _built_in_callable(tx: Tracer, obj: BuiltinVariable, name: str) -> VariableT
         overload = getattr(obj.value, name)
         return tx.wrap(overload, Constant(overload, name))
     if type(obj.value) in _WRITTEN_IN_C and name in _NAMES_IN_C:
-        return from_constant(getattr(obj.value, name), lasting=False)
+        return from_constant(getattr(obj.value, name))
     if isinstance(getattr(obj.value, name, None), str | OpOverloadPacket) and name != "__doc__":
         return tx.wrap(getattr(obj.value, name), Attr(obj.source, name) if obj.source else None)
     found = built_in(tx, obj, name)

@@ -42,7 +42,7 @@ from minidynamo.variables.callables import (
     NestedFunctionVariable,
     PartialVariable,
 )
-from minidynamo.variables.containers import Keyword, ListVariable, SequenceVariable, TupleVariable
+from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.iterators import LibraryIterator
 from minidynamo.variables.objects import ClassVariable, ModuleVariable, ObjectVariable, OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -369,7 +369,7 @@ def _call_method_variable(tx: Tracer, method: MethodVariable, args: Args, kwargs
 
 
 def _call_partial(tx: Tracer, partial: PartialVariable, args: Args, kwargs: Kwargs) -> VariableTracker:
-    named = {Keyword.of(key): value for key, value in partial.keywords.items.lazy().items()}
+    named = {str(key.token): value for key, value in partial.keywords.items.lazy().items()}
     return call(tx, partial.function, [*partial.args.items.lazy(), *args], {**named, **kwargs})
 
 

@@ -18,7 +18,7 @@ from minidynamo.tracer.numbers.graph_numbers import is_choice
 from minidynamo.tracer.polyfills.containers import same_or_equal
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, is_nan
-from minidynamo.tracer.records.copies import may_be_distinct
+from minidynamo.tracer.records.immutable_classes import may_be_distinct
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.containers import SliceVariable, TupleVariable
@@ -92,10 +92,7 @@ def _is_same_plain_value(tx: Tracer, left: VariableTracker, right: VariableTrack
             raise SkipFrame(Diagnostic("MD230", what, why=why, fix="compare with `==`", where=tx.frames[0].location))
         tx.break_graph("MD230", what, why=why, fix="compare with `==`")
     same = _is_same(left, right)
-    constants = [each for each in operands if isinstance(each, ConstantVariable)]
-    for each in constants:
-        each.require_identity()
-    if any(each.new_on_each_read for each in constants):
+    if any(isinstance(each, ConstantVariable) and each.new_on_each_read for each in operands):
         return same
     outside, other = operands if left.source is not None else (right, left)
     if outside.source is not None:

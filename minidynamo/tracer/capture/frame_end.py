@@ -47,9 +47,6 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
         found, journal = reachable(end.values(), tx.side_effects)
     _refuse_unrebuildable(tx, request, frame, end, found)
     written, tx.side_effects.journal[:] = [*tx.side_effects.journal], journal
-    for value in found:
-        if isinstance(value, ConstantVariable):
-            value.require_identity()
     _guard_distinct(tx)
     outputs = tuple(
         v for v in found if isinstance(v, TensorVariable | OpaqueResult | ItemVariable) and v.source is None

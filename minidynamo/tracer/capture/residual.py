@@ -26,17 +26,17 @@ from minidynamo.core.names import Namespace, with_globals
 from minidynamo.graph.boxed import BoxedCallable, mark_boxed
 from minidynamo.guards.guard import reader_of
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import Constant, Local, NewObject, Source, is_argument_or_item, is_new_each_read
+from minidynamo.guards.source import Constant, Local, NewObject, Source, is_argument_or_item
 from minidynamo.tracer.capture.rerun import RerunOptions, RerunPrinter
 from minidynamo.tracer.reachable import is_external, needed_by, reachable, target_of
 from minidynamo.tracer.reconstruct.containers import replay_set_steps
 from minidynamo.tracer.reconstruct.effects import replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
-from minidynamo.tracer.records.copies import may_be_distinct
+from minidynamo.tracer.records.immutable_classes import may_be_distinct
 from minidynamo.tracer.records.side_effects import ContentsChanged, Draw
 from minidynamo.tracer.records.traced_frame import Break, Null, Return, TracedFrame
 from minidynamo.tracer.runtime.rollback import states_of
-from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.iterators import DictIterator
 
@@ -106,7 +106,6 @@ def print_residual(
     source = program.text()
     namespace = program.names.values
     body = artifacts.load("residual", traced.name, source, namespace, program.function)
-    program.pins.replace_constants_of(body)
     del namespace[program.function]  # a function in its own globals is a reference cycle
     mark_boxed(body)
     inputs = tuple(program.inputs) if program.takes_inputs else ()
@@ -179,7 +178,6 @@ class _Program:
         loads = self.load()
         call = self.call_graph()
         rebuild = Rebuilder(self.names, self.traced.side_effects, self.known, self.needed())
-        self.pins = rebuild.pins
         replay_set_steps(rebuild, self.found)
         for variable in self.found:
             if isinstance(variable, DictIterator):
@@ -222,21 +220,14 @@ class _Program:
         """
         outside = [(v, v.source) for v in self.found if v.source is not None and is_external(v) and not _is_constant(v)]
         reader = reader_of(self.traced.guards, self.names)
-        looks: dict[Source, VariableTracker] = {}
-        copies: dict[str, str] = {}  # values that the program has read again, as another object
-        for variable, source in outside:
-            self.known[variable] = name = reader.name(source, source.display())
-            if is_new_each_read(source) and not _is_same_object(looks.setdefault(source, variable), variable):
-                self.known[variable] = copy = self.names.fresh(name)
-                copies[copy] = source.expression(self.names)
+        self.known |= {variable: reader.name(source, source.display()) for variable, source in outside}
         inputs = ", ".join(map(reader.read, self.inputs))
         recovers = self.graph is not None and self.rerun_printer.can_rerun
         self.rerun_printer.drawn, draws = print_draws(self.draws, reader, self.names, keeps=recovers)
         reader.count([*draws, *(reader.read(source) for _, source in outside), inputs])
         lines = [reader.write(line) for line in draws]
         lines += [line for _, source in outside if (line := reader.assignment(source)) is not None]
-        lines += [f"{copy} = {text}" for copy, text in copies.items()]
-        names = [*self.parameters, *reader.temporaries(), *copies]
+        names = [*self.parameters, *reader.temporaries()]
         if self.graph is not None:
             lines += self.read_inputs(reader, inputs, names)
         if recovers:
@@ -315,12 +306,6 @@ class _Program:
         """Returns the position of a stack slot in the list of values."""
         cells = len(leave.cells if self.around.point is None else self.around.point.cells)
         return cells + sum(not isinstance(value, Null) for value in leave.stack[:slot])
-
-
-def _is_same_object(first: VariableTracker, other: VariableTracker) -> bool:
-    """Returns whether two trackers with the same source track the same object."""
-    specialized = [v.specialized for v in (first, other) if isinstance(v, NumberVariable)]
-    return first is other or first in specialized or other in specialized
 
 
 def _is_constant(variable: VariableTracker) -> bool:

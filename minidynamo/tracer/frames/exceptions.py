@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from minidynamo.tracer.frames.interpreter import Raised
 from minidynamo.tracer.records.constants import NotConstant, from_constant
-from minidynamo.tracer.records.copies import SHORTER_LIST, fresh_copy
 from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import TupleVariable
@@ -70,10 +69,9 @@ def tracked(error: BaseException, effects: SideEffects, *, exact: bool) -> Excep
     exception = ExceptionVariable(None, type(error))
     if not exact:
         return exception
-    words = error.args if error.__traceback__ is not None else map(_fresh_text, error.args)
     with contextlib.suppress(NotConstant):
         attributes = {name: from_constant(value) for name, value in vars(error).items()}
-        args = from_constant(tuple(words))
+        args = from_constant(error.args)
         assert isinstance(args, TupleVariable)
         exception.args = args
         for name, value in attributes.items():
@@ -106,11 +104,6 @@ def _adds_fields(cls: type) -> bool:
     return cls.__module__ == "builtins" and issubclass(cls, BaseException) and cls not in EXCEPTIONS
 
 
-def _fresh_text(word: object) -> object:
-    """Returns the message word of a new error: Python creates a new text for each raised error."""
-    return fresh_copy(word) if type(word) is str and word is not SHORTER_LIST else word
-
-
 def made(cls: type[BaseException], *args: VariableTracker) -> ExceptionVariable:
     """Returns the tracker of an exception with known arguments."""
     return ExceptionVariable(None, cls, args=TupleVariable(list(args)))
@@ -123,7 +116,7 @@ def without_message(cls: type[BaseException]) -> ExceptionVariable:
 
 def generator_stop_error(inner: ExceptionVariable) -> ExceptionVariable:
     """Returns the RuntimeError that replaces a StopIteration leaving a generator, where it would look like the end."""
-    error = made(RuntimeError, ConstantVariable(fresh_copy("generator raised StopIteration")))
+    error = made(RuntimeError, ConstantVariable("generator raised StopIteration"))
     error.cause = error.context = inner
     error.suppresses_context = True
     return error

@@ -80,7 +80,7 @@ def inline_function(tx: Tracer, function: FunctionVariable, args: Args, kwargs: 
 def _default(tx: Tracer, value: object, source: Source, trusted: bool) -> VariableTracker:
     if trusted:
         try:
-            return from_constant(value, lasting=True)
+            return from_constant(value, literal=True)
         except NotConstant:
             pass
     return tx.lazy(value, source)
@@ -143,7 +143,7 @@ def bind_arguments(
     names = {*positional[code.co_posonlyargcount :], *keyword_only}
     if names & kwargs.keys() & bound.keys():
         refuse()
-    bound |= {str(name): value for name, value in kwargs.items() if name in names}
+    bound |= {name: value for name, value in kwargs.items() if name in names}
     extra = {name: value for name, value in kwargs.items() if name not in names}
     if code.co_flags & inspect.CO_VARKEYWORDS:
         named = {keyword_key(key): value for key, value in extra.items()}

@@ -18,9 +18,9 @@ from minidynamo.graph.collectives import PendingWork
 from minidynamo.tracer.graph.inputs import GraphInputs
 from minidynamo.tracer.graph.open_graphs import OpenGraphs
 from minidynamo.tracer.records.constants import NotConstant, as_constant
-from minidynamo.tracer.records.copies import NUMPY_SCALARS
+from minidynamo.tracer.records.immutable_classes import NUMPY_SCALARS
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
-from minidynamo.variables.containers import DictVariable, Keyword, SequenceVariable, SliceVariable
+from minidynamo.variables.containers import DictVariable, SequenceVariable, SliceVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable
 from minidynamo.variables.tensors import BackwardStateVariable, ItemVariable, OpaqueResult, TensorVariable
 
@@ -52,8 +52,7 @@ class Arguments:
     def convert_named(self, variables: Mapping[Any, VariableTracker]) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Converts the values of a dict; returns two dicts."""
         nodes, fakes = self.convert_all(variables.values())
-        keys = [str(key) if isinstance(key, Keyword) else key for key in variables]
-        return dict(zip(keys, nodes)), dict(zip(keys, fakes))
+        return dict(zip(variables, nodes)), dict(zip(variables, fakes))
 
     def convert(self, variable: VariableTracker) -> tuple[Any, Any]:
         """Converts a tracker. Raises NotInGraph if a graph cannot hold the value."""

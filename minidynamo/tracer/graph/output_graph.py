@@ -51,7 +51,6 @@ from minidynamo.tracer.graph.inputs import GraphInputs, KnownValues
 from minidynamo.tracer.graph.open_graphs import GraphValue, OpenGraphs, Subgraph, give
 from minidynamo.tracer.graph.written_places import Lookups, Writes, find_writes
 from minidynamo.tracer.records.constants import NotConstant, from_constant
-from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.tracer.records.traced_frame import GraphInput
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, TupleVariable
@@ -220,10 +219,10 @@ class OutputGraph:
         """Returns a fact about a tensor, found at `place`; reading it installs a guard, unless the tensor is
         guarded."""
         if self.inputs.is_guarded(tensor):
-            return ConstantVariable(fresh_copy(value))
+            return ConstantVariable(value)
         kind = GuardKind.EQUALS if type(value) in (int, torch.device) else GuardKind.IDENTITY
         read = self.guard_on_read(place, kind, value)
-        fact = ConstantVariable(fresh_copy(value), source=place, on_read=read, new_on_each_read=True)
+        fact = ConstantVariable(value, source=place, on_read=read, new_on_each_read=True)
         self.inputs.note_fact(tensor, fact)
         return fact
 
@@ -438,7 +437,7 @@ class OutputGraph:
             self.guard(Size(source, dim), GuardKind.PRESENT, None)
             self.shapes.use_size(Size(source, dim))
         if not isinstance(size, torch.SymInt) or not self.takes_numbers:
-            return ConstantVariable(fresh_copy(int(size)))
+            return ConstantVariable(int(size))
         return self._record("size", (self._arguments.node(tensor), dim), {}, size)
 
     # Subgraphs

@@ -33,7 +33,7 @@ from minidynamo.variables.callables import (
     NestedFunctionVariable,
     PartialVariable,
 )
-from minidynamo.variables.containers import DictVariable, Keyword, TupleVariable
+from minidynamo.variables.containers import DictVariable, TupleVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
 
 
@@ -46,7 +46,7 @@ def _partial(
         tx.raises(TypeError("the first argument must be callable"), exact=True)
     inner = _flattened_partial(tx, function)
     if inner is not None:
-        given = {Keyword.of(key): value for key, value in inner.keywords.items.lazy().items()}
+        given = {str(key.token): value for key, value in inner.keywords.items.lazy().items()}
         made = _partial(tx, inner.function, *inner.args.items.lazy(), *args, **{**given, **keywords})
         assert isinstance(made, PartialVariable)
         made.args = made.args if args else inner.args

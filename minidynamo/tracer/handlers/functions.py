@@ -28,7 +28,7 @@ def _function_field(tx: Tracer, function: NestedFunctionVariable, name: str) -> 
     if name == "__annotations__":
         return annotations_of(function)
     if name == "__doc__":
-        return ConstantVariable(docstring(function.code), lasting=True)
+        return ConstantVariable(docstring(function.code))
     if name == "__code__":
         return ConstantVariable(function.code)
     if name == "__closure__":

@@ -35,7 +35,6 @@ from minidynamo.tracer.numbers.arithmetic import is_int_number, specialized
 from minidynamo.tracer.polyfills.containers import sequence_compare, sequence_equal, sized_list
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant
-from minidynamo.tracer.records.copies import SHORTER_LIST
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, SequenceVariable, Slots, TupleVariable
 from minidynamo.variables.iterators import SequenceIterator
@@ -123,8 +122,7 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
         return self.items.lazy_at(index)
     except IndexError:
         name = "tuple" if issubclass(self.cls, tuple) else self.cls.__name__
-        words = SHORTER_LIST if issubclass(self.cls, list) else f"{name} index out of range"
-        tx.raises(IndexError(words), exact=True)
+        tx.raises(IndexError(f"{name} index out of range"), exact=True)
 
 
 def _tuple_slice(tx: Tracer, self: SequenceVariable, index: slice) -> SequenceVariable | None:

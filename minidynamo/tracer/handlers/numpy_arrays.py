@@ -27,8 +27,8 @@ from minidynamo.tracer.numbers import numpy_numbers
 from minidynamo.tracer.numbers.numpy_numbers import python_number
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, from_constant
-from minidynamo.tracer.records.copies import NUMPY_SCALARS
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
+from minidynamo.tracer.records.immutable_classes import NUMPY_SCALARS
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BoundBuiltin, BuiltinVariable
 from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable

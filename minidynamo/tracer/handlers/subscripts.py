@@ -75,10 +75,7 @@ def _generic_alias(tx: Tracer, cls: type, key: VariableTracker) -> VariableTrack
         argument = _type_argument(tx, key)
         alias = cls[argument]  # type: ignore[index]
         if is_constant_value(alias):
-            args: tuple[Any, ...] = getattr(alias, "__args__", ())
-            made_of = key if isinstance(key, TupleVariable) else TupleVariable([key])
-            held = args is argument or (len(args) == 1 and args[0] is argument)
-            return ConstantVariable(alias, made_of=(made_of,) if held and type(alias) is types.GenericAlias else ())
+            return ConstantVariable(alias)
         if cls[argument] is alias:  # type: ignore[index]
             return tx.wrap(alias, Constant(alias, "alias"))
     except (NotConstant, TypeError):

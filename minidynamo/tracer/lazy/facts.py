@@ -19,7 +19,6 @@ from minidynamo.guards.source import Computed, Constant, Size, Source, TensorFac
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_lists import LazyList, ListReader
 from minidynamo.tracer.records.constants import from_constant
-from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -41,7 +40,7 @@ def attribute(tx: Tracer, tensor: TensorVariable, name: str) -> VariableTracker:
         return tx.call(operator.mul, [tx.emit("numel", [tensor]), ConstantVariable(tensor.fake.itemsize)])
     if name in _NUMBERS:
         return _single_fact(tx, tensor, name) or tx.emit(getattr, [tensor, ConstantVariable(name)])
-    return _single_fact(tx, tensor, name) or from_constant(fresh_copy(getattr(tx.graph.use(tensor), name)))
+    return _single_fact(tx, tensor, name) or from_constant(getattr(tx.graph.use(tensor), name))
 
 
 def answer(tx: Tracer, target: Callable[..., Any] | str, args: Sequence[VariableTracker]) -> VariableTracker | None:

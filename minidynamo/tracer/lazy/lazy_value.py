@@ -15,7 +15,6 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, is_new_each_read
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
-from minidynamo.tracer.records.copies import fresh_copy
 from minidynamo.tracer.records.side_effects import Advanced
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import DictKey, DictVariable, SequenceVariable, SetStep, SetVariable, TupleVariable
@@ -98,7 +97,7 @@ def exact_copy(storage: VariableTracker) -> VariableTracker:
     For mutable values, the result is `storage` itself.
     """
     if isinstance(storage, ConstantVariable):
-        return ConstantVariable(fresh_copy(storage.value))
+        return ConstantVariable(storage.value)
     if isinstance(storage, TupleVariable):
         return TupleVariable(storage.items.lazy(), storage.cls)
     if isinstance(storage, SetVariable) and storage.cls is frozenset:

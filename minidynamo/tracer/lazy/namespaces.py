@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Attr, Constant, DictKeys, InstanceAttr, Item, Source, global_source
+from minidynamo.guards.source import Attr, Constant, InstanceAttr, Item, Source, global_source
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records.constants import key_of
-from minidynamo.tracer.records.copies import is_interned
 from minidynamo.tracer.records.side_effects import DELETED, UNKNOWN, Absence
 from minidynamo.tracer.trace_rules import is_library_value
 from minidynamo.variables.base import ConstantVariable, VariableTracker
@@ -102,27 +101,11 @@ class InstanceItems(NamespaceItems):
 
     def __iter__(self) -> Iterator[DictKey]:
         self.tx.guard(self.place, GuardKind.DICT_KEYS, tuple(self.real))
-        return iter([self._key(name) for name in self._names()])
-
-    def _key(self, name: str) -> DictKey:
-        """Returns the key of an attribute. A name that was stored through the dict may be a text object that is not
-        interned."""
-        place = self.place
-        if place is not None:
-            place = None if is_interned(name) else Item(DictKeys(place), [*self.real].index(name))
-        return key_of(ConstantVariable(name, source=place))
+        return iter([key_of(ConstantVariable(name)) for name in self._names()])
 
     def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
         if not isinstance(key.token, str):
             self.tx.break_graph("MD206", "an attribute gets a name that is not text")
-        if isinstance(key.variable, ConstantVariable):
-            key.variable.require_identity()
-        if not is_interned(key.token) and key not in self:
-            what, why = (
-                "an attribute gets a computed name",
-                "A dict keeps the very text, where `setattr` takes the usual one.",
-            )
-            self.tx.break_graph("MD206", what, why=why, fix="use `setattr`")
         self.tx.side_effects.set_attr(self.obj, key.token, value)
 
     def __delitem__(self, key: DictKey) -> None:
@@ -198,8 +181,8 @@ class ModuleItems(NamespaceItems):
 
     def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
         name = key.token
-        if not isinstance(name, str) or not is_interned(name):
-            self.tx.break_graph("MD206", "a global gets a computed name", why="A dict keeps the very text.")
+        if not isinstance(name, str):
+            self.tx.break_graph("MD206", "a global gets a name that is not text")
         self.tx.side_effects.set_global(self.real, name, value)
 
     def __delitem__(self, key: DictKey) -> None:

@@ -12,7 +12,6 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,9 +21,9 @@ from minidynamo.guards.source import Computed, Constant, PlainValue, Source, is_
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.unrolling import unroll_comparison
 from minidynamo.tracer.records.constants import as_constant
-from minidynamo.tracer.records.copies import NUMPY_SCALARS, REAL_NUMPY_SCALARS, fresh_copy
+from minidynamo.tracer.records.immutable_classes import NUMPY_SCALARS, REAL_NUMPY_SCALARS
 from minidynamo.tracer.records.operator_table import ARITHMETIC, BITWISE, COMPARISONS
-from minidynamo.variables.base import Computation, ConstantVariable, NumberVariable, VariableTracker
+from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import DictVariable, SequenceVariable, SetVariable, SliceVariable, TupleVariable
 
 SYMBOLS = {function: symbol for symbol, function in (ARITHMETIC | BITWISE | COMPARISONS).items() if symbol != "@"}
@@ -42,8 +41,6 @@ _BRACES = frozenset("{}")
 # some are written around the expression.
 _LONGEST_EXPRESSION = 2000
 _MOST_NESTED = 150
-# The most nested operations that are recorded for a number.
-_DEEPEST_OPERATION = 16
 
 
 def involves_number(variable: VariableTracker) -> bool:
@@ -64,13 +61,10 @@ def specialized(variable: VariableTracker) -> VariableTracker:
     if not isinstance(variable, NumberVariable):
         return variable
     if variable.specialized is None:
-        value = variable.specialize()
-        if variable.computation.text or isinstance(variable.source, Computed):
-            variable.specialized = ConstantVariable(fresh_copy(value))
-        else:
-            variable.specialized = ConstantVariable(
-                value, source=variable.source, new_on_each_read=is_new_each_read(variable.source)
-            )
+        source = None if isinstance(variable.source, Computed) else variable.source
+        variable.specialized = ConstantVariable(
+            variable.specialize(), source=source, new_on_each_read=is_new_each_read(source)
+        )
     return variable.specialized
 
 
@@ -274,7 +268,7 @@ def binary(
             return compared
     if not are_numbers(left, right):
         return None
-    given, (left, right) = (left, right), (_bool_as_int(left), _bool_as_int(right))
+    left, right = _bool_as_int(left), _bool_as_int(right)
     result: VariableTracker | None = None
     if function in _DIVISIONS:
         guard_nonzero(tx, function, left, right)
@@ -287,8 +281,7 @@ def binary(
     elif function in SYMBOLS:
         exact = not (_is_float(left) or _is_float(right)) and function is not operator.truediv
         result = _integer(tx, function, left, right) if exact else _by_python(tx, function, left, right)
-    result = _as_constants(tx, function, left, right) if result is None else result
-    return _marked_as_made(result, f"{{}} {SYMBOLS[function]} {{}}" if function in SYMBOLS else "", *given)
+    return _as_constants(tx, function, left, right) if result is None else result
 
 
 def _as_constants(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker:
@@ -312,17 +305,6 @@ def guard_nonzero(tx: Tracer, function: Callable[..., Any], left: VariableTracke
         function(value_here(left), value_here(right))
     except ZeroDivisionError as error:
         tx.raises(error, exact=True)
-
-
-def _marked_as_made(result: VariableTracker, text: str, *operands: VariableTracker) -> VariableTracker:
-    """Returns `result`, marked with the operation by which Python makes the object."""
-    if not isinstance(result, NumberVariable) or result in operands or not text:
-        return result
-    depth = 1 + max(v.computation.depth for v in operands if isinstance(v, NumberVariable))
-    if depth > _DEEPEST_OPERATION:  # only the fact that the object is new is kept
-        text, operands, depth = "{} * 1", (replace(result, computation=Computation()),), 1
-    result.computation = Computation(text, operands, depth)
-    return result
 
 
 def _integer(tx: Tracer, function: Callable[..., Any], *operands: VariableTracker) -> VariableTracker | None:
@@ -459,9 +441,7 @@ def unary(tx: Tracer, function: Callable[..., Any], number: NumberVariable) -> V
         result = computed(tx, function, "-{0}", [number])
     elif function is abs:
         result = call_computed(tx, abs, [number], {})
-    result = _as_constants(tx, function, number) if result is None else result
-    text = "{abs}({})" if function is abs else "-{}" if function is operator.neg else ""
-    return _marked_as_made(result, text, number)
+    return _as_constants(tx, function, number) if result is None else result
 
 
 def min_or_max(
@@ -473,10 +453,8 @@ def min_or_max(
     if not (_is_number(best) and _is_number(item)) or best.python_type is not item.python_type:
         return None
     if best.python_type is int:
-        result = _integer(tx, _OF_SYMBOLS[function], best, item)
-    else:
-        result = call_computed(tx, function, [best, item], {})
-    return None if result is None else _marked_as_made(result, f"{{{function.__name__}}}({{}}, {{}})", best, item)
+        return _integer(tx, _OF_SYMBOLS[function], best, item)
+    return call_computed(tx, function, [best, item], {})
 
 
 _OF_SYMBOLS: dict[Callable[..., Any], Callable[..., Any]] = {min: torch.sym_min, max: torch.sym_max}

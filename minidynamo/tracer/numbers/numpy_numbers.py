@@ -16,7 +16,7 @@ from minidynamo.guards.source import Computed, Constant
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.numbers.arithmetic import SYMBOLS, binary, call_computed, computed, is_lazy_scalar
 from minidynamo.tracer.records.constants import reads_as_python
-from minidynamo.tracer.records.copies import NUMPY_SCALARS
+from minidynamo.tracer.records.immutable_classes import NUMPY_SCALARS
 from minidynamo.tracer.records.operator_table import COMPARISONS
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import SliceVariable, TupleVariable

@@ -15,7 +15,7 @@ from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.traced_frame import Null
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import CellVariable, NestedFunctionVariable
-from minidynamo.variables.containers import Keyword, TupleVariable
+from minidynamo.variables.containers import TupleVariable
 
 
 def pop_callable(frame: Frame) -> tuple[VariableTracker, list[VariableTracker]]:
@@ -73,7 +73,7 @@ def call_function_ex(frame: Frame, instruction: Instruction) -> None:
         for key, value in unpack_mapping(frame.tx, frame.pop()).items():
             if type(key.token) is not str:
                 frame.tx.raises(TypeError("keywords must be strings"))
-            kwargs[Keyword.of(key)] = value
+            kwargs[str(key.token)] = value
     args = unpack_sized(frame.tx, frame.pop())
     function, receiver = pop_callable(frame)
     frame.push(call(frame.tx, function, [*receiver, *args], kwargs))

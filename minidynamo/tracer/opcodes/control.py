@@ -93,7 +93,7 @@ def return_value(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("RETURN_CONST")
 def return_const(frame: Frame, instruction: Instruction) -> None:
-    frame.result = from_constant(instruction.argval, lasting=True)
+    frame.result = from_constant(instruction.argval, literal=True)
 
 
 @opcode("RETURN_GENERATOR")

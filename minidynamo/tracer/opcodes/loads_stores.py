@@ -57,7 +57,7 @@ def push_null(frame: Frame, instruction: Instruction) -> None:
 def load_const(frame: Frame, instruction: Instruction) -> None:
     value = instruction.argval
     # A code object is the operand of a later MAKE_FUNCTION.
-    frame.push(ConstantVariable(value) if isinstance(value, type(frame.code)) else from_constant(value, lasting=True))
+    frame.push(ConstantVariable(value) if isinstance(value, type(frame.code)) else from_constant(value, literal=True))
 
 
 @opcode("LOAD_ASSERTION_ERROR")

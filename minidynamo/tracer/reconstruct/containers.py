@@ -8,7 +8,6 @@ Instances of the user's subclasses are not here (`objects.py`); their contents a
 
 from __future__ import annotations
 
-import ast
 import collections
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,10 +17,10 @@ from minidynamo.guards.values import CONTAINERS
 from minidynamo.tracer.calls.set_order import ADD
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import LazyList, Slot
-from minidynamo.tracer.reconstruct.builders import builds, fills, keeps
+from minidynamo.tracer.reconstruct.builders import builds, fills
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
 from minidynamo.tracer.records.constants import as_constant
-from minidynamo.tracer.records.copies import ISO_CALENDAR_DATE
+from minidynamo.tracer.records.immutable_classes import ISO_CALENDAR_DATE
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import (
     DictKey,
@@ -57,31 +56,13 @@ def _fill_list(rebuild: Rebuilder, variable: ListVariable, name: str) -> None:
 def _tuple(rebuild: Rebuilder, variable: TupleVariable) -> str:
     if variable.cls is ISO_CALENDAR_DATE:
         return f"{rebuild.constant(variable.cls)}{tuple(map(as_constant, variable.items))}"
-    texts = [rebuild.value(item) for item in variable.items.lazy()]
-    items = tuple_literal(texts)
+    items = tuple_literal(rebuild.value(item) for item in variable.items.lazy())
     if variable.cls is tuple:
-        return f"{rebuild.constant(tuple)}([{items[1:-1]}])" if _is_literal(texts) else items
+        return items
     cls = rebuild.constant(variable.cls)
     if hasattr(variable.cls, "_fields"):  # a namedtuple, whose __new__ may be the user's
         return f"{rebuild.constant(tuple)}.__new__({cls}, {items})"
     return f"{cls}({items})"
-
-
-@keeps(TupleVariable)
-def _items_of_a_date(variable: TupleVariable) -> dict[str, VariableTracker]:
-    """Returns the items by name: the class makes the numbers in its tuples itself."""
-    return dict(zip(("year", "week", "weekday"), variable.items)) if variable.cls is ISO_CALENDAR_DATE else {}
-
-
-def _is_literal(items: Sequence[str]) -> bool:
-    """Returns whether Python would make a tuple of these texts a single object for all calls."""
-    if not items or any(item.isidentifier() and item not in ("True", "False", "None") for item in items):
-        return False
-    try:
-        ast.literal_eval(tuple_literal(items))
-    except ValueError:
-        return False
-    return True
 
 
 def _pairs(rebuild: Rebuilder, variable: DictVariable) -> str:

@@ -1,7 +1,7 @@
 """Owns how objects are rebuilt: made by a built-in `__new__`, filled without running code of their class.
 
 The classes' own `__new__`, `__init__` and `__setattr__` are not called here: they were traced, and their effects are in
-the attributes. Also here: torch's context managers, with the state of an open one, and computed numbers."""
+the attributes. Also here: torch's context managers, with the state of an open one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from minidynamo.tracer.reconstruct.builders import builds, fills, hint_of, keeps
 from minidynamo.tracer.reconstruct.callables import parts_of_partial
 from minidynamo.tracer.reconstruct.containers import refill
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
-from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import ContextExitVariable, ContextVariable, PartialVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable
 from minidynamo.variables.objects import (
@@ -182,10 +182,3 @@ def _context(rebuild: Rebuilder, variable: ContextVariable) -> str:
 @builds(ContextExitVariable)
 def _context_exit(rebuild: Rebuilder, variable: ContextExitVariable) -> str:
     return f"{rebuild.value(variable.context)}.__exit__"
-
-
-@builds(NumberVariable, hint="number")
-def _number(rebuild: Rebuilder, variable: NumberVariable) -> str:
-    values = map(rebuild.value, variable.computation.operands)
-    functions = {function.__name__: rebuild.names.constant(function, function.__name__) for function in (abs, max, min)}
-    return variable.computation.text.format(*(v if v.isalnum() else f"({v})" for v in values), **functions)

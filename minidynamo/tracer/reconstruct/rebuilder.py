@@ -7,6 +7,7 @@ references is built once."""
 from __future__ import annotations
 
 import builtins
+import math
 import types
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -18,9 +19,8 @@ from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.guards.source import Constant, Referent
 from minidynamo.tracer.reachable import is_external, parts
 from minidynamo.tracer.reconstruct.builders import BUILDERS, FILLERS, KEEPERS, Build, hint_of
-from minidynamo.tracer.reconstruct.constants import Pins, is_new
 from minidynamo.tracer.records.side_effects import NewClass, SideEffects
-from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
+from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, CellVariable, FunctionVariable
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
@@ -51,11 +51,8 @@ class Rebuilder:
         self.late: list[str] = []
         #: names bound by the statements
         self.bound: list[str] = []
-        #: the objects of literals in the statements
-        self.pins = Pins()
         self._known = dict(known)
-        self._trackers = {id(v.unguarded_value): v for v in known if isinstance(v, ConstantVariable)}
-        self._uses = Counter(map(self._canonical, needed))
+        self._uses = Counter(needed)
         self._cyclic: set[VariableTracker] = set()
         self._unfilled: list[tuple[VariableTracker, str]] = []
         self._kept: dict[VariableTracker, tuple[VariableTracker, str]] = {}
@@ -76,7 +73,7 @@ class Rebuilder:
                 continue
             seen.add(variable)
             graph[variable] = list(parts(variable, self.side_effects))
-            self._uses.update(map(self._canonical, graph[variable]))
+            self._uses.update(graph[variable])
             todo += graph[variable]
         for variable in graph:
             if type(variable) in FILLERS and _contains_itself(variable, graph):
@@ -86,22 +83,11 @@ class Rebuilder:
                     self._kept[part] = variable, name
                     self._uses[variable] += 1
 
-    def _canonical(self, variable: VariableTracker) -> VariableTracker:
-        """Returns the first tracker of an object that is made anew, because an object may have several trackers."""
-        if isinstance(variable, NumberVariable) and variable.computation.text and variable.specialized is not None:
-            variable = variable.specialized
-        if not is_new(variable):
-            return variable
-        assert isinstance(variable, ConstantVariable)
-        return self._trackers.setdefault(id(variable.unguarded_value), variable)
-
     def value(self, variable: VariableTracker) -> str:
         """Returns an expression for the value: a name, a literal, or its construction if used only here."""
-        if isinstance(variable, ConstantVariable | NumberVariable) and variable not in self._known:
-            variable = self._canonical(variable)
         if variable in self._known:
             return self._known[variable]
-        if isinstance(variable, ConstantVariable) and not is_new(variable):
+        if isinstance(variable, ConstantVariable):
             return self.literal(variable.value)
         if isinstance(variable, TupleVariable) and variable.real is not None:
             return self.literal(variable.real)
@@ -174,7 +160,7 @@ class Rebuilder:
 
     def literal(self, value: object) -> str:
         """Returns Python text for a constant: a literal if possible, else a name."""
-        spelled = self.pins.literal(value)
+        spelled = spelling(value)
         if spelled is not None:
             return spelled
         if isinstance(value, torch.dtype):
@@ -202,6 +188,21 @@ class Rebuilder:
             made = f"{self.constant(new.make)}({', '.join([*map(self.value, new.args), *named])})"
             self._new_classes[id(new.cls)] = self.assign(new.cls.__name__, made)
         return self._new_classes[id(new.cls)]
+
+
+_LONGEST_INT = 10_000  # bits; Python refuses to print longer ints
+
+
+def spelling(value: object) -> str | None:
+    """Returns a literal that equals `value`; None if there is none."""
+    if value is None or type(value) in (bool, str, bytes):
+        return repr(value)
+    if (type(value) is int and value.bit_length() < _LONGEST_INT) or (type(value) is float and math.isfinite(value)):
+        return repr(value)
+    if type(value) is not tuple:
+        return None
+    parts = [spelling(part) for part in value]
+    return None if None in parts else f"({''.join(f'{part}, ' for part in parts)})"
 
 
 def _contains_itself(variable: VariableTracker, graph: Mapping[VariableTracker, list[VariableTracker]]) -> bool:

@@ -21,23 +21,17 @@ import torch
 
 from minidynamo.compat import OpOverload, OpOverloadPacket
 from minidynamo.core.directives import is_graph_function
-from minidynamo.guards.source import Computed
-from minidynamo.tracer.records.copies import (
+from minidynamo.tracer.records.immutable_classes import (
     CALLABLE_ALIAS,
     ISO_CALENDAR_DATE,
     NUMPY_SCALARS,
-    fresh_copy,
-    group_names,
-    is_new_object,
     may_be_distinct,
-    parts_of,
 )
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.containers import (
     DictKey,
     DictVariable,
-    Keyword,
     ListVariable,
     SequenceVariable,
     SetStep,
@@ -98,46 +92,17 @@ def is_constant_value(value: Any) -> bool:
     return type(value) in CONSTANT_TYPES or issubclass(type(value), enum.Enum)
 
 
-def returned_operand(
+def _returned_operand(
     result: object, operands: Iterable[VariableTracker], values: Iterable[object]
 ) -> VariableTracker | None:
-    """Returns the operand that a function returned unchanged as its result, as `+n` and `s.strip()` may do, or the part
-    of an operand, such as `match.string`; None for a new object."""
+    """Returns the operand that a function returned unchanged as its result, as `+n` and `s.strip()` may do; else
+    None."""
     if not may_be_distinct(result) and type(result) is not tuple:
         return None
     for operand, value in zip(operands, values):
         if value is result and isinstance(operand, ConstantVariable | NumberVariable | TupleVariable):
             return operand
-        found = _held(result, operand, value)
-        if found is None and isinstance(operand, SequenceVariable) and isinstance(value, list | tuple):
-            found = returned_operand(result, operand.items, value)
-        if found is not None:
-            return found
     return None
-
-
-def _held(result: object, operand: VariableTracker, value: object) -> VariableTracker | None:
-    """Returns the tracker of `result` if the constant `value` holds it."""
-    if not isinstance(operand, ConstantVariable):
-        return None
-    if any(name is result for name in group_names(value)):
-        return ConstantVariable(result, lasting=True)
-    for place, (template, part) in enumerate(parts_of(value)):
-        with contextlib.suppress(NotConstant):
-            found = returned_operand(result, [_part(operand, place, template, part)], [part])
-            if found is not None:
-                return found
-    return None
-
-
-def _part(whole: ConstantVariable, place: int, template: str, part: object) -> VariableTracker:
-    if whole.made_of:
-        return whole.made_of[place]
-    if whole.source is None or type(part) is tuple:
-        return from_constant(
-            part, lasting=whole.lasting or whole.source is not None or not is_new_object(whole.unguarded_value)
-        )
-    return ConstantVariable(part, source=Computed(template, (whole.source,)))
 
 
 def is_nan(variable: VariableTracker) -> bool:
@@ -146,23 +111,23 @@ def is_nan(variable: VariableTracker) -> bool:
     return isinstance(value, float | complex) and value != value
 
 
-def from_constant(value: Any, *, lasting: bool = False) -> VariableTracker:
+def from_constant(value: Any, *, literal: bool = False) -> VariableTracker:
     """Returns the tracker of a value made of constants, tuples, lists, dicts, sets and slices; raises NotConstant.
 
-    Lists, dicts and sets become new objects: use this for results of folded calls and for `co_consts`. An immutable
-    value is a different object at each call unless it is `lasting`: a literal, or held by a longer-lived object.
+    Lists, dicts and sets become new objects: use this for results of folded calls and for `co_consts`. `literal`:
+    a tuple or frozenset is the same object in each call.
     """
     if is_constant_value(value):
-        return ConstantVariable(value, lasting=lasting)
+        return ConstantVariable(value)
     if isinstance(value, tuple) and _is_rebuilt_from_items(type(value)):
-        items = [from_constant(item, lasting=lasting) for item in value]
-        return TupleVariable(items, type(value), value if lasting and type(value) is tuple else None)
+        items = [from_constant(item, literal=literal) for item in value]
+        return TupleVariable(items, type(value), value if literal and type(value) is tuple else None)
     if type(value) is list:
         return ListVariable([from_constant(item) for item in value])
     if type(value) in (set, frozenset):
         items = [from_constant(item) for item in value]
         keys = {key_of(item): None for item in items}
-        if type(value) is frozenset and lasting:
+        if type(value) is frozenset and literal:
             return SetVariable(keys, frozenset, value, is_literal=True)
         real = type(value)([*value])
         made = SetStep("new", (TupleVariable(items),))
@@ -183,22 +148,16 @@ def _is_rebuilt_from_items(cls: type) -> bool:
 def from_result(value: Any, operands: Sequence[VariableTracker], values: Sequence[object]) -> VariableTracker:
     """Returns `from_constant` of a function's result for `values`, the values of `operands`, which may be parts of the
     result."""
-    unchanged = returned_operand(value, operands, values)
+    unchanged = _returned_operand(value, operands, values)
     if unchanged is not None:
         return unchanged
     if type(value) is tuple:
         return TupleVariable([from_result(item, operands, values) for item in value])
     if type(value) is list:
         return ListVariable([from_result(item, operands, values) for item in value])
-    if type(value) is range and all(operand.python_type is int for operand in operands):
-        return ConstantVariable(value, made_of=tuple(operands))
     if type(value) is dict:
         entries = ((from_result(key, operands, values), item) for key, item in value.items())
         return DictVariable({key_of(key): from_result(item, operands, values) for key, item in entries})
-    held = parts_of(value)
-    if held and (type(value) is not datetime.timezone or is_new_object(value)):  # `timezone.utc` is unique
-        with contextlib.suppress(NotConstant):
-            return ConstantVariable(value, made_of=tuple(from_result(part, operands, values) for _, part in held))
     return from_constant(value)
 
 
@@ -323,8 +282,8 @@ def key_of(variable: VariableTracker) -> DictKey:
 
 
 def keyword_key(name: str) -> DictKey:
-    """Returns the dict key for a keyword argument; for a spread mapping, the original text object."""
-    return name.key if isinstance(name, Keyword) else key_of(ConstantVariable(name))
+    """Returns the dict key for a keyword argument."""
+    return key_of(ConstantVariable(name))
 
 
 def _token(variable: VariableTracker) -> Any:
@@ -379,14 +338,14 @@ def _plain_value(variable: ObjectVariable) -> Any:
     """Returns the number or text of an instance of a subclass, if the class redefines no operation."""
     if not isinstance(variable.storage, ConstantVariable) or _redefines_operations(variable.cls):
         raise NotConstant(variable.cls.__name__)
-    return fresh_copy(variable.storage.value)
+    return variable.storage.value
 
 
 def plain_operand(variable: VariableTracker) -> VariableTracker:
     """Returns the operand as the operators of numbers and texts read it: the number or text of an instance of a
     subclass."""
     storage = variable.storage if isinstance(variable, ObjectVariable) else None
-    return ConstantVariable(fresh_copy(storage.value)) if isinstance(storage, ConstantVariable) else variable
+    return ConstantVariable(storage.value) if isinstance(storage, ConstantVariable) else variable
 
 
 def _redefines_operations(cls: type) -> bool:

@@ -37,7 +37,6 @@ from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict, TableReader
 from minidynamo.tracer.lazy.lazy_lists import LazyList, ListReader
 from minidynamo.tracer.records.constants import is_constant_value, key_of, overrides_method
-from minidynamo.tracer.records.copies import is_interned, may_be_distinct
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrap import constant, guard_alias, guard_names, lazy, wrap
 from minidynamo.tracer.wrappers.callables import has_receiver
@@ -91,12 +90,7 @@ def is_key(key: object) -> bool:
 def dict_key(graph: OutputGraph, key: object, source: Source | None) -> DictKey:
     """Returns the key of an external dict or set that can be read at `source`; a guard on all keys covers it."""
     if is_constant_value(key):
-        if source is None or not may_be_distinct(key):
-            return key_of(ConstantVariable(key))
-        if not isinstance(key, str) or not is_interned(key):
-            return key_of(ConstantVariable(key, source=source))
-        guard_identity = functools.partial(graph.guard, source, GuardKind.SAME_OBJECT, Constant(key, "name"))
-        return key_of(ConstantVariable(key, on_identity=guard_identity))
+        return key_of(ConstantVariable(key))
     if type(key) is tuple:
         item_sources = [None if source is None else Item(source, position) for position in range(len(key))]
         items = [dict_key(graph, part, source_at).variable for part, source_at in zip(key, item_sources)]

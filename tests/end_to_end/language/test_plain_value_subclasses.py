@@ -97,7 +97,7 @@ def made_here(o, program):
 
 
 def shown(result, given):
-    """Returns the class and text of each object, and its first position."""
+    """Returns the class and text of each object, and whether it is an object of the user that was given."""
     found = [given]
     todo = [result]
     while todo:
@@ -105,8 +105,8 @@ def shown(result, given):
         if type(value) in (list, tuple):
             todo += value
         found.append(value)
-    first: dict[int, int] = {}
-    return [(first.setdefault(id(value), k), type(value), repr(value)) for k, value in enumerate(found)]
+    is_own = type(given).__module__ == __name__
+    return [(is_own and value is given, type(value), repr(value)) for value in found]
 
 
 @pytest.mark.parametrize("frame", [outside, made_here])

@@ -11,7 +11,7 @@ import torch
 
 from minidynamo.core.names import Namespace
 from minidynamo.errors import InternalError
-from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
+from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, spelling
 from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
@@ -125,3 +125,16 @@ def test_recursive_structures() -> None:
 def test_what_cannot_be_rebuilt_is_refused(variable: VariableTracker) -> None:
     with pytest.raises(InternalError, match="cannot be rebuilt"):
         rebuilt(variable)
+
+
+@pytest.mark.parametrize("value", [None, True, 1000, -1000, 2.5, "a b", b"a", (1, (2.5, "x")), (), (1,)], ids=repr)
+def test_literals_have_the_value(value):
+    spelled = spelling(value)
+    assert spelled is not None and eval(spelled) == value
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), 2j, 1 << 20_000, (1, 2j), [1]], ids=lambda v: str(type(v))
+)
+def test_no_literal(value):
+    assert spelling(value) is None

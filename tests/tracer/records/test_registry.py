@@ -2,6 +2,7 @@ import pytest
 import torch
 
 import minidynamo
+from minidynamo.tracer.capture import frame  # noqa: F401 (registers all handlers, before the tables are replaced)
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.registry import cannot_trace
 from minidynamo.variables.containers import SliceVariable
