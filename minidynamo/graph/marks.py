@@ -87,7 +87,6 @@ NODE_KEYS = {
     "steal_arg": Key(
         "whether the placeholder is a list that the graph empties", "tracer/graph/inputs", "autograd graph graph_cache"
     ),
-    "time": Key("the number of operations recorded before the node", "tracer/graph/output_graph", "tracer"),
     "user_cache_hash": Key("the user's hash of an inlined hook", "graph/saved_tensor_hooks", "graph_cache"),
     "user_location": Key(
         "the user's line",

@@ -17,7 +17,7 @@ from minidynamo.graph.torch_settings import Settings, settings, switches_between
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, InstanceAttr, Source
 from minidynamo.tracer.attributes import MODULE_TABLES, instance_dict
-from minidynamo.tracer.capture.early_clears import find_early_clears, find_idle_slots
+from minidynamo.tracer.capture.early_clears import find_early_clears
 from minidynamo.tracer.capture.finalizers import kept_to_the_end
 from minidynamo.tracer.capture.predicted_profile import sizes_left_behind
 from minidynamo.tracer.capture.trace import Trace
@@ -60,7 +60,6 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
     writes, lookups = (None, None) if graph is None else tx.graph.writes_of(graph, may_raise=raises)
     if graph is not None and raises and lookups is None and writes is not None and writes.are_recorded:
         graph.meta[RECORDS_WRITES] = True
-    early_clears = find_early_clears(written, inputs, {*found})
     return TracedFrame(
         request.title,
         tuple(tx.graph.guards),
@@ -77,8 +76,7 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
         writes=writes,
         lookups=lookups,
         may_raise=raises,
-        early_clears=early_clears,
-        idle_slots=find_idle_slots(graph, inputs, early_clears, tx.side_effects.times),
+        early_clears=find_early_clears(written, inputs, {*found}),
         left_behind=sizes_left_behind(tx.side_effects),
     )
 

@@ -128,9 +128,7 @@ class RerunPrinter:
         """True if all arguments of the frame must still be alive after an error that depends on data: a handler may
         wait for the error, there are effects, or slots of tensors were cleared.
 
-        Errors of the user's own operators do not count if nothing but clearing has changed the containers of the slots:
-        then tensors die as in eager, except for `idle_slots`. Elements of donated lists always do: the caller has asked
-        for it.
+        Errors of the user's own operators do not count: tensors die as in eager, and so do elements of donated lists.
         """
         if self.checks or not self.traced.may_raise:
             return self.checks
@@ -139,7 +137,7 @@ class RerunPrinter:
             return True
         if not takes:
             return False
-        return self.traced.idle_slots is None or any(may_raise(node) and only_computes(node) for node in self.nodes)
+        return any(may_raise(node) and only_computes(node) for node in self.nodes)
 
     @property
     def has_other_effects(self) -> bool:
@@ -269,12 +267,7 @@ class RerunPrinter:
             variable = given.variable
             assert isinstance(variable, ListVariable) and variable.original is not None
             present = set() if given.is_donated else {*variable.items.lazy()}
-            idle = (
-                self.traced.idle_slots.lists.get(variable, ())
-                if self.traced.idle_slots is not None and self.traced.may_raise
-                else ()
-            )
-            left = [k for k, item in enumerate(variable.original) if item in present or k in idle]
+            left = [k for k, item in enumerate(variable.original) if item in present]
             keep = self.names.constant(HeldList, "HeldList")
             extra = [f"{self.args}[{position}]", repr((*left,)), hold]
             held.append(f"{keep}({', '.join(extra)})")
@@ -293,8 +286,6 @@ class RerunPrinter:
             owner = f"{self.names.constant(instance_dict, 'instance_dict')}({owner})"
         how = HeldSlot if place.is_slot else HeldPlace
         extra = ", is_removed=False" * (not place.is_removed)
-        if self.traced.may_raise and self.traced.idle_slots is not None and place in self.traced.idle_slots.others:
-            hold = self.names.constant(firmly_held, "firmly_held")
         empty, key = self.names.constant(how, how.__name__), key_expression(place.key, self.names)
         return f"{empty}({owner}, {key}, {hold}{extra})"
 

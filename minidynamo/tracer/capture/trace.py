@@ -58,7 +58,6 @@ class Trace(Tracer):
         super().__init__(*args, **kwargs)
         self._losses = Losses(self.graph)
         self.side_effects.on_effect = weakly(self._refuse_visible_death)
-        self.side_effects.time = weakly(self._time)
         self.graph.on_specialize = weakly(self._limit_constants)
         self.graph.shapes.on_decision = weakly(self._refuse_drawn_decision)
         self.graph.shapes.on_fixed = self.graph.on_specialize
@@ -66,9 +65,6 @@ class Trace(Tracer):
     def _refuse_visible_death(self, effect: Effect) -> None:
         if self._losses.has_finalizers(effect):
             self.break_graph("MD206", NOTICED_DEATH, why="The program can see when the object dies.")
-
-    def _time(self) -> int:
-        return self.graph.time
 
     def _refuse_drawn_decision(self, place: Source) -> None:
         if self.side_effects.draws and is_drawn(place):

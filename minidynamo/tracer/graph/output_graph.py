@@ -111,7 +111,6 @@ class OutputGraph:
         # Memory of the tensors among which the graph chooses, and of the chosen tensors.
         self.chosen: set[object] = set()
         self.has_items = False  # whether the graph computes numbers (`tracer/numbers/graph_numbers.py`)
-        self.time = 0  # number of recorded operations
         self.entry_settings = settings()
 
     @property
@@ -304,10 +303,9 @@ class OutputGraph:
     ) -> VariableTracker:
         """Adds a node with the given result to the open graph, and tracks the result."""
         op = "call_method" if isinstance(target, str) else "call_function"
-        self.time += 1
         node = self.graph.create_node(op, target, tuple(args), kwargs, name=name)
         node.meta.update(user_location=self.where(), example_value=result)
-        node.meta.update(mutates=mutates, written_memory=written, draws=draws, time=self.time)
+        node.meta.update(mutates=mutates, written_memory=written, draws=draws)
         if self.chosen and is_autograd_call(node):
             self._refuse_chosen(tensors_in([given.meta["example_value"] for given in node.all_input_nodes]))
         return self._track(result, node)
@@ -412,7 +410,6 @@ class OutputGraph:
         self, target: Callable[..., Any] | str, args: Sequence[VariableTracker], may_raise: bool
     ) -> torch.fx.Node:
         op = "call_method" if isinstance(target, str) else "call_function"
-        self.time += 1
         self.has_items = True
 
         def taken(arg: VariableTracker) -> Any:
@@ -421,7 +418,7 @@ class OutputGraph:
             return arg.node if isinstance(arg, ItemVariable) else self._arguments.convert(arg)[0]
 
         node = self.graph.create_node(op, target, tuple(map(taken, args)))
-        node.meta.update(user_location=self.where(), example_value=None, time=self.time)
+        node.meta.update(user_location=self.where(), example_value=None)
         node.meta[FROM_DATA] = RAISES if may_raise else True
         return node
 

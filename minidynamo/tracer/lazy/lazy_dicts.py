@@ -14,7 +14,7 @@ import torch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Computed, Constant, Local, Source, source_key
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.lazy.lazy_lists import EVERYTHING, Changes, LazyList, Length, Loss, MakeLazy, reader_at
+from minidynamo.tracer.lazy.lazy_lists import EVERYTHING, LazyList, Length, Loss, MakeLazy, reader_at
 from minidynamo.variables.base import ConstantVariable, VariableTracker, is_none_constant
 from minidynamo.variables.containers import DictKey, Entries
 
@@ -65,7 +65,6 @@ class LazyDict(Entries):
         self._lost: dict[DictKey, None] = {}  # keys removed or overwritten, for `losses`
         self._all_lost = False
         self._is_looked_up = False  # whether a key was looked up
-        self.changed_at = Changes(graph)
 
     @property
     def _reader(self) -> TableReader:
@@ -220,10 +219,6 @@ class LazyDict(Entries):
     def __setitem__(self, key: DictKey, value: Any) -> None:
         self._look_up(key)
         self._lost[key] = None
-        if is_none_constant(value):
-            self.changed_at.clear(key)
-        else:
-            self.changed_at.change()
         if key not in self.written and (self._keys is None or key not in self._keys or key in self.removed):
             self._here = None
         self.written[key] = value
@@ -233,7 +228,6 @@ class LazyDict(Entries):
             raise KeyError(key.token)
         if key not in self.removed and self._was_present(key):
             self.removed[key] = None
-        self.changed_at.clear(key)
         self._lost[key] = None
         self._here = None
         self.written.pop(key, None)
@@ -252,10 +246,6 @@ class LazyDict(Entries):
 
     def clear(self) -> None:
         """Removes all entries, without a guard."""
-        for real in self._reader.keys:
-            key = DictKey(real, ConstantVariable(real)) if _is_plain(real) else None
-            if key not in self.removed:
-                self.changed_at.clear(key)
         self._keys, self._here = {}, None
         self._all_lost = True
         self.is_cleared = True

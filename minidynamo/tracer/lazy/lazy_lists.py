@@ -66,30 +66,6 @@ class Loss:
     values: tuple[object, ...]
 
 
-class Changes:
-    """The times when an external container was changed, as numbers of operations in the graph."""
-
-    def __init__(self, graph: OutputGraph) -> None:
-        self._graph = graph
-        #: for each slot that was cleared once: the time
-        self.cleared: dict[Any, int] = {}
-        #: time of the first other change; None if there was none
-        self.other_change: int | None = None
-
-    def clear(self, place: Any) -> None:
-        """Records that a slot is cleared. Clearing a slot twice, or clearing an added value (`place` is None), is
-        another change."""
-        if place is None or place in self.cleared:
-            self.change()
-        else:
-            self.cleared[place] = self._graph.time
-
-    def change(self) -> None:
-        """Records another change."""
-        if self.other_change is None:
-            self.other_change = self._graph.time
-
-
 @dataclass(frozen=True)
 class ListReader:
     """Reads a real list, deque or tuple."""
@@ -147,8 +123,6 @@ class LazyList(Slots):
         self._positions: dict[VariableTracker, int] = {}  # of elements that were wrapped at once
         self._all_lost = False
         self.has_known_length = False
-        self._has_duplicates = False  # two elements are the same object
-        self.changed_at = Changes(graph)
         self._number = len(graph.values.readers)
         graph.values.readers.append(reader)
 
@@ -169,7 +143,6 @@ class LazyList(Slots):
                 trackers = wrap_all()
                 self._slots = [*trackers]
                 self._positions = {tracker: place for place, tracker in enumerate(trackers)}
-                self._has_duplicates = len(self._positions) < len(trackers)
             self._slots = [*self._in_front, *self._slots, *self._added]
             if self._maxlen is not None:
                 over = max(len(self._slots) - self._maxlen, 0)
@@ -180,8 +153,6 @@ class LazyList(Slots):
     def _record_losses(self, slots: Iterable[Slot]) -> None:
         places = [slot if isinstance(slot, int) else self._positions.get(slot) for slot in slots]
         self._lost |= {place: None for place in places if place is not None}
-        for place in places:
-            self.changed_at.clear(None if self._has_duplicates else place)
 
     def none_match(self, predicate: Callable[[object], bool]) -> bool:
         """Returns whether no element on entry satisfies `predicate`."""
@@ -310,8 +281,6 @@ class LazyList(Slots):
         slots = self._read()
         before = slots[index] if isinstance(index, slice) else [slots[index]]
         self._record_losses(before)
-        if value if isinstance(index, slice) else not is_none_constant(value):
-            self.changed_at.change()
         if not isinstance(index, slice) or value:
             self._replaced |= {slot: value for slot in before if isinstance(slot, int)}
         slots[index] = value
@@ -328,13 +297,11 @@ class LazyList(Slots):
 
     def insert(self, index: SupportsIndex, value: VariableTracker) -> None:
         """Inserts a value before `index`: in front without a guard on the length."""
-        self.changed_at.change()
         is_first = index == 0 and self._slots is None and self._maxlen is None
         (self._in_front if is_first else self._read()).insert(index, value)
 
     def append(self, value: VariableTracker) -> None:
         """Appends a value, without a guard on the length."""
-        self.changed_at.change()
         (self._added if self._slots is None else self._slots).append(value)
 
     def clear(self) -> None:
@@ -346,7 +313,6 @@ class LazyList(Slots):
 
     def reverse(self) -> None:
         """Reverses the order."""
-        self.changed_at.change()
         self._read().reverse()
 
     @property

@@ -196,10 +196,6 @@ def _read(_: VariableTracker | None) -> None:
     pass
 
 
-def _time_zero() -> int:
-    return 0
-
-
 class SideEffects:
     """The journal of one trace, in program order, and the values that later reads must see."""
 
@@ -207,8 +203,6 @@ class SideEffects:
     on_effect: Callable[[Effect], None]
     #: called for each read of an attribute, with its object, or of a global, with None, that the journal has written
     on_read: Callable[[VariableTracker | None], None]
-    #: returns the number of operations in the graph so far
-    time: Callable[[], int | None]
 
     def __init__(self, fresh: Collection[Source] = ()) -> None:
         #: sources of the tuple and dict of spread arguments: created by the call itself, so no other code has
@@ -216,9 +210,6 @@ class SideEffects:
         self.fresh = fresh
         self.on_effect = _ignore
         self.on_read = _read
-        self.time = _time_zero
-        #: number of operations in the graph when an effect was recorded, for all effects but `ContentsChanged`
-        self.times: dict[Effect, int] = {}
         self.journal: list[Effect] = []
         self.draws: list[Draw] = []
         self._attributes: dict[tuple[VariableTracker, str], VariableTracker | Absence] = {}
@@ -234,7 +225,6 @@ class SideEffects:
 
     def _record(self, effect: Effect) -> None:
         self.on_effect(effect)
-        self.times[effect] = self.time() or 0
         self.journal.append(effect)
 
     def draw(self, draw: Draw) -> None:
@@ -413,7 +403,7 @@ class SideEffects:
     def forget(self) -> None:
         """Drops everything after the residual program is printed: the journal refers to the user's objects."""
         tables = (self.journal, self.draws, self._attributes, self._class_attributes, self._globals, self._contexts)
-        for table in (*tables, self._changed, self.times):
+        for table in (*tables, self._changed):
             table.clear()
 
     def record_call(self, function: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker) -> None:

@@ -111,20 +111,8 @@ class EarlyClear:
     effect: Effect
     #: whether the slot is removed; else None is in it
     is_removed: bool
-    #: the placeholder of the tensor
-    node: torch.fx.Node
     #: whether the attribute is outside the instance dictionary
     is_slot: bool = False
-
-
-@dataclass(frozen=True)
-class IdleSlots:
-    """The cleared slots whose tensors must stay alive until the graph has run (`tracer/capture/early_clears.py`)."""
-
-    #: positions in each list that the graph empties
-    lists: Mapping[ListVariable, frozenset[int]] = field(default_factory=dict)
-    #: all other slots
-    others: frozenset[EarlyClear] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,8 +192,6 @@ class TracedFrame:
     may_raise: bool = False
     #: slots that may be cleared before the graph runs, because the program clears them later
     early_clears: tuple[EarlyClear, ...] = ()
-    #: the cleared slots that are held firmly; None if every argument is
-    idle_slots: IdleSlots | None = None
     #: the sizes of the tensors that the frame writes to external places
     left_behind: FrameProfile = field(default_factory=FrameProfile)
 
