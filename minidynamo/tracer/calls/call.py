@@ -18,13 +18,12 @@ from minidynamo.core.directives import IN_GRAPH, own_mark
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.attributes.functions import original_of
 from minidynamo.tracer.calls.construct import construct
-from minidynamo.tracer.calls.length_hint import unpack_sized
 from minidynamo.tracer.calls.operators import folded, involves_tensor
 from minidynamo.tracer.calls.tensors import call_tensor_method
 from minidynamo.tracer.frames.inlining import inline_function, inline_nested, trusted_source
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import partial_reads
-from minidynamo.tracer.lazy.lazy_value import exact_copy, realize_all
+from minidynamo.tracer.lazy.lazy_value import exact_copy, realize_all, unpack_lazy
 from minidynamo.tracer.numbers import arithmetic, functions
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import CONSTANT_TYPES, NotConstant, as_constant, from_result, plain_operand
@@ -410,7 +409,7 @@ def _call_class_polyfill(tx: Tracer, cls: type, twin: object, args: Args, kwargs
 
 
 def _all_items(tx: Tracer, iterable: VariableTracker) -> VariableTracker:
-    return TupleVariable(unpack_sized(tx, iterable.realize()))
+    return TupleVariable(unpack_lazy(tx, iterable.realize()))
 
 
 def _leave_context(tx: Tracer, leave: ContextExitVariable, args: Args, kwargs: Kwargs) -> VariableTracker:

@@ -385,26 +385,6 @@ def _next_by_index(tx: Tracer, iterator: IndexIterator) -> VariableTracker | Non
     return item
 
 
-@registry.method(BY_INDEX, "__length_hint__")
-def _left(tx: Tracer, self: IndexIterator) -> VariableTracker:
-    if self.sequence is None:
-        return ConstantVariable(0)
-    if not class_has(self.sequence.python_type, "__len__"):
-        return ConstantVariable(NotImplemented)
-    return ConstantVariable(max(0, _length(tx, self.sequence) - self.position))
-
-
-@registry.method(reversed, "__length_hint__")
-def _left_backwards(tx: Tracer, self: IndexIterator | SequenceIterator) -> VariableTracker:
-    if isinstance(self, SequenceIterator):  # of a tuple
-        items = self.sequence.items if isinstance(self.sequence, SequenceVariable) else self.sequence
-        return ConstantVariable(max(0, len(items) - self.position))
-    if self.sequence is None:
-        return ConstantVariable(0)
-    left = self.position + 1
-    return ConstantVariable(0 if _length(tx, self.sequence) < left else left)
-
-
 def _length(tx: Tracer, obj: VariableTracker) -> int:
-    length: int = expect_constant(tx, tx.call(len, [obj]), "the length of what is iterated over")
+    length: int = expect_constant(tx, tx.call(len, [obj]), "the length of an iterable")
     return length

@@ -20,7 +20,6 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, InstanceAttr, Item
-from minidynamo.tracer.calls.length_hint import unpack_sized
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.iterators import CALLABLE_ITERATOR
 from minidynamo.tracer.handlers.values import constant, expect_constant
@@ -46,7 +45,7 @@ registry.fold_type(re.Pattern, re.Match)
 
 def _join(cls: type) -> registry.Handler:
     def join(tx: Tracer, self: VariableTracker, iterable: VariableTracker, /) -> VariableTracker:
-        items = [item.realize() for item in unpack_sized(tx, iterable, via_iterator=True)]
+        items = tx.unpack(iterable)
         text = joined(tx, self.value, items) if cls is str and isinstance(self, ConstantVariable) else None
         if text is not None:
             return text

@@ -16,7 +16,6 @@ import torch
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed
-from minidynamo.tracer.calls.length_hint import unpack_sized
 from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.frames.interpreter import Raised, Tracer
 from minidynamo.tracer.frames.unrolling import unroll_copy, unroll_loop
@@ -32,7 +31,7 @@ from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.lazy.lazy_value import exact_copy, unpack_lazy
 from minidynamo.tracer.numbers.arithmetic import is_int_number, specialized
-from minidynamo.tracer.polyfills.containers import sequence_compare, sequence_equal, sized_list
+from minidynamo.tracer.polyfills.containers import sequence_compare, sequence_equal
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.variables.base import ConstantVariable, VariableTracker
@@ -299,7 +298,7 @@ def _reverse(tx: Tracer, items: Slots, /) -> None:
 @registry.accepts_lazy("value")
 def _setitem(tx: Tracer, self: ListVariable, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     index = _written_index(tx, self.cls, key)
-    given: Any = unpack_sized(tx, value.realize(), via_iterator=True) if isinstance(index, slice) else value
+    given: Any = unpack_lazy(tx, value.realize()) if isinstance(index, slice) else value
     try:
         self.items[index] = given
     except (IndexError, ValueError) as error:
@@ -409,24 +408,16 @@ def _sort(
 
 
 def _items(tx: Tracer, iterable: VariableTracker | None) -> list[VariableTracker]:
-    """Returns the items for a new list or tuple.
-
-    A polyfill replaces a C function, which mostly does not ask for the length.
-    """
+    """Returns the items for a new list or tuple."""
     if iterable is None:
         return []
     unroll_copy(tx, iterable)
-    return unpack_lazy(tx, iterable) if tx.frames[-1].is_polyfill else unpack_sized(tx, iterable)
+    return unpack_lazy(tx, iterable)
 
 
 @registry.function(list)
 def _list(tx: Tracer, iterable: VariableTracker | None = None, /) -> VariableTracker:
     return ListVariable(_items(tx, iterable))
-
-
-@registry.function(sized_list)
-def _sized_list(tx: Tracer, iterable: VariableTracker, /) -> VariableTracker:
-    return ListVariable(unpack_sized(tx, iterable))
 
 
 @registry.function(deque)

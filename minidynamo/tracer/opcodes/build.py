@@ -10,11 +10,10 @@ from typing import Any
 
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.calls import set_order
-from minidynamo.tracer.calls.length_hint import unpack_sized
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.frames.unrolling import unroll_copy
 from minidynamo.tracer.handlers.values import expect_key
-from minidynamo.tracer.lazy.lazy_value import next_lazy, unpack_mapping
+from minidynamo.tracer.lazy.lazy_value import next_lazy, unpack_lazy, unpack_mapping
 from minidynamo.tracer.numbers.formatting import joined
 from minidynamo.tracer.opcodes.exceptions_with import stop_iteration_error
 from minidynamo.tracer.opcodes.table import opcode
@@ -106,7 +105,7 @@ def list_append(frame: Frame, instruction: Instruction) -> None:
 def list_extend(frame: Frame, instruction: Instruction) -> None:
     added = frame.pop()
     unroll_copy(frame.tx, added)
-    items = unpack_sized(frame.tx, added)
+    items = unpack_lazy(frame.tx, added)
     container = under_construction(frame, instruction.argval)
     container.items.extend(items)
 
@@ -217,7 +216,7 @@ def unpack_ex(frame: Frame, instruction: Instruction) -> None:
     else:  # the items before the starred name, then `list(iterator)`
         iterator = frame.tx.call(iter, [iterable])
         items = _take(frame, iterator, before)
-        items += unpack_sized(frame.tx, iterator) if len(items) == before else []
+        items += unpack_lazy(frame.tx, iterator) if len(items) == before else []
     if len(items) < before + after:
         message = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
         frame.tx.raises(ValueError(message), exact=True)

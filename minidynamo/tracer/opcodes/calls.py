@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
 from minidynamo.tracer.calls.call import call
-from minidynamo.tracer.calls.length_hint import unpack_sized
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.frames.runtime_asserts import tensor_to_assert
-from minidynamo.tracer.lazy.lazy_value import unpack_mapping
+from minidynamo.tracer.lazy.lazy_value import unpack_lazy, unpack_mapping
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.traced_frame import Null
@@ -74,7 +73,7 @@ def call_function_ex(frame: Frame, instruction: Instruction) -> None:
             if type(key.token) is not str:
                 frame.tx.raises(TypeError("keywords must be strings"))
             kwargs[str(key.token)] = value
-    args = unpack_sized(frame.tx, frame.pop())
+    args = unpack_lazy(frame.tx, frame.pop())
     function, receiver = pop_callable(frame)
     frame.push(call(frame.tx, function, [*receiver, *args], kwargs))
 

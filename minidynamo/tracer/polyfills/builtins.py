@@ -12,7 +12,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from minidynamo.tracer.polyfills.containers import has_own_iter, sized_list, unordered_items
+from minidynamo.tracer.polyfills.containers import has_own_iter, unordered_items
 from minidynamo.tracer.records.registry import cannot_trace, polyfill
 
 _END: Any = object()
@@ -122,6 +122,6 @@ def max_(*args, key=None, **default):
 @polyfill(sorted)
 def sorted_(iterable, /, *, key=None, reverse=False):
     is_set = issubclass(type(iterable), (set, frozenset))
-    result = _ranked_items(iterable) if key is None and is_set else sized_list(iterable)
+    result = _ranked_items(iterable) if key is None and is_set else list(iterable)
     result.sort(key=key, reverse=reverse)
     return result

@@ -16,7 +16,6 @@ import types
 from minidynamo.compat import PY312
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.registry import polyfill, polyfill_class_method
-from minidynamo.variables.iterators import BY_INDEX
 
 # Loops instead of generator expressions, and no library function inside its own polyfill.
 # ruff: noqa: SIM110
@@ -25,65 +24,17 @@ from minidynamo.variables.iterators import BY_INDEX
 _END = object()
 
 
-def has_own_length(cls: type) -> bool:
-    """Returns whether a user's code defines the length of a class's instances; the tracer runs this function."""
-    if cls in (BY_INDEX, reversed):
-        return True
-    return any(isinstance(getattr(cls, name, None), types.FunctionType) for name in ("__len__", "__length_hint__"))
-
-
 def has_own_iter(cls: type) -> bool:
     """Returns whether a user's code defines how a class's instances are iterated; the tracer runs this function."""
     return isinstance(getattr(cls, "__iter__", None), types.FunctionType)
 
 
-registry.fold(has_own_length, has_own_iter)
+registry.fold(has_own_iter)
 
 
-def read_length_hint(iterable, default=0):
-    """Returns the length hint that C reads before it makes a list of an iterable, as `operator.length_hint` does."""
-    cls = type(iterable)
-    if hasattr(cls, "__len__"):
-        try:
-            return len(iterable)
-        except TypeError:
-            pass
-    if not hasattr(cls, "__length_hint__"):
-        return default
-    try:
-        hint = cls.__length_hint__(iterable)
-    except TypeError:
-        return default
-    if hint is NotImplemented:
-        return default
-    if not issubclass(type(hint), int):
-        raise TypeError(f"__length_hint__ must be an integer, not {type(hint).__name__}")
-    if hint < 0:
-        raise ValueError("__length_hint__() should return >= 0")
-    return int(hint)
-
-
-def sized_list(iterable):
-    """Returns `list(iterable)`, with the read of the length hint that C does. The tracer handles this function."""
-    return list(iterable)
-
-
-@polyfill(list.extend)
+@polyfill(list.extend, collections.deque.extend)
 def list_extend(self, iterable, /):
     # Items that an iterator returned before it raised an error stay in the list.
-    if hasattr(type(iterable), "__next__"):
-        iterator = iter(iterable)
-        if has_own_length(type(iterable)):
-            read_length_hint(iterable)
-        while (item := next(iterator, _END)) is not _END:
-            self.append(item)
-    else:
-        for item in sized_list(iterable):
-            self.append(item)
-
-
-@polyfill(collections.deque.extend)
-def deque_extend(self, iterable, /):
     for item in iterable if hasattr(type(iterable), "__next__") else list(iterable):
         self.append(item)
 
