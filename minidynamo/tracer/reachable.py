@@ -196,9 +196,8 @@ def _keys_and_values(variable: DictVariable) -> Iterator[VariableTracker | None]
 
 
 def _members(variable: SetVariable) -> Iterable[VariableTracker]:
-    """Returns the operands of the steps that created and changed the set, which include the items."""
-    steps = variable.steps if variable.creation is None else [variable.creation, *variable.steps]
-    return [operand for step in steps for operand in step.operands]
+    items = variable.items
+    return replayed_parts(items) if isinstance(items, LazyDict) else [key.variable for key in items]
 
 
 def _sequence_iterator(variable: SequenceIterator) -> Iterable[VariableTracker]:

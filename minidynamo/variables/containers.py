@@ -7,7 +7,6 @@ slot; the methods named `lazy...` move slots without reading. `tracer/lazy/` has
 
 from __future__ import annotations
 
-import itertools
 import types
 import typing
 from abc import abstractmethod
@@ -232,16 +231,6 @@ def storage_class(cls: type) -> type:
     return next(base for base in cls.__mro__ if base in (defaultdict, OrderedDict, dict, types.MappingProxyType))
 
 
-@dataclass(frozen=True)
-class SetStep:
-    """A call that makes or changes a set: `set.method(*operands)`, or `cls(*operands)` for the method "new"."""
-
-    method: str
-    operands: tuple[VariableTracker, ...] = ()
-    #: Orders the steps of all sets: an operand that is a set has the contents of that time.
-    time: int = field(default_factory=itertools.count().__next__, compare=False)
-
-
 @dataclass(eq=False)
 class SetVariable(VariableTracker):
     """A set or frozenset. `items` is in insertion order; Python's iteration order depends on the history of the set."""
@@ -249,17 +238,11 @@ class SetVariable(VariableTracker):
     python_type = OF_CLS
     items: MutableMapping[DictKey, Any]
     cls: type = set
-    #: A set with equal items in the iteration order of the program's set: the external set, or a set made now by the
-    #: same steps. None if the order is unknown.
+    #: A set with equal items in the iteration order of the program's set: the external set, or a set with the same
+    #: changes. None if the order is unknown.
     real: Set[Any] | None = None
-    #: The call that made the set; None for an empty or external set.
-    creation: SetStep | None = None
-    #: The changes since then, in order.
-    steps: list[SetStep] = field(default_factory=list)
     #: The number of changes.
     changes: int = 0
-    #: Whether the program made or changed other sets with this set.
-    is_operand: bool = False
     #: Whether the set is the object `real` itself.
     is_literal: bool = False
 

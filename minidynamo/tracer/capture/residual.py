@@ -29,7 +29,6 @@ from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, Local, NewObject, Source, is_argument_or_item
 from minidynamo.tracer.capture.rerun import RerunOptions, RerunPrinter
 from minidynamo.tracer.reachable import is_external, needed_by, reachable, target_of
-from minidynamo.tracer.reconstruct.containers import replay_set_steps
 from minidynamo.tracer.reconstruct.effects import replay
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
 from minidynamo.tracer.records.immutable_classes import may_be_distinct
@@ -178,7 +177,6 @@ class _Program:
         loads = self.load()
         call = self.call_graph()
         rebuild = Rebuilder(self.names, self.traced.side_effects, self.known, self.needed())
-        replay_set_steps(rebuild, self.found)
         for variable in self.found:
             if isinstance(variable, DictIterator):
                 rebuild.value(variable)

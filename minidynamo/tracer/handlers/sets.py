@@ -34,7 +34,7 @@ from minidynamo.tracer.polyfills.containers import (
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.variables.base import ConstantVariable, VariableTracker
-from minidynamo.variables.containers import DictVariable, ListVariable, SetStep, SetVariable, TupleVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable
 from minidynamo.variables.iterators import DictIterator
 
 SETS = (set, frozenset)
@@ -120,8 +120,7 @@ def _pop(tx: Tracer, self: SetVariable) -> VariableTracker:
 
 @registry.method(set, "clear")
 def _clear(tx: Tracer, self: SetVariable) -> VariableTracker:
-    self.items.clear()
-    set_order.record_step(self, SetStep(set_order.CLEAR))
+    set_order.clear(self)
     tx.side_effects.contents_changed(self)
     return none()
 
@@ -187,16 +186,12 @@ def _make(tx: Tracer, iterable: VariableTracker | None, cls: type) -> VariableTr
     if isinstance(plain, SetVariable) or (isinstance(plain, DictVariable) and plain is iterable and plain.cls is dict):
         # `frozenset(s)` would return the frozenset `s` itself, which may be the storage of a subclass instance here.
         method = "union" if cls is frozenset and plain.python_type is frozenset else "new"
-        return set_order.set_of_step(plain.items, cls, SetStep(method, (set_order.as_operand(tx, plain),)))
+        return set_order.set_of_call(plain.items, cls, method, [plain])
     items = [] if iterable is None else tx.unpack(iterable)
     keys = [expect_key(tx, item) for item in items]
     if cls is set or iterable is None:
         return set_order.new_set(keys) if cls is set else SetVariable({}, cls, cls())
-    return set_order.set_of_step(keys, cls, SetStep("new", (TupleVariable(items),)))
-
-
-def _step(tx: Tracer, name: VariableTracker, *operands: VariableTracker) -> SetStep:
-    return SetStep(as_constant(name), tuple(set_order.as_operand(tx, storage_of(operand)) for operand in operands))
+    return set_order.set_of_call(keys, cls, "new", [TupleVariable(items)])
 
 
 @registry.function(lookup)
@@ -213,13 +208,12 @@ def _change(
     method: VariableTracker,
     *others: VariableTracker,
 ) -> VariableTracker:
-    step = _step(tx, method, *others)
     for key in [expect_key(tx, item) for item in tx.unpack(lost)]:
         self.items.pop(key, None)
     for key in [expect_key(tx, item) for item in tx.unpack(new)]:
         if key not in self.items:
             self.items[key] = None
-    set_order.record_step(self, step)
+    set_order.record_call(self, as_constant(method), *map(storage_of, others))
     tx.side_effects.contents_changed(self)
     return none()
 
@@ -228,8 +222,8 @@ def _change(
 def _derived(
     tx: Tracer, self: SetVariable, result: VariableTracker, method: VariableTracker, *others: VariableTracker
 ) -> VariableTracker:
-    step = _step(tx, method, self, *others)
-    return set_order.set_of_step([expect_key(tx, item) for item in tx.unpack(result)], self.cls, step)
+    keys = [expect_key(tx, item) for item in tx.unpack(result)]
+    return set_order.set_of_call(keys, self.cls, as_constant(method), [self, *map(storage_of, others)])
 
 
 @registry.function(set)

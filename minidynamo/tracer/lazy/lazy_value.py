@@ -17,7 +17,7 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.side_effects import Advanced
 from minidynamo.variables.base import ConstantVariable, VariableTracker
-from minidynamo.variables.containers import DictKey, DictVariable, SequenceVariable, SetStep, SetVariable, TupleVariable
+from minidynamo.variables.containers import DictKey, DictVariable, SequenceVariable, SetVariable, TupleVariable
 from minidynamo.variables.objects import LazyVariable, ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
 
@@ -101,7 +101,7 @@ def exact_copy(storage: VariableTracker) -> VariableTracker:
     if isinstance(storage, TupleVariable):
         return TupleVariable(storage.items.lazy(), storage.cls)
     if isinstance(storage, SetVariable) and storage.cls is frozenset:
-        return SetVariable({**storage.items}, frozenset, creation=SetStep("union", (storage,)))
+        return SetVariable({**storage.items}, frozenset, storage.real)
     return storage
 
 

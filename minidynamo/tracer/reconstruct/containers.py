@@ -1,20 +1,14 @@
 """Owns how containers are rebuilt, and how external containers get their new contents.
 
-Sets are rebuilt, and external sets change, by the same calls as in the program, in the same order: the iteration order
-of a set depends on its whole history, and on the history of the sets it was made of. So the steps of all sets run
-first; all other values are rebuilt and stored later. The order itself is not computed here (`calls/set_order.py`).
 Instances of the user's subclasses are not here (`objects.py`); their contents are filled by functions of this file.
 """
 
 from __future__ import annotations
 
 import collections
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeGuard
+from collections.abc import Mapping, Sequence
 
 from minidynamo.guards.values import CONTAINERS
-from minidynamo.tracer.calls.set_order import ADD
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import LazyList, Slot
 from minidynamo.tracer.reconstruct.builders import builds, fills
@@ -27,12 +21,10 @@ from minidynamo.variables.containers import (
     DictVariable,
     DictViewVariable,
     ListVariable,
-    SetStep,
     SetVariable,
     SliceVariable,
     TupleVariable,
 )
-from minidynamo.variables.objects import ObjectVariable
 
 
 @builds(ListVariable, hint="items")
@@ -104,12 +96,33 @@ def _slice(rebuild: Rebuilder, variable: SliceVariable) -> str:
     return f"{rebuild.constant(slice)}({rebuild.values((variable.start, variable.stop, variable.step))})"
 
 
+@builds(SetVariable, hint="members")
+def _set(rebuild: Rebuilder, variable: SetVariable) -> str:
+    if variable.is_literal:
+        return rebuild.constant(variable.real, "items")
+    if variable.real:  # constants alone; a copy has the same order
+        return f"{rebuild.constant(variable.cls)}({rebuild.constant(frozenset(variable.real), 'items')})"
+    members = _members(rebuild, variable)
+    if variable.cls is frozenset:
+        return f"{rebuild.constant(frozenset)}(({members}))"
+    return f"{{{members}}}" if members else f"{rebuild.constant(set)}()"
+
+
+def _members(rebuild: Rebuilder, variable: SetVariable) -> str:
+    return "".join([f"{rebuild.value(key.variable)}, " for key in variable.items])
+
+
+@fills(SetVariable, empty=lambda rebuild, variable: f"{rebuild.constant(set)}()")
+def _fill_set(rebuild: Rebuilder, variable: SetVariable, name: str) -> None:
+    rebuild.lines.append(f"{name}.update(({_members(rebuild, variable)}))")
+
+
 # New contents
 
 
 def refill_once(rebuild: Rebuilder, container: VariableTracker) -> list[str]:
     """Returns statements that fill an external container with the new contents; none if already done."""
-    if container in rebuild.refilled or isinstance(container, SetVariable):  # the steps of sets ran before
+    if container in rebuild.refilled:
         return []
     rebuild.refilled.add(container)
     return refill(rebuild, container, rebuild.value(container))
@@ -120,19 +133,21 @@ def refill(rebuild: Rebuilder, variable: VariableTracker, name: str, *, is_empty
     items = getattr(variable, "items", None)
     if isinstance(items, LazyList) and isinstance(variable, ListVariable):
         return _change_list(rebuild, variable, items, name)
-    if isinstance(items, LazyDict) and isinstance(variable, DictVariable):
+    if isinstance(items, LazyDict) and isinstance(variable, DictVariable | SetVariable):
         return _change_table(rebuild, variable, items, name)
     owner = _owner(rebuild, variable)
     lines = [] if is_empty else [f"{owner}.clear({name})"]
     if isinstance(variable, DictVariable):
         return lines + _set_items(rebuild, variable, name, variable.items.lazy())
+    if isinstance(variable, SetVariable):
+        return [*lines, f"{owner}.update({name}, ({_members(rebuild, variable)}))"]
     assert isinstance(variable, ListVariable)
     return lines + [f"{owner}.extend({name}, [{rebuild.values(variable.items.lazy())}])"] * bool(variable.items)
 
 
 def _owner(rebuild: Rebuilder, variable: VariableTracker) -> str:
     """Returns the built-in class whose methods change the container; methods of a subclass are not called."""
-    if not isinstance(variable, DictVariable | ListVariable):
+    if not isinstance(variable, DictVariable | ListVariable | SetVariable):
         raise cannot_rebuild(variable)
     return rebuild.constant(next(base for base in variable.cls.__mro__ if base in CONTAINERS))
 
@@ -182,56 +197,12 @@ def _slots(rebuild: Rebuilder, variable: ListVariable, slots: Sequence[Slot], na
     )
 
 
-def _change_table(rebuild: Rebuilder, variable: DictVariable, items: LazyDict, name: str) -> list[str]:
-    """Returns statements for the changes of an external dict: deleted keys and written keys."""
+def _change_table(rebuild: Rebuilder, variable: DictVariable | SetVariable, items: LazyDict, name: str) -> list[str]:
+    """Returns statements for the changes of an external dict or set: deleted keys and written keys."""
     owner = _owner(rebuild, variable)
     lines = [f"{owner}.clear({name})"] * items.is_cleared
+    if isinstance(variable, SetVariable):
+        lines += [f"{owner}.discard({name}, {rebuild.value(key.variable)})" for key in items.removed]
+        return lines + [f"{owner}.add({name}, {rebuild.value(key.variable)})" for key in items.written]
     lines += [f"{owner}.__delitem__({name}, {rebuild.value(key.variable)})" for key in items.removed]
     return lines + _set_items(rebuild, variable, name, items.written)
-
-
-def replay_set_steps(rebuild: Rebuilder, found: Iterable[VariableTracker]) -> None:
-    """Makes the new sets among these values, and changes the external sets."""
-    found = [*found]
-    for holder in found:
-        if isinstance(holder, ObjectVariable) and holder.source is None and _changes(holder.storage):
-            rebuild.begin_object(holder, holder.storage)
-    history = [(step, variable) for variable in found if isinstance(variable, SetVariable) for step in variable.steps]
-    history += [(v.creation, v) for v in found if isinstance(v, SetVariable) and v.creation is not None]
-    history.sort(key=lambda event: event[0].time)
-    for (variable, method), events in itertools.groupby(history, lambda event: (event[1], event[0].method)):
-        steps = [step for step, _ in events]
-        if steps[0] is variable.creation:
-            _name_after_first_step(rebuild, variable)
-        else:
-            rebuild.lines += _step_statements(rebuild, variable, method, steps)
-
-
-def _changes(storage: VariableTracker | None) -> TypeGuard[SetVariable]:
-    return isinstance(storage, SetVariable) and storage.cls is set
-
-
-def _step_statements(rebuild: Rebuilder, variable: SetVariable, method: str, steps: list[SetStep]) -> list[str]:
-    name, owner = _name_after_first_step(rebuild, variable), rebuild.constant(set)
-    operands = [[rebuild.value(operand) for operand in step.operands] for step in steps]
-    if method == ADD and len(operands) > 1:
-        return [f"{owner}.update({name}, {tuple_literal(added for (added,) in operands)})"]
-    return [f"{owner}.{method}({', '.join([name, *texts])})" for texts in operands]
-
-
-def _name_after_first_step(rebuild: Rebuilder, variable: SetVariable) -> str:
-    """Returns the name of a set after its first step."""
-    text = rebuild.constant(variable.cls)
-    if variable.creation is None:
-        return rebuild.begin(variable, f"{text}()")
-    method = "" if variable.creation.method == "new" else f".{variable.creation.method}"
-    return rebuild.begin(variable, f"{text}{method}({rebuild.values(variable.creation.operands)})")
-
-
-@builds(SetVariable, hint="members")
-def _set_without_steps(rebuild: Rebuilder, variable: SetVariable) -> str:
-    if variable.is_literal:
-        return rebuild.constant(variable.real, "items")
-    if variable.items:
-        raise cannot_rebuild(variable)
-    return f"{rebuild.constant(variable.cls)}()"

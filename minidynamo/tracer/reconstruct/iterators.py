@@ -14,7 +14,7 @@ from minidynamo.tracer.reconstruct.builders import builds
 from minidynamo.tracer.reconstruct.containers import refill_once
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
 from minidynamo.variables.base import ConstantVariable, VariableTracker
-from minidynamo.variables.containers import SequenceVariable, Slots
+from minidynamo.variables.containers import SequenceVariable, SetVariable, Slots
 from minidynamo.variables.iterators import (
     NO_ITEMS,
     ChainIterator,
@@ -129,6 +129,9 @@ def _dict_iterator(rebuild: Rebuilder, variable: DictIterator) -> str:
         kinds = (collections.OrderedDict, set, frozenset)
         cls = variable.mapping.cls if variable.mapping.cls in kinds else dict
         return f"{make}({rebuild.constant(cls)}(){view})"
+    if isinstance(variable.mapping, SetVariable) and variable.mapping.source is None:
+        left = rebuild.values(key.variable for key in variable.keys[variable.position :])
+        return rebuild.assign("iterator", f"{make}([{left}])")
     # The dict must have its final contents: the iterator keeps its length.
     if is_external(variable.mapping) and rebuild.side_effects.is_changed(variable.mapping):
         rebuild.lines += refill_once(rebuild, variable.mapping)

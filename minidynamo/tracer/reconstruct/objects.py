@@ -77,7 +77,7 @@ def _fill_object(rebuild: Rebuilder, variable: ObjectVariable, name: str) -> Non
     if isinstance(storage, DictVariable) and storage.default_factory is not None:
         factory = rebuild.value(storage.default_factory)
         rebuild.lines.append(f"{rebuild.constant(collections.defaultdict)}.__init__({name}, {factory})")
-    if isinstance(storage, (ListVariable, DictVariable)):
+    if isinstance(storage, (ListVariable, DictVariable)) or (isinstance(storage, SetVariable) and storage.cls is set):
         rebuild.lines += refill(rebuild, storage, name, is_empty=True)
     for attribute, value in rebuild.side_effects.written_attributes(variable).items():
         if isinstance(value, VariableTracker):

@@ -34,7 +34,6 @@ from minidynamo.variables.containers import (
     DictVariable,
     ListVariable,
     SequenceVariable,
-    SetStep,
     SetVariable,
     SliceVariable,
     Slots,
@@ -125,13 +124,11 @@ def from_constant(value: Any, *, literal: bool = False) -> VariableTracker:
     if type(value) is list:
         return ListVariable([from_constant(item) for item in value])
     if type(value) in (set, frozenset):
-        items = [from_constant(item) for item in value]
-        keys = {key_of(item): None for item in items}
+        keys = {key_of(from_constant(item)): None for item in value}
         if type(value) is frozenset and literal:
             return SetVariable(keys, frozenset, value, is_literal=True)
         real = type(value)([*value])
-        made = SetStep("new", (TupleVariable(items),))
-        return SetVariable(keys, type(value), real if [*real] == [*value] else None, made)
+        return SetVariable(keys, type(value), real if [*real] == [*value] else None)
     if type(value) is dict:
         return DictVariable({key_of(from_constant(key)): from_constant(item) for key, item in value.items()})
     if isinstance(value, type):

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import collections
 
-import pytest
-
-from minidynamo.core.names import Namespace
-from minidynamo.errors import InternalError
-from minidynamo.tracer.reconstruct.rebuilder import Rebuilder
 from minidynamo.tracer.records.constants import key_of
-from minidynamo.tracer.records.side_effects import SideEffects
 from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.containers import DictVariable, DictViewVariable, SetVariable
@@ -31,7 +25,6 @@ def test_views_are_live() -> None:
     assert list(view) == [1, 2]
 
 
-def test_a_set_without_history_is_no_value_of_the_program():
+def test_sets_are_rebuilt_from_their_items():
     made = SetVariable(dict.fromkeys(key_of(ConstantVariable(value)) for value in (1, 2)))
-    with pytest.raises(InternalError, match="MD260"):
-        Rebuilder(Namespace(), SideEffects(), {}, [made]).value(made)
+    assert rebuilt(made) == {1, 2} and type(rebuilt(made)) is set
