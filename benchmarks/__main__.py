@@ -21,6 +21,7 @@ from benchmarks import (
     data_parallel,
     guards,
     kernels,
+    layers,
     libraries,
     memory,
     overhead,
@@ -48,6 +49,7 @@ OWN_TABLES: dict[str, Callable[[list[str]], None]] = {
     "captured_backward": captured_backward.main,
     "coverage": coverage.main,
     "data_parallel": data_parallel.main,
+    "layers": layers.main,
     "libraries": libraries.main,
     "peaks": peaks.main,
 }

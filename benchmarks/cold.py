@@ -49,7 +49,7 @@ def first_step(model_name: str, mode: str, system: str) -> float:
     return time.perf_counter() - start
 
 
-def fresh_process(folder: str, *command: str) -> list[float]:
+def fresh_process(folder: str, *command: str, timeout: int = 600) -> list[float]:
     """Runs a module in a process whose caches are in `folder`; returns the numbers in the last line of its output."""
     caches = {name: os.path.join(folder, name) for name in CACHES}
     done = subprocess.run(
@@ -57,7 +57,7 @@ def fresh_process(folder: str, *command: str) -> list[float]:
         env={**os.environ, **SWITCHES, **caches},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=timeout,
     )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")

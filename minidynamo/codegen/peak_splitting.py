@@ -14,10 +14,12 @@ from torch import fx
 
 from minidynamo.codegen.ir.loops import Kernel, LoopProgram, Loops
 from minidynamo.codegen.ir.size import hint
+from minidynamo.codegen.ir.verify import verify_program
 from minidynamo.codegen.memory.plan import Handing, HandOver, HostProgram
 from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.memory.write_regions import fits
+from minidynamo.codegen.scheduling.kernel_reuse import Kernels
 from minidynamo.codegen.scheduling.lifetimes import analyze, defines, reads
 from minidynamo.codegen.scheduling.schedule import PARTIAL, Step, schedule, split_reductions
 from minidynamo.memory.plan import MemoryPlan
@@ -100,15 +102,18 @@ def scheduled(
     it. For inputs that may die in backward, kernels are cut where it costs almost nothing.
     """
 
+    kernels = Kernels(verify=verify)
+
     def attempt(*changes: Change) -> Scheduled:
         recomputed = frozenset[str]().union(*(change.recomputed for change in changes))
         loops, steps = schedule(
             program,
             join=join,
-            verify=verify,
+            verify=False,
             materialized=frozenset[str]().union(*(change.across for change in changes)) - recomputed,
             exclusive=[change.first for change in changes if change.first],
             recomputed=recomputed,
+            kernels=kernels,
         )
         return loops, steps, plan_memory(steps, loops, name, handing_over=handing_over)
 
@@ -131,6 +136,8 @@ def scheduled(
                     break
             else:
                 break
+    if verify:
+        verify_program(best[0])
     return best
 
 

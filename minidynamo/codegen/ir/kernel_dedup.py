@@ -5,14 +5,14 @@ Each distinct kernel is printed, built and loaded once; its launches pass their 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
 from minidynamo.codegen.ir.expr import Const, Expr, IndexValue, Load, Ref, rewrite
 from minidynamo.codegen.ir.index import Index
-from minidynamo.codegen.ir.loops import Accumulate, Buffer, Kernel, Loop, Statement, Store
+from minidynamo.codegen.ir.loops import Accumulate, Buffer, Kernel, Loop, Origins, Statement, Store
 
 
 def representatives(kernels: Iterable[Kernel]) -> dict[str, Kernel]:
@@ -34,34 +34,52 @@ def _nameless(kernel: Kernel) -> Kernel:
     def value_name(name: str) -> str:
         return values.setdefault(name, f"v{len(values)}")
 
-    def renamed(e: Expr) -> Expr | None:
+    # A constant is spelled: as a float, -0.0 would equal 0.0.
+    return renamed(kernel, "", buffers, value_name, spell=True)
+
+
+def renamed(
+    kernel: Kernel,
+    name: str,
+    buffers: Mapping[str, str],
+    value_name: Callable[[str], str],
+    origins: Callable[[Origins], Origins] = lambda old: old,
+    *,
+    spell: bool = False,
+) -> Kernel:
+    """Returns the kernel with other names of buffers and values, and other origins. With `spell` each constant becomes
+    a name."""
+
+    def replaced(e: Expr) -> Expr | None:
         match e:
             case Load():
-                return replace(e, buffer=buffers[e.buffer])
+                return Load(buffers[e.buffer], e.index, e.dtype, e.valid)
             case Ref():
-                return replace(e, name=value_name(e.name))
-            case Const():
-                return Ref(repr(e.value), e.dtype)  # as a float, -0.0 would equal 0.0
+                return Ref(value_name(e.name), e.dtype)
+            case Const() if spell:
+                return Ref(repr(e.value), e.dtype)
         return None
 
     def index(old: Index) -> Index:
-        rewritten = rewrite(IndexValue(old, torch.int64), renamed)
+        if old.is_linear():
+            return old
+        rewritten = rewrite(IndexValue(old, torch.int64), replaced)
         assert isinstance(rewritten, IndexValue)
         return rewritten.index
 
     def statement(s: Statement) -> Statement:
-        value = rewrite(s.value, renamed)
+        value, made_by = rewrite(s.value, replaced), origins(s.origins)
         match s:
             case Store():
-                return replace(s, buffer=buffers[s.buffer], index=index(s.index), value=value)
+                return replace(s, buffer=buffers[s.buffer], index=index(s.index), value=value, origins=made_by)
             case Accumulate():
                 position = None if s.position is None else index(s.position)
-                return replace(s, name=value_name(s.name), value=value, position=position)
-        return replace(s, name=value_name(s.name), value=value)
+                return replace(s, name=value_name(s.name), value=value, position=position, origins=made_by)
+        return replace(s, name=value_name(s.name), value=value, origins=made_by)
 
     def of_arguments(arguments: Sequence[Buffer]) -> tuple[Buffer, ...]:
         return tuple(replace(buffer, name=buffers[buffer.name]) for buffer in arguments)
 
     loops = tuple(Loop(loop.axes, tuple(map(statement, loop.body))) for loop in kernel.loops)
     reads, writes = of_arguments(kernel.reads), of_arguments(kernel.writes)
-    return replace(kernel, name="", reads=reads, writes=writes, loops=loops)
+    return replace(kernel, name=name, reads=reads, writes=writes, loops=loops)

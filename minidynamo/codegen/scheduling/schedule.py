@@ -32,11 +32,11 @@ from minidynamo.codegen.ir.loops import (
     names_in,
 )
 from minidynamo.codegen.ir.size import Extent, ceil_division, hint, product
-from minidynamo.codegen.ir.verify import verify_kernel, verify_program
+from minidynamo.codegen.ir.verify import verify_program
 from minidynamo.codegen.lowering.formula import identity, operand
 from minidynamo.codegen.scheduling.fuse import Group, Item, fuse
 from minidynamo.codegen.scheduling.inline import inline, remove_unused
-from minidynamo.codegen.scheduling.kernels import build_kernel
+from minidynamo.codegen.scheduling.kernel_reuse import Kernels
 from minidynamo.codegen.scheduling.lifetimes import reads
 
 PARTIAL = "_partial"
@@ -133,18 +133,21 @@ def schedule(
     materialized: Collection[str] = (),
     exclusive: Collection[frozenset[str]] = (),
     recomputed: Collection[str] = (),
+    kernels: Kernels | None = None,
 ) -> tuple[LoopProgram, list[Step]]:
     """Returns the optimized program, and its kernels and extern calls in the order in which they run.
 
     - `materialized`: values that are never computed in the kernel of a reader.
     - `exclusive`: sets of values; a kernel that computes values of a set computes no other values.
     - `recomputed`: values that each reader recomputes.
+    - `kernels`: the builder of the program's kernels, with the kernels of earlier schedules.
     """
     program = optimize(
         program, join=join, materialized=frozenset(materialized).union(*exclusive), recomputed=recomputed
     )
     if verify:
         verify_program(program)
+    kernels = Kernels(verify=verify) if kernels is None else kernels
     items = fuse(program, join=join, materialized=materialized, exclusive=exclusive)
     steps: list[Step] = []
     inputs = frozenset(program.inputs)
@@ -159,7 +162,7 @@ def schedule(
                 name for name in defined if name in returned or readers[name] > (name in own) or not readers[name]
             ]
             name = f"{kernel_name(merge(*(n.origins for n in item.nodes)))}_{k}"
-            kernel = build_kernel(
+            kernel = kernels.build(
                 item,
                 name,
                 program.buffers,
@@ -167,8 +170,6 @@ def schedule(
                 inputs.intersection(defined),
                 reads_back=program.target == "cpp",
             )
-            if verify:
-                verify_kernel(kernel)
             steps.append(kernel)
         elif not isinstance(item, Loops):
             steps.append(item)
