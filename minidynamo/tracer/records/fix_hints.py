@@ -12,6 +12,7 @@ HINTS_BY_CLASS = {
     "CallableProxyType": "hold the object itself, or weakref.ref(object)",
     "Generator": "draw the numbers before, and pass them in",
     "Random": "draw the numbers before, and pass them in",
+    **dict.fromkeys(("lock", "RLock"), "hold the lock around the call of the compiled function, or accept the break"),
     "UninitializedParameter": "call the lazy module once before it is compiled",
     "UninitializedBuffer": "call the lazy module once before it is compiled",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from minidynamo.graph.boxed import make_boxed
 
 THREADS = 8
 CALLS = 2000
+CALLS_UNDER_LOCK = 100
 
 
 def scaled(x, y):
@@ -189,3 +191,32 @@ def test_threads_share_the_settings():
 def test_the_choices_are_checked():
     with pytest.raises(UnknownName, match="while_compiling"):
         minidynamo.compile(scaled, while_compiling="wiat")
+
+
+@pytest.mark.parametrize("lock", [threading.Lock(), threading.RLock()], ids=["Lock", "RLock"])
+def test_reads_inside_of_a_lock_see_the_writes_of_other_threads(lock):
+    total = {"count": 0, "sum": torch.zeros(2)}
+
+    @minidynamo.compile(backend="eager")
+    def add(x):
+        y = x * 2
+        with lock:
+            total["count"] = total["count"] + 1
+            total["sum"] = total["sum"] + y
+        return y
+
+    def work(number):
+        for _ in range(CALLS_UNDER_LOCK):
+            add(torch.full((2,), float(number)))
+
+    for _ in range(3):  # the number varies from the second call on
+        add(torch.zeros(2))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        run(work)
+    finally:
+        sys.setswitchinterval(interval)
+    assert total["count"] == 3 + THREADS * CALLS_UNDER_LOCK
+    assert total["sum"].tolist() == [2 * CALLS_UNDER_LOCK * sum(range(THREADS))] * 2
+    assert "hold the lock around the call" in str(add.breaks())

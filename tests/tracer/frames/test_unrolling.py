@@ -580,3 +580,57 @@ def test_lists_of_modules_have_a_version_for_each_length() -> None:
     for length in range(1, 7):
         assert torch.equal(compiled(layers[:length], torch.ones(2)), applied(layers[:length], torch.ones(2)))
     assert compiled.stats.graph_breaks == 0 and compiled.stats.graphs == 6
+
+
+class Policy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.hidden, self.scores = nn.Linear(4, 8), nn.Linear(8, 2)
+        self.saved_log_probs: list[Tensor] = []
+        self.rewards: list[float] = []
+
+    def act(self, state: Tensor) -> None:
+        chosen = torch.distributions.Categorical(torch.softmax(self.scores(torch.relu(self.hidden(state))), -1))
+        action = chosen.sample()
+        self.saved_log_probs.append(chosen.log_prob(action))
+        self.rewards.append(1.0 + action.item())
+
+
+def _finish_episode(policy: Policy, optimizer: torch.optim.Optimizer) -> Tensor:
+    """As in the policy gradient script among torch's examples."""
+    total, losses, returns = 0, [], collections.deque()  # type: ignore[var-annotated]
+    for reward in policy.rewards[::-1]:
+        total = reward + 0.99 * total
+        returns.appendleft(total)
+    targets = torch.tensor(returns)
+    targets = (targets - targets.mean()) / (targets.std() + 1e-6)
+    for log_prob, target in zip(policy.saved_log_probs, targets):
+        losses.append(-log_prob * target)
+    optimizer.zero_grad()
+    loss = torch.cat(losses).sum()
+    loss.backward()
+    optimizer.step()
+    del policy.rewards[:]
+    del policy.saved_log_probs[:]
+    return loss.detach()
+
+
+@pytest.mark.slow
+def test_episodes_of_a_policy_gradient_script_may_have_any_length() -> None:
+    mine, eager = Policy(), Policy()
+    steps = [(policy, torch.optim.SGD(policy.parameters(), 0.1)) for policy in (mine, eager)]
+    compiled = minidynamo.compile(_finish_episode, backend="eager", limit_policy="raise")
+
+    def check(length: int) -> None:
+        for policy in (mine, eager):
+            torch.manual_seed(length)
+            for _ in range(length):
+                policy.act(torch.randn(1, 4))
+        assert torch.equal(compiled(*steps[0]), _finish_episode(*steps[1]))
+        assert mine.rewards == eager.rewards == mine.saved_log_probs == []
+        for one, other in zip(mine.parameters(), eager.parameters()):
+            assert torch.equal(one, other)
+
+    _check_all_lengths(check)
+    assert compiled.stats.compiles < 30
