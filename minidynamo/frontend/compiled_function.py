@@ -213,6 +213,8 @@ class CompiledFunction:
             if self.options.steal and target.__self__ is self.module() and target.__name__ == "forward":
                 return types.MethodType(self.own_forward(target.__func__), target.__self__)
             return types.MethodType(self.compiled_callee(target.__func__), target.__self__)
+        if type(target) is functools.partial:
+            return functools.partial(self.compiled_callee(target.func), *target.args, **target.keywords)
         if (wrapped := module_in_data_parallel(target)) is not None:
             inner = vars(wrapped).get("_compiled_call_impl")
             function = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import re
 import sys
@@ -28,6 +29,12 @@ def with_break(x):
     y = x + 1
     minidynamo.graph_break("on purpose")
     return y * 2
+
+
+def scaled_with_break(scale, x, *, shift):
+    y = x + 1
+    minidynamo.graph_break("on purpose")
+    return y * scale + shift
 
 
 def compiled(fn, **keywords):
@@ -98,6 +105,12 @@ def test_a_callee_behind_a_break_shares_counters_and_graphs_with_its_caller():
     f.reset()
     assert (f.stats.compiles, f.graphs, f.guards()) == (0, [], "")
     assert f(torch.ones(1)).item() == 5 and f.stats.graphs == 4
+
+
+def test_the_function_of_a_partial_is_compiled_after_a_break():
+    f = compiled(lambda x, call: call(x) - 1)
+    assert f(torch.ones(1), functools.partial(functools.partial(scaled_with_break, 2.0), shift=1.0)).item() == 4
+    assert f.stats.graphs == 3  # before and after the break, and after the call
 
 
 def test_fresh_closures_over_one_code_object_are_not_compiled_for_ever():

@@ -24,7 +24,13 @@ from minidynamo.tracer.reachable import reachable
 from minidynamo.tracer.records.traced_frame import Break, Null
 from minidynamo.tracer.trace_rules import is_never_inlined, is_trusted_module
 from minidynamo.variables.base import VariableTracker
-from minidynamo.variables.callables import CellVariable, FunctionVariable, MethodVariable, NestedFunctionVariable
+from minidynamo.variables.callables import (
+    CellVariable,
+    FunctionVariable,
+    MethodVariable,
+    NestedFunctionVariable,
+    PartialVariable,
+)
 from minidynamo.variables.objects import ExceptionVariable, LazyVariable, ModuleVariable
 
 
@@ -188,15 +194,20 @@ def _compiled_callee(frame: Frame, index: int) -> int | None:
     position = callable_position(frame, last)
     if position is None:
         return None
-    callee = frame.stack[position]
-    if isinstance(callee, LazyVariable):  # a call reads its callee
-        callee = callee.realize()
+    callee = _without_partials(frame.stack[position])
     function = callee.function if isinstance(callee, MethodVariable) else callee
     if _is_one_kernel(callee.receiver if isinstance(callee, MethodVariable) else callee):
         return None
     own = isinstance(function, FunctionVariable) and not _is_library(function.value)
     nested = isinstance(function, NestedFunctionVariable)
     return position if own or nested or isinstance(callee, ModuleVariable) or _is_forward(callee) else None
+
+
+def _without_partials(callee: VariableTracker | Null) -> VariableTracker | Null:
+    """Returns the function that a call of `callee` runs: the function of a partial object, else `callee`."""
+    while isinstance(callee, LazyVariable | PartialVariable):  # a call reads its callee
+        callee = callee.realize() if isinstance(callee, LazyVariable) else callee.function
+    return callee
 
 
 # Modules of torch whose forward is a single kernel call: a graph of the preparation is not worth its overhead.

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 
 import torch
@@ -54,6 +55,37 @@ class CalleesThatBreak:
 
         yield f(vector())
         yield f(vector())
+
+    def callee_partial(compiled):
+        class Counter(torch.nn.Module):
+            calls = 0
+
+            def forward(self, x, by=1):
+                minidynamo.graph_break()
+                self.calls += 1
+                return x * by + self.calls
+
+        def g(a, x, *more, k=1, **kw):
+            minidynamo.graph_break()
+            kw["k"] = k
+            return a * x + sum(more) * k, kw
+
+        @compiled
+        def f(x, calls):
+            return [call(x, **named) for call, named in calls], functools.partial(g, 3)(x)
+
+        module = Counter()
+        calls = [
+            (functools.partial(g, 2), {}),
+            (functools.partial(functools.partial(g, 2, k=5), 3, z=1), {"k": 4}),
+            (functools.partial(module, by=2), {}),
+            (functools.partial(module.forward), {"by": 3}),
+        ]
+        for _ in range(3):
+            yield f(vector(), calls)
+        calls[1][0].keywords["k"] = 7
+        yield f(vector(), calls[:2]), module.calls, calls[1][0].keywords
+        yield attempt(f, vector(), [(functools.partial(g, 2), {"a": 1})])
 
     def callee_mutates(compiled):
         log = []
