@@ -18,7 +18,12 @@ import types
 
 import torch
 
-from minidynamo.compat import scripted_isinstance, torch_check_with, warn_of_typed_storages
+from minidynamo.compat import (
+    scripted_isinstance,
+    torch_check_tensor_all_with,
+    torch_check_with,
+    warn_of_typed_storages,
+)
 from minidynamo.compat import torch_assert as real_assert
 from minidynamo.tracer.polyfills.objects import copy_deepcopy, has_own_getattribute
 from minidynamo.tracer.records import registry
@@ -241,6 +246,14 @@ def check_with(error_type, cond, message):
     if not callable(message):
         cannot_trace("a check that fails", "it raises an error in torch's words")
     raise error_type(str(message()))
+
+
+@polyfill(torch_check_tensor_all_with)
+def check_tensor_all_with(error_type, cond, message=None):
+    if not isinstance(cond, torch.Tensor) or cond.dtype != torch.bool:
+        cannot_trace("this condition of a check", "it raises TypeError")
+    if not cond.all():  # a check in the graph, which reruns eagerly for the error's text
+        raise error_type
 
 
 # It raises for some values, in Python: tracing it directly turns the branch into a check in the graph.

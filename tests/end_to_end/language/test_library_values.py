@@ -121,6 +121,26 @@ class LibraryChecks:
         return x
 
 
+@pytest.mark.parametrize("message", [None, lambda: "only ones are expected"])
+def test_a_check_of_all_elements_is_in_the_graph(message):
+    def fn(x):
+        y = x + 1
+        torch._check_tensor_all(x == 1, message)
+        return y * 2
+
+    assert_same_as_eager(fn, lambda: torch.ones(4), fullgraph=True)
+    assert_same_as_eager(fn, vector)
+
+
+@pytest.mark.parametrize("condition", [True, torch.ones(2)])
+def test_a_check_of_all_elements_refuses_other_values_in_torchs_words(condition):
+    def fn(x):
+        torch._check_tensor_all(condition)
+        return x + 1
+
+    assert_same_as_eager(fn, vector)
+
+
 @pytest.mark.parametrize("condition", [lambda x: x.shape[0] == 5, lambda x: x.sum() > 0, lambda x: None])
 def test_what_torch_refuses_is_refused_in_its_words(condition):
     def fn(x):
