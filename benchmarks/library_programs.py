@@ -268,6 +268,31 @@ SAM = {
         "iou_head_depth": 2,
     },
 }
+MOONSHINE = {
+    "vocab_size": 99,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "encoder_num_hidden_layers": 1,
+    "decoder_num_hidden_layers": 1,
+    "encoder_num_attention_heads": 4,
+    "decoder_num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}
+TIME_SERIES = {
+    "prediction_length": 4,
+    "context_length": 8,
+    "num_time_features": 1,
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_layerdrop": 0.0,
+    "decoder_layerdrop": 0.0,
+    "lags_sequence": [1, 2, 3, 4, 5, 6, 7],
+}
 STAGES = {"hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}
 
 ENCODERS = {
@@ -350,6 +375,9 @@ DECODERS = {
         },
     ),
     "mpt": _of("Mpt", LM, {"vocab_size": 99, "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64}),
+    "granite": _of("Granite", LM, DECODER),
+    "lfm2": _of("Lfm2", LM, dict(DECODER, layer_types=["conv", "full_attention"])),
+    "olmo3": _of("Olmo3", LM, dict(DECODER, sliding_window=4, layer_types=["sliding_attention", "full_attention"])),
     "olmo2": _of("Olmo2", LM, DECODER),
     "stablelm": _of("StableLm", LM, DECODER),
 }
@@ -399,6 +427,11 @@ STATE_SPACES = {
     "zamba2": _of("Zamba2", LM, ZAMBA2),
     "jamba": _of("Jamba", LM, dict(JAMBA, experts_implementation="batched_mm"), other_path=True),
     "qwen3-next": _of("Qwen3Next", LM, dict(QWEN3_NEXT, experts_implementation="batched_mm")),
+    "qwen3.5": Program(
+        "Qwen3_5ForCausalLM",
+        "Qwen3_5TextConfig",
+        {key: value for key, value in QWEN3_NEXT.items() if key not in EXPERTS and "expert" not in key},
+    ),
     "recurrent-gemma": _of(
         "RecurrentGemma", LM, dict(DECODER, num_hidden_layers=3, lru_width=32, attention_window_size=8)
     ),
@@ -453,6 +486,8 @@ SOUNDS = {
         "spectrogram",
     ),
     "speech-to-text": _of("Speech2Text", SEQUENCES, SPEECH_TO_TEXT, "frames"),
+    "moonshine": _of("Moonshine", SEQUENCES, MOONSHINE, "samples"),
+    "time-series-transformer": _of("TimeSeriesTransformer", "ForPrediction", TIME_SERIES, "dated series"),
     "patch-tst": _of(
         "PatchTST",
         "ForPrediction",
@@ -568,6 +603,19 @@ VISION = {
             "neck_hidden_sizes": [8, 8, 16, 16, 16, 16, 32],
             "num_attention_heads": 2,
         },
+        "pictures",
+    ),
+    "dinov3": _of("DINOv3ViT", "Model", dict(PICTURES, num_register_tokens=2), "pictures"),
+    "dpt": _of(
+        "DPT",
+        "ForDepthEstimation",
+        dict(
+            PICTURES,
+            num_hidden_layers=4,
+            backbone_out_indices=[0, 1, 2, 3],
+            neck_hidden_sizes=[8, 8, 16, 16],
+            fusion_hidden_size=16,
+        ),
         "pictures",
     ),
     "segformer": _of("Segformer", "ForSemanticSegmentation", SEGFORMER, "pictures"),

@@ -103,6 +103,17 @@ INPUTS: dict[str, Callable[[Step], Inputs]] = {
         "past_values": torch.randn(step.batch, 16, 2),
         "future_values": torch.randn(step.batch, 4, 2),
     },
+    "dated series": lambda step: {
+        "past_values": torch.randn(step.batch, 15),
+        "past_time_features": torch.randn(step.batch, 15, 1),
+        "past_observed_mask": torch.ones(step.batch, 15),
+        "future_values": torch.randn(step.batch, 4),
+        "future_time_features": torch.randn(step.batch, 4, 1),
+    },
+    "samples": lambda step: {
+        "input_values": torch.randn(step.batch, 2000),
+        "labels": tokens(step.batch, step.length // 2),
+    },
     "timm": lambda step: {"x": torch.randn(step.batch, 3, 32, 32)},
 }
 
