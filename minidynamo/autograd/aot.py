@@ -200,9 +200,9 @@ def _with_channels_last(graphs: AotGraphs) -> AotGraphs | None:
     elif parts.views or graphs.signature.graph.gradients or graphs.signature.unpacked:
         return None
     else:
-        extras = ((position, i) for position, (kind, i) in enumerate(parts.sources) if kind == "extra")
-        kept = {position: parts.results + i for position, i in extras}
-        moved = lay_out_channels_last(graphs.forward, parts.results, graphs.backward, kept)
+        results = parts.results
+        kept = {position: results + i for position, (kind, i) in enumerate(parts.sources) if kind == "extra"}
+        moved = lay_out_channels_last(graphs.forward, results, graphs.backward, kept)
     return None if moved is None else replace(graphs, forward=moved[0], backward=moved[1])
 
 

@@ -10,7 +10,7 @@ import functools
 import importlib.metadata
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch.fx
@@ -135,6 +135,8 @@ class StoredGraph:
 
     key: Key
     made: weakref.WeakKeyDictionary[BoxedCallable, tuple[compile_graph.CompiledGraph, str]]
+    #: Part of the entry -> its written form: an entry is written again for each compiled part of backward.
+    forms: dict[str, Json] = field(default_factory=dict)
 
     @property
     def codec(self) -> Codec:
@@ -236,15 +238,23 @@ class StoredGraph:
                 "what": _description(self.key.what, stages),
                 "decisions": self.key.symbols.decided(),
                 "plan": call_plan.write_plan(plan, codec),
-                "stages": {stage: self._form(call, codec) for stage, call in stages.items()},
+                "stages": {
+                    stage: self._once(stage, functools.partial(self._form, call, codec))
+                    for stage, call in stages.items()
+                },
                 "backward": self._graph_form(backward, is_needed=WHOLE.stage not in stages or _needs_partial(plan)),
             }
 
         self._store(content)
 
+    def _once(self, part: str, write: Callable[[], Json]) -> Json:
+        if part not in self.forms:
+            self.forms[part] = write()
+        return self.forms[part]
+
     def _graph_form(self, backward: torch.fx.GraphModule | None, is_needed: bool) -> Json:
         try:
-            return None if backward is None else write_graph(backward, self.key)
+            return None if backward is None else self._once("backward graph", lambda: write_graph(backward, self.key))
         except NotStorable:
             if is_needed:
                 raise

@@ -22,7 +22,6 @@ from minidynamo.codegen.lowering.graph import devices_of, lower_graph
 from minidynamo.codegen.lowering.registry import find as find
 from minidynamo.codegen.lowering.registry import lowered_ops as lowered_ops
 from minidynamo.codegen.memory.plan import Handing, HostProgram, verify_host
-from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.peak_splitting import Deaths, Limit, cut_at_peak, excess, scheduled
 from minidynamo.codegen.printers import cpp, triton
 from minidynamo.codegen.printers.host import Calling, print_host
@@ -32,6 +31,7 @@ from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase
 from minidynamo.errors import Diagnostic, KernelBuildError, KernelsUnavailable, UnknownName, nearest
 from minidynamo.graph.marks import DIES, MAY_DIE, RETURNED
+from minidynamo.memory.plan import MemoryPlan
 from minidynamo.memory.unfused_peak import peaks_of_operations
 
 TARGETS = ("auto", "cpp", "triton", "aten")
@@ -49,6 +49,8 @@ class CompiledGraph:
     target: str
     #: The host program as data.
     program: HostProgram
+    #: The memory plan of the host program.
+    memory: MemoryPlan
     #: The loop program, as text.
     loops_text: str
     #: The kernels in the loop IR, as text.
@@ -107,17 +109,17 @@ def _planned(
     name: str,
     handing_over: Handing,
     fallback_graph: Callable[[], fx.GraphModule] | None,
-) -> tuple[LoopProgram, HostProgram]:
+) -> tuple[LoopProgram, HostProgram, MemoryPlan]:
     limit = peaks_of_operations(gm, backward=bool(handing_over)) if target != "aten" else _unlimited
     schedule = functools.partial(_scheduled, target=target, name=name, handing_over=handing_over)
-    loops, program, above = schedule(gm, limit)
-    if fallback_graph is not None and above > 0:
+    planned = schedule(gm, limit)
+    if fallback_graph is not None and planned[3] > 0:
         other = schedule(fallback_graph(), limit)
-        return other[:2] if other[2] < above else (loops, program)
-    return loops, program
+        planned = other if other[3] < planned[3] else planned
+    return planned[:3]
 
 
-def _compile(loops: LoopProgram, program: HostProgram, target: str, name: str) -> CompiledGraph:
+def _compile(loops: LoopProgram, program: HostProgram, memory: MemoryPlan, target: str, name: str) -> CompiledGraph:
     if config.verify_ir:
         verify_host(program)
     paths: dict[str, str] = {}
@@ -127,18 +129,17 @@ def _compile(loops: LoopProgram, program: HostProgram, target: str, name: str) -
     kernel_source, launchers = build(program, target, name, paths)
     host_source, namespace = print_host(program, launchers, _calling(program, target))
     names = dict(namespace)
-    described = memory_plan(program)
-    paths["memory"] = artifacts.write("memory", name, f"{described}\n", ".txt", described)
+    paths["memory"] = artifacts.write("memory", name, f"{memory}\n", ".txt", memory)
     call = artifacts.load("host", name, host_source, namespace, "call")
     paths["host"] = call.__code__.co_filename
     texts = loops_text, kernels_text, kernel_source, host_source
-    return CompiledGraph(call, target, program, *texts, paths, launchers, names)
+    return CompiledGraph(call, target, program, memory, *texts, paths, launchers, names)
 
 
 def _scheduled(
     gm: fx.GraphModule, limit: Limit, *, target: str, name: str, handing_over: Handing
-) -> tuple[LoopProgram, HostProgram, int]:
-    """Returns the scheduled graph, the host program with its memory plan, and the bytes by which the peak exceeds the
+) -> tuple[LoopProgram, HostProgram, MemoryPlan, int]:
+    """Returns the scheduled graph, the host program, its memory plan, and the bytes by which the peak exceeds the
     limit.
 
     On a GPU, long folds whose partial results would raise the peak too far become calls of torch's own operations.
@@ -151,13 +152,13 @@ def _scheduled(
         if config.verify_ir:
             verify_program(lowered)
         deaths = Deaths(*(_marked(mark, inputs, lowered.inputs) for mark in (DIES, RETURNED, MAY_DIE)))
-        loops, _, program = scheduled(lowered, name, limit, deaths=deaths, **how)
-        above = excess(program, limit, handing_over=handing_over, deaths=deaths)
+        loops, _, program, memory = scheduled(lowered, name, limit, deaths=deaths, **how)
+        above = excess(memory, limit, handing_over=handing_over, deaths=deaths)
         if above <= 0 or target != "triton":
-            return loops, program, above
-        more = cut_at_peak(program, gm, handing_over=handing_over, deaths=deaths) - uncut
+            return loops, program, memory, above
+        more = cut_at_peak(memory, gm, handing_over=handing_over, deaths=deaths) - uncut
         if not more:
-            return loops, program, above
+            return loops, program, memory, above
         uncut |= more
 
 

@@ -33,8 +33,8 @@ MOST_TRAFFIC = 64
 LEAST_SAVED = 16
 """The fewest bytes that a cut must save per byte that it reads back, if no limit is known."""
 
-Scheduled = tuple[LoopProgram, Sequence[Step], HostProgram]
-"""The optimized program, its kernels and calls in order, and the host program that runs them."""
+Scheduled = tuple[LoopProgram, Sequence[Step], HostProgram, MemoryPlan]
+"""The optimized program, its kernels and calls in order, the host program that runs them, and its memory plan."""
 
 Limit = Callable[[bool, bool], int]
 """`limit(taken, held)`: the peak of the unfused program. `taken`: the caller frees results at once when they are handed
@@ -115,10 +115,11 @@ def scheduled(
             recomputed=recomputed,
             kernels=kernels,
         )
-        return loops, steps, plan_memory(steps, loops, name, handing_over=handing_over)
+        host = plan_memory(steps, loops, name, handing_over=handing_over)
+        return loops, steps, host, memory_plan(host)
 
     best, kept = attempt(), list[Change]()
-    plan = _plan(best[2])
+    plan = best[3].without_workspace()
     cases = _cases(limit, handing_over, deaths)
     dead = deaths.may if handing_over else frozenset[str]()
     optimistic = [case._replace(dying=case.dying | dead, limit=None) for case in cases if dead]
@@ -129,7 +130,7 @@ def scheduled(
                 if more in kept:
                     continue
                 candidate = attempt(*kept, more)
-                candidate_plan = _plan(candidate[2])
+                candidate_plan = candidate[3].without_workspace()
                 after = [case.badness(candidate_plan) for case in (*cases, *optimistic)]
                 if after != before and all(new <= old for new, old in zip(after, before)):
                     best, plan, kept = candidate, candidate_plan, [*kept, more]
@@ -141,22 +142,18 @@ def scheduled(
     return best
 
 
-def excess(host: HostProgram, limit: Limit, *, handing_over: Handing, deaths: Deaths) -> int:
+def excess(memory: MemoryPlan, limit: Limit, *, handing_over: Handing, deaths: Deaths) -> int:
     """Returns the bytes by which the peak exceeds the limit; 0 or less if it does not."""
-    plan = _plan(host)
+    plan = memory.without_workspace()
     return max(case.peak(plan) - (case.limit or 0) for case in _cases(limit, handing_over, deaths))
 
 
-def cut_at_peak(host: HostProgram, gm: fx.GraphModule, *, handing_over: Handing, deaths: Deaths) -> frozenset[str]:
+def cut_at_peak(memory: MemoryPlan, gm: fx.GraphModule, *, handing_over: Handing, deaths: Deaths) -> frozenset[str]:
     """Returns the graph nodes whose folds were cut into chunks, and whose partial results are alive at the peak."""
-    plan = _plan(host)
+    plan = memory.without_workspace()
     found = {name for case in _cases(lambda *_: 0, handing_over, deaths) for name in case.at_peak(plan)}
     partial = tuple(name.removesuffix(PARTIAL) for name in found if name.endswith(PARTIAL))
     return frozenset(n.name for n in gm.graph.nodes if any(f"{name}_".startswith(f"{n.name}_") for name in partial))
-
-
-def _plan(host: HostProgram) -> MemoryPlan:
-    return memory_plan(host).without_workspace()
 
 
 def _cases(limit: Limit, handing_over: Handing, deaths: Deaths) -> list[_Case]:
@@ -173,7 +170,7 @@ def _changes(program: LoopProgram, best: Scheduled, plan: MemoryPlan, case: _Cas
 
     Yields nothing if no kernel is at the peak.
     """
-    loops, steps, host = best
+    loops, steps, host, _ = best
     excess = None if case.limit is None else case.peak(plan) - case.limit
     highest = case.at_peak(plan)[-1:] if excess is None or excess > 0 else []
     kernel = next((kernel for kernel in host.kernels for buffer in kernel.writes if [buffer.name] == highest), None)

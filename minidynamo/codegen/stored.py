@@ -13,10 +13,9 @@ import torch
 
 from minidynamo import compat
 from minidynamo.codegen import compile_graph
-from minidynamo.codegen.ir import kernel_dedup, loops
+from minidynamo.codegen.ir import loops
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.size import Derived, Size, Symbol
-from minidynamo.codegen.memory import report
 from minidynamo.codegen.printers import cpp, triton
 from minidynamo.codegen.runtime import host_functions, library, random_numbers, triton_launch
 from minidynamo.codegen.runtime.triton_launch import LaunchSpec
@@ -53,8 +52,11 @@ _TARGETS = ("cpp", "triton", "aten")
 
 def write_graph(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
     """Returns the stored form of a compiled graph; raises NotStorable."""
-    kernels = kernel_dedup.distinct(kernel_dedup.representatives(compiled.program.kernels))
-    known = {id(compiled.launchers[kernel.name]): {"kernel": kernel.name} for kernel in kernels}
+    distinct: dict[int, loops.Kernel] = {}  # by launcher
+    for kernel in compiled.program.kernels:
+        distinct.setdefault(id(compiled.launchers[kernel.name]), kernel)
+    kernels = [*distinct.values()]
+    known = {launcher: {"kernel": kernel.name} for launcher, kernel in distinct.items()}
     known |= {id(function): {"function": name} for name, function in _FUNCTIONS.items()}
     for step in (*compiled.program.prelude, *compiled.program.steps):
         if isinstance(step, (loops.Compute, loops.Extern)) and isinstance(step.op, compat.OpOverload):
@@ -67,7 +69,7 @@ def write_graph(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
         "interpreted": all(kernel.device.type == "cpu" for kernel in compiled.program.kernels),
         "names": names,
         "kernels": _write_kernels(kernels, compiled.target, codec),
-        "memory": codec.encode(report.memory_plan(compiled.program)),
+        "memory": codec.encode(compiled.memory),
         "loops": written(f"{compiled.loops_text}\n{compiled.kernel_text}"),
         "kernel": written(compiled.kernel_source),
         "host": written(compiled.host_source),

@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 from examples.models import ConvNet, Transformer
+from minidynamo.codegen import stored
 from minidynamo.config import config
 from minidynamo.core.events import MinidynamoNotice, forget_notices, on_event
 from minidynamo.graph_cache import files
@@ -590,3 +591,13 @@ def test_numbers_that_vary_are_inputs_of_stored_graphs(events):
         for scale in (0.5, 0.75, 0.3, 0.1):
             torch.testing.assert_close(compiled(x, scale), x * scale + 1)
     assert made == 2 and names(events) == ["hit", "hit"]
+
+
+def test_each_part_of_an_entry_is_written_once(monkeypatch):
+    written = []
+    write = stored.write_graph
+    monkeypatch.setattr(
+        stored, "write_graph", lambda compiled, codec: written.append(compiled.program.name) or write(compiled, codec)
+    )
+    minidynamo.compile(lambda x: x.sin().sum())(torch.ones(3, requires_grad=True)).backward()
+    assert written == ["forward", "backward"]

@@ -6,6 +6,7 @@ import sys
 import torch
 
 from minidynamo.codegen.ir import expr
+from minidynamo.codegen.lowering import graph
 from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.scheduling import fuse
 from minidynamo.codegen.scheduling.schedule import schedule
@@ -67,3 +68,12 @@ def test_a_large_expression_is_walked_once(monkeypatch):
     found = expression.loads
     monkeypatch.setattr(expr, "children", None)
     assert expression.loads is found and expression.below[0] is expression and expression.cost > 0
+
+
+def test_the_layout_of_a_value_is_found_once(monkeypatch):
+    """Finds the layout of each tensor once, for any number of readers."""
+    asked = []
+    layout_of = graph.layout_of
+    monkeypatch.setattr(graph, "layout_of", lambda name, fake, of: asked.append(fake) or layout_of(name, fake, of))
+    lower(lambda x: [x.sin() * k for k in range(9)], X)
+    assert asked and len(asked) == len({*map(id, asked)})

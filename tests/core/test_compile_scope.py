@@ -1,5 +1,6 @@
 """Signals wait for the end of a compile; the tests of compat cover the state afterwards."""
 
+import gc
 import signal
 
 import pytest
@@ -62,3 +63,22 @@ def test_a_handler_that_raises_ends_the_call_and_the_next_one_compiles(came, sta
     compiled(x).sum().backward()
     assert torch.equal(x.grad, x.cos().mul(2))
     assert len(graphs) == 2
+
+
+def test_cycles_are_collected_after_the_compile():
+    with isolated():
+        assert not gc.isenabled()
+        with isolated():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ValueError), isolated():
+        raise ValueError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with isolated():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -73,14 +73,15 @@ def forward_graph(
     result = fx.Graph()
     env: dict[fx.Node, fx.Node] = {node: result.node_copy(node) for node in forward.inputs}
     results = [*forward.results, *kept]
+    returned = {*results}
     lost = {*forward.overwritten, *sizes.emptied}
-    written = WrittenInputs(result, env, forward.writes, lost, needed | early, {*results})
+    written = WrittenInputs(result, env, forward.writes, lost, needed | early, returned)
 
     def emit(node: fx.Node) -> None:
         pending = [node]
         while pending:
             ready = pending.pop()
-            source = None if ready in results else _readable_source(ready, early, env)
+            source = None if ready in returned else _readable_source(ready, early, env)
             env[ready] = result.node_copy(ready, env.__getitem__) if source is None else env[source]
             written.record_aliases(ready, source)
             unlocked = [user for user in ready.users if user in early and user not in env]
@@ -126,11 +127,12 @@ def partition(joint: Joint, save_policy: SavePolicy | None = None) -> Partition:
     placed = _with_sources(forward, network.cut_within(config.activation_budget, choices), held)
     saved, rest = [n for _, n in placed], [n for kind, n in placed if kind == "extra"]
     kinds = {"input": forward.inputs, "result": forward.results, "extra": rest}
-    sources = [(kind, kinds[kind].index(held.get(n, n))) for kind, n in placed]
+    positions = {kind: {n: i for i, n in reversed([*enumerate(nodes)])} for kind, nodes in kinds.items()}
+    sources = [(kind, positions[kind][held.get(n, n)]) for kind, n in placed]
     returned = [node for position, node in enumerate(forward.results) if position not in joint.results_in_inputs]
     backward = backward_graph(forward.graph, saved, joint.tangents, joint.gradients, forward.backward_only)
     dying = {*rest, *forward.results, *joint.tangents} - {*forward.inputs, *held}
-    _mark_dying(backward, [*saved, *joint.tangents], dying, forward.results)
+    _mark_dying(backward, [*saved, *joint.tangents], dying, {*forward.results})
     return Partition(
         forward_graph(replace(forward, results=returned), rest, joint.wanted),
         backward,
@@ -145,8 +147,10 @@ def _with_sources(forward: Forward, cut: Sequence[fx.Node], held: Collection[fx.
     results, lost = {*forward.results}, forward.overwritten
     cut = list(dict.fromkeys(n if n in held or n in results else _whole(n, results | lost) for n in cut))
     from_inputs = [n for n in cut if n in held or (n.op == "placeholder" and n not in lost)]
-    returned = [n for n in cut if n in results and n not in {*from_inputs, *lost}]
-    rest = [n for n in cut if n not in {*from_inputs, *returned}]
+    held_or_lost = {*from_inputs, *lost}
+    returned = [n for n in cut if n in results and n not in held_or_lost]
+    stored = {*from_inputs, *returned}
+    rest = [n for n in cut if n not in stored]
     placed = [("input", n) for n in from_inputs] + [("result", n) for n in returned] + [("extra", n) for n in rest]
     return sorted(placed, key=lambda place: is_number(place[1]))
 

@@ -128,6 +128,8 @@ class GraphLowering:
         self.stored: dict[fx.Node, Value] = {}
         self.last_writes = {n.args[0]: n for n in gm.graph.find_nodes(op="call_function", target=_COPY)}
         self.positions = {node: k for k, node in enumerate(gm.graph.nodes)}
+        # Identity of a fake tensor -> its layout, without a name: each reader of a value asks for the layout.
+        self.layouts: dict[int, Buffer] = {}
 
     def run(self) -> LoopProgram:
         """Lowers all nodes."""
@@ -182,7 +184,13 @@ class GraphLowering:
         return name
 
     def _layout(self, name: str, fake: Any) -> Buffer | None:
-        return layout_of(name, fake, self.numbers)
+        known = self.layouts.get(id(fake))
+        if known is None:
+            known = layout_of("", fake, self.numbers)
+            if known is None:
+                return None
+            self.layouts[id(fake)] = known
+        return Buffer(name, known.shape, known.stride, known.dtype, known.device)
 
     def _origins(self, node: fx.Node) -> Origins:
         """Returns the origins of the values computed for `node`."""

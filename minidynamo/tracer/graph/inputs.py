@@ -7,6 +7,7 @@ Trackers and guards are not made here, and the choice of values that become inpu
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -142,6 +143,7 @@ class GraphInputs:
         self._steal = steal
         self._spread = spread
         self._placeholders: list[tuple[torch.fx.Node, TensorVariable | ListVariable | NumberVariable]] = []
+        self._taken: set[str] = set()  # names of placeholders
         self._external_tensors: dict[TensorVariable, _ExternalTensor] = {}
         self._unguarded: dict[TensorVariable, TensorFacts] = {}
         self._single_facts: dict[TensorVariable, list[ConstantVariable]] = {}  # of unguarded tensors
@@ -281,12 +283,13 @@ class GraphInputs:
     def _placeholder(self, source: Source) -> torch.fx.Node:
         name = re.sub(r"\W+", "_", source.display()).strip("_") or "input"
         name = name if not name[0].isdigit() else f"input_{name}"
-        taken = {node.target for node, _ in self._placeholders}
-        unused = (name, *(f"{name}_{count}" for count in range(1, len(taken) + 1)))
+        unused = itertools.chain((name,), (f"{name}_{count}" for count in itertools.count(1)))
+        chosen = next(name for name in unused if name not in self._taken)
         last = self._placeholders[-1][0] if self._placeholders else None
         with self._graph.inserting_after(last):
-            node = self._graph.placeholder(next(name for name in unused if name not in taken))
+            node = self._graph.placeholder(chosen)
         node.target = node.name  # shadows no name that the graph's code calls
+        self._taken.add(node.name)
         node.meta.update(user_location=self._where(), source=source)
         return node
 
