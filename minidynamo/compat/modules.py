@@ -74,16 +74,23 @@ def foreach_operators(name: str) -> list[OpOverload]:
 
 
 @functools.cache
-def written_lists(function: typing.Any) -> tuple[int, ...]:
-    """Returns the positions of written arguments of a torch function on lists of tensors; fake tensors do not count
-    it.
+def written_arguments(function: typing.Any) -> dict[str, int]:
+    """Returns the names and positions of the arguments that a torch function or operator writes to by its schemas;
+    fake tensors do not count writes to lists and to some other arguments.
     """
-    name = getattr(function, "__name__", "")
-    if not name.startswith(("_foreach_", "_fused_")) or not name.endswith("_"):
-        return ()
-    packet = getattr(torch.ops.aten, name)
-    arguments = getattr(packet, packet.overloads()[0])._schema.arguments
-    return tuple(i for i, argument in enumerate(arguments) if argument.alias_info and argument.alias_info.is_write)
+    if isinstance(function, OpOverload):
+        operators = [function]
+    else:
+        name = function.__name__
+        packet = getattr(torch.ops.aten, name, None) if name.endswith("_") else None
+        operators = [getattr(packet, overload) for overload in getattr(packet, "overloads", list)()]
+    schemas = [op._schema for op in operators if not any(argument.is_out for argument in op._schema.arguments)]
+    return {
+        argument.name: position
+        for schema in schemas
+        for position, argument in enumerate(schema.arguments)
+        if argument.alias_info and argument.alias_info.is_write
+    }
 
 
 def _codes_within(code: types.CodeType) -> typing.Iterator[types.CodeType]:

@@ -17,10 +17,17 @@ def test_code_of_optimizers_and_schedulers_is_found():
     assert compat.MODULE_CALL is torch.nn.Module._call_impl is compat.module_call(torch.nn.Linear)
 
 
-def test_which_lists_an_operator_writes():
-    assert compat.written_lists(torch._foreach_add_) == (0,)
-    assert compat.written_lists(torch._foreach_add) == compat.written_lists(torch.add) == ()
-    assert compat.written_lists(torch._fused_sgd_)[0] == 0
+def test_which_arguments_an_operator_writes():
+    assert compat.written_arguments(torch._foreach_add_) == {"self": 0}
+    assert compat.written_arguments(torch.ops.aten._foreach_add_.List) == {"self": 0}
+    assert compat.written_arguments(torch._foreach_add) == compat.written_arguments(torch.sort) == {}
+    assert compat.written_arguments(len) == {}
+    assert compat.written_arguments(torch._fused_sgd_) == {"self": 0, "grads": 1, "momentum_buffer_list": 2}
+    check = torch._amp_foreach_non_finite_check_and_unscale_
+    assert compat.written_arguments(check) == {"self": 0, "found_inf": 1}
+
+
+def test_operators_on_lists():
     assert {op.name() for op in compat.foreach_operators("neg")} == {"aten::_foreach_neg", "aten::_foreach_neg_"}
 
 

@@ -26,7 +26,7 @@ from minidynamo.compat import (
     keeping_thread_state,
     known_constant,
     memory_of,
-    written_lists,
+    written_arguments,
 )
 from minidynamo.errors import UserLocation
 from minidynamo.fake.mode import real_tensors_in_calls
@@ -257,8 +257,8 @@ class OutputGraph:
         if _has_varying_numbers(node_args, node_kwargs):
             for fake in tensors_in(result):
                 forget_constant(fake)
-        uncounted = [*_written_lists(target, fake_args), *_updated_statistics(target, fake_args, fake_kwargs)]
-        written = [*versions.written(), *tensors_in(uncounted)]
+        uncounted = tensors_in(_uncounted_writes(target, fake_args, fake_kwargs))
+        written = [*versions.written(), *uncounted]
         self._record_writes(written)
         known = not has_symbols(result) or not self.takes_numbers or isinstance(result, torch.SymBool | torch.SymFloat)
         if known and not written and not _needs_node(result):
@@ -569,16 +569,14 @@ def _has_varying_numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool
     return any(isinstance(value, SYMBOLIC_NUMBERS) and constant_of(value) is None for value in values)
 
 
-def _written_lists(target: object, args: Sequence[Any]) -> list[Any]:
-    """Returns the list arguments whose tensors the function writes to, directly or not."""
-    positions = written_lists(target) if isinstance(target, types.BuiltinFunctionType) else ()
-    return [args[position] for position in positions if position < len(args)]
-
-
-def _updated_statistics(target: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Returns the statistics that a batch norm in training updates; torch's version counters do not show it."""
+def _uncounted_writes(target: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Returns the arguments that the function writes to by its schema, and the statistics that a batch norm in training
+    updates; torch's version counters may not show it."""
     positions = _STATISTICS.get(target)
-    if positions is None or not (args[5] if len(args) > 5 else kwargs.get("training", False)):
+    if positions is None:
+        is_from_torch = isinstance(target, types.BuiltinFunctionType | OpOverload)
+        positions = written_arguments(target) if is_from_torch else {}
+    elif not (args[5] if len(args) > 5 else kwargs.get("training", False)):
         return []
     return [args[position] if position < len(args) else kwargs.get(name) for name, position in positions.items()]
 

@@ -454,3 +454,25 @@ def test_one_kernel_updates_a_parameter(foreach):
     assert host.count("aten_") == 0
     numbers = 1 if foreach else len(list(net.parameters()))  # of steps; one kernel counts all steps
     assert len(launches) == len(list(net.parameters())) + numbers  # a parameter with its state
+
+
+@pytest.mark.parametrize("kind", [optim.SGD, optim.Adam])
+def test_a_scaler_skips_the_step_after_gradients_that_are_not_finite(kind):
+    def run(compile_it):
+        net = model()
+        optimizer = kind(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4, growth_interval=2)
+        step = compile_it(lambda: scaler.step(optimizer))
+        scales = []
+        for k in range(5):
+            optimizer.zero_grad()
+            scaler.scale(net(torch.randn(2, 4) * (torch.inf if k == 2 else 1)).sum()).backward()
+            step()
+            scaler.update()
+            scales.append(scaler.get_scale())
+        return [*net.parameters()], scales
+
+    expected, scales = run(lambda step: step)
+    found = run(minidynamo.compile(backend="aot_eager"))
+    assert found[1] == scales == [16, 32, 16, 16, 32]
+    torch.testing.assert_close(found[0], expected, rtol=0, atol=0)

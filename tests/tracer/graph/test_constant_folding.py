@@ -69,6 +69,12 @@ def written_in_a_checkpoint(x):
     return torch.utils.checkpoint.checkpoint(add, x, use_reentrant=False)
 
 
+def written_without_a_count(x):
+    found_inf = torch.zeros(1)
+    torch._amp_foreach_non_finite_check_and_unscale_([x / 0], found_inf, torch.ones(1))
+    return x + found_inf.tolist()[0]
+
+
 def drawn(x):
     return x + torch.rand(3).tolist()[1]
 
@@ -94,7 +100,13 @@ def counted_for_long(x):
     return x + count.sum()
 
 
-WRITTEN = [written, written_through_a_view, written_behind_autograd, written_in_a_checkpoint]
+WRITTEN = [
+    written,
+    written_through_a_view,
+    written_behind_autograd,
+    written_in_a_checkpoint,
+    written_without_a_count,
+]
 
 
 @pytest.mark.parametrize(
