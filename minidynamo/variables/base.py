@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.fx
 
@@ -93,6 +93,28 @@ class ConstantVariable(VariableTracker):
     @property
     def python_type(self) -> type:
         return type(self.unguarded_value)
+
+
+class LazyTextVariable(ConstantVariable):
+    """A text with the value of a tensor, which the program only passes on, for example as the message of a check."""
+
+    python_type: Any = str
+    unguarded_value: Any = property(attrgetter("value"))
+    new_on_each_read = False
+    is_read = True  # there is no guard that a read could avoid
+
+    def __init__(self, refuse: Callable[[], NoReturn]) -> None:
+        VariableTracker.__init__(self)
+        #: Abandons the trace: the next trace breaks the graph where the text is formatted.
+        self.refuse = refuse
+
+    def __repr__(self) -> str:
+        return "LazyTextVariable()"
+
+    @property
+    def value(self) -> NoReturn:
+        """Abandons the trace, because the text is not known."""
+        self.refuse()
 
 
 def is_none_constant(variable: VariableTracker | None) -> bool:

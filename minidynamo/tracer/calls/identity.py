@@ -135,7 +135,7 @@ def _object_eq(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> 
 @registry.method(object, "__ne__")
 def _object_ne(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
     result = tx.call_method(left, "__eq__", [right])
-    if isinstance(result, ConstantVariable) and result.unguarded_value is NotImplemented:
+    if isinstance(result, ConstantVariable) and result.python_type is type(NotImplemented):
         return result
     return ConstantVariable(not tx.truth(result))
 

@@ -129,7 +129,7 @@ def _attempt(tx: Tracer, left: VariableTracker, name: str, right: VariableTracke
         result = _fold(tx, getattr(left.python_type, name), left, plain_operand(right))
     else:
         result = tx.call_method(left, name, [right])
-    return None if isinstance(result, ConstantVariable) and result.unguarded_value is NotImplemented else result
+    return None if isinstance(result, ConstantVariable) and result.python_type is type(NotImplemented) else result
 
 
 def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:

@@ -1,9 +1,10 @@
 """Owns the tracing of one frame: from a `FrameRequest` to a `TracedFrame`, in at most two attempts.
 
 Compiles nothing and prints nothing. A trace is never undone. If the first attempt fails at an instruction of the root
-frame, a second attempt starts again and ends before the instruction. Two more events restart a trace: a forbidden
-runtime assert in the graph (`tracer/frames/runtime_asserts.py`), and a derivative that has to run eagerly
-(`eager_backward.py`). `cutting.py` finds the cuts, `frame_end.py` closes the trace.
+frame, a second attempt starts again and ends before the instruction. Three more events restart a trace: a forbidden
+runtime assert in the graph (`tracer/frames/runtime_asserts.py`), a derivative that has to run eagerly
+(`eager_backward.py`), and a lazy text that is read (`tracer/numbers/formatting.py`). `cutting.py` finds the cuts,
+`frame_end.py` closes the trace.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from minidynamo.tracer.capture.frame_end import finish
 from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.interpreter import NULL, Frame, Raised
 from minidynamo.tracer.frames.runtime_asserts import AssertsNotAllowed, can_be_rerun, may_have_asserts
+from minidynamo.tracer.numbers.formatting import TextRead
 from minidynamo.tracer.records.traced_frame import Break, FrameRequest, Null, Return, StackSlot, TracedFrame
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.tracer.wrap import lazy_value
@@ -69,11 +71,13 @@ def trace_frame(request: FrameRequest) -> TracedFrame:
 
 
 def _traced(request: FrameRequest, first: int) -> TracedFrame:
-    while True:  # each retry has one more eager derivative
+    while True:  # each retry has one more eager derivative, or one lazy text less
         try:
             return _traced_once(request, first)
         except DerivativeNotTraced:
             first = 1
+        except TextRead as read:
+            request, first = replace(request, read_texts=request.read_texts | {read.position}), 1
 
 
 def _traced_once(request: FrameRequest, first: int) -> TracedFrame:
@@ -91,7 +95,7 @@ def _traced_once(request: FrameRequest, first: int) -> TracedFrame:
 def _attempt(request: FrameRequest, stop: _Stop | None, number: int) -> TracedFrame:
     spread, may_assert = request.spread(), request.may_assert
     tx = Trace(number, frozenset(request.steal), spread, request.profile, may_assert=may_assert)
-    tx.graph.may_break = not request.fullgraph
+    tx.graph.may_break, tx.read_texts = not request.fullgraph, request.read_texts
     try:
         tx.graph.guard(Constant(None, "global state", hidden=True), GuardKind.GLOBAL_STATE, state.current())
         frame = _root_frame(tx, request)

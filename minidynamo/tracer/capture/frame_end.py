@@ -30,7 +30,7 @@ from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import cannot_be_rebuilt, reachable, target_of
 from minidynamo.tracer.records.side_effects import ContentsChanged
 from minidynamo.tracer.records.traced_frame import Break, FrameRequest, GraphInput, Return, TracedFrame
-from minidynamo.variables.base import ConstantVariable, VariableTracker
+from minidynamo.variables.base import ConstantVariable, LazyTextVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, ContextVariable, PullBackVariable
 from minidynamo.variables.containers import DictVariable, ListVariable
 from minidynamo.variables.iterators import LibraryIterator
@@ -45,6 +45,9 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
     found, journal = reachable(end.values(), tx.side_effects)
     if _keep_settings(tx, found):
         found, journal = reachable(end.values(), tx.side_effects)
+    for text in found:
+        if isinstance(text, LazyTextVariable):
+            text.refuse()
     _refuse_unrebuildable(tx, request, frame, end, found)
     written, tx.side_effects.journal[:] = [*tx.side_effects.journal], journal
     _guard_distinct(tx)

@@ -16,7 +16,7 @@ from typing import TypeVar
 from minidynamo.tracer.frames.interpreter import Raised
 from minidynamo.tracer.records.constants import NotConstant, from_constant
 from minidynamo.tracer.records.side_effects import SideEffects
-from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
+from minidynamo.variables.base import ConstantVariable, LazyTextVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.objects import ExceptionVariable
 
@@ -60,7 +60,8 @@ def description(error: BaseException | ExceptionVariable) -> str:
 def _message(args: TupleVariable | None) -> str:
     """Returns the message for some arguments; "" if an argument is lazy or has no known text."""
     items = [] if args is None else args.items.lazy()
-    plain = [item for item in items if isinstance(item, ConstantVariable | NumberVariable)]
+    known = [item for item in items if not isinstance(item, LazyTextVariable)]
+    plain = [item for item in known if isinstance(item, ConstantVariable | NumberVariable)]
     return ", ".join([str(item.unguarded_value) for item in plain]) if len(plain) == len(items) else ""
 
 

@@ -103,6 +103,8 @@ class Tracer(ABC):
         self.graph = OutputGraph(weakly(self.location), steal, spread, profile, may_assert=may_assert)
         #: the journal
         self.side_effects = SideEffects(spread)
+        #: as in `FrameRequest`
+        self.read_texts: frozenset[tuple[CodeType, int]] = frozenset()
         #: the number of instructions that the frames may still interpret
         self.steps_left = STEP_LIMIT
         #: every exception raised by the program, in order

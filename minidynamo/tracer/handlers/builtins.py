@@ -22,7 +22,7 @@ from minidynamo.tracer.handlers.values import class_has, constant, expect_consta
 from minidynamo.tracer.lazy.lazy_value import class_of, exact_copy
 from minidynamo.tracer.numbers import functions, graph_numbers
 from minidynamo.tracer.numbers.arithmetic import involves_number, min_or_max
-from minidynamo.tracer.numbers.formatting import formatted, written
+from minidynamo.tracer.numbers.formatting import formatted, lazy_text, written
 from minidynamo.tracer.polyfills.builtins import better, decided, sum_of_numbers
 from minidynamo.tracer.polyfills.objects import dict_repr, list_repr, set_repr, tuple_repr
 from minidynamo.tracer.records import registry
@@ -206,6 +206,9 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
         if found is not None:
             return found(tx, obj)
     if writes_items or (not is_constant(obj) and not involves_number(obj)):
+        unread = lazy_text(tx, obj)
+        if unread is not None:
+            return unread
         tx.break_graph(
             "MD234",
             f"the text of a `{obj.python_type.__name__}`",

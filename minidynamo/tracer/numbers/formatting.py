@@ -1,7 +1,11 @@
-"""Owns texts that Python makes from symbolic numbers: `f"step {n}"`.
+"""Owns texts that Python makes from symbolic numbers: `f"step {n}"`, and from tensors.
 
 The content of a text is guarded only when the program depends on it. A text that is printed, stored or returned is made
-again in each call, before the graph runs. Arithmetic is not here."""
+again in each call, before the graph runs. Arithmetic is not here.
+
+The text of a tensor is lazy: it is known only when the graph runs. Nothing formats a text that the program never reads,
+such as the message of a check that holds. If the program reads the text, or needs it after the graph, the frame is
+traced again, and the graph breaks where the text is formatted."""
 
 from __future__ import annotations
 
@@ -10,22 +14,66 @@ import operator
 import re
 import string
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import CodeType
+from typing import Any, NoReturn
 
 import torch
 
 from minidynamo.guards.source import Computed
 from minidynamo.tracer.frames.interpreter import Tracer
+from minidynamo.tracer.numbers import graph_numbers
 from minidynamo.tracer.numbers.arithmetic import call_computed, is_lazy
 from minidynamo.tracer.records.constants import as_constant
-from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
+from minidynamo.variables.base import ConstantVariable, LazyTextVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import SequenceVariable, TupleVariable
+from minidynamo.variables.tensors import ItemVariable, TensorVariable
 
 # Presentations that some numbers do not have (a character), or that depend on settings of the process.
 _PARTIAL_FORMATS = ("c", "n")
 _PARTIAL_PERCENT_FORMATS = re.compile(r"%[-#0 +\d.]*[c*]")
 # Classes whose text consists of the texts of the items.
 _SEQUENCES = (list, tuple, torch.Size)
+
+
+class TextRead(Exception):
+    """Raised when a lazy text is read; `position` is the code object and the index that format it."""
+
+    def __init__(self, position: tuple[CodeType, int]) -> None:
+        super().__init__(position)
+        self.position = position
+
+
+def lazy_text(tx: Tracer, value: VariableTracker, how: str = "") -> VariableTracker | None:
+    """Returns the lazy `format(value, how)` of a tensor, or of a number that the graph reads from a tensor; None if the
+    graph must break."""
+    position = tx.frames[-1].code, tx.frames[-1].index
+    if position in tx.read_texts or not _has_text(tx, value, how):
+        return None
+
+    def refuse() -> NoReturn:
+        raise TextRead(position)
+
+    return LazyTextVariable(refuse)
+
+
+def _has_text(tx: Tracer, value: VariableTracker, how: str) -> bool:
+    """Returns whether `format(value, how)` raises no error, whatever the value is."""
+    if isinstance(value, ItemVariable):
+        cls: type | None = value.cls
+    elif isinstance(value, TensorVariable) and value.cls in (torch.Tensor, torch.nn.Parameter):
+        fake = tx.graph.use(value)
+        cls = None if fake.dim() or value.cls is not torch.Tensor else graph_numbers.class_in(fake)
+        if not how:
+            return True
+    else:
+        return False
+    if cls is None or how.endswith(_PARTIAL_FORMATS):
+        return False
+    try:
+        format(cls(1), how)
+    except ValueError:
+        return False
+    return True
 
 
 def varies(part: VariableTracker) -> bool:
@@ -36,8 +84,10 @@ def varies(part: VariableTracker) -> bool:
 
 def formatted(tx: Tracer, number: VariableTracker, how: str) -> VariableTracker | None:
     """Returns `format(number, how)` of a number or text; None if a constant is needed."""
+    if isinstance(number, LazyTextVariable):
+        return None if how else number
     if not varies(number) or how.endswith(_PARTIAL_FORMATS):
-        return None
+        return lazy_text(tx, number, how) if how else None
     if not how:
         return written(tx, str, number)
     return call_computed(tx, format, [number, ConstantVariable(how)], {})
@@ -45,6 +95,8 @@ def formatted(tx: Tracer, number: VariableTracker, how: str) -> VariableTracker 
 
 def written(tx: Tracer, function: Callable[[Any], str], obj: VariableTracker) -> VariableTracker | None:
     """Returns `str(obj)` or `repr(obj)` of a number or a sequence of numbers; None if a constant is needed."""
+    if isinstance(obj, LazyTextVariable) and function is str:
+        return obj
     if isinstance(obj, SequenceVariable) and obj.cls in _SEQUENCES:
         if not any(map(varies, obj.items)) or not all(map(_is_number, obj.items)):
             return None
@@ -62,6 +114,9 @@ def _text_of(function: Callable[[Any], str], cls: Callable[[Any], Any], items: S
 
 def joined(tx: Tracer, between: str, parts: Sequence[VariableTracker]) -> VariableTracker | None:
     """Returns `between.join(parts)`; None if constants are needed."""
+    unread = next((part for part in parts if isinstance(part, LazyTextVariable)), None)
+    if unread is not None and all(map(_is_text, parts)):
+        return LazyTextVariable(unread.refuse)
     if not any(map(varies, parts)) or not all(_is_text(part) for part in parts):
         return None
     return call_computed(tx, between.join, [TupleVariable([*parts])], {})

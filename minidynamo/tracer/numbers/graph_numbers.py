@@ -38,7 +38,7 @@ _WHY = "The number is known only when the graph runs."
 def read(tx: Tracer, tensor: TensorVariable, name: str) -> VariableTracker | None:
     """Returns the result of a method that reads a tensor's numbers in the graph; None if the graph must break."""
     fake = tx.graph.use(tensor)
-    cls = _class_in(fake)
+    cls = class_in(fake)
     if name not in _READERS or cls is None or tx.graph.subgraph is not None:
         return None
     if cls is bool and tx.graph.may_break:  # bools are read for decisions, perhaps in many callees
@@ -53,7 +53,8 @@ def read(tx: Tracer, tensor: TensorVariable, name: str) -> VariableTracker | Non
     return number if wanted is cls else call(tx, wanted, [number], {})
 
 
-def _class_in(fake: torch.Tensor) -> type | None:
+def class_in(fake: torch.Tensor) -> type | None:
+    """Returns the class of `item()` of a tensor; None for tensors whose numbers are not read in the graph."""
     if fake.layout is not torch.strided or fake.dtype.is_complex or fake.is_quantized or fake.dtype is torch.uint64:
         return None
     return bool if fake.dtype is torch.bool else float if fake.dtype.is_floating_point else int
