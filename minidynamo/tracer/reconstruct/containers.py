@@ -59,7 +59,7 @@ def _tuple(rebuild: Rebuilder, variable: TupleVariable) -> str:
 
 def _pairs(rebuild: Rebuilder, variable: DictVariable) -> str:
     entries = variable.items.lazy().items()
-    pairs = [f"{rebuild.value(key.variable)}: {rebuild.value(value)}" for key, value in entries]
+    pairs = [f"{rebuild.hashed(key.variable)}: {rebuild.value(value)}" for key, value in entries]
     return f"{{{', '.join(pairs)}}}"
 
 
@@ -109,7 +109,7 @@ def _set(rebuild: Rebuilder, variable: SetVariable) -> str:
 
 
 def _members(rebuild: Rebuilder, variable: SetVariable) -> str:
-    return "".join([f"{rebuild.value(key.variable)}, " for key in variable.items])
+    return "".join([f"{rebuild.hashed(key.variable)}, " for key in variable.items])
 
 
 @fills(SetVariable, empty=lambda rebuild, variable: f"{rebuild.constant(set)}()")
@@ -156,7 +156,7 @@ def _set_items(
     rebuild: Rebuilder, variable: DictVariable, name: str, items: Mapping[DictKey, VariableTracker]
 ) -> list[str]:
     owner = _owner(rebuild, variable)
-    pairs = [(rebuild.value(key.variable), rebuild.value(value)) for key, value in items.items()]
+    pairs = [(rebuild.hashed(key.variable), rebuild.value(value)) for key, value in items.items()]
     if len(pairs) == 1 or issubclass(variable.cls, collections.OrderedDict):  # its update() calls an overridden method
         return [f"{owner}.__setitem__({name}, {key}, {value})" for key, value in pairs]
     return [f"{owner}.update({name}, {{{', '.join(f'{key}: {value}' for key, value in pairs)}}})"] * bool(pairs)
@@ -202,7 +202,7 @@ def _change_table(rebuild: Rebuilder, variable: DictVariable | SetVariable, item
     owner = _owner(rebuild, variable)
     lines = [f"{owner}.clear({name})"] * items.is_cleared
     if isinstance(variable, SetVariable):
-        lines += [f"{owner}.discard({name}, {rebuild.value(key.variable)})" for key in items.removed]
-        return lines + [f"{owner}.add({name}, {rebuild.value(key.variable)})" for key in items.written]
-    lines += [f"{owner}.__delitem__({name}, {rebuild.value(key.variable)})" for key in items.removed]
+        lines += [f"{owner}.discard({name}, {rebuild.hashed(key.variable)})" for key in items.removed]
+        return lines + [f"{owner}.add({name}, {rebuild.hashed(key.variable)})" for key in items.written]
+    lines += [f"{owner}.__delitem__({name}, {rebuild.hashed(key.variable)})" for key in items.removed]
     return lines + _set_items(rebuild, variable, name, items.written)

@@ -22,8 +22,8 @@ from minidynamo.tracer.reconstruct.builders import BUILDERS, FILLERS, KEEPERS, B
 from minidynamo.tracer.records.side_effects import NewClass, SideEffects
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, CellVariable, FunctionVariable
-from minidynamo.variables.containers import TupleVariable
-from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
+from minidynamo.variables.containers import SetVariable, TupleVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable, PythonModuleVariable
 
 # Trackers of objects that exist outside the frame; these are always named.
 _ALWAYS_NAMED = (FunctionVariable, BuiltinVariable, ClassVariable, PythonModuleVariable)
@@ -76,7 +76,7 @@ class Rebuilder:
             self._uses.update(graph[variable])
             todo += graph[variable]
         for variable in graph:
-            if type(variable) in FILLERS and _contains_itself(variable, graph):
+            if type(variable) in FILLERS and not _is_frozenset(variable) and _contains_itself(variable, graph):
                 self._cyclic.add(variable)
             for name, part in KEEPERS[type(variable)](variable).items() if type(variable) in KEEPERS else ():
                 if self._uses[part] > 1 and part in graph:
@@ -113,23 +113,13 @@ class Rebuilder:
 
     def _build(self, variable: VariableTracker, build: Build) -> str:
         text = build(self, variable)
+        if variable in self._known:  # an object that was filled meanwhile refers to the value
+            return self._known[variable]
         if self._uses[variable] > 1 and not text.isidentifier():
             text = self.assign(hint_of(variable), text)
         if text.isidentifier():
             self._known[variable] = text
         return text
-
-    def begin(self, variable: VariableTracker, text: str) -> str:
-        """Returns the name of a value that later statements change; `text` makes the value."""
-        if variable not in self._known:
-            self._known[variable] = self.assign(hint_of(variable), text)
-        return self._known[variable]
-
-    def begin_object(self, variable: VariableTracker, contents: VariableTracker) -> None:
-        """Makes an object whose contents change in later statements; the attributes are set after all surrounding
-        values exist."""
-        self._build_cyclic(variable)
-        self._known[contents] = self._known[variable]
 
     def _build_cyclic(self, variable: VariableTracker) -> str:
         """Makes the value without contents, to be filled after all surrounding values exist."""
@@ -141,11 +131,24 @@ class Rebuilder:
 
     def _fill_pending(self) -> None:
         while self._depth == 0 and self._unfilled:
-            variable, name = self._unfilled.pop(0)
-            self._depth += 1
-            _, fill = FILLERS[type(variable)]
-            fill(self, variable, name)
-            self._depth -= 1
+            self._fill(self._unfilled[0])
+
+    def _fill(self, made: tuple[VariableTracker, str]) -> None:
+        self._unfilled.remove(made)
+        self._depth += 1
+        variable, name = made
+        _, fill = FILLERS[type(variable)]
+        fill(self, variable, name)
+        self._depth -= 1
+
+    def hashed(self, variable: VariableTracker) -> str:
+        """Returns an expression for a key or an element of a set, which Python hashes at once.
+
+        If a class of the user computes the hash, new objects get their attributes before."""
+        text = self.value(variable)
+        while _has_own_hash(variable) and (made := [m for m in self._unfilled if isinstance(m[0], ObjectVariable)]):
+            self._fill(made[0])
+        return text
 
     def values(self, variables: Iterable[VariableTracker]) -> str:
         """Returns comma-separated expressions."""
@@ -203,6 +206,21 @@ def spelling(value: object) -> str | None:
         return None
     parts = [spelling(part) for part in value]
     return None if None in parts else f"({''.join(f'{part}, ' for part in parts)})"
+
+
+def _is_frozenset(variable: VariableTracker) -> bool:
+    return isinstance(variable, SetVariable) and variable.cls is frozenset
+
+
+def _has_own_hash(variable: VariableTracker) -> bool:
+    """Returns whether the hash of a new value may depend on the attributes of new objects."""
+    if variable.source is not None:
+        return False
+    if isinstance(variable, TupleVariable):
+        return any(map(_has_own_hash, variable.items.lazy()))
+    if isinstance(variable, SetVariable):
+        return _is_frozenset(variable) and any(_has_own_hash(key.variable) for key in variable.items)
+    return isinstance(variable, ObjectVariable) and variable.cls.__hash__ is not object.__hash__
 
 
 def _contains_itself(variable: VariableTracker, graph: Mapping[VariableTracker, list[VariableTracker]]) -> bool:

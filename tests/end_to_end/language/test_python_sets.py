@@ -231,3 +231,37 @@ def test_where_the_order_of_a_changed_set_is_taken_the_frame_is_cut():
         s, t = set(items), set(items)
         assert _shown(f(torch.ones(1), s)) == _shown(compiled(torch.ones(1), t)) and s == t
     assert "MD231" in str(compiled.breaks())
+
+
+class Named:
+    """An object whose hash is computed from an attribute."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __hash__(self):
+        return hash(self.name)
+
+    def __eq__(self, other):
+        return isinstance(other, Named) and self.name == other.name
+
+
+class Plain:
+    def __init__(self, name):
+        self.name = name
+
+
+@pytest.mark.parametrize(
+    "make", [lambda o: {o}, lambda o: frozenset([o]), lambda o: {o: 1}, lambda o: ({(o, 1): o}, frozenset([(o, 2)]))]
+)
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("cls", [Named, Plain])
+def test_sets_and_keys_that_refer_to_themselves(make, is_first, cls):
+    def f(x):
+        obj = cls("a")
+        obj.group = make(obj)
+        return x + 1, (obj.group, obj) if is_first else (obj, obj.group)
+
+    for run in (f, minidynamo.compile(f, backend="eager")):
+        group, obj = sorted(run(torch.ones(1))[1], key=lambda each: hasattr(each, "group"))
+        assert type(group) is type(make(obj)) and obj.group is group and group == make(obj)
