@@ -44,6 +44,8 @@ class Found:
 
 # Marks the value of a numbered source in a text; no literal contains the character.
 _MARK = re.compile("\0([0-9]+)\0")
+# A value nested deeper than this is read before the text that needs it: Python parses at most 200 nested parentheses.
+_MOST_NESTED = 50
 
 
 class Reader:
@@ -61,6 +63,9 @@ class Reader:
         self._found = found or Found("", ())
         self._numbers: dict[Source, int] = {}
         self._texts: list[str] = []
+        #: the nesting of each text, and the numbers to bind before the text that contains their marks
+        self._depths: list[int] = []
+        self._early: set[int] = set()
         self._reads: Counter[int] = Counter()
         self._temporaries: dict[int, str] = {}
         self._bound: dict[str, None] = {}
@@ -70,6 +75,7 @@ class Reader:
         reader = Reader(self.names, self._found)
         reader.classes, reader.objects = self.classes, self.objects
         reader._numbers, reader._texts = self._numbers, self._texts
+        reader._depths, reader._early = self._depths, self._early
         return reader
 
     def read(self, source: Source) -> str:
@@ -84,12 +90,20 @@ class Reader:
             way = self._text(source)
             number = self._numbers[source] = len(self._texts)
             self._texts.append(way)
+            self._depths.append(self._depth(way))
+            if self._depths[number] > _MOST_NESTED:
+                self._early.add(number)
         return f"\0{number}\0"
 
     def finished(self, texts: Sequence[str]) -> list[str]:
         """Returns the texts without marks, for evaluation in this order."""
         self.count(texts)
-        return [self.write(text) for text in texts]
+        return [self._conjunct(text) for text in texts]
+
+    def _conjunct(self, text: str) -> str:
+        early = [statement.replace(" = ", " := ", 1) for statement in self.statements(text)]
+        # A list with items is true.
+        return f"[{', '.join(early)}] and ({self.write(text)})" if early else self.write(text)
 
     def count(self, texts: Iterable[str]) -> None:
         """Counts the reads of the texts; all texts must be counted before the first is written."""
@@ -101,8 +115,33 @@ class Reader:
                     self.count([self._texts[number]])
 
     def write(self, text: str) -> str:
-        """Returns `text` without marks, for evaluation after all earlier written texts."""
+        """Returns `text` without marks, for evaluation after all earlier written texts and `statements(text)`."""
         return _MARK.sub(self._value, text)
+
+    def statements(self, text: str) -> list[str]:
+        """Lists the statements that bind values before `text` is evaluated; call this before `text` is written."""
+        return [self._statement(number) for number in self._early_in(text)]
+
+    def _statement(self, number: int) -> str:
+        text = self.write(self._texts[number])
+        return f"{self._bind(number)} = {text}"
+
+    def _early_in(self, text: str) -> list[int]:
+        """Lists the values in `text` to bind before it, operands first."""
+        found: set[int] = set()
+        pending = [text] if self._early else []
+        while pending:
+            for mark in _MARK.findall(pending.pop()):
+                number = int(mark)
+                if number not in found and self._temporaries.get(number) not in self._bound:
+                    found.add(number)
+                    pending.append(self._texts[number])
+        return sorted(found & self._early)  # the numbers of operands are lower
+
+    def _depth(self, text: str) -> int:
+        """Returns how deep the parentheses of a text without its early values are nested, or some more."""
+        operands = [self._depths[number] for mark in _MARK.findall(text) if (number := int(mark)) not in self._early]
+        return text.count("(") + text.count("[") + 1 + max(operands, default=0)
 
     def _value(self, mark: re.Match[str]) -> str:
         number = int(mark[1])
@@ -144,13 +183,13 @@ class Reader:
             self._temporaries[number] = self.names.fresh(hint)
         return self._temporaries[number]
 
-    def assignment(self, source: Source) -> str | None:
-        """Returns the statement that binds the name of the value at `source`; None if the name is bound."""
-        mark = _MARK.fullmatch(self.read(source))
+    def assignment(self, source: Source) -> list[str]:
+        """Lists the statements that bind the name of the value at `source`; none if the name is bound."""
+        mark = _MARK.fullmatch(text := self.read(source))
         if mark is None or self._temporaries[number := int(mark[1])] in self._bound:
-            return None
-        text = self.write(self._texts[number])
-        return f"{self._bind(number)} = {text}"
+            return []
+        statements = self.statements(text)
+        return statements if number in self._early else [*statements, self._statement(number)]
 
     def _text(self, source: Derived | Computed) -> str:
         """Returns the text of a source in terms of its operands."""
@@ -163,8 +202,17 @@ class Reader:
             return dataclasses.replace(source, of=Local(self.read(source.of))).expression(self.names)
         # A skipped operand would leave its temporary unbound.
         skips = any(word in source.template for word in (" or ", " and ", " if "))
-        operands = [operand.expression(self.names) if skips else self.read(operand) for operand in source.operands]
-        return source.template.format(*operands)
+        return source.template.format(
+            *(self._unskipped(part) if skips else self.read(part) for part in source.operands)
+        )
+
+    def _unskipped(self, source: Source) -> str:
+        """Returns text for a value that is bound early, or read without temporaries."""
+        if not isinstance(source, Computed):
+            return source.expression(self.names)
+        text = self.read(source)
+        self._early.update(map(int, _MARK.findall(text)))
+        return text
 
     def temporaries(self) -> list[str]:
         """Lists the names that the finished texts bind, in order."""

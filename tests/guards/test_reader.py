@@ -7,7 +7,7 @@ import torch
 from minidynamo.core.names import Namespace
 from minidynamo.guards.guard import Guard, GuardKind, reader_of
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import Constant, InstanceAttr, Item, Local, TypeOf
+from minidynamo.guards.source import Computed, Constant, InstanceAttr, Item, Local, Source, TypeOf
 
 MODULES = InstanceAttr(Local("m"), "_modules")
 FIRST = InstanceAttr(Item(MODULES, "a"), "_parameters")
@@ -56,9 +56,9 @@ def test_named_values_are_bound_once_and_found_later() -> None:
     assert reader.name(Local("m"), "m") == "m"
     later = reader.read(Item(MODULES, "a"))
     reader.count([reader.read(MODULES), later])
-    assert reader.assignment(Local("m")) is None
-    assert reader.assignment(MODULES) == "modules = m.__dict__['_modules']"
-    assert reader.assignment(MODULES) is None
+    assert reader.assignment(Local("m")) == []
+    assert reader.assignment(MODULES) == ["modules = m.__dict__['_modules']"]
+    assert reader.assignment(MODULES) == []
     assert reader.write(later) == "modules['a']"
 
 
@@ -68,8 +68,8 @@ def test_a_name_is_bound_where_the_value_is_read_first() -> None:
     for source in (first, MODULES):
         reader.name(source, source.display())
     reader.count(map(reader.read, (first, MODULES)))
-    assert reader.assignment(first) == "m_a = (m__modules := m.__dict__['_modules'])['a']"
-    assert reader.assignment(MODULES) is None
+    assert reader.assignment(first) == ["m_a = (m__modules := m.__dict__['_modules'])['a']"]
+    assert reader.assignment(MODULES) == []
 
 
 def test_a_reader_for_another_condition_spells_alike_and_binds_for_itself() -> None:
@@ -106,3 +106,28 @@ def test_library_objects_are_named_and_others_referred_to_weakly() -> None:
     assert reader.reference(torch.nn) == ("torch_nn", False)
     assert reader.reference(Net) == ("Net_ref", True)
     assert reader.reference(5) == ("int_1", False)
+
+
+def nested(depth: int) -> Source:
+    number: Source = Local("n")
+    for _ in range(depth):
+        number = Computed("({0} + 3) * {0} % 97", (number,))
+    return number
+
+
+def test_deep_values_are_bound_before_the_text_that_needs_them() -> None:
+    reader = Reader(Namespace(["n"]))
+    (condition,) = reader.finished([f"({reader.read(nested(100))}, {reader.read(nested(60))})"])
+    expected = [2]
+    for _ in range(100):
+        expected.append((expected[-1] + 3) * expected[-1] % 97)
+    assert eval(condition, {}, {"n": 2}) == (expected[100], expected[60])
+
+
+def test_operands_that_a_condition_may_skip_are_bound_before_it() -> None:
+    reader = Reader(Namespace(["n"]))
+    total = Computed("{0} + 1", (Local("n"),))
+    either = Computed("{0} > 5 or {1} > 5", (Local("n"), total))
+    texts = reader.finished([reader.read(either), f"{reader.read(total)} > 7"])
+    assert eval(" and ".join(texts), {}, {"n": 7}) is True
+    assert eval(" and ".join(texts), {}, {"n": 6}) is False

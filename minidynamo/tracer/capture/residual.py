@@ -223,8 +223,8 @@ class _Program:
         recovers = self.graph is not None and self.rerun_printer.can_rerun
         self.rerun_printer.drawn, draws = print_draws(self.draws, reader, self.names, keeps=recovers)
         reader.count([*draws, *(reader.read(source) for _, source in outside), inputs])
-        lines = [reader.write(line) for line in draws]
-        lines += [line for _, source in outside if (line := reader.assignment(source)) is not None]
+        lines = [line for text in draws for line in (*reader.statements(text), reader.write(text))]
+        lines += [line for _, source in outside for line in reader.assignment(source)]
         names = [*self.parameters, *reader.temporaries()]
         if self.graph is not None:
             lines += self.read_inputs(reader, inputs, names)
@@ -239,14 +239,16 @@ class _Program:
     def read_inputs(self, reader: Reader, inputs: str, names: list[str]) -> list[str]:
         """Prints the list of graph inputs, unless the guards have built the list. Names that stay bound are added to
         `names`."""
-        read = f"{self.args} = [{reader.write(inputs)}]"
+        read = [*reader.statements(inputs), f"{self.args} = [{reader.write(inputs)}]"]
         temporaries = [name for name in reader.temporaries() if name not in names]
         if not self.takes_inputs:
             names += temporaries
-            return [read]
+            return read
         dropped = [f"    del {', '.join(temporaries)}"] if temporaries else []
-        added = [f"{self.args}.append({reader.write(reader.read(source))})" for source in self.added]
-        return [f"if {self.args} is None:", f"    {read}", *dropped, *added]
+        added: list[str] = []
+        for text in map(reader.read, self.added):
+            added += [*reader.statements(text), f"{self.args}.append({reader.write(text)})"]
+        return [f"if {self.args} is None:", *(f"    {line}" for line in read), *dropped, *added]
 
     # The graph
 

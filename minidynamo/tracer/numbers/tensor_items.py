@@ -65,12 +65,21 @@ def _number_in(tx: Tracer, tensor: TensorVariable) -> Number | None:
         return _always(ConstantVariable(known.item()))
     if fake.untyped_storage().nbytes() != fake.itemsize:
         return None
-    return tx.graph.tensor_numbers.setdefault(memory_of(fake), functools.cache(lambda: _initial_number(tx, tensor)))
+    memory = memory_of(fake)
+
+    @functools.cache
+    def initial() -> VariableTracker | None:
+        return _initial_number(tx, tensor, is_written=tx.graph.tensor_numbers[memory] is not initial)
+
+    return tx.graph.tensor_numbers.setdefault(memory, initial)
 
 
-def _initial_number(tx: Tracer, tensor: TensorVariable) -> VariableTracker | None:
+def _initial_number(tx: Tracer, tensor: TensorVariable, *, is_written: bool) -> VariableTracker | None:
     """Returns the number that an external tensor holds at the start of the frame, if Python can read it before the
-    graph runs."""
+    graph runs.
+
+    An int is a constant, as an int of Python is, until it has varied or if the frame `is_written` the tensor: layers
+    keep strides and kernel sizes in buffers."""
     real, source = tx.graph.real(tensor), tensor.source
     if real is None or source is None or tx.graph.subgraph is not None or not owns_its_memory(real):
         return None
@@ -80,7 +89,13 @@ def _initial_number(tx: Tracer, tensor: TensorVariable) -> VariableTracker | Non
         return ConstantVariable(real.item())
     if real.dtype in _FLOATS:
         return tx.graph.floating(real.item(), TensorNumber(source))
-    number = tx.graph.integer(int(real.item()), TensorNumber(source))
+    value, place = int(real.item()), TensorNumber(source)
+    number: VariableTracker
+    if tx.graph.shapes.varies(place, value) or is_written:
+        number = tx.graph.integer(value, place)
+    else:
+        read = tx.graph.guard_on_read(place, GuardKind.EQUALS, value)
+        number = ConstantVariable(value, source=place, on_read=read)
     return number if _guard_between(tx, number, -_LARGEST, _LARGEST) else None
 
 

@@ -306,3 +306,41 @@ def test_numbers_of_sizes_are_rounded_to_whole_numbers():
         x = torch.randn(2, length)
         assert repr(compiled(x, size, stride)) == repr(padded(x, size, stride))
     assert compiled.stats.compiles <= 3
+
+
+class Padded(torch.nn.Module):
+    """A convolution of an audio codec: kernel size and stride are buffers, and decisions compare sizes."""
+
+    def __init__(self, kernel_size):
+        super().__init__()
+        self.conv = torch.nn.Conv1d(1, 1, kernel_size)
+        self.register_buffer("stride", torch.tensor(1))
+        self.register_buffer("kernel_size", torch.tensor(kernel_size))
+
+    def forward(self, x):
+        length, before = x.shape[-1], self.kernel_size - self.stride
+        frames = torch.ceil((length - self.kernel_size + before) / self.stride + 1).to(torch.int64) - 1
+        missing = frames * self.stride + self.kernel_size - before - length
+        if length <= max(before, missing):
+            x = F.pad(x, (0, 1))
+        return self.conv(F.pad(x, (before, missing), "reflect"))
+
+
+def test_sizes_of_many_layers_have_one_version_for_all_lengths():
+    model = torch.nn.Sequential(*[Padded(3) for _ in range(12)])
+    compiled = minidynamo.compile(model, **whole)
+    for length in (40, 51, 63):
+        x = torch.randn(2, 1, length)
+        assert torch.equal(compiled(x), model(x))
+    assert minidynamo.stats(compiled).graphs == 2
+
+
+def test_ints_in_buffers_are_constants_until_they_vary():
+    model = Padded(3)
+    compiled = minidynamo.compile(model, **whole)
+    x = torch.randn(2, 1, 40)
+    assert torch.equal(compiled(x), model(x))
+    for kernel_size in (4, 5, 6):
+        model.kernel_size.fill_(kernel_size)
+        assert torch.equal(compiled(x), model(x))
+    assert minidynamo.stats(compiled).graphs == 2
