@@ -460,12 +460,12 @@ class _Pass:
 
 def _is_paired(named: dict[str, Any], mutation: Mutation, written: fx.Node, read: fx.Node) -> bool:
     """Returns whether a tensor of a list is read only at the position where `written` is written in its list."""
-    lists = [value for value in named.values() if isinstance(value, (list, tuple))]
-    positions = {k for name in mutation.arguments for k, one in enumerate(named[name]) if one is written}
-    readers = [value for name, value in named.items() if name not in mutation.arguments]
-    if any(value is read for value in readers):
+    if any(value is read for name, value in named.items() if name not in mutation.arguments):
         return False
-    return {k for value in lists for k, one in enumerate(value) if one is read} <= positions
+    lists = {name: value for name, value in named.items() if isinstance(value, (list, tuple))}
+    outputs = [value for name, value in lists.items() if name in mutation.arguments]
+    positions = {k for value in outputs for k, one in enumerate(value) if one is written}
+    return {k for value in lists.values() for k, one in enumerate(value) if one is read} <= positions
 
 
 def _origin(view: fx.Node, end: fx.Node | None) -> fx.Node:

@@ -143,7 +143,7 @@ class GraphInputs:
         self._steal = steal
         self._spread = spread
         self._placeholders: list[tuple[torch.fx.Node, TensorVariable | ListVariable | NumberVariable]] = []
-        self._taken: set[str] = set()  # names of placeholders
+        self._taken = {"self"}  # names of placeholders; fx takes a first input `self` for the graph module
         self._external_tensors: dict[TensorVariable, _ExternalTensor] = {}
         self._unguarded: dict[TensorVariable, TensorFacts] = {}
         self._single_facts: dict[TensorVariable, list[ConstantVariable]] = {}  # of unguarded tensors

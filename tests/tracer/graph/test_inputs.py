@@ -11,6 +11,7 @@ import torch
 import minidynamo
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Item, Local
+from minidynamo.testing import assert_same_as_eager
 from minidynamo.tracer.graph.inputs import KnownValues
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.variables.base import ConstantVariable
@@ -174,3 +175,10 @@ def test_a_placeholder_hides_nothing_that_the_graph_calls():
     for n in range(4):
         assert compiled(x, n, n, 7)[1:] == program(x, n, n, 7)[1:]
     assert all(n.target == n.name for gm in graphs for n in gm.graph.nodes if n.op == "placeholder")
+
+
+@pytest.mark.parametrize("program", [lambda self: (self.mul_(2), self.exp()), lambda self, i: self[i]])
+def test_a_tensor_may_be_the_argument_self(program):
+    """Programs over some of a graph's inputs take it as any other."""
+    places = [torch.tensor([1, 3])] * (program.__code__.co_argcount - 1)
+    assert_same_as_eager(program, lambda: (torch.ones(5), *places), graphs=1, breaks=0)
