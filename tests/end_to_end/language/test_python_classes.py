@@ -4,6 +4,7 @@ import abc
 import copy
 import typing
 
+import pytest
 import torch
 
 import minidynamo
@@ -347,3 +348,15 @@ def test_a_class_registered_later_is_noticed():
     assert torch.equal(compiled(one, Late()), one + 1)
     Late.size = None
     assert torch.equal(compiled(one, Late()), one - 1)
+
+
+@pytest.mark.parametrize("name", ["__name__", "__qualname__", "__module__", "__doc__"])
+def test_a_class_that_is_renamed_is_noticed(name):
+    class Renamed:
+        "A text."
+
+    compiled = minidynamo.compile(lambda x, cls: (x + 1, getattr(cls, name)), backend="eager", fullgraph=True)
+    for text in (getattr(Renamed, name), "Other", "Other"):
+        setattr(Renamed, name, text)
+        assert compiled(torch.ones(2), Renamed)[1] == text
+    assert minidynamo.stats(compiled).graphs == 2
