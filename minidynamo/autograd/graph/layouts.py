@@ -17,6 +17,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.graph.numbers import has_symbols, is_dense_in
+from minidynamo.autograd.graph.varying_strides import order_of, strides_of_ranks
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.fake.strides import dense_strides
 from minidynamo.graph.backward_calls import in_layout
@@ -71,8 +72,7 @@ def written_layout(like: torch.Tensor) -> WrittenLayout:
 class GradientLayout:
     """Converts the gradient of one result to the layout expected by the compiled backward graph.
 
-    `like` is a fake tensor, or a written layout. With symbolic sizes, the strides follow from the sizes of each call; a
-    gradient with other strides is copied.
+    `like` is a fake tensor, or a written layout. With symbolic sizes, the strides follow from the sizes of each call.
     """
 
     def __init__(self, like: torch.Tensor | WrittenLayout) -> None:
@@ -99,7 +99,7 @@ class GradientLayout:
         if shape is None:
             shape, stride = self.shape, stride or self.stride
         else:
-            stride = dense_strides(self.order, shape)
+            stride = dense_strides(self.order, shape) if stride is None else strides_of_ranks(stride, shape)
         if self.kind is not torch.strided:
             return self.expanded_zeros(shape) if gradient is None else gradient
         if gradient is None:
@@ -108,11 +108,14 @@ class GradientLayout:
             return gradient
         return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).copy_(gradient)
 
-    def is_expected(self, gradient: torch.Tensor | None) -> bool:
-        """Returns whether a gradient with symbolic sizes has the traced strides."""
+    def is_expected(self, gradient: torch.Tensor | None, ranks: tuple[int, ...] | None) -> bool:
+        """Returns whether a gradient with symbolic sizes has the traced strides, or those of the `ranks`."""
         if gradient is None or _is_lazy(gradient):
             return False
-        return gradient.stride() == dense_strides(self.order, gradient.shape)
+        shape = gradient.shape
+        return gradient.stride() == (
+            dense_strides(self.order, shape) if ranks is None else strides_of_ranks(ranks, shape)
+        )
 
     def convert(self, node: fx.Node, gradient: torch.Tensor | None, stride: tuple[int, ...] | None) -> None:
         """Converts the input `node` of a graph for fixed sizes to this layout, or to `stride`; `gradient` is like its
@@ -133,16 +136,14 @@ class GradientLayout:
         """Returns the strides in which backward takes a gradient, if they differ from the traced strides. `with_gaps`,
         or for repeated elements, as in the gradient of a sum, returns the gradient's own strides; else dense strides in
         the gradient's dimension order."""
-        if self.kind is not torch.strided or self.is_symbolic or gradient.stride() == self.stride:
+        if self.kind is not torch.strided or gradient.stride() == self.stride:
             return None
-        if not with_gaps and 0 not in gradient.stride():
-            return self.own_order(gradient)
-        is_alike = _is_lazy(gradient) or _are_alike(gradient.stride(), self.stride, gradient.shape)
-        return None if is_alike else gradient.stride()
+        as_it_is = with_gaps or 0 in gradient.stride()
+        return self.own_gaps(gradient) if as_it_is else self.own_order(gradient)
 
     def own_order(self, gradient: torch.Tensor) -> tuple[int, ...] | None:
         """Returns the dense strides of a gradient whose dimensions have another order in memory. None for the traced
-        order, gaps aside, and for an unclear order."""
+        order, gaps aside, and for an unclear order. With symbolic sizes, returns ranks."""
         shape = gradient.shape
         inner = sorted((stride, dim) for dim, stride in enumerate(gradient.stride()) if shape[dim] > 1)
         strides, reached, step = list(self.stride), 1, 1
@@ -150,7 +151,32 @@ class GradientLayout:
             if stride < reached:
                 return None
             strides[dim], reached, step = step, stride * shape[dim], step * shape[dim]
+        if self.is_symbolic:
+            found = [dim for _, dim in inner]
+            return None if found == [d for d in self.order if shape[d] > 1] else self._ranks(found, gradient)
         return None if tuple(strides) == self.stride else tuple(strides)
+
+    def _ranks(self, inner: Sequence[int], gradient: torch.Tensor) -> tuple[int, ...]:
+        """Returns the rank of each dimension, from 1 for the innermost; 0 for repeated elements. `inner` are the
+        dimensions with several elements, in order; the remaining dimensions keep the traced order."""
+        following, strides = iter(inner), gradient.stride()
+        order = [next(following) if gradient.shape[dim] > 1 else dim for dim in self.order]
+        own = [dim for dim in order if strides[dim]]
+        return tuple(own.index(dim) + 1 if strides[dim] else 0 for dim in range(len(order)))
+
+    def own_gaps(self, gradient: torch.Tensor) -> tuple[int, ...] | None:
+        """Returns the strides of a gradient, if they differ from the traced strides. With symbolic sizes, returns
+        ranks: the gradient is laid out densely in the given order, except for repeated dimensions."""
+        strides = gradient.stride()
+        if _is_lazy(gradient):
+            return None
+        if self.is_symbolic and 0 not in strides:
+            return self.own_order(gradient)
+        if self.is_symbolic:
+            several = [dim for dim in self.order if gradient.shape[dim] > 1]
+            ranks = self._ranks(sorted(several, key=lambda dim: strides[dim]), gradient)
+            return ranks if strides_of_ranks(ranks, gradient.shape) == strides else None
+        return None if _are_alike(strides, self.stride, gradient.shape) else strides
 
     def expanded_zeros(self, shape: Sequence[int] | None) -> torch.Tensor:
         """Returns zeros of the shape in the memory of a single element."""
@@ -168,13 +194,6 @@ def _are_alike(strides: Sequence[int], others: Sequence[int], shape: Sequence[in
 def _is_lazy(gradient: torch.Tensor) -> bool:
     """Returns whether the memory holds negatives or conjugates of the elements."""
     return gradient.is_neg() or gradient.is_conj()
-
-
-def order_of(like: torch.Tensor) -> tuple[int, ...]:
-    """Returns the dimensions of a tensor from innermost to outermost."""
-    # Order only: of dimensions in memory.
-    sizes, strides = tuple(map(hint_of, like.shape)), tuple(map(hint_of, like.stride()))
-    return tuple(sorted(range(like.ndim), key=lambda d: (strides[d], sizes[d], -d)))
 
 
 def strides_follow(like: torch.Tensor) -> bool:

@@ -13,9 +13,9 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.graph.graph_builder import fake
-from minidynamo.autograd.graph.layouts import order_of
 from minidynamo.autograd.graph.mutation import is_view
 from minidynamo.autograd.graph.numbers import has_symbols, key, keys
+from minidynamo.autograd.graph.varying_strides import order_of, predict_values, strides_of_ranks, view_strides
 from minidynamo.autograd.trace.fallback_op import Gradients
 from minidynamo.compat import OpOverload
 from minidynamo.fake.strides import dense_strides
@@ -113,18 +113,22 @@ class NewLayouts:
 
 
 def _result_of(node: fx.Node, values: Sequence[Any]) -> Any:
-    """Returns the fake result of an operation for the present strides of its arguments; None if it may depend on
-    symbolic sizes."""
-    reshaped = node.target in _RESHAPED
-    if has_symbols([*values]) and (reshaped or not is_view(node.target)):
-        return None
+    """Returns the fake result of an operation for the present strides of its arguments; None if the result varies."""
+    like, reshaped = node.meta["val"], node.target in _RESHAPED
+    if has_symbols([*values]) and reshaped:
+        # Sizes are compared by their symbols, so a reshape that is a view for some sizes only is not treated as a view.
+        shape = [size if key(given) == -1 else given for given, size in zip(fake(node.args[1]), like.shape)]
+        strides = view_strides(fake(node.args[0]), shape)
+        return None if strides is None else empty_as(like, range(like.ndim), strides)
+    if has_symbols([*values]) and not is_view(node.target):
+        return predict_values(node)
     target = aten.reshape.default if reshaped else node.target
     with torch.no_grad(), values[-1].fake_mode:
         return target(*fake(node.args), **fake(node.kwargs))  # type: ignore[operator]
 
 
 def restride_tangents(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> None:
-    """Lets a backward graph take some of its tangents, of fixed sizes, in other strides.
+    """Lets a backward graph take some of its tangents in other strides.
 
     Values that depend on the tangents get the strides of eager. An operation whose formula has fixed a layout gets a
     copy in the traced layout; for symbolic sizes most operations do.
@@ -135,7 +139,8 @@ def restride_tangents(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]
     )
     for tangent, strides in tangents.items():
         layouts.traced[tangent] = like = tangent.meta["val"]
-        tangent.meta["val"] = empty_as(like, range(like.ndim), strides)
+        own = strides_of_ranks(strides, like.shape) if has_symbols(like) else strides
+        tangent.meta["val"] = empty_as(like, range(like.ndim), own)
     for node in graph.nodes if tangents else ():
         # Results of the user's formulas keep the traced layout for every layout of the gradients.
         if node.op == "call_function" and not isinstance(node.target, Gradients):

@@ -130,7 +130,7 @@ class BackwardCall:
         part = BackwardPart(frozenset(unused), frozenset(idle), self.unexpected_strides(tangents))
         taken, layouts, count = dict(part.strides), self.gradient_layouts, len(saved) + len(ctx.numbers)
         symbolic = [i for i, layout in enumerate(layouts) if layout.is_symbolic]
-        if not all(layouts[i].is_expected(tangents[i]) for i in symbolic):
+        if not all(layouts[i].is_expected(tangents[i], taken.get(i)) for i in symbolic):
             return None
         graph = part_of(graph, count, part, self.node_graph)
         with graph.graph.inserting_before(graph.graph.find_nodes(op="placeholder")[-1].next):

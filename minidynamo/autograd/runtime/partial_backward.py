@@ -20,9 +20,9 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.autograd.functional.joint_graph import tangent_dependent
 from minidynamo.autograd.graph.graph_builder import fake
-from minidynamo.autograd.graph.layouts import order_of
 from minidynamo.autograd.graph.numbers import is_dense_in, is_number, is_symbolic, key, keys
 from minidynamo.autograd.graph.signature import NO_GRAPH, NodeGraph
+from minidynamo.autograd.graph.varying_strides import order_of
 from minidynamo.autograd.layout.dim_order import empty_as, laid_out, restride_tangents
 from minidynamo.autograd.partition.partition import backward_graph
 from minidynamo.compat import OpOverload
@@ -46,7 +46,7 @@ class BackwardPart:
     unused: frozenset[int] = frozenset()
     #: Indices of unrequested gradients.
     unwanted: frozenset[int] = frozenset()
-    #: Pairs (index, strides) of tangents of fixed sizes with strides unlike the result.
+    #: Pairs (index, strides) of tangents with strides unlike the result; with symbolic sizes, ranks of dimensions.
     strides: tuple[tuple[int, tuple[int, ...]], ...] = ()
     #: Whether tangents already include the flow between results, so that the graph must not add it again.
     cut: bool = False

@@ -28,7 +28,7 @@ from minidynamo.autograd.graph.numbers import is_empty, is_symbolic, known
 from minidynamo.autograd.graph.provenance import LocatingInterpreter, LocationRecorder, line_of_node
 from minidynamo.autograd.graph.signature import NO_GRAPH, Edge, Node, NodeGraph
 from minidynamo.autograd.trace import scalar_arguments
-from minidynamo.autograd.trace.call_rewrites import with_ends
+from minidynamo.autograd.trace.call_rewrites import with_ends, without_vectors
 from minidynamo.autograd.trace.checks import assert_values
 from minidynamo.autograd.trace.fallback_op import (
     CHOOSES_BY_DATA,
@@ -567,7 +567,8 @@ class _CheckingInterpreter(LocatingInterpreter):
         before = self.recorder.newest()
         with _without_replacement(target):
             result = super().call_function(target, args, kwargs)
-        traced = itertools.takewhile(lambda node: node is not before, reversed(self.recorder.graph.nodes))
+        traced = self.traced_since(before)
+        without_vectors(traced, (args, kwargs), result)
         return kwargs["out"] if write_undeclared_outputs(target, args, kwargs, traced) else result
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -575,13 +576,20 @@ class _CheckingInterpreter(LocatingInterpreter):
             return run_as_fallback_op(method(target), args, kwargs)
         if (traced_result := scalar_arguments.call(target, args, kwargs)) is not NotImplemented:
             return traced_result
-        return super().call_method(target, args, kwargs)
+        before = self.recorder.newest()
+        result = super().call_method(target, args, kwargs)
+        without_vectors(self.traced_since(before), (args, kwargs), result)
+        return result
 
     def run_checkpoint_body(self, gm: fx.GraphModule, inputs: tuple[Any, ...]) -> Any:
         """Runs the graph of a checkpoint. The nodes of an inner checkpoint belong to the outermost checkpoint."""
         assert self.recorder.current is not None
         around = {"checkpoint": self.recorder.current.name, **self.around}
         return _CheckingInterpreter(gm, self.recorder, self.fallback_nodes, **around).run(*inputs)
+
+    def traced_since(self, before: fx.Node | None) -> list[fx.Node]:
+        """Returns the nodes after `before`, the newest first."""
+        return [*itertools.takewhile(lambda node: node is not before, reversed(self.recorder.graph.nodes))]
 
 
 def _as_fake(mode: FakeTensorMode, value: Any) -> Any:

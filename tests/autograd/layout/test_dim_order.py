@@ -148,9 +148,9 @@ def test_gradients_that_are_handed_on_may_be_read_beside_others():
 
 def test_what_is_not_handed_on_is_laid_out():
     fit = GradientLayout(torch.empty(4, 1, 6))
-    assert fit.own_strides(torch.empty(4, 1, 12)[..., ::2], True) == (12, 12, 2)
-    assert fit.own_strides(torch.empty(6).expand(4, 1, 6), True) == (0, 6, 1)
-    assert fit.own_strides(torch.empty(1, 4, 6).transpose(0, 1), True) is None
+    assert fit.own_gaps(torch.empty(4, 1, 12)[..., ::2]) == (12, 12, 2)
+    assert fit.own_gaps(torch.empty(6).expand(4, 1, 6)) == (0, 6, 1)
+    assert fit.own_gaps(torch.empty(1, 4, 6).transpose(0, 1)) is None
     made = graphs(lambda x, y: (x.sin(), y.t() + 1), [torch.ones(3, 2).requires_grad_() for _ in range(2)])
     assert [target.is_aliased for target in made.signature.graph.targets] == [False, True]
 

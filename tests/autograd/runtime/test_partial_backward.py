@@ -58,8 +58,9 @@ def both(x, v, w):
 REPEATED = ((0, (0, 0)), (1, (0, 0)))
 
 
-def test_a_repeated_number_is_read_as_it_is():
-    gm, saved = part(both, square(), strides=REPEATED)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_repeated_number_is_read_as_it_is(dynamic):
+    gm, saved = part(both, square(), strides=REPEATED, dynamic=dynamic)
     tangents = gm.graph.find_nodes(op="placeholder")[saved:]
     assert [node.meta["val"].stride() for node in tangents] == [(0, 0), (0, 0)]
     assert "aten.clone.default" not in targets(gm)
@@ -77,11 +78,12 @@ READ_AS_THEY_ARE = {
 }
 
 
-def test_derivatives_read_repeated_numbers_as_they_are():
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_derivatives_read_repeated_numbers_as_they_are(dynamic):
     for name, program in READ_AS_THEY_ARE.items():
         results = program(*square())
         repeated = [(place, (0,) * result.dim()) for place, result in enumerate(results)]
-        gm, _ = part(program, square(), strides=repeated)
+        gm, _ = part(program, square(), strides=repeated, dynamic=dynamic)
         assert not any(node.target is torch.ops.aten.clone.default for node in gm.graph.nodes), name
 
 
