@@ -32,8 +32,9 @@ from minidynamo.tracer.records.traced_frame import FrameRequest, TracedFrame
 from minidynamo.tracer.runtime.graph_failures import CHECK_FAILED
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
+from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.objects import ClassVariable
-from minidynamo.variables.tensors import TensorVariable
+from minidynamo.variables.tensors import ItemVariable, TensorVariable
 
 aten = torch.ops.aten
 assert_async = aten._assert_async.msg  # asserts at once for a CPU tensor
@@ -50,15 +51,12 @@ class AssertsNotAllowed(Exception):
 def expected(frame: Frame, condition: VariableTracker, jump: Instruction, jumps_if: bool) -> bool | None:
     """Returns the truth of `condition` at a jump, and adds a runtime assert to the graph; None if the jump allows
     none."""
-    if (
-        not isinstance(condition, TensorVariable)
-        or not frame.tx.graph.may_assert
-        or frame.tx.graph.subgraph is not None
-    ):
+    if not _is_known_by_graph(condition) or not frame.tx.graph.may_assert or frame.tx.graph.subgraph is not None:
         return None
-    fake = frame.tx.graph.use(condition)
-    if fake.dtype != torch.bool or fake.dim() or frame.tx.graph.constant(condition) is not None:
-        return None
+    if isinstance(condition, TensorVariable):
+        fake = frame.tx.graph.use(condition)
+        if fake.dtype != torch.bool or fake.dim() or frame.tx.graph.constant(condition) is not None:
+            return None
     assert jump.target is not None
     jump_raises, going_on_raises = only_raises(frame.code, jump.target), only_raises(frame.code, jump.index + 1)
     if jump_raises is going_on_raises:
@@ -67,10 +65,19 @@ def expected(frame: Frame, condition: VariableTracker, jump: Instruction, jumps_
         return None
     frame.tx.guard(_HOOKED, GuardKind.IDENTITY, False)
     wanted = jumps_if is not jump_raises
+    if isinstance(condition, ItemVariable):
+        condition = frame.tx.emit(torch.full, [TupleVariable([]), frame.tx.call(int, [condition])])
+        condition = frame.tx.emit(operator.ne, [condition, from_constant(0)])
+    assert isinstance(condition, TensorVariable)
+    fake = frame.tx.graph.use(condition)
     on_cpu = condition if fake.device.type == "cpu" else frame.tx.emit("cpu", [condition])
     holds = on_cpu if wanted else frame.tx.emit(torch.logical_not, [on_cpu])
     frame.tx.emit(assert_async, [holds, from_constant(CHECK_FAILED)])
     return wanted
+
+
+def _is_known_by_graph(condition: VariableTracker) -> bool:
+    return isinstance(condition, TensorVariable) or (isinstance(condition, ItemVariable) and condition.cls is bool)
 
 
 # Conversions that read a tensor's number, by class; and the largest int that a float represents exactly.

@@ -132,6 +132,18 @@ def test_a_check_of_all_elements_is_in_the_graph(message):
     assert_same_as_eager(fn, vector)
 
 
+@pytest.mark.parametrize("sizes", [(2, 3), (0, 3), (5, 5)])
+def test_a_check_of_numbers_in_a_tensor_is_in_the_graph(sizes):
+    def fn(x, s):
+        height, width = s.tolist()
+        torch._check(height > 0, lambda: f"the height {height} is not positive")
+        torch._check_value(height * width <= 16, lambda: f"{height} * {width} is too large")
+        return x * 2, height
+
+    holds = sizes == (2, 3)
+    assert_same_as_eager(fn, lambda: (vector(), torch.tensor(sizes)), fullgraph=holds)
+
+
 @pytest.mark.parametrize("condition", [True, torch.ones(2)])
 def test_a_check_of_all_elements_refuses_other_values_in_torchs_words(condition):
     def fn(x):
