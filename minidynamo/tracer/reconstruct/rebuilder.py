@@ -220,7 +220,10 @@ def _has_own_hash(variable: VariableTracker) -> bool:
         return any(map(_has_own_hash, variable.items.lazy()))
     if isinstance(variable, SetVariable):
         return _is_frozenset(variable) and any(_has_own_hash(key.variable) for key in variable.items)
-    return isinstance(variable, ObjectVariable) and variable.cls.__hash__ is not object.__hash__
+    if not isinstance(variable, ObjectVariable):
+        return False
+    own_hash: object = variable.cls.__hash__
+    return own_hash is not object.__hash__
 
 
 def _contains_itself(variable: VariableTracker, graph: Mapping[VariableTracker, list[VariableTracker]]) -> bool:
