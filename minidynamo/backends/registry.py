@@ -24,7 +24,7 @@ from minidynamo.errors import ArgumentError, BackendError, Diagnostic, UnknownNa
 from minidynamo.graph.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
 from minidynamo.graph.marks import FROM_DATA
 from minidynamo.graph.options import GraphCompiler, instead, on_error_in_force, save_policy_in_force
-from minidynamo.graph.pytree import leaves
+from minidynamo.graph.pytree import compile_flat, leaves
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -167,7 +167,7 @@ def _run(
     if backend not in _BUILT_IN:
         compat.write_code(gm)
     try:
-        compiled: Any = backend(gm, example_inputs)
+        compiled = compile_flat(gm, example_inputs, backend)
     except (BackendError, ArgumentError):
         raise
     except Exception as error:
@@ -196,10 +196,15 @@ def _compiled_for_zeros(
     """
     if has_symbols(leaves([*example_inputs])):
         return None
+
+    def with_zeros(graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        return backend(graph, [*map(_zeros_like, examples)])
+
     try:
-        return backend(gm, [*map(_zeros_like, example_inputs)])
+        compiled: Callable[..., Any] = compile_flat(gm, example_inputs, with_zeros)
     except Exception:
         return None
+    return compiled
 
 
 def _zeros_like(example: Any) -> Any:

@@ -1,16 +1,20 @@
-"""Owns nested containers: their structure, their leaves, and the tensors and nodes inside.
+"""Owns nested containers as graph inputs: it flattens the graph, and checks the structure of each call's arguments.
 
-`graph/func_transforms.py` and the hooks for saved tensors take values apart and rebuild them.
+Captured graphs have only tensors and flat lists of tensors as inputs, with a guarded structure. This file serves graphs
+from other producers, with placeholders for nested lists, tuples and dicts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
+
+from minidynamo.graph.boxed import mark_boxed, reject_unboxed
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,24 @@ class Structure:
     parts: tuple[Structure, ...] = ()
     #: the keys of a dict, in order
     keys: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        inner = [str(part) for part in self.parts]
+        if self.kind is dict:
+            return f"{{{', '.join(f'{key!r}: {part}' for key, part in zip(self.keys, inner))}}}"
+        if self.kind is None:
+            return "*"
+        return f"[{', '.join(inner)}]" if self.kind is list else f"({', '.join(inner)})"
+
+    @property
+    def leaves(self) -> int:
+        """Returns the number of leaves."""
+        return 1 if self.kind is None else sum(part.leaves for part in self.parts)
+
+    @property
+    def is_nested(self) -> bool:
+        """Returns whether the value is more than a leaf or a list of leaves."""
+        return self.kind in (tuple, dict) or any(part.kind is not None for part in self.parts)
 
 
 def is_sequence_class(cls: type) -> bool:
@@ -60,6 +82,66 @@ def _rebuild(structure: Structure, rest: list[Any]) -> Any:
         return rest.pop()
     parts = [_rebuild(part, rest) for part in structure.parts]
     return dict(zip(structure.keys, parts)) if structure.kind is dict else structure.kind(parts)
+
+
+def compile_flat(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: Callable[[fx.GraphModule, Sequence[Any]], Any]
+) -> Any:
+    """Returns `compile_graph(gm, example_inputs)`; a graph with nested inputs is compiled for their leaves.
+
+    The boxed callable then accepts nested values, and raises TypeError for values of another structure. Lists of a
+    placeholder marked `steal_arg` are emptied before the call.
+    """
+    structures = [structure_of(example) for example in example_inputs]
+    if not any(structure.is_nested for structure in structures):
+        return compile_graph(gm, example_inputs)
+    stolen = [bool(node.meta.get("steal_arg")) for node in gm.graph.nodes if node.op == "placeholder"]
+    flat_examples = [leaf for example in example_inputs for leaf in leaves(example)]
+    compiled = compile_graph(_flat_graph(gm, structures), flat_examples)
+
+    def call(args: list[Any]) -> Any:
+        if args.__class__ is not list:
+            reject_unboxed(args)
+        actual = [structure_of(value) for value in args]
+        if actual != structures:
+            wanted, got = (", ".join(map(str, found)) for found in (structures, actual))
+            raise TypeError(f"structure mismatch: the graph was compiled for ({wanted}), not for ({got})")
+        flat = [leaf for value in args for leaf in leaves(value)]
+        for value, donated in zip(args, stolen):
+            if donated:
+                value.clear()
+        args.clear()
+        return compiled(flat)
+
+    return mark_boxed(call)
+
+
+def _flat_graph(gm: fx.GraphModule, structures: Sequence[Structure]) -> fx.GraphModule:
+    """Returns `gm` with one placeholder per leaf. Item reads are resolved; only uses of a whole container build it."""
+    graph = fx.Graph()
+    env: dict[fx.Node, Any] = {}
+    given = iter(structures)
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            structure = next(given)
+            names = [node.name] if structure.kind is None else [f"{node.name}_{i}" for i in range(structure.leaves)]
+            env[node] = rebuild(structure, [graph.placeholder(name) for name in names])
+        elif (found := _element(node, env)) is not None:
+            env[node] = found
+        else:
+            env[node] = graph.node_copy(node, env.__getitem__)
+    flat = fx.GraphModule(gm, graph)
+    flat.meta = gm.meta  # the marks of tracer and backend
+    return flat
+
+
+def _element(node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
+    """Returns the item that a node reads from a container of inputs; None for other nodes."""
+    if node.target is not operator.getitem:
+        return None
+    owner, key = node.args
+    container: Any = env[owner] if isinstance(owner, fx.Node) else None
+    return container[key] if type(container) in (list, tuple, dict) else None
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
