@@ -14,9 +14,9 @@ from typing import Any, overload
 import torch.fx
 
 from minidynamo import compat
+from minidynamo.autograd import segments
 from minidynamo.autograd.graph.numbers import has_symbols
 from minidynamo.autograd.partition.saving import SavePolicy
-from minidynamo.autograd.segments import compile_segments
 from minidynamo.backends import built_in
 from minidynamo.config import config, with_changes
 from minidynamo.core import artifacts
@@ -163,7 +163,7 @@ def _run(
     """
     if backend not in _BUILT_IN and any(FROM_DATA in node.meta for node in gm.graph.nodes):
         run = functools.partial(_run, name, backend, noticed=noticed)
-        return compile_segments(gm, example_inputs, run)
+        return segments.compile_segments(gm, example_inputs, run)
     if backend not in _BUILT_IN:
         compat.write_code(gm)
     try:

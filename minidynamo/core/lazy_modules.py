@@ -19,6 +19,7 @@ from minidynamo.core.events import phase
 from minidynamo.core.locks import ForkSafeLock
 
 LAZY = (
+    "minidynamo.autograd.segments",
     "minidynamo.backends.built_in",
     "minidynamo.codegen.compile_graph",
     "minidynamo.codegen.ir.kernel_dedup",

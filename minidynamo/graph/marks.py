@@ -97,7 +97,8 @@ NODE_KEYS = {
     "val": Key(
         "the fake value of a node of an ATen graph",
         "autograd/functional/written_inputs autograd/graph/graph_builder autograd/layout/dim_order "
-        "autograd/partition/packing autograd/reinplace/reuse autograd/runtime/partial_backward graph_cache/graphs",
+        "autograd/partition/packing autograd/reinplace/reuse autograd/runtime/partial_backward "
+        "autograd/trace/call_rewrites graph_cache/graphs",
         "autograd codegen compat graph graph_cache memory",
     ),
     "written_memory": Key(

@@ -76,7 +76,7 @@ def test_containers_of_numbers(seed):
 
     made = [values() for _ in range(3)]
     inputs = [lambda v=v: (torch.ones(2), *copy.deepcopy(v)) for v in (*made, made[0])]
-    assert_same_as_eager(f, *inputs, breaks=0)
+    assert_same_as_eager(f, *inputs)  # loops over lists of varying lengths may be cut
 
 
 HEAD = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 
 import torch
 
@@ -54,18 +53,6 @@ def equality_replaced(compiled):
     yield f(vector(), key)
     Number.__hash__ = None
     yield type(attempt(f, vector(), key)).__name__
-
-
-def spread():
-    """A mapping whose key is a distinct text equal to the name `alpha` of the program."""
-    return {"".join(["al", "pha"]): 1}
-
-
-NAMED = ({"alpha": 1}, spread(), spread(), {"alpha": 1})
-
-
-def identities(texts, *others):
-    return [text is other for text in texts for other in ("alpha", *others)]
 
 
 @histories
@@ -220,59 +207,6 @@ class Cases:
         yield f(vector(), first), f(vector(), second)
         Meta.__eq__ = lambda cls, other: True
         yield f(vector(), first), f(vector(), second)
-
-    def names_of_keyword_arguments(compiled):
-        f = compiled(lambda x, given, **named: (x + 1, identities(named, *given), named))
-        for given in NAMED:
-            yield (*f(vector(), given, **given)[:2], identities(f(vector(), given, **given)[2], *given))
-
-    def names_that_are_handed_on(compiled):
-        keep = lambda **named: named
-
-        @compiled
-        def f(x, given):
-            partial = functools.partial(keep, **given)
-            kept = keep(**given), dict(**given), partial.keywords, partial()
-            return x + 1, [identities(named, *given) for named in kept], kept
-
-        for given in NAMED:
-            _, inside, kept = f(vector(), given)
-            yield inside, [identities(named, *given) for named in kept]
-
-    def names_behind_a_break(compiled):
-        @compiled
-        def f(x, **named):
-            kept = {name: x for name in named}
-            str(x.sum().item())
-            return kept
-
-        for given in NAMED:
-            yield identities(f(vector(), **given), *given)
-
-    def elements_that_are_names(compiled):
-        @compiled
-        def f(x, elements):
-            (only,) = elements
-            return x + 1, identities(elements), [only]
-
-        for given in NAMED:
-            yield f(vector(), {*given})[1], identities(f(vector(), {*given})[2], *given)
-
-    def names_of_attributes(compiled):
-        class Space:
-            pass
-
-        @compiled
-        def f(x, space, name, given):
-            setattr(space, name, x)
-            space.__dict__.update(given)
-            return x + 1, identities(vars(space), name, *given)
-
-        other, third = ("".join(["be", "ta"]) for _ in range(2))
-        for name in ("beta", other, third):
-            for given in NAMED:
-                space = Space()
-                yield f(vector(), space, name, given), f(vector(), space, name, given), identities(vars(space), *given)
 
 
 def test_same_as_eager_through_other_backends():
