@@ -158,8 +158,10 @@ def test_a_context_that_is_open_at_a_break_goes_back_to_the_mode_before(fn, name
         for call in (program, compiled):
             with torch.set_grad_enabled(enabled):
                 y, *rest = call(x)
+                # The name of the node that made a tensor differs, and with it where its text breaks lines.
+                rest = [(r.tolist(), r.requires_grad) if isinstance(r, torch.Tensor) else r for r in rest]
                 found.append((y.requires_grad, y.is_inference(), torch.is_inference_mode_enabled(), rest, modes()))
-        assert repr(found[0]) == repr(found[1])
+        assert found[0] == found[1]
 
 
 def test_a_switch_made_outside_switches_where_it_is_entered():
