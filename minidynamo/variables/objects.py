@@ -29,6 +29,8 @@ class ObjectVariable(VariableTracker):
     storage: VariableTracker | None = None
     #: The `__dict__`, after its first use.
     namespace: DictVariable | None = None
+    #: The tracker of the dict that is also the `__dict__`, or of another object with the same `__dict__`.
+    shares: VariableTracker | None = None
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from minidynamo.tracer.attributes.binding import (
     lookup_on_class,
     overrides_class,
 )
-from minidynamo.tracer.attributes.instances import MODULE_TABLES, instance_dict
+from minidynamo.tracer.attributes.instances import MODULE_TABLES, instance_dict, is_plain_namespace, namespace_of
 from minidynamo.tracer.attributes.lookup import find_attribute, read_attribute, read_lazy, write_attribute
 
 __all__ = [
@@ -31,7 +31,9 @@ __all__ = [
     "functions",
     "guard_class_attribute",
     "instance_dict",
+    "is_plain_namespace",
     "lookup_on_class",
+    "namespace_of",
     "objects",
     "overrides_class",
     "python_modules",

@@ -46,6 +46,11 @@ def instance_dict(value: object) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def is_plain_namespace(value: object) -> bool:
+    """Returns whether a dict can be read both as a dict and as the attributes of an object."""
+    return type(value) is dict and all(type(name) is str for name in value)
+
+
 def attributes_of(tx: Tracer, obj: ObjectVariable) -> dict[str, Any] | None:
     """Returns the dictionary of an external object, for reading; None for a new object or an object without a
     dictionary.
@@ -66,7 +71,11 @@ def attributes_of(tx: Tracer, obj: ObjectVariable) -> dict[str, Any] | None:
 def attribute_table(tx: Tracer, obj: ObjectVariable) -> DictVariable | None:
     """Returns the tracked dict with an object's attributes; None if no dict is tracked.
 
-    Either the program assigned the dict (`self.__dict__ = d`), or the object itself is the dict."""
+    The program assigned the dict (`self.__dict__ = d`), the object itself is the dict, or another object shares it."""
+    if obj.shares is not None:
+        shared = namespace_of(tx, obj.shares) if isinstance(obj.shares, ObjectVariable) else obj.shares
+        assert isinstance(shared, DictVariable)
+        return shared
     table = tx.side_effects.attr(obj, "__dict__")
     if table is UNKNOWN and obj.storage is not None and obj.value is not None and instance_dict(obj.value) is obj.value:
         table = obj
@@ -94,8 +103,9 @@ def attribute_in_instance(tx: Tracer, obj: ObjectVariable, name: str) -> Variabl
 
 def namespace_of(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
     """Returns the object's own dictionary as a tracked dict; the same tracker each time."""
-    if attribute_table(tx, obj) is not None:
-        given = tx.side_effects.attr(obj, "__dict__")
+    table = attribute_table(tx, obj)
+    if table is not None:
+        given = table if obj.shares is not None else tx.side_effects.attr(obj, "__dict__")
         return given if isinstance(given, VariableTracker) else obj
     if obj.namespace is None:
         real = attributes_of(tx, obj)

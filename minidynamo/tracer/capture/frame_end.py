@@ -242,6 +242,6 @@ def _guard_distinct(tx: Trace) -> None:
     dicts = [v for v in known if type(v) is DictVariable and _may_be_instance_dict(v.source)]
     for obj in known if dicts else ():
         if type(obj) is ObjectVariable and obj.source is not None:
-            apart = tuple(v.source for v in dicts if obj in changed or v in changed)
+            apart = tuple(v.source for v in dicts if v is not obj.shares and (obj in changed or v in changed))
             if apart and instance_dict(obj.value) is not None:  # the read creates the dictionary of a partial
                 tx.guard(Attr(obj.source, "__dict__"), GuardKind.DISTINCT_OBJECTS, apart)

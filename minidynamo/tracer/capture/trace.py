@@ -14,7 +14,7 @@ import torch
 from minidynamo.compat import DataDependentOutput, DynamicOutputShape, UnsupportedFakeTensor, UnsupportedOperator
 from minidynamo.errors import Diagnostic, GraphBreak, first_line
 from minidynamo.guards.source import Source, is_drawn
-from minidynamo.tracer.attributes import read_attribute
+from minidynamo.tracer.attributes import namespace_of, read_attribute
 from minidynamo.tracer.calls.call import call, call_method
 from minidynamo.tracer.calls.operators import truth_of
 from minidynamo.tracer.capture.finalizers import NOTICED_DEATH, Losses
@@ -40,7 +40,7 @@ from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS, hint_for_values
 from minidynamo.tracer.records.side_effects import Effect, SideEffects, Written
 from minidynamo.tracer.wrap import lazy, wrap
 from minidynamo.variables.base import ConstantVariable, VariableTracker
-from minidynamo.variables.objects import ExceptionVariable
+from minidynamo.variables.objects import ExceptionVariable, ObjectVariable
 
 _NO_FAKE_FORM = (UnsupportedOperator, UnsupportedFakeTensor, NotImplementedError)
 _NEEDS_VALUES = (DataDependentOutput, DynamicOutputShape)
@@ -61,6 +61,10 @@ class Trace(Tracer):
         self.graph.on_specialize = weakly(self._limit_constants)
         self.graph.shapes.on_decision = weakly(self._refuse_drawn_decision)
         self.graph.shapes.on_fixed = self.graph.on_specialize
+        self.graph.values.namespace_of = weakly(self._namespace_of)
+
+    def _namespace_of(self, obj: ObjectVariable) -> VariableTracker:
+        return namespace_of(self, obj)
 
     def _refuse_visible_death(self, effect: Effect) -> None:
         if self._losses.has_finalizers(effect):

@@ -43,6 +43,8 @@ class KnownValues:
         self._lazy_sources: dict[int, Source] = {}
         self._alive: list[object] = []
         self._owners: dict[int, VariableTracker] = {}
+        #: returns the tracker of the `__dict__` of an object
+        self.namespace_of: Callable[[ObjectVariable], VariableTracker | None] = lambda obj: None
         self.replaced: dict[int, VariableTracker | None] = {}
         self.readers: list[object] = []  # of real containers (`tracer/lazy/lazy_lists.py`)
         self.has_ended = False
@@ -81,14 +83,15 @@ class KnownValues:
         known = self._by_identity.get(id(value))
         return self._lazy_sources.get(id(value)) if known is None else known.source
 
-    def claim_namespace(self, namespace: object, owner: VariableTracker) -> bool:
-        """Makes `owner` the owner of its attribute dictionary; returns False if the dictionary has another tracker."""
-        known = self._owners.setdefault(id(namespace), owner)
-        return known is owner and id(namespace) not in self._by_identity
+    def claim_namespace(self, namespace: object, owner: VariableTracker) -> VariableTracker:
+        """Makes `owner` the owner of its attribute dictionary. Returns `owner`; if the dictionary is known already,
+        returns the tracker of the dictionary or of its owner."""
+        known = self._by_identity.get(id(namespace))
+        return self._owners.setdefault(id(namespace), owner) if known is None else known
 
-    def is_namespace(self, value: dict[Any, Any]) -> bool:
-        """Returns whether a dict holds the attributes of a tracked object."""
-        return id(value) in self._owners
+    def owner_of(self, namespace: dict[Any, Any]) -> VariableTracker | None:
+        """Returns the tracker of the object whose attributes a dict holds; None for other dicts."""
+        return self._owners.get(id(namespace))
 
     def external_values(self) -> list[VariableTracker]:
         """Returns the trackers of external objects with an identity, in the order of their first use."""

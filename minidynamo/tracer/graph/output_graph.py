@@ -167,8 +167,9 @@ class OutputGraph:
         """Returns the tracker of a real object; None if it has none yet."""
         return self.values.of(value)
 
-    def claim_namespace(self, namespace: object, owner: VariableTracker) -> bool:
-        """Makes `owner` the owner of its attribute dictionary; returns False if the dictionary has another tracker."""
+    def claim_namespace(self, namespace: object, owner: VariableTracker) -> VariableTracker:
+        """Makes `owner` the owner of its attribute dictionary. Returns `owner`; if the dictionary is known already,
+        returns the tracker of the dictionary or of its owner."""
         return self.values.claim_namespace(namespace, owner)
 
     def source_of(self, value: object) -> Source | None:

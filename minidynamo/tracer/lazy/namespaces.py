@@ -106,6 +106,8 @@ class InstanceItems(NamespaceItems):
     def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
         if not isinstance(key.token, str):
             self.tx.break_graph("MD206", "an attribute gets a name that is not text")
+        if key.token in self.slots:  # the name of a slot and a key of the dict at the same time
+            self.tx.break_graph("MD206", f"`__dict__` gets the key `{key.token}`, which is the name of a slot")
         self.tx.side_effects.set_attr(self.obj, key.token, value)
 
     def __delitem__(self, key: DictKey) -> None:

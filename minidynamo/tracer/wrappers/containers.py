@@ -32,7 +32,7 @@ from minidynamo.guards.source import (
     StorageItem,
     source_key,
 )
-from minidynamo.tracer.attributes import instance_dict
+from minidynamo.tracer.attributes import instance_dict, is_plain_namespace
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict, TableReader
 from minidynamo.tracer.lazy.lazy_lists import LazyList, ListReader
@@ -255,8 +255,9 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
         raw = [*owner.__iter__(value)]
     guard_names(graph, cls)
     builtin = cls is storage_class(cls)
-    if graph.values.is_namespace(value):
-        return opaque(graph, value, source)  # each item is already tracked as an attribute
+    holder = graph.values.owner_of(value)
+    if holder is not None:
+        return _namespace(graph, value, source, holder)
     if not builtin and instance_dict(value) is value:
         graph.guard(Attr(source, "__dict__"), GuardKind.SAME_OBJECT, source)
     elif not builtin and cls.__dictoffset__:
@@ -274,6 +275,16 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     if issubclass(cls, collections.defaultdict):
         storage.default_factory = wrap(graph, value.default_factory, Attr(source, "default_factory"))
     return variable
+
+
+def _namespace(graph: OutputGraph, value: Any, source: Source, owner: VariableTracker) -> VariableTracker:
+    """Returns the tracker of a dict that holds the attributes of `owner`."""
+    if not isinstance(owner, ObjectVariable) or not is_plain_namespace(value):
+        return opaque(graph, value, source)
+    namespace = graph.values.namespace_of(owner)
+    assert namespace is not None, "a dict is read after the end of the trace"
+    guard_alias(graph, value, namespace, source)
+    return namespace
 
 
 def _entries(

@@ -13,14 +13,15 @@ import torch
 
 from minidynamo.compat import has_names, is_functorch_wrapped, knows_history
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import PLAIN_VALUES, PlainValue, Source
-from minidynamo.tracer.attributes import instance_dict
+from minidynamo.guards.source import PLAIN_VALUES, Attr, PlainValue, Source
+from minidynamo.tracer.attributes import instance_dict, is_plain_namespace
 from minidynamo.tracer.frames.exceptions import can_make
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.trace_rules import is_plain_class, is_trusted_class, is_trusted_module
 from minidynamo.tracer.wrap import guard_names, same_object, wrap
 from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.containers import DictVariable
 from minidynamo.variables.objects import (
     ClassVariable,
     ContextVarVariable,
@@ -62,19 +63,36 @@ def _instance(graph: OutputGraph, value: object, source: Source, is_plain: bool)
         return opaque(graph, value, source)
     variable = ObjectVariable(value, cls, source=source)
     namespace = instance_dict(value)
-    if namespace is not None and not graph.values.claim_namespace(namespace, variable):
-        return opaque(graph, value, source)  # its dictionary already has a different tracker
+    if namespace is not None:
+        holder = graph.values.claim_namespace(namespace, variable)
+        if holder is not variable and not _shares(graph, namespace, variable, holder):
+            return opaque(graph, value, source)
     graph.guard(source, GuardKind.TYPE, cls)
     guard_names(graph, cls)
     graph.values.remember(value, variable)
     return variable
 
 
+def _shares(graph: OutputGraph, namespace: Any, variable: ObjectVariable, holder: VariableTracker) -> bool:
+    """Lets an object share its dictionary with `holder`, another object or the dictionary itself. Returns False if the
+    dictionary is not a plain one."""
+    assert variable.source is not None
+    place = Attr(variable.source, "__dict__")
+    same = Attr(holder.source, "__dict__") if isinstance(holder, ObjectVariable) and holder.source else holder.source
+    is_plain = isinstance(holder, ObjectVariable | DictVariable) and is_plain_namespace(namespace)
+    if same is None or not is_plain:
+        return False
+    graph.guard(variable.source, GuardKind.TYPE, variable.cls)
+    graph.guard(place, GuardKind.SAME_OBJECT, same)
+    variable.shares = holder
+    return True
+
+
 @subclass_wrapper(torch.nn.Module)
 def _module(graph: OutputGraph, value: torch.nn.Module, source: Source) -> VariableTracker:
     variable = ModuleVariable(value, type(value), source=source)
-    if not graph.values.claim_namespace(instance_dict(value), variable):
-        return opaque(graph, value, source)  # as for any object
+    if graph.values.claim_namespace(instance_dict(value), variable) is not variable:
+        return opaque(graph, value, source)
     graph.guard(source, GuardKind.TYPE, type(value))
     guard_names(graph, type(value))
     graph.values.remember(value, variable)

@@ -59,12 +59,12 @@ def test_what_lives_outside_is_listed_once_and_in_order():
 def test_a_namespace_has_one_owner():
     values, thing, namespace = KnownValues(), Thing(), {}
     owner, other = ObjectVariable(thing, Thing, source=X), ObjectVariable(Thing(), Thing, source=Y)
-    assert values.claim_namespace(namespace, owner) and values.claim_namespace(namespace, owner)
-    assert not values.claim_namespace(namespace, other)
-    assert values.is_namespace(namespace) and not values.is_namespace({})
-    plain = {}
-    values.remember(plain, DictVariable({}, source=Y))
-    assert not values.claim_namespace(plain, owner)
+    assert values.claim_namespace(namespace, owner) is owner is values.claim_namespace(namespace, owner)
+    assert values.claim_namespace(namespace, other) is owner
+    assert values.owner_of(namespace) is owner and values.owner_of({}) is None
+    plain, known = {}, DictVariable({}, source=Y)
+    values.remember(plain, known)
+    assert values.claim_namespace(plain, owner) is known
 
 
 def test_nothing_is_known_behind_the_end():

@@ -29,6 +29,37 @@ class Slotted(Box):
     __slots__ = ("slot",)
 
 
+class Shared:
+    """Objects that share one dictionary, as the state of a library often does."""
+
+    shared = None  # a dict, which `shared_objects` makes
+
+    def __init__(self):
+        self.__dict__ = self.shared
+        self.__dict__.setdefault("count", 0)
+
+
+class SharedToo(Shared):
+    __slots__ = ()
+
+    @property
+    def twice(self):
+        return self.count * 2
+
+    @property
+    def hidden(self):
+        return "property"
+
+
+class SharedWithSlot(Shared):
+    __slots__ = ("slot",)
+
+
+def shared_objects():
+    Shared.shared = {"rate": 2.0}
+    return vector(), Shared(), SharedToo(), SharedWithSlot()
+
+
 def box(cls=Box, **attributes):
     return lambda: (vector(), cls(**attributes))
 
@@ -127,12 +158,12 @@ class Cases:
         names = Box.__dict__
         return x * names["shared"], "shared" in names, "nothing" in Slotted.__dict__, names.get("nothing", 4)
 
-    @programs(with_another_dictionary, with_its_dictionary, graphs=None, breaks=None)
+    @programs(with_another_dictionary, with_its_dictionary, graphs=2, recompiles=1)
     def object_and_its_dictionary_as_arguments(x, obj, names):
         names["a"] = 5
         return x * obj.a
 
-    @programs(with_another_dictionary, with_its_dictionary, graphs=None, breaks=None)
+    @programs(with_another_dictionary, with_its_dictionary, graphs=2, recompiles=1)
     def dictionary_read_behind_a_write_to_the_object(x, obj, names):
         obj.a = 5
         return x * names["a"]
@@ -143,6 +174,38 @@ class Cases:
         print("here")
         names["a"] = 4
         return x * obj.a
+
+    @programs(shared_objects)
+    def objects_that_share_a_dictionary(x, one, other, third):
+        one.count += 1
+        other.extra = x + 1
+        del third.rate
+        third.hidden = 3
+        return other.twice, one.extra, hasattr(one, "rate"), other.hidden, one.hidden, one.__dict__ is third.__dict__
+
+    @programs(shared_objects)
+    def new_object_with_a_shared_dictionary(x, one, other, third):
+        one.count += 1
+        Shared().rate = x
+        return Shared().count, third.rate * 2, one.__dict__ is Shared.shared
+
+    @programs(shared_objects)
+    def shared_dictionary_read_before_its_objects(x, one, other, third):
+        type(one).shared["rate"] = x + 1
+        other.count = 5
+        return one.rate, list(Shared.shared), third.__dict__
+
+    @programs(shared_objects, lambda: (vector(), Box(count=1), Box(count=2), Box(count=3)), graphs=2, recompiles=1)
+    def objects_that_share_no_dictionary_any_more(x, one, other, third):
+        one.count = 7
+        return x + other.count + third.count
+
+    @programs(shared_objects, graphs=None, breaks=None)
+    def key_with_the_name_of_a_slot(x, one, other, third):
+        third.slot = 1
+        one.slot = 2
+        other.slot = 3
+        return x, third.slot, one.slot
 
     @programs(lambda: (vector(), [shared := Box(a=1), Box(a=1)], shared), graphs=None, breaks=None)
     def two_objects_with_one_dictionary(x, boxes, shared):
