@@ -165,6 +165,7 @@ def kernels_of_step(model: nn.Module, capture: Any, micro_batches: int) -> int:
         tops = [event for event in profiler.events() or () if not _in_operator(event.cpu_parent)]
         total[0] += launched[0] + sum(map(_kernels_in, tops))
 
+    minidynamo.reset()  # kernels that are loaded already would not be counted
     library.load = lambda *args, **kwargs: {k: counting(v) for k, v in load(*args, **kwargs).items()}
     try:
         with minidynamo.config.patch(graph_cache=False):
