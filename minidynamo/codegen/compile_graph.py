@@ -24,7 +24,7 @@ from minidynamo.codegen.lowering.registry import lowered_ops as lowered_ops
 from minidynamo.codegen.memory.plan import Handing, HostProgram, verify_host
 from minidynamo.codegen.peak_splitting import Deaths, Limit, cut_at_peak, excess, scheduled
 from minidynamo.codegen.printers import cpp, triton
-from minidynamo.codegen.printers.host import Calling, print_host
+from minidynamo.codegen.printers.host import Calling, HostText, print_host
 from minidynamo.codegen.runtime import library, triton_launch
 from minidynamo.config import config
 from minidynamo.core import artifacts
@@ -57,8 +57,8 @@ class CompiledGraph:
     kernel_text: str
     #: The source of the kernels; "" without kernels.
     kernel_source: str
-    #: The source of the host program.
-    host_source: str
+    #: The text of the host program.
+    host: HostText
     #: Kind of text ("loops", "kernel", "memory", "host") -> the file with the text.
     paths: dict[str, str]
     #: Name of a kernel -> the function that launches the kernel.
@@ -127,12 +127,12 @@ def _compile(loops: LoopProgram, program: HostProgram, memory: MemoryPlan, targe
     loops_text = program_text(loops)
     paths["loops"] = artifacts.write("loops", name, f"{loops_text}\n{kernels_text}", ".txt")
     kernel_source, launchers = build(program, target, name, paths)
-    host_source, namespace = print_host(program, launchers, _calling(program, target))
+    host, namespace = print_host(program, launchers, _calling(program, target))
     names = dict(namespace)
     paths["memory"] = artifacts.write("memory", name, f"{memory}\n", ".txt", memory)
-    call = artifacts.load("host", name, host_source, namespace, "call")
+    call = host.load(namespace)
     paths["host"] = call.__code__.co_filename
-    texts = loops_text, kernels_text, kernel_source, host_source
+    texts = loops_text, kernels_text, kernel_source, host
     return CompiledGraph(call, target, program, memory, *texts, paths, launchers, names)
 
 

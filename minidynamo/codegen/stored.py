@@ -7,6 +7,7 @@ not stored.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,11 +18,13 @@ from minidynamo.codegen.ir import loops
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.size import Derived, Size, Symbol
 from minidynamo.codegen.printers import cpp, triton
+from minidynamo.codegen.printers.host import HostText
 from minidynamo.codegen.runtime import host_functions, library, random_numbers, triton_launch
 from minidynamo.codegen.runtime.triton_launch import LaunchSpec
 from minidynamo.core import artifacts
 from minidynamo.core.events import phase
 from minidynamo.graph.boxed import run_steps
+from minidynamo.graph.boxed_text import BoxedText
 from minidynamo.graph.checked_results import as_promised
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json
 from minidynamo.graph_cache.graphs import NUMBER_FUNCTIONS, RANDOM_FUNCTIONS
@@ -46,7 +49,7 @@ _FUNCTIONS: dict[str, Any] = {
     "recurrent_layer_for_training": compat.recurrent_layer_for_training,
     **NUMBER_FUNCTIONS,
 }
-RECORDS = (LaunchSpec, Size, Symbol, Derived, Scalar, MemoryPlan, PlannedBuffer)
+RECORDS = (BoxedText, HostText, LaunchSpec, Size, Symbol, Derived, Scalar, MemoryPlan, PlannedBuffer)
 _TARGETS = ("cpp", "triton", "aten")
 
 
@@ -72,8 +75,14 @@ def write_graph(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
         "memory": codec.encode(compiled.memory),
         "loops": written(f"{compiled.loops_text}\n{compiled.kernel_text}"),
         "kernel": written(compiled.kernel_source),
-        "host": written(compiled.host_source),
+        "host": codec.encode(_with_lines(compiled.host, written)),
     }
+
+
+def _with_lines(host: HostText, translated: Callable[[str], str]) -> HostText:
+    """Returns a host program with other comments."""
+    lines = translated("\n".join(map(str, host.body.lines)))
+    return replace(host, body=replace(host.body, lines=tuple(lines.split("\n")) if lines else ()))
 
 
 def _write_kernels(kernels: list[loops.Kernel], target: str, codec: Codec) -> Json:
@@ -91,10 +100,11 @@ def read_graph(form: Json, codec: Codec) -> Callable[[list[Any]], tuple[Any, ...
     """
     try:
         name, target, names, kernels = (form[key] for key in ("name", "target", "names", "kernels"))
-        texts = {kind: codec.context.read(form[kind]) for kind in ("loops", "kernel", "host")}
+        texts = {kind: codec.context.read(form[kind]) for kind in ("loops", "kernel")}
+        host = _with_lines(codec.decode(form["host"]), codec.context.read)
         entries = [(kernel, codec.decode(how)) for kernel, how in kernels]
         memory = codec.decode(form["memory"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Damaged(f"{type(error).__name__}: {error}") from error
     if target not in _TARGETS or not isinstance(memory, MemoryPlan):
         raise Damaged(f"its target is {target!r} and its plan a {type(memory).__name__}")
@@ -103,7 +113,7 @@ def read_graph(form: Json, codec: Codec) -> Callable[[list[Any]], tuple[Any, ...
     launchers = _read_kernels(name, target, texts["kernel"], entries, interpret) if entries else {}
     artifacts.write("memory", name, f"{memory}\n", ".txt", memory)
     namespace = {key: _read_name(value, launchers, codec) for key, value in names.items()}
-    return artifacts.load("host", name, texts["host"], namespace, "call")
+    return host.load(namespace)
 
 
 def _read_kernels(

@@ -256,7 +256,7 @@ def test_texts_of_all_stages():
     assert "sum over" in compiled.loops_text
     assert "kernel add_softmax_0" in compiled.kernel_text
     assert "kernel_add_softmax_0" in compiled.kernel_source
-    assert "def call(args):" in compiled.host_source
+    assert "def call(args):" in compiled.host.source()
     assert set(compiled.paths) == {"loops", "kernel", "memory", "host"}
     for path in compiled.paths.values():
         with open(path) as file:

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import minidynamo
-from minidynamo.core import artifacts
+from minidynamo.codegen.printers.host import HostText
 from minidynamo.frontend.inlining import inlined
+from minidynamo.graph.boxed_text import BoxedText, Call, Pack, load
 from minidynamo.testing import assert_same_as_eager
 
 pytestmark = pytest.mark.cpp
@@ -50,34 +51,16 @@ def test_parameters_may_be_called_like_names_of_the_texts():
     assert is_inlined(compiled)
 
 
-HOST = """\
-# The host program of a test.
-def call(args):
-    if args.__class__ is not list:
-        raise TypeError('no list')
-    x, = args
-    args.clear()
-    y = combined(x, float("inf"), x=1, text='x y', other=[x == x])  # x
-    del x
-    return (y, y, None)
+HOST = ("""y = combined(x, float("inf"), x=1, text='x y', other=[x == x])  # x""", "del x")
+RESIDUAL = (Pack("args", "a"), "del a, b", Call("graph", "args", "out0, out1, out2, = "), "return out0")
 
 
-call._boxed_call = True
-"""
-RESIDUAL = """\
-def f(boxed):
-    a, b = boxed
-    boxed.clear()
-    args = [a]
-    del a, b
-    out0, out1, out2, = graph(args)
-    return out0
-"""
-
-
-def body(residual: str = RESIDUAL, host: str = HOST, **names: object) -> types.FunctionType:
-    graph = artifacts.load("host", "test", host, {"combined": max}, "call")
-    return artifacts.load("residual", "test", residual, {"graph": graph, **names}, "f")
+def body(residual=RESIDUAL, host=HOST, parameters=("a", "b"), **options) -> types.FunctionType:
+    graph = HostText("test", "args", BoxedText(("x",), host, "(y, y, None)"), **options).load({"combined": max})
+    text = BoxedText(parameters, residual)
+    lines = [f"{', '.join(parameters)} = boxed", "boxed.clear()", *map(str, residual)]
+    source = "\n    ".join(["def f(boxed):", *lines])
+    return load("residual", "test", source, text, {"graph": graph}, "f")
 
 
 def test_names_are_replaced_but_no_literals_attributes_and_keywords():
@@ -98,12 +81,12 @@ def test_names_are_replaced_but_no_literals_attributes_and_keywords():
 @pytest.mark.parametrize(
     "made",
     [
-        body(RESIDUAL.replace("a, b", "float, b").replace("[a]", "[float]")),  # the host program means the builtin
-        body(RESIDUAL.replace("    return", "    args = len(args)\n    return")),
-        body(RESIDUAL.replace("    return", f"    {'x = 1; ' * 3}\n" * 30 + "    return")),
-        body(RESIDUAL.replace("out0\n", "'an object'\n")),  # the code may have another object with this text
-        body(host=HOST.replace("def call(args):", "def call(args, hand_over=None):")),
-        body(host=HOST.replace("    y =", "    y = x\n" * 30 + "    y =")),
+        body((Pack("args", "float"), *RESIDUAL[2:]), parameters=("float", "b")),  # the host program means the builtin
+        body((*RESIDUAL[:3], "args = len(args)", "return out0")),
+        body((*["x = 1"] * 30, *RESIDUAL)),
+        body((*RESIDUAL[:3], "return 'an object'")),  # the code may have another object with this text
+        body(receiver="hand_over"),
+        body(host=(*["y = x"] * 30, *HOST)),
     ],
 )
 def test_other_forms_stay_functions(made):

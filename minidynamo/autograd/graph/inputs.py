@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import fx
 
-from minidynamo.core import artifacts
 from minidynamo.graph.boxed import BoxedCallable, mark_boxed, reject_unboxed
+from minidynamo.graph.boxed_text import BoxedText, Call, Line, Pack, load
 
 
 @dataclass(frozen=True)
@@ -78,21 +78,22 @@ def flatten_inputs(layout: InputLayout, call: BoxedCallable) -> BoxedCallable:
     names = [f"a{i}" for i in range(len(layout.names))]
     lists = [(name, length) for name, length in zip(names, layout.lengths) if length is not None]
     items = [name if length is None else f"*{name}" for name, length in zip(names, layout.lengths)]
-    lines = [
-        "def call(args):",
-        "    if args.__class__ is not list:",
-        "        reject_unboxed(args)",
-        f"    {', '.join(names)}, = args",
-        *(f"    if not isinstance({name}, list) or len({name}) != {n}: mismatch({name}, {n})" for name, n in lists),
-        f"    flat = [{', '.join(items)}]",
-        "    args.clear()",
-        *(f"    {name}.clear()" for name, donated in zip(names, layout.donated) if donated),
-        f"    del {', '.join(names)}",
-        "    return lower(flat)",
-        "",
+    lines: list[Line] = [
+        *(f"if not isinstance({name}, list) or len({name}) != {n}: mismatch({name}, {n})" for name, n in lists),
+        Pack("flat", ", ".join(items)),
+        *(f"{name}.clear()" for name, donated in zip(names, layout.donated) if donated),
+        f"del {', '.join(names)}",
+        Call("lower", "flat", "return "),
     ]
+    unpack = [
+        "if args.__class__ is not list:",
+        "    reject_unboxed(args)",
+        f"{', '.join(names)}, = args",
+        "args.clear()",
+    ]
+    source = "\n".join(["def call(args):", *(f"    {line}" for line in (*unpack, *lines)), ""])
     namespace = {"lower": call, "mismatch": reject_structure, "reject_unboxed": reject_unboxed}
-    return mark_boxed(artifacts.load("runtime", "flatten", "\n".join(lines), namespace, "call"))
+    return load("runtime", "flatten", source, BoxedText(tuple(names), tuple(lines)), namespace, "call")
 
 
 def unflatten_inputs(layout: InputLayout, call: BoxedCallable) -> BoxedCallable:

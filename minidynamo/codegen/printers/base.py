@@ -79,6 +79,9 @@ class Lines:
         if foot is not None:
             self(foot)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
     def text(self) -> str:
         """Returns all lines so far, with a newline at the end."""
         return "\n".join(self._lines) + "\n"

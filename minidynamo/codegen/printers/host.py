@@ -10,6 +10,7 @@ import math
 import operator
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ from minidynamo.codegen.runtime import random_numbers
 from minidynamo.codegen.runtime.host_functions import count_as_new, on_gpu
 from minidynamo.core.names import Namespace
 from minidynamo.graph.boxed import UNBOXED, run_steps
+from minidynamo.graph.boxed_text import BoxedText, load
 from minidynamo.graph.checked_results import Promise, check_number_of, is_trusted
 from minidynamo.graph.rng_replay import draw, draw_again
 
@@ -70,12 +72,49 @@ class Calling(enum.Enum):
     ON_STREAM = "a stream, the number of rows, and the addresses of tensors"
 
 
+@dataclass(frozen=True)
+class HostText:
+    """The text of a host program."""
+
+    #: the name of the program
+    name: str
+    #: the name of the list argument
+    args: str
+    #: the statements
+    body: BoxedText
+    #: the name of the argument that receives results; "" if the program hands over none
+    receiver: str = ""
+    #: the name of `run_steps` among the globals; "" if the program does not run in steps
+    run_steps: str = ""
+
+    def source(self) -> str:
+        """Returns the text of the boxed function `call(args)`, or `call(args, receiver)`."""
+        args, inputs = self.args, self.body.inputs
+        parameters = f"{args}, {self.receiver}=None" if self.receiver else args
+        lines = [f"if {args}.__class__ is not list:"]
+        lines.append(f"    raise TypeError({UNBOXED!r}.format({args}.__class__.__name__))")
+        lines += [f"{', '.join(inputs)}{',' if len(inputs) == 1 else ''} = {args}"] * bool(inputs)
+        lines += [f"{args}.clear()", *map(str, self.body.lines), f"return {self.body.result}"]
+        head = f"def steps({args}):" if self.run_steps else f"def call({parameters}):"
+        text = [f"# The host program of {self.name}.", head, *(f"    {line}" for line in lines), "", ""]
+        if self.run_steps:
+            text += [f"def call({parameters}):", f"    return {self.run_steps}(steps({args}), {self.receiver})", "", ""]
+            text.append("call._steps = steps")
+        text.append("call._boxed_call = True")
+        text += ["call._hands_over = True"] * bool(self.receiver)
+        return "\n".join([*text, ""])
+
+    def load(self, namespace: dict[str, Any]) -> types.FunctionType:
+        """Returns the function, with these globals."""
+        return load("host", self.name, self.source(), None if self.receiver else self.body, namespace, "call")
+
+
 def print_host(
     program: HostProgram, launchers: Mapping[str, Callable[..., None]], calling: Calling
-) -> tuple[str, dict[str, Any]]:
-    """Returns the source of `def call(args)` and its globals.
+) -> tuple[HostText, dict[str, Any]]:
+    """Returns the text of the host program and its globals.
 
-    `launchers` maps the name of a kernel to the function that launches the kernel. `call` is boxed.
+    `launchers` maps the name of a kernel to the function that launches the kernel.
     """
     return _HostPrinter(program, launchers, calling).print()
 
@@ -102,42 +141,39 @@ class _HostPrinter:
         # the frame.
         self.converts = bool(program.handing_over)
 
-    def print(self) -> tuple[str, dict[str, Any]]:
+    def print(self) -> tuple[HostText, dict[str, Any]]:
         args = self.names.fresh("args")
-        self.lines(f"# The host program of {self.program.name}.")
-        receiver = f", {self.receiver}=None" if self.receiver else ""
-        with self.lines.block(f"def {f'steps({args})' if self.handed else f'call({args}{receiver})'}:"):
-            self.lines(f"if {args}.__class__ is not list:")
-            self.lines(f"    raise TypeError({UNBOXED!r}.format({args}.__class__.__name__))")
-            inputs = self.program.inputs
-            if inputs:
-                self.lines(f"{', '.join(inputs)}{',' if len(inputs) == 1 else ''} = {args}")
-            self.lines(f"{args}.clear()")
-            for number in self.program.prelude:
-                self.lines(self.number(number))
-            if self.calling is Calling.ON_STREAM:
-                self.print_gpu_setup()
-            bound, checks = "", list[str]()  # the checks of a result, to be printed after the arguments are freed
-            for step in self.program.steps:
-                self.lines.origins(origins_of(step))
-                if not isinstance(step, Free) or bound in step.names:
-                    self.lines(*checks)
-                    checks = []
-                self.lines(self.step(step))
-                if isinstance(step, (Extern, GetItem)):
-                    bound, checks = step.out, self.check(step)
-                elif isinstance(step, Free):
-                    self.lines(*checks)
-                    checks = []
-        if self.handed:
-            self.lines("", "")
-            with self.lines.block(f"def call({args}{receiver}):"):
-                self.lines(f"return {self.names.constant(run_steps, 'run_steps')}(steps({args}), {self.receiver})")
-            self.lines("", "", "call._steps = steps")
-        self.lines("", "", "call._boxed_call = True")
-        if self.receiver:
-            self.lines("call._hands_over = True")
-        return self.lines.text(), {**self.program.constants, **self.names.values}
+        for number in self.program.prelude:
+            self.lines(self.number(number))
+        if self.calling is Calling.ON_STREAM:
+            self.print_gpu_setup()
+        bound, checks = "", list[str]()  # the checks of a result, to be printed after the arguments are freed
+        *steps, end = self.program.steps
+        for step in steps:
+            self.lines.origins(origins_of(step))
+            if not isinstance(step, Free) or bound in step.names:
+                self.lines(*checks)
+                checks = []
+            self.lines(self.step(step))
+            if isinstance(step, (Extern, GetItem)):
+                bound, checks = step.out, self.check(step)
+            elif isinstance(step, Free):
+                self.lines(*checks)
+                checks = []
+        self.lines(*checks)
+        result = self.step(end)
+        body = BoxedText(self.program.inputs, tuple(self.lines), result)
+        runner = self.names.constant(run_steps, "run_steps") if self.handed else ""
+        text = HostText(self.program.name, args, body, self.receiver, runner)
+        return text, {**self.program.constants, **self.names.values}
+
+    def result(self, end: Return) -> str:
+        """Returns the tuple of results; before, prints the statement that resets their version counters."""
+        if end.versions_to_reset:
+            count = self.names.constant(count_as_new, "count_as_new")
+            self.lines(f"{count}({', '.join(end.versions_to_reset)})")
+        values = [self.value(v) for v in end.values]
+        return f"({', '.join(values)}{',' if len(values) == 1 else ''})"
 
     def number(self, number: Compute) -> str:
         """Returns the assignment of a number that is computed from inputs."""
@@ -203,15 +239,10 @@ class _HostPrinter:
                 return f"del {', '.join(step.names)}"
             case HandOver(name, position) if self.handed:  # while the program stops, the caller has the only reference
                 return f"{self.handed} = [{name}]; del {name}; {name} = yield {position}, {self.handed}"
+            case Return():
+                return self.result(step)
             case HandOver(name, position):
                 return f"if {self.receiver} is not None: {name} = {self.receiver}({position}, {name})"
-            case Return():
-                values = [self.value(v) for v in step.values]
-                if step.versions_to_reset:
-                    self.lines(
-                        f"{self.names.constant(count_as_new, 'count_as_new')}({', '.join(step.versions_to_reset)})"
-                    )
-                return f"return ({', '.join(values)}{',' if len(values) == 1 else ''})"
 
     def launch_arguments(self, step: Launch) -> Iterator[str]:
         """Yields the arguments of a launch."""

@@ -19,6 +19,7 @@ from minidynamo.compat import has_saved_tensor_hooks
 from minidynamo.core.names import Namespace
 from minidynamo.errors import ResultDiffers
 from minidynamo.graph.boxed import BoxedCallable
+from minidynamo.graph.boxed_text import Call, Line, indented
 from minidynamo.graph.collectives import is_collective
 from minidynamo.graph.marks import COMPUTES_FIRST
 from minidynamo.graph.scalar_arguments import operator_of
@@ -298,16 +299,16 @@ class RerunPrinter:
 
     # Around the graph
 
-    def call_with_handler(self, call: str) -> list[str]:
+    def call_with_handler(self, call: Call) -> list[Line]:
         """Prints the call of the graph with error handling."""
         error = self.names.fresh("error")
         lost = f"{lost_effects(self.effects)} of {self.traced.name} before this error were not replayed."
         if self.can_rerun:
             return self.call_with_rerun(call, error, lost if self.effects else "")
         explained = f"{self.names.constant(explain, 'explain')}({error}{f', {lost!r}' if self.effects else ''})"
-        return ["try:", f"    {call}", f"except Exception as {error}:", f"    {explained}", "    raise"]
+        return ["try:", *indented([call]), f"except Exception as {error}:", f"    {explained}", "    raise"]
 
-    def call_with_rerun(self, call: str, error: str, lost: str) -> list[str]:
+    def call_with_rerun(self, call: Call, error: str, lost: str) -> list[Line]:
         """Prints the call of the graph; when the graph raises, the frame runs again eagerly, unless it is too late."""
         arguments = [error, self.held, *[repr(lost)] * bool(lost)]
         arguments += [
@@ -327,7 +328,7 @@ class RerunPrinter:
             awaited = self.names.constant(ResultDiffers, "ResultDiffers")
         return [
             "try:",
-            f"    {call}",
+            *indented([call]),
             f"except {awaited} as {error}:",
             f"    {revived}",
             f"    if {self.held} is None:",

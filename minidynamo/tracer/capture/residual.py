@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minidynamo.bytecode.layout import FramePoint
-from minidynamo.core import artifacts
 from minidynamo.core.names import Namespace, with_globals
-from minidynamo.graph.boxed import BoxedCallable, mark_boxed
+from minidynamo.graph.boxed import BoxedCallable
+from minidynamo.graph.boxed_text import BoxedText, Call, Line, Pack, load
 from minidynamo.guards.guard import reader_of
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Constant, Local, NewObject, Source, is_argument_or_item
@@ -102,11 +102,11 @@ def print_residual(
     tracer should have refused.
     """
     program = _Program(traced, parameters, graph, context)
-    source = program.text()
+    text = BoxedText(tuple(parameters), tuple(program.lines()))
+    source = program.source(text)
     namespace = program.names.values
-    body = artifacts.load("residual", traced.name, source, namespace, program.function)
+    body = load("residual", traced.name, source, text, namespace, program.function)
     del namespace[program.function]  # a function in its own globals is a reference cycle
-    mark_boxed(body)
     inputs = tuple(program.inputs) if program.takes_inputs else ()
     return Residual(source, namespace, body, inputs, steps=context.root and program.returns_step)
 
@@ -173,7 +173,14 @@ class _Program:
         changed = self.traced.side_effects.is_changed
         return [v for v in lists if isinstance(v, ListVariable) and not changed(v)]
 
-    def text(self) -> str:
+    def source(self, text: BoxedText) -> str:
+        """Returns the program as a function with the lines of `text`."""
+        signature = f"{self.boxed}, {self.args}=None" if self.takes_inputs else self.boxed
+        lines = [*self.unpack(), *map(str, text.lines)]
+        return "\n".join([f"def {self.function}({signature}):", *(f"    {line}" for line in lines), ""])
+
+    def lines(self) -> list[Line]:
+        """Returns the lines after the list is unpacked."""
         loads = self.load()
         call = self.call_graph()
         rebuild = Rebuilder(self.names, self.traced.side_effects, self.known, self.needed())
@@ -184,10 +191,7 @@ class _Program:
         leaving = [rebuild.value(value) for value in self.leaving]
         self.bound += rebuild.bound
         ending = self.ending(leaving)
-        sections = [self.unpack(), loads, call, rebuild.lines, stores, rebuild.late, ending]
-        lines = [line for section in sections for line in section]
-        signature = f"{self.boxed}, {self.args}=None" if self.takes_inputs else self.boxed
-        return "\n".join([f"def {self.function}({signature}):", *(f"    {line}" for line in lines), ""])
+        return [*loads, *call, *rebuild.lines, *stores, *rebuild.late, *ending]
 
     def needed(self) -> list[VariableTracker]:
         """Returns every value that an effect or the ending reads, once per read."""
@@ -211,7 +215,7 @@ class _Program:
         order = [*(name for name in self.parameters if name not in on_stack), *on_stack]
         return [f"{' = '.join(order)} = None", *lines]
 
-    def load(self) -> list[str]:
+    def load(self) -> list[Line]:
         """Reads the external values before the graph: effects, and a graph that empties a list, change the contents.
 
         Values for the graph alone are passed to the graph, and the names are deleted.
@@ -223,7 +227,7 @@ class _Program:
         recovers = self.graph is not None and self.rerun_printer.can_rerun
         self.rerun_printer.drawn, draws = print_draws(self.draws, reader, self.names, keeps=recovers)
         reader.count([*draws, *(reader.read(source) for _, source in outside), inputs])
-        lines = [line for text in draws for line in (*reader.statements(text), reader.write(text))]
+        lines: list[Line] = [line for text in draws for line in (*reader.statements(text), reader.write(text))]
         lines += [line for _, source in outside for line in reader.assignment(source)]
         names = [*self.parameters, *reader.temporaries()]
         if self.graph is not None:
@@ -236,10 +240,10 @@ class _Program:
         dead = [name for name in names if name not in kept]
         return [*lines, f"del {', '.join(dead)}"] if dead else lines
 
-    def read_inputs(self, reader: Reader, inputs: str, names: list[str]) -> list[str]:
+    def read_inputs(self, reader: Reader, inputs: str, names: list[str]) -> list[Line]:
         """Prints the list of graph inputs, unless the guards have built the list. Names that stay bound are added to
         `names`."""
-        read = [*reader.statements(inputs), f"{self.args} = [{reader.write(inputs)}]"]
+        read: list[Line] = [*reader.statements(inputs), Pack(self.args, reader.write(inputs))]
         temporaries = [name for name in reader.temporaries() if name not in names]
         if not self.takes_inputs:
             names += temporaries
@@ -252,7 +256,7 @@ class _Program:
 
     # The graph
 
-    def call_graph(self) -> list[str]:
+    def call_graph(self) -> list[Line]:
         if self.graph is None:
             return []
         names = [self.names.fresh(f"out{position}") for position in range(len(self.traced.outputs))]
@@ -265,7 +269,7 @@ class _Program:
         ]
         self.bound += [name for name in names if name not in unused]
         targets = f"{', '.join(names)}{',' * (len(names) == 1)} = " if names else ""
-        call = f"{targets}{self.names.constant(self.graph, 'graph')}({self.args})"
+        call = Call(self.names.constant(self.graph, "graph"), self.args, targets)
         lines = self.rerun_printer.call_with_handler(call)
         return [*lines, f"del {', '.join(unused)}"] if unused else lines
 

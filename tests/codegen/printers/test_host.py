@@ -14,7 +14,6 @@ from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram
 from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.printers.host import Calling, print_host
 from minidynamo.codegen.scheduling.schedule import schedule
-from minidynamo.core import artifacts
 from tests.codegen.graphs import located
 from tests.codegen.printers import printer_cases as cases
 
@@ -32,8 +31,8 @@ def doubling(source: str, target: str, n: int = 8):
 
 
 def load(program: HostProgram, launchers=None, calling: Calling = Calling.TENSORS):
-    source, namespace = print_host(program, launchers or {}, calling)
-    return artifacts.load("host", program.name, source, namespace, "call"), source
+    text, namespace = print_host(program, launchers or {}, calling)
+    return text.load(namespace), text.source()
 
 
 def test_every_kind_of_step(golden):
@@ -128,8 +127,8 @@ def test_constants_are_bound_and_tensors_are_passed():
 def test_text_with_lines_of_the_user(golden):
     loops, steps = schedule(lower_graph(located()), join=True, verify=True)
     program = plan_memory(steps, loops, "located")
-    source, _ = print_host(program, {k.name: functools.partial(len) for k in program.kernels}, Calling.IN_LIBRARY)
-    golden(source, "codegen/located.host.txt")
+    text, _ = print_host(program, {k.name: functools.partial(len) for k in program.kernels}, Calling.IN_LIBRARY)
+    golden(text.source(), "codegen/located.host.txt")
 
 
 def test_strides_of_extern_results_are_those_of_the_graph():
@@ -165,4 +164,7 @@ def test_a_program_on_a_gpu(golden):
         Return((Name("buf0"), Name("buf1"))),
     )
     program = HostProgram("on_a_gpu", ("x",), steps, (kernel,), ())
-    golden(print_host(program, {"double": functools.partial(len)}, Calling.ON_STREAM)[0], "codegen/on_a_gpu.host.txt")
+    golden(
+        print_host(program, {"double": functools.partial(len)}, Calling.ON_STREAM)[0].source(),
+        "codegen/on_a_gpu.host.txt",
+    )
