@@ -8,7 +8,7 @@ then it takes one list, empties the list and frees each input after the last use
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
 import torch.fx
@@ -21,7 +21,7 @@ from minidynamo.backends import built_in
 from minidynamo.config import config, with_changes
 from minidynamo.core import artifacts
 from minidynamo.errors import ArgumentError, BackendError, Diagnostic, UnknownName, first_line, nearest
-from minidynamo.graph.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
+from minidynamo.graph.boxed import BoxedCallable, as_boxed, first_location, make_boxed, mark_boxed
 from minidynamo.graph.marks import FROM_DATA
 from minidynamo.graph.options import GraphCompiler, instead, on_error_in_force, save_policy_in_force
 from minidynamo.graph.pytree import compile_flat, leaves
@@ -46,27 +46,22 @@ def _built_in(name: str) -> Backend:
     return backend
 
 
-native, cpp, triton = map(_built_in, ("native", "cpp", "triton"))
-eager, aot_eager, inductor = map(_built_in, ("eager", "aot_eager", "inductor"))
+BUILT_IN: dict[str, Backend] = {
+    name: _built_in(name) for name in ("native", "cpp", "triton", "eager", "aot_eager", "inductor")
+} | {"boxed_nop": boxed_nop}
+"""The backends of the package, by name."""
 
-_registry: dict[str, Backend] = {
-    "native": native,
-    "cpp": cpp,
-    "triton": triton,
-    "eager": eager,
-    "aot_eager": aot_eager,
-    "boxed_nop": boxed_nop,
-    "inductor": inductor,
-}
-
-
-# Those of minidynamo: their failures are for minidynamo to mend.
-_OWN = (native, cpp, triton, eager, aot_eager, boxed_nop)
+_registry = dict(BUILT_IN)
 
 
 def is_own(backend: object) -> bool:
-    """Returns whether a backend is minidynamo's, not torch's or the user's."""
-    return any(backend is own for own in _OWN)
+    """Returns whether a backend is minidynamo's, not torch's or the user's: its failures are errors of minidynamo."""
+    return _is_one_of(backend, BUILT_IN.keys() - {"inductor"})
+
+
+def _is_one_of(backend: object, names: Iterable[str] = BUILT_IN.keys()) -> bool:
+    """Returns whether a backend is a built-in one with one of these names."""
+    return any(backend is BUILT_IN[name] for name in names)
 
 
 def list_backends() -> list[str]:
@@ -144,7 +139,7 @@ def _graph_compiler(
             on_error_in_force.reset(token)
             save_policy_in_force.reset(policy)
 
-    return GraphCompiler(name, backend, options, run, backend in (native, cpp, triton), save_policy)
+    return GraphCompiler(name, backend, options, run, _is_one_of(backend, ("native", "cpp", "triton")), save_policy)
 
 
 def _run(
@@ -161,30 +156,28 @@ def _run(
 
     Raises BackendError, with the backend's own exception as cause.
     """
-    if backend not in _BUILT_IN and any(FROM_DATA in node.meta for node in gm.graph.nodes):
+    is_built_in = _is_one_of(backend)
+    if not is_built_in and any(FROM_DATA in node.meta for node in gm.graph.nodes):
         run = functools.partial(_run, name, backend, noticed=noticed)
         return segments.compile_segments(gm, example_inputs, run)
-    if backend not in _BUILT_IN:
+    if not is_built_in:
         compat.write_code(gm)
     try:
         compiled = compile_flat(gm, example_inputs, backend)
     except (BackendError, ArgumentError):
         raise
     except Exception as error:
-        compiled = None if backend in _BUILT_IN else _compiled_for_zeros(backend, gm, example_inputs)
+        compiled = None if is_built_in else _compiled_for_zeros(backend, gm, example_inputs)
         if compiled is None:
             raise BackendError(_failure(name, gm, error)) from error
     if not callable(compiled):
         what = f"backend {name!r} returned {type(compiled).__name__}, not a callable"
         raise BackendError(Diagnostic("MD520", what, fix="Return a function that takes the graph's inputs."))
-    if backend in _BUILT_IN:
+    if is_built_in:
         built: Callable[..., Any] = compiled
         return built
     compiled = as_boxed(compiled, f"backend {name!r}", noticed)
     return _checked(name, gm, compiled)
-
-
-_BUILT_IN = tuple(_registry.values())
 
 
 def _compiled_for_zeros(
@@ -220,6 +213,7 @@ def _zeros_like(example: Any) -> Any:
 def _checked(name: str, gm: torch.fx.GraphModule, compiled: BoxedCallable) -> BoxedCallable:
     """Returns `compiled` with a check: raises BackendError (MD522) if the results do not match the graph's outputs."""
     expected = len(next(node.args[0] for node in gm.graph.nodes if node.op == "output"))
+    where = first_location(gm)
 
     def call(args: list[Any]) -> Any:
         results = compiled(args)
@@ -229,7 +223,8 @@ def _checked(name: str, gm: torch.fx.GraphModule, compiled: BoxedCallable) -> Bo
             what = (
                 f"the graph of backend {name!r} returned {returned}; the captured graph returns a tuple of {expected}"
             )
-            raise BackendError(Diagnostic("MD522", what, fix="Return the graph's outputs in order, in a tuple."))
+            fix = "Return the graph's outputs in order, in a tuple: (y,) for a single output y."
+            raise BackendError(Diagnostic("MD522", what, fix=fix, where=where))
         return results
 
     return mark_boxed(call)

@@ -13,7 +13,7 @@ from minidynamo.graph.options import BackendKey, CompileOptions
 
 def test_a_key_says_name_backend_and_settings():
     key = registry.resolve("eager").key()
-    assert (key.name, key.backend, key.settings) == ("eager", registry.eager, config.current.code_key())
+    assert (key.name, key.backend, key.settings) == ("eager", registry.BUILT_IN["eager"], config.current.code_key())
     assert key == registry.resolve("eager").key() and hash(key) == hash(registry.resolve("eager").key())
     assert key != registry.resolve("aot_eager").key()
 
@@ -31,7 +31,7 @@ def test_a_key_follows_the_settings_but_not_those_that_change_no_code():
 
 def test_options_win_over_settings():
     compiler = registry.resolve("eager", {"fuse": False})
-    assert compiler.key() == BackendKey("eager", registry.eager, compiler.key().settings)
+    assert compiler.key() == BackendKey("eager", registry.BUILT_IN["eager"], compiler.key().settings)
     assert dict(compiler.key().settings)["fuse"] is False
     with config.patch(fuse=True, threads=3):
         assert dict(compiler.key().settings) == dict(config.current.code_key()) | {"fuse": False}
