@@ -403,15 +403,15 @@ def _program(placeholders: list[fx.Node], steps: list[_Step], results: Any, entr
     def call(args: list[Any]) -> Any:
         values = _initial_values(placeholders, args, empty=True)
         args.clear()
-        way_back: list[Call] = []
+        restoring: list[Call] = []
         try:
-            for step, way, back in plan:
-                for function, arguments in way:
+            for step, setting, reset in plan:
+                for function, arguments in setting:
                     function(*arguments)
-                way_back = back
+                restoring = reset
                 step.run(values)
         finally:  # a failed step restores the settings
-            for function, arguments in way_back:
+            for function, arguments in restoring:
                 function(*arguments)
         return fx.map_arg(results, values.__getitem__)
 

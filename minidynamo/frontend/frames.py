@@ -125,8 +125,8 @@ class RootFrame:
     def _validity_check(self) -> tuple[str, ...]:
         """Returns the lines that compare code and defaults in each call: Python sends no event when they change."""
         names = self.names
-        realize = ((attribute, name) for attribute, name in self._definition() if self.facts[name] is not None)
-        changed = " or ".join(f"{names.function}.{attribute} is not {name}" for attribute, name in realize)
+        compared = ((attribute, name) for attribute, name in self._definition() if self.facts[name] is not None)
+        changed = " or ".join(f"{names.function}.{attribute} is not {name}" for attribute, name in compared)
         refuse = f'__import__("{__name__}", fromlist=["refuse_copy"]).refuse_copy({self.name!r})'
         return (
             *("try:", f"    {names.changed} = {self.mark} and ({changed})"),

@@ -87,10 +87,10 @@ class Reader:
             return source.expression(self.names)
         number = self._numbers.get(source)
         if number is None:
-            way = self._text(source)
+            text = self._text(source)
             number = self._numbers[source] = len(self._texts)
-            self._texts.append(way)
-            self._depths.append(self._depth(way))
+            self._texts.append(text)
+            self._depths.append(self._depth(text))
             if self._depths[number] > _MOST_NESTED:
                 self._early.add(number)
         return f"\0{number}\0"

@@ -117,9 +117,8 @@ def _layout_checks(read: str, expected: Sequence[int | None]) -> str:
     """Returns the condition on sizes or strides whose text is `read`."""
     if None not in expected:
         return f"{read} == {expected!r}"
-    names = [f"_{position}" if size is None else str(size) for position, size in enumerate(expected)]
-    parts = [f"{read}[{position}] == {size}" for position, size in enumerate(names) if not size.startswith("_")]
-    return " and ".join([f"len({read}) == {len(names)}", *parts])
+    parts = [f"{read}[{position}] == {size}" for position, size in enumerate(expected) if size is not None]
+    return " and ".join([f"len({read}) == {len(expected)}", *parts])
 
 
 def attribute_checks(reader: Reader, source: Source, facts: TensorFacts) -> list[str]:

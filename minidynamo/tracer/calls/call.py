@@ -329,20 +329,20 @@ def _call_on_subclass(
 
     The result may be, or contain, the receiver itself."""
     cls = storage.python_type
-    source_key = type(cls.__name__, (cls,), {})(storage.value)
+    receiver = type(cls.__name__, (cls,), {})(storage.value)
     try:
         plain, named = [as_constant(arg) for arg in args], {key: as_constant(arg) for key, arg in kwargs.items()}
     except NotConstant:
         return None
 
     def track(result: Any) -> VariableTracker:
-        if result is source_key:
+        if result is receiver:
             return obj
         if type(result) is tuple:
             return TupleVariable([*map(track, result)])
         return ListVariable([*map(track, result)]) if type(result) is list else from_result(result, args, plain)
 
-    return track(getattr(cls, name)(source_key, *plain, **named))
+    return track(getattr(cls, name)(receiver, *plain, **named))
 
 
 def call_method(tx: Tracer, obj: VariableTracker, name: str, args: Args, kwargs: Kwargs) -> VariableTracker:

@@ -85,8 +85,8 @@ class Cuts:
         cut = Cut(self._first(step), True)
         if not self._possible() and self._before_handlers is not None:
             cut = self._before_handlers
-        for source_key in stand_ins:
-            self.origins.setdefault(source_key, cut)
+        for replaced in stand_ins:
+            self.origins.setdefault(replaced, cut)
 
     def before(self, step: int, in_callee: bool) -> Cut:
         """Returns the cut for a graph break in the present step."""
@@ -122,14 +122,14 @@ class Cuts:
         found, effects = reachable(roots, self.frame.tx.side_effects)
         found += self.frame.tx.side_effects.bound_to_trace(found, effects)
         stand_ins = self.frame.tx.side_effects.stand_ins.items()
-        changed = [v for v, source_key in stand_ins if v in self.origins and source_key.is_changed]
+        changed = [v for v, stand_in in stand_ins if v in self.origins and stand_in.is_changed]
         return [*(v for v in found if v in self.origins), *changed]
 
     def diagnostic(self, escaping: VariableTracker) -> Diagnostic:
         """Returns the message to the user for a value of `escaping`."""
-        source_key = self.frame.tx.side_effects.stand_ins.get(escaping)
-        if source_key is not None:
-            return source_key.diagnostic
+        stand_in = self.frame.tx.side_effects.stand_ins.get(escaping)
+        if stand_in is not None:
+            return stand_in.diagnostic
         assert isinstance(escaping, ExceptionVariable)
         what = f"graph break: a {escaping.cls.__name__} that was raised is kept"
         why = "Its traceback exists only when Python itself raises it."

@@ -182,10 +182,10 @@ def _python_error(
         co_nlocals=len(names),
         co_flags=_NOTHING.co_flags | starred,
     )
-    source_key = types.FunctionType(alike, {}, code.co_name, (None,) * default_count)
-    source_key.__qualname__, source_key.__kwdefaults__ = title, keyword_defaults
+    empty = types.FunctionType(alike, {}, code.co_name, (None,) * default_count)
+    empty.__qualname__, empty.__kwdefaults__ = title, keyword_defaults
     try:
-        source_key(*[None] * given, **dict.fromkeys(map(str, kwargs)))
+        empty(*[None] * given, **dict.fromkeys(map(str, kwargs)))
     except TypeError as error:
         return error.with_traceback(None)
     raise AssertionError(f"{title} takes these arguments")

@@ -80,22 +80,23 @@ def _initial_number(tx: Tracer, tensor: TensorVariable, *, is_written: bool) -> 
 
     An int is a constant, as an int of Python is, until it has varied or if the frame `is_written` the tensor: layers
     keep strides and kernel sizes in buffers."""
-    real, source = tx.graph.real(tensor), tensor.source
-    if real is None or source is None or tx.graph.subgraph is not None or not owns_its_memory(real):
+    real = tx.graph.real(tensor)
+    if real is None or tensor.source is None or tx.graph.subgraph is not None or not owns_its_memory(real):
         return None
-    tx.graph.shapes.require(Computed("{0}({1})", (_OWNS, source)), True)
+    tx.graph.shapes.require(Computed("{0}({1})", (_OWNS, tensor.source)), True)
+    source = TensorNumber(tensor.source)
     if real.dtype is torch.bool:
-        tx.guard(TensorNumber(source), GuardKind.EQUALS, real.item())
+        tx.guard(source, GuardKind.EQUALS, real.item())
         return ConstantVariable(real.item())
     if real.dtype in _FLOATS:
-        return tx.graph.floating(real.item(), TensorNumber(source))
-    value, place = int(real.item()), TensorNumber(source)
+        return tx.graph.floating(real.item(), source)
+    value = int(real.item())
     number: VariableTracker
-    if tx.graph.shapes.varies(place, value) or is_written:
-        number = tx.graph.integer(value, place)
+    if tx.graph.shapes.varies(source, value) or is_written:
+        number = tx.graph.integer(value, source)
     else:
-        read = tx.graph.guard_on_read(place, GuardKind.EQUALS, value)
-        number = ConstantVariable(value, source=place, on_read=read)
+        read = tx.graph.guard_on_read(source, GuardKind.EQUALS, value)
+        number = ConstantVariable(value, source=source, on_read=read)
     return number if _guard_between(tx, number, -_LARGEST, _LARGEST) else None
 
 
@@ -268,11 +269,11 @@ def as_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> tuple[Arg
     names = _SCALED.get(target, ("alpha",))
     found = {name: read(tx, arg) for name in names if isinstance(arg := kwargs.get(name), TensorVariable)}
     given = {name: number for name, number in found.items() if number is not None}
-    place = _FILLED.get(target, len(args))
-    filled = args[place] if place < len(args) else None
+    position = _FILLED.get(target, len(args))
+    filled = args[position] if position < len(args) else None
     number = read(tx, filled) if isinstance(filled, TensorVariable) else None
     if number is not None:
-        args = [*args[:place], number, *args[place + 1 :]]
+        args = [*args[:position], number, *args[position + 1 :]]
     return args, {**kwargs, **given} if given else kwargs
 
 

@@ -92,8 +92,8 @@ def dict_key(graph: OutputGraph, key: object, source: Source | None) -> DictKey:
     if is_constant_value(key):
         return key_of(ConstantVariable(key))
     if type(key) is tuple:
-        item_sources = [None if source is None else Item(source, position) for position in range(len(key))]
-        items = [dict_key(graph, part, source_at).variable for part, source_at in zip(key, item_sources)]
+        part_sources = [None if source is None else Item(source, position) for position in range(len(key))]
+        items = [dict_key(graph, part, part_source).variable for part, part_source in zip(key, part_sources)]
         return key_of(TupleVariable(items, source=source))
     if type(key) is types.BuiltinFunctionType and source is not None:
         graph.guard(source, GuardKind.IDENTITY, key)  # a different object may be equal
