@@ -35,6 +35,7 @@ import difflib
 import linecache
 import os
 import re
+import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -50,6 +51,11 @@ class UserLocation:
     #: From 0, in UTF-8 bytes, as `co_positions` counts; so is `end_col`.
     col: int | None = None
     end_col: int | None = None
+
+    @classmethod
+    def of(cls, code: types.CodeType) -> UserLocation:
+        """Returns the line on which a function begins."""
+        return cls(code.co_filename, code.co_firstlineno, code.co_name)
 
     def __str__(self) -> str:
         return self._described(os.path.basename(self.filename))
@@ -283,8 +289,9 @@ def summary(error: BaseException) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns `3 graphs`, `1 graph`."""
-    return f"{number} {noun}{'s' * (number != 1)}"
+    """Returns `3 graphs`, `1 graph`, `2 misses`."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

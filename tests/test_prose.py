@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 from pathlib import Path
 
@@ -45,6 +46,16 @@ def test_docstrings_open_with_a_verb_or_a_noun(prose):
 def test_words_are_plain():
     found = [where for name in FILES for where in measured(name).out]
     assert len(found) <= MOST_WORDS_OUT, "\n".join(found)
+
+
+def test_fixes_in_messages_are_sentences():
+    found = []
+    for path in FILES["package"]:
+        for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+            keywords = call.keywords if isinstance(call, ast.Call) else []
+            fixes = [each.value for each in keywords if each.arg == "fix" and isinstance(each.value, ast.Constant)]
+            found += [f"{path}:{fix.lineno} {fix.value}" for fix in fixes if fix.value and fix.value[0].islower()]
+    assert not found, "\n".join(found)
 
 
 def test_the_measure_finds_what_it_looks_for(tmp_path):

@@ -9,6 +9,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
+from minidynamo.errors import counted
+
 
 class _Counts:
     """A group of counters. Each is advanced by one C call, without a lock; the sum is read together."""
@@ -126,10 +128,12 @@ class Stats:
 
     def __str__(self) -> str:
         guards = f", guards {self.guard_ns / 1000:.1f} us" if self.timed_calls else ""
-        frames = f", {self.frames} frames" if self.frames != self.calls else ""
-        happened = f"{self.hits} hits, {self.misses} misses, {self.recompiles} recompiles"
-        happened += f", {self.graph_failures} failures of graphs" if self.graph_failures else ""
-        return f"{self.calls} calls{frames}, {happened}{guards}"
+        frames = f", {counted(self.frames, 'frame')}" if self.frames != self.calls else ""
+        happened = (
+            f"{counted(self.hits, 'hit')}, {counted(self.misses, 'miss')}, {counted(self.recompiles, 'recompile')}"
+        )
+        happened += f", {counted(self.graph_failures, 'failed graph')}" if self.graph_failures else ""
+        return f"{counted(self.calls, 'call')}{frames}, {happened}{guards}"
 
 
 def _position(count: itertools.count[int]) -> int:

@@ -21,6 +21,7 @@ from typing import Any, cast
 import torch
 
 from minidynamo.bytecode.analysis import first_index, starred_parameters
+from minidynamo.bytecode.instructions import location
 from minidynamo.bytecode.layout import FramePoint, frame_point
 from minidynamo.compat import NOT_FOR_TORCH_COMPILE, module_call, module_in_data_parallel
 from minidynamo.config import config
@@ -30,7 +31,7 @@ from minidynamo.core.directives import COMPILED, DISABLED, own_mark
 from minidynamo.core.events import Event, notice, on_event, publish
 from minidynamo.core.names import weakly
 from minidynamo.core.stats import Stats
-from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit
+from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit, UserLocation
 from minidynamo.frontend import convert_frame, sharing
 from minidynamo.frontend.data_parallel import call_wrapper
 from minidynamo.frontend.dispatcher import Dispatcher, Native
@@ -51,6 +52,7 @@ _MOST_CALLEES_PER_CODE = 8
 _MOST_MODULE_CLASSES = 8
 
 _SMALL = "Between graph breaks there are few tensor operations, on small tensors."
+_WITHOUT_BREAKS = "Remove the graph breaks to compile it; breaks() of the function lists them."
 
 # In the order of their creation.
 all_compiled: weakref.WeakValueDictionary[int, CompiledFunction] = weakref.WeakValueDictionary()
@@ -458,7 +460,8 @@ class CompiledFunction:
             if other in dispatchers and dispatchers[other].leave_to_python():
                 name = dispatchers[other].name
                 what = f"{name} runs eagerly: its graphs are smaller than the cost of entering them"
-                self.fallbacks.append(Diagnostic("MD308", what, why=_SMALL))
+                where = UserLocation.of(self.py_func.__code__) if other is None else location(other.code, other.index)
+                self.fallbacks.append(Diagnostic("MD308", what, _SMALL, _WITHOUT_BREAKS, where=where))
                 self.stats.fallbacks += 1
                 publish("fallback", name, diagnostic=self.fallbacks[-1])
         return point in left

@@ -360,9 +360,8 @@ def _fall_back(
 
 def _first_line(frame: FrameToConvert, traced: TracedFrame) -> UserLocation:
     """Returns the line of the graph's first operation, or else the line of the frame's function."""
-    code = frame.fn.__code__
     known = None if traced.graph is None else first_location(traced.graph)
-    return known or UserLocation(code.co_filename, code.co_firstlineno, code.co_name)
+    return known or UserLocation.of(frame.fn.__code__)
 
 
 def _graph_failed(

@@ -175,7 +175,8 @@ def test_a_graph_that_returns_something_else_is_refused(result, says):
     compiled = minidynamo.compile(pure, backend=lambda gm, inputs: minidynamo.make_boxed_func(result))
     with pytest.raises(BackendError, match=says) as caught:
         compiled(torch.ones(2))
-    assert caught.value.code == "MD522"
+    where = caught.value.diagnostic.where
+    assert caught.value.code == "MD522" and where is not None and where.function == "pure"
 
 
 # Backends that fail

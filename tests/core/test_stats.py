@@ -13,11 +13,11 @@ def test_calls_are_counted_by_who_counts_them():
     assert (first(), first(), second()) == (1, 2, 1)
     stats.misses = 1
     assert (stats.calls, stats.frames, stats.hits) == (2, 3, 2)
-    assert str(stats) == "2 calls, 3 frames, 2 hits, 1 misses, 0 recompiles"
+    assert str(stats) == "2 calls, 3 frames, 2 hits, 1 miss, 0 recompiles"
     stats.reset()
     assert (stats.calls, stats.frames, stats.misses) == (0, 0, 0)
     assert first() == 3 and (stats.calls, stats.frames) == (1, 1)
-    assert str(stats) == "1 calls, 1 hits, 0 misses, 0 recompiles"
+    assert str(stats) == "1 call, 1 hit, 0 misses, 0 recompiles"
     stats.reset()
     assert (stats.calls, stats.frames) == (0, 0)
 

@@ -181,12 +181,20 @@ def _can_set(tx: Tracer, obj: TensorVariable, name: str) -> bool:
     return name != "grad" or obj.source is not None or tx.graph.use(obj).is_leaf
 
 
+_IMMUTABLE_TYPE = 1 << 8  # set for classes that no program can change
+
 # Attributes that are read from objects which are otherwise opaque.
 _FIELDS: dict[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel", "__doc__"),
     classmethod: ("__func__",),
     staticmethod: ("__func__",),
 }
+
+
+def _is_iterator_of_python(cls: type) -> bool:
+    """Returns whether a class is `enumerate`, `zip` or similar: its objects have the attributes of the class alone."""
+    is_fixed = cls.__module__ in ("builtins", "itertools") and cls.__flags__ & _IMMUTABLE_TYPE
+    return bool(is_fixed) and hasattr(cls, "__next__")
 
 
 @looks_up(OpaqueVariable)
@@ -197,6 +205,8 @@ def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | Non
         found = getattr(obj.value, name)
         return tx.wrap(found, Constant(found, name))
     method, owner = lookup_on_class(obj.python_type, name)
+    if owner is None and _is_iterator_of_python(obj.python_type):
+        return None
     if isinstance(method, property) and id(method.fget) in registry.OPAQUE_METHODS:
         return registry.FUNCTIONS[id(method.fget)](tx, obj)
     if owner is not None and id(method) in registry.OPAQUE_METHODS and name not in (instance_dict(obj.value) or ()):

@@ -67,7 +67,7 @@ def original_of(tx: Tracer, function: FunctionVariable) -> VariableTracker:
         _has_original_defaults(tx, function, name) for name in _DEFAULTS
     ):
         what, why = f"{function.value.__name__}() has defaults of its own", "They were set on the compiled function."
-        tx.break_graph("MD207", what, why=why, fix="set the defaults of `__wrapped__`")
+        tx.break_graph("MD207", what, why=why, fix="Set the defaults of `__wrapped__`.")
     return _wrapped(tx, function)
 
 

@@ -190,7 +190,7 @@ def default_write(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTra
             text = f"property {name!r} of {obj.cls.__qualname__!r} object has no {what}"
             tx.raises(AttributeError(text), exact=True)
         if function is None:
-            fix = "fill the present dict: vars(obj).update(...)" if name == "__dict__" else ""
+            fix = "Fill the present dict: vars(obj).update(...)" if name == "__dict__" else ""
             tx.break_graph("MD206", f"writing `{name}` of a {obj.cls.__name__} cannot be captured", fix=fix)
         field = "fset" if value is not None else "fdel"
         setter = tx.wrap(function, Attr(class_source(owner, name), field))

@@ -88,7 +88,7 @@ def _globals(tx: Tracer) -> VariableTracker:
     module = sys.modules.get(name) if isinstance(name, str) else None
     if module is None or module.__dict__ is not namespace:
         what, why = "`globals` of a function that belongs to no module", "Unknown code may use the same globals."
-        tx.break_graph("MD206", what, why=why, fix="read the names")
+        tx.break_graph("MD206", what, why=why, fix="Read the names from it.")
     return tx.getattr(tx.wrap(module, Constant(module, name_of(module))), "__dict__")
 
 

@@ -125,7 +125,7 @@ def _enum_member(
     name = members.__name__
     if not members.__members__:
         why = "Classes are not made while tracing."
-        tx.break_graph("MD241", f"making an enum of {name}", why=why, fix="define it outside")
+        tx.break_graph("MD241", f"making an enum of {name}", why=why, fix="Define it outside of the compiled function.")
     try:
         values = [as_constant(arg) for arg in args]
         named = {key: as_constant(value) for key, value in kwargs.items()}

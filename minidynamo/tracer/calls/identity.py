@@ -52,7 +52,7 @@ def is_identical(tx: Tracer, left: VariableTracker, right: VariableTracker) -> b
     left, right = left.realize(), right.realize()
     if left is not right and any(map(is_choice, (left, right))) and left.python_type is right.python_type:
         what = "`is` compares a tensor that `min` or `max` returns"
-        tx.break_graph("MD230", what, why="Which object it is depends on the values.", fix="compare the values")
+        tx.break_graph("MD230", what, why="Which object it is depends on the values.", fix="Compare the values.")
     if left is not right and left.python_type is right.python_type:  # of numbers, the answer depends on the values
         values = arithmetic.specialized(left), arithmetic.specialized(right)
         if _may_be_distinct(*values):
@@ -89,8 +89,8 @@ def _is_same_plain_value(tx: Tracer, left: VariableTracker, right: VariableTrack
         what = "`is` compares two equal numbers"
         why = "Whether they are one object is only known when the program runs."
         if any(map(_is_computed, operands)):  # its identity is lost in the graph
-            raise SkipFrame(Diagnostic("MD230", what, why=why, fix="compare with `==`", where=tx.frames[0].location))
-        tx.break_graph("MD230", what, why=why, fix="compare with `==`")
+            raise SkipFrame(Diagnostic("MD230", what, why=why, fix="Compare with `==`.", where=tx.frames[0].location))
+        tx.break_graph("MD230", what, why=why, fix="Compare with `==`.")
     same = _is_same(left, right)
     if any(isinstance(each, ConstantVariable) and each.new_on_each_read for each in operands):
         return same

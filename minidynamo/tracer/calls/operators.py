@@ -314,7 +314,7 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
             "MD201",
             "`in` looks into a tensor",
             why="The values of a tensor are only known when the graph runs.",
-            fix="keep a tensor:  (t == item).any()",
+            fix="Keep a tensor:  (t == item).any()",
         )
     is_new = container.source is None
     if is_new and _has_no_item_of_kind(tx, container, item):

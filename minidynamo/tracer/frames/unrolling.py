@@ -49,7 +49,7 @@ def unroll(tx: Tracer, count: float, what: str, *, varies: bool = True, most: in
             "MD218",
             f"{what} was captured for {most} other trip count{'s' * (most > 1)}, and now has {count}",
             why="Each trip count needs a version of its own; from here on Python runs the loop.",
-            fix="pad to a few lengths, or use operations on the whole tensor",
+            fix="Pad to a few lengths, or use operations on the whole tensor.",
         )
     if varies:
         tx.graph.shapes.unrolled.setdefault(line, set()).add(count)
@@ -73,7 +73,7 @@ def unroll_comparison(tx: Tracer) -> None:
             "MD218",
             f"a loop with a comparison was captured for {captures} trip counts",
             why="Each trip count needs a version of its own; from here on Python runs the loop.",
-            fix="use a fixed trip count, or operations on the whole tensor",
+            fix="Use a fixed trip count, or operations on the whole tensor.",
         )
     times = tx.graph.shapes.compared.setdefault(frame, Counter())
     times[frame.offset] += 1
@@ -169,7 +169,7 @@ def limit_constants(
                 "MD218",
                 f"{what} needs a value as a constant, which {others}",
                 why="Each value needs a version of its own; from here on Python runs the code.",
-                fix="keep to a few values, or put a number into a tensor",
+                fix="Keep to a few values, or put a number into a tensor.",
             )
 
 

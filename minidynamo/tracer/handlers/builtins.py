@@ -213,7 +213,7 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
             "MD234",
             f"the text of a `{obj.python_type.__name__}`",
             why="What it would say is only known when the program runs.",
-            fix="format shapes and Python numbers, or move the text out of the compiled function",
+            fix="Format shapes and Python numbers, or move the text out of the compiled function.",
             marker="this is not a constant",
         )
     return constant(function(as_constant(obj)), obj)

@@ -63,7 +63,7 @@ def _call_cached(
 
     def refuse(why: str) -> NoReturn:
         name = _name(cached.value)
-        fix = "call it outside of the compiled function"
+        fix = "Call it outside of the compiled function."
         tx.break_graph("MD244", f"{name} has an `lru_cache`", why=f"{why[:1].upper()}{why[1:]}.", fix=fix)
 
     if any(map(_has_symbolic_number, (*args, *kwargs.values()))):
@@ -113,7 +113,7 @@ def _result_source(
 ) -> Called | None:
     """Returns the source of the cached result; None if an argument is made during capture."""
     argument_sources = [_argument_source(arg) for arg in (*args, *kwargs.values())]
-    known = tuple(result_source for result_source in argument_sources if result_source is not None)
+    known = tuple(source for source in argument_sources if source is not None)
     if len(known) < len(argument_sources) or not all(map(str.isidentifier, kwargs)):
         return None
     return Called(cached.source or Constant(cached.value, cached.value.__name__), known, tuple(kwargs))

@@ -174,7 +174,7 @@ def _update_wrapper(
             "MD240",
             "`functools.update_wrapper` of a function that was not made here",
             why="Only functions made while tracing can be given another name and documentation.",
-            fix="wrap the function outside of the compiled one",
+            fix="Wrap the function outside of the compiled function.",
         )
     given = functools.WRAPPER_ASSIGNMENTS if assigned is None else expect_constant(tx, assigned, "`assigned`")
     for name in given:

@@ -121,5 +121,5 @@ def _check_results(tx: Tracer, subgraph: Subgraph, result: VariableTracker) -> N
 
 
 def _refuse(tx: Tracer, what: str) -> NoReturn:
-    fix = "checkpoint(function, x, use_reentrant=False), with a function that only computes tensors"
+    fix = "Write checkpoint(function, x, use_reentrant=False), with a function that only computes tensors."
     tx.break_graph("MD207", f"checkpoint() cannot be captured: {what}", why=_WHY, fix=fix)

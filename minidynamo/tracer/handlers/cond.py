@@ -122,7 +122,7 @@ class _Branch:
     def definition(self) -> UserLocation | None:
         """Returns the location of the function's definition."""
         code = self.code()
-        return None if code is None else UserLocation(code.co_filename, code.co_firstlineno, code.co_name)
+        return None if code is None else UserLocation.of(code)
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,7 +67,7 @@ class Context:
 @registry.function(Function.apply.__func__)  # type: ignore[attr-defined]
 def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     if not isinstance(cls, ClassVariable) or kwargs:
-        tx.break_graph("MD207", "Function.apply() is called with keywords", fix="pass the arguments by position")
+        tx.break_graph("MD207", "Function.apply() is called with keywords", fix="Pass the arguments by position.")
 
     def refuse(what: str) -> NoReturn:
         _refuse(tx, cls.value, what)

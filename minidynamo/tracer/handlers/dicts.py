@@ -394,7 +394,7 @@ registry.method(dict, "__init__")(_update)
 def _mappingproxy(tx: Tracer, mapping: VariableTracker) -> VariableTracker:
     if type(mapping) is not DictVariable:
         why = "Only a plain dict is followed."
-        tx.break_graph("MD241", "making a read-only view of a mapping", why=why, fix="pass the mapping itself")
+        tx.break_graph("MD241", "making a read-only view of a mapping", why=why, fix="Pass the mapping itself.")
     return NamespaceVariable(mapping.items, mappingproxy, owner=mapping)
 
 

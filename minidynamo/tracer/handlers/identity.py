@@ -37,7 +37,7 @@ def _id(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
     if obj.source is None or real is None:
         what = f"`id` of a new object or a constant: a {obj.python_type.__name__}"
         why = "Its address says nothing about the next call."
-        tx.break_graph("MD233", what, why=why, fix="compare with `is`")
+        tx.break_graph("MD233", what, why=why, fix="Compare with `is`.")
     tx.guard(obj.source, GuardKind.IDENTITY, real)
     return ConstantVariable(id(real))
 

@@ -129,7 +129,7 @@ def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
         return backwards_by_index(tx, obj)
     if not class_has(obj.python_type, "__reversed__") and not isinstance(obj, TupleVariable):
         tx.break_graph(
-            "MD242", f"`reversed` of `{obj.python_type.__name__}`", why="It has no `__reversed__`.", fix="use a list"
+            "MD242", f"`reversed` of `{obj.python_type.__name__}`", why="It has no `__reversed__`.", fix="Use a list."
         )
     if isinstance(obj, TupleVariable):
         return SequenceIterator(Slots(obj.items.lazy()[::-1]), cls=reversed)
@@ -218,7 +218,7 @@ def _iterate_constant(tx: Tracer, self: ConstantVariable) -> VariableTracker:
             "MD242",
             f"looping over {len(self.value)} items",
             why="A loop is unrolled while tracing; this one would take too long.",
-            fix="use tensor operations instead of a loop",
+            fix="Use tensor operations instead of a loop.",
         )
     return SequenceIterator(Slots(ConstantVariable(value) for value in self.value), cls=type(iter(self.value)))
 

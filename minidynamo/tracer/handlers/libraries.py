@@ -94,7 +94,7 @@ def _reads_the_clock(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTr
         "MD233",
         "reading the clock",
         why="The time is that at which the program runs, in its place among everything else.",
-        fix="move it out of the compiled function, or accept the break",
+        fix="Move the call out of the compiled function, or accept the break.",
     )
 
 

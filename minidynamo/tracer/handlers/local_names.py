@@ -48,5 +48,7 @@ def _refuse_locals(tx: Tracer) -> NoReturn:
     what = "`locals` may be called twice"
     why = "In this version of Python each call updates and returns the same dict."
     if len(tx.frames) == 1:
-        raise SkipFrame(Diagnostic("MD233", what, why=why, fix="name what you need", where=tx.frames[0].location))
-    tx.break_graph("MD233", what, why=why, fix="name what you need")
+        raise SkipFrame(
+            Diagnostic("MD233", what, why=why, fix="Name the variables that you need.", where=tx.frames[0].location)
+        )
+    tx.break_graph("MD233", what, why=why, fix="Name the variables that you need.")

@@ -60,7 +60,9 @@ def _get_logger(tx: Tracer, name: VariableTracker | None = None) -> VariableTrac
     known = loggers.get(name.value) if isinstance(name, ConstantVariable) else None
     if not isinstance(known, logging.Logger):
         why = "The first call creates the logger."
-        tx.break_graph("MD207", "getLogger() cannot be captured", why=why, fix="get it outside of the function")
+        tx.break_graph(
+            "MD207", "getLogger() cannot be captured", why=why, fix="Get the logger outside of the function."
+        )
     assert isinstance(name, ConstantVariable)
     manager = Attr(Constant(logging.Logger, "logging.Logger"), "manager")
     return tx.wrap(known, Item(Attr(manager, "loggerDict"), name.value))

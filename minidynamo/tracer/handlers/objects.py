@@ -58,7 +58,7 @@ def class_tuple(tx: Tracer, classinfo: VariableTracker, checks: tuple[str, ...] 
             "MD237",
             f"a class check against a `{classinfo.python_type.__name__}`",
             why="It is not a class, a tuple of classes or a union of them.",
-            fix="check against the class itself",
+            fix="Check against the class itself.",
         )
     assert isinstance(classinfo, _WITH_MEMBERS)
     tx.guard(classinfo.source, GuardKind.IDENTITY, classinfo.value)
@@ -83,7 +83,7 @@ def _expect_standard_check(tx: Tracer, cls: type, checks: tuple[str, ...]) -> No
             "MD237",
             f"a class check against `{cls.__name__}`",
             why=f"Its metaclass `{type(cls).__name__}` decides with its own code.",
-            fix="check against an ordinary class",
+            fix="Check against an ordinary class.",
         )
 
 
@@ -103,7 +103,7 @@ def _isinstance(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker, /)
         return _implements_protocol(tx, obj.realize(), protocol)
     if overrides_class(obj.python_type):
         what = f"a class check of a `{obj.python_type.__name__}`"
-        tx.break_graph("MD237", what, why="Its class defines `__class__`.", fix="check the wrapped object")
+        tx.break_graph("MD237", what, why="Its class defines `__class__`.", fix="Check the wrapped object.")
     return ConstantVariable(check_classes(tx, issubclass, class_of(tx, obj), class_tuple(tx, classinfo)))
 
 
@@ -116,7 +116,7 @@ def _implements_protocol(tx: Tracer, obj: VariableTracker, protocol: type) -> Va
             "MD237",
             f"a class check of a `{obj.python_type.__name__}` against `{protocol.__name__}`",
             why="Its attributes are computed on each read.",
-            fix="check against an ordinary class",
+            fix="Check against an ordinary class.",
         )
     listed = protocol_members(protocol)
     methods = tuple(name for name in listed if callable(getattr(protocol, name, None)))
@@ -154,7 +154,12 @@ def _no_order(tx: Tracer, self: VariableTracker, other: VariableTracker) -> Vari
 @registry.accepts_lazy("obj")
 def _type(tx: Tracer, obj: VariableTracker, /, *rest: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     if rest or kwargs:
-        tx.break_graph("MD241", "making a class", why="Classes are not made while tracing.", fix="define it outside")
+        tx.break_graph(
+            "MD241",
+            "making a class",
+            why="Classes are not made while tracing.",
+            fix="Define it outside of the compiled function.",
+        )
     cls = class_of(tx, obj)
     return tx.wrap(cls, Constant(cls, cls.__name__))
 
@@ -167,7 +172,10 @@ def _super(
         cls, receiver = _class_and_receiver(tx)
     if not isinstance(cls, ClassVariable) or receiver is None:
         tx.break_graph(
-            "MD237", "an unbound `super`", why="It needs a class and an object.", fix="write super() in a method"
+            "MD237",
+            "an unbound `super`",
+            why="It needs a class and an object.",
+            fix="Write super() in a method of the class.",
         )
     of_class = isinstance(receiver, ClassVariable) and issubclass(receiver.value, cls.value)
     if not of_class and not issubclass(receiver.python_type, cls.value):

@@ -90,7 +90,7 @@ def _set_context(tx: Tracer, variable: VariableTracker, value: VariableTracker, 
     setter = BuiltinVariable(contextvars.ContextVar.set, source=trusted_source(contextvars.ContextVar.set))
     token = ContextTokenVariable(variable, tx.side_effects.set_context(variable, setter, value))
     what, why = "the token of a context variable is kept", "Only the variable creates tokens."
-    fix = "reset the variable in the same function, without a graph break between"
+    fix = "Reset the variable in the same function, without a graph break between."
     where = tx.frames[-1].location
     tx.side_effects.record_stand_in(token, Diagnostic("MD206", f"graph break: {what}", why, fix, where=where))
     return token

@@ -56,7 +56,7 @@ def _call(
 
 
 def _refuse(tx: Tracer, why: str) -> NoReturn:
-    tx.break_graph("MD206", "a ScriptFunction is called", why=why, fix="call the function that it was made from")
+    tx.break_graph("MD206", "a ScriptFunction is called", why=why, fix="Call the function that it was made from.")
 
 
 def _depends_on_torchscript(function: types.FunctionType, seen: set[types.FunctionType]) -> bool:

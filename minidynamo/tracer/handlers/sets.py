@@ -50,7 +50,7 @@ def _unknown_order(tx: Tracer, variable: SetVariable, what: str) -> NoReturn:
         "MD231",
         f"{what} a set with {len(variable.items)} items",
         why="Two equal sets may give their items in different orders.",
-        fix="use a list or a dict, or sorted(...)",
+        fix="Use a list or a dict, or sorted(...).",
     )
 
 

@@ -81,7 +81,12 @@ def _generic_alias(tx: Tracer, cls: type, key: VariableTracker) -> VariableTrack
     except (NotConstant, TypeError):
         pass
     what = f"making the generic alias {cls.__name__}[...]"
-    tx.break_graph("MD241", what, why="Types are not made while tracing.", fix="make it outside")
+    tx.break_graph(
+        "MD241",
+        what,
+        why="Types are not made while tracing.",
+        fix="Make it outside of the compiled function, and pass it in.",
+    )
 
 
 # Classes whose instances cannot keep the alias that made them.

@@ -44,7 +44,7 @@ def _percent(tx: Tracer, self: VariableTracker, values: VariableTracker, /) -> V
 
 def _refuse_objects(tx: Tracer) -> NoReturn:
     why = "The class of a value decides on its text."
-    tx.break_graph("MD234", "an object is formatted", why=why, fix="use an f-string")
+    tx.break_graph("MD234", "an object is formatted", why=why, fix="Use an f-string.")
 
 
 @registry.method(str, "format")
@@ -94,7 +94,7 @@ def refuse_local_text(tx: Tracer) -> NoReturn:
         "MD233",
         "a text in local terms",
         why="The time zone and the language are those of the moment at which the program runs.",
-        fix="move it out of the compiled function, or accept the break",
+        fix="Move the call out of the compiled function, or accept the break.",
     )
 
 

@@ -87,7 +87,7 @@ def _has_torch_function(tx: Tracer, *args: VariableTracker) -> VariableTracker:
                 "MD243",
                 f"a torch function of a `{arg.python_type.__name__}`",
                 why="The class takes over torch functions with `__torch_function__`.",
-                fix="pass plain tensors",
+                fix="Pass plain tensors.",
             )
     return ConstantVariable(False)
 
@@ -249,7 +249,7 @@ for _name in ("lerp", "lerp_"):
 @registry.late_function("torch.nn.attention.flex_attention", "flex_attention")
 def _flex_attention(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     why = "Its score function works on single numbers; only torch.compile makes a kernel of it."
-    fix = "call torch.compile(flex_attention): the graph breaks there as well, and its kernel runs"
+    fix = "Call torch.compile(flex_attention): the graph breaks there as well, and its kernel runs."
     tx.break_graph("MD207", "flex_attention() cannot be captured", why=why, fix=fix)
 
 

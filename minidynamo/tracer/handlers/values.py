@@ -99,7 +99,7 @@ def expect_constant(tx: Tracer, variable: VariableTracker, what: str) -> Any:
             "MD230",
             f"{what} that is only known when the graph runs",
             why="Python needs the value itself to go on, and tracing has only its type.",
-            fix="compute it from Python numbers or shapes, or keep the choice in tensors (torch.where, index_select)",
+            fix="Compute it from Python numbers or shapes, or keep the choice in tensors (torch.where, index_select).",
             marker=f"this is a {variable.python_type.__name__}",
         )
 

@@ -137,6 +137,7 @@ def next_lazy(tx: Tracer, iterator: VariableTracker) -> VariableTracker | None:
             "MD217",
             f"iteration over an external {iterator.python_type.__name__}",
             why="An iterator hides its position; each step runs eagerly and the loop's body is captured once.",
+            fix="Pass a list instead: list(iterator)",
         )
     tx.side_effects.on_effect(Advanced(iterator))
     return advance(tx, iterator)

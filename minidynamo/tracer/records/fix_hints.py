@@ -7,51 +7,51 @@ from __future__ import annotations
 
 # Values of classes that cannot be traced, by class name.
 HINTS_BY_CLASS = {
-    "ndarray": "make a tensor of it: torch.from_numpy(array)",
-    "ProxyType": "hold the object itself, or weakref.ref(object)",
-    "CallableProxyType": "hold the object itself, or weakref.ref(object)",
-    "Generator": "draw the numbers before, and pass them in",
-    "Random": "draw the numbers before, and pass them in",
-    **dict.fromkeys(("lock", "RLock"), "hold the lock around the call of the compiled function, or accept the break"),
-    "UninitializedParameter": "call the lazy module once before it is compiled",
-    "UninitializedBuffer": "call the lazy module once before it is compiled",
+    "ndarray": "Make a tensor of it: torch.from_numpy(array)",
+    "ProxyType": "Hold the object itself, or weakref.ref(object)",
+    "CallableProxyType": "Hold the object itself, or weakref.ref(object)",
+    "Generator": "Draw the numbers before, and pass them in.",
+    "Random": "Draw the numbers before, and pass them in.",
+    **dict.fromkeys(("lock", "RLock"), "Hold the lock around the call of the compiled function, or accept the break."),
+    "UninitializedParameter": "Call the lazy module once before it is compiled.",
+    "UninitializedBuffer": "Call the lazy module once before it is compiled.",
 }
 
-CHANGE_OUTSIDE = "change it outside of the compiled function"
-MAKE_OUTSIDE = "make it outside of the compiled function, and pass it in"
+CHANGE_OUTSIDE = "Change it outside of the compiled function."
+MAKE_OUTSIDE = "Make it outside of the compiled function, and pass it in."
 COMPILE_CLOSURE = (
-    "compile the function that computes the loss, and write in the closure: loss = compiled(x); loss.backward()"
+    "Compile the function that computes the loss, and write in the closure: loss = compiled(x); loss.backward()"
 )
-_OUTSIDE = "call it outside of the compiled function, or accept the break"
+_OUTSIDE = "Call it outside of the compiled function, or accept the break."
 
 # Functions that run eagerly, by name or by library.
 _OF_FUNCTIONS = {
-    "proxy": "weakref.ref(object); a call of the reference returns the object",
-    "linearize": "torch.func.jvp(function, (x,), (v,)) for each direction v",
-    "functionalize": "call the function itself: backends remove in-place writes from graphs themselves",
-    "stack_module_state": "stack the parameters before, and pass them in",
-    "torch.distributions.distribution": "pass validate_args=False where the values are known to be right",
-    "torch.random": "seed before the compiled function is called",
+    "proxy": "Write weakref.ref(object); a call of the reference returns the object.",
+    "linearize": "Write torch.func.jvp(function, (x,), (v,)) for each direction v.",
+    "functionalize": "Call the function itself: backends remove in-place writes from graphs themselves.",
+    "stack_module_state": "Stack the parameters before, and pass them in.",
+    "torch.distributions.distribution": "Pass validate_args=False where the values are known to be right.",
+    "torch.random": "Seed before the compiled function is called.",
     "torch.optim.lbfgs": COMPILE_CLOSURE,
-    "torch.optim.lr_scheduler": "call it after the compiled function",
-    "torch.utils.data": "load the data outside of the compiled function",
-    "logging": "log outside of the compiled function, or accept the break",
+    "torch.optim.lr_scheduler": "Call it after the compiled function.",
+    "torch.utils.data": "Load the data outside of the compiled function.",
+    "logging": "Log outside of the compiled function, or accept the break.",
 }
 
 # Operations that read the values of a tensor, or have a result shape that depends on data.
 _OF_VALUES = {
-    "getitem": "for a mask torch.where(mask, x, 0); for n items from i on x.index_select(0, i + torch.arange(n))",
-    "masked_select": "keep the shape: torch.where(mask, x, 0)",
-    "nonzero": "keep the shape, and choose by the mask: torch.where(mask, a, b)",
-    "where": "keep the shape, and choose by the mask: torch.where(mask, a, b)",
-    "argwhere": "keep the shape, and choose by the mask: torch.where(mask, a, b)",
-    "bincount": "torch.nn.functional.one_hot(x, count).sum(0)",
-    "repeat_interleave": "repeat by a number, or gather by positions that were computed before",
-    "ctc_loss": "compute this loss after the compiled function",
-    "_pack_padded_sequence": "keep the padding, and mask what comes out",
-    "_pad_packed_sequence": "keep the padding, and mask what comes out",
+    "getitem": "For a mask: torch.where(mask, x, 0); for n items from i on: x.index_select(0, i + torch.arange(n))",
+    "masked_select": "Keep the shape: torch.where(mask, x, 0)",
+    "nonzero": "Keep the shape, and choose by the mask: torch.where(mask, a, b)",
+    "where": "Keep the shape, and choose by the mask: torch.where(mask, a, b)",
+    "argwhere": "Keep the shape, and choose by the mask: torch.where(mask, a, b)",
+    "bincount": "Write torch.nn.functional.one_hot(x, count).sum(0)",
+    "repeat_interleave": "Repeat by a number, or gather by positions that were computed before.",
+    "ctc_loss": "Compute this loss after the compiled function.",
+    "_pack_padded_sequence": "Keep the padding, and mask the result.",
+    "_pad_packed_sequence": "Keep the padding, and mask the result.",
 }
-_SHAPE = "move it out of the compiled function, or keep the shape"
+_SHAPE = "Move it out of the compiled function, or keep the shape."
 
 
 def hint_for(name: str, library: str) -> str:

@@ -3,6 +3,11 @@
 import collections
 import enum
 
+import pytest
+import torch
+
+import minidynamo
+from minidynamo.errors import Unsupported
 from tests.end_to_end.programs import Programs
 
 programs = Programs()
@@ -27,3 +32,12 @@ class Cases:
     def attributes_of_tensors(x):
         x.note = 3
         return x * x.note
+
+
+def test_an_iterator_from_outside_has_no_keys():
+    f = minidynamo.compile(lambda x, pairs: (x + 1, hasattr(pairs, "keys")), backend="eager", fullgraph=True)
+    assert f(torch.ones(2), enumerate("ab"))[1] is False
+    f = minidynamo.compile(lambda x, pairs: (x + 1, dict(pairs)), backend="eager", fullgraph=True)
+    with pytest.raises(Unsupported, match="iteration over an external enumerate") as caught:
+        f(torch.ones(2), enumerate("ab"))
+    assert "Pass a list instead: list(iterator)" in str(caught.value)
